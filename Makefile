@@ -1,0 +1,79 @@
+# `make help` lists what there is. Each target sets up what it needs, in a virtual environment.
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+CREATED := $(VENV)/.hpcrun-created
+DEV := $(VENV)/.hpcrun-dev
+TRAIN := $(VENV)/.hpcrun-train
+DEMO := demo --root demo-runs
+
+# The command as a person would type it, then what it says.
+show = @printf '\n$$ %s\n' '$(1)'; $(BIN)/$(1)
+
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test lint docs bench cluster cluster-down clean
+
+help:
+	@echo 'make demo          train a small sweep on this machine: 3 runs, 2 ranks each, ZeRO'
+	@echo 'make test          everything: lint, types, unit, training and cluster tests'
+	@echo 'make lint          ruff and mypy --strict'
+	@echo 'make docs          write docs/cli.md and docs/spec.md anew'
+	@echo 'make bench         measure start-up, and our training loop against a bare script (root, Slurm)'
+	@echo 'make cluster       a real Slurm of four nodes on this machine (root), to try by hand'
+	@echo 'make cluster-down  take it down'
+	@echo 'make clean         remove results of demo and caches; the virtual environment stays'
+	@echo 'Settings: PYTHON=$(PYTHON) VENV=$(VENV) PYTEST_ARGS=$(PYTEST_ARGS)'
+
+demo: $(TRAIN)
+	@echo 'The demo compiles one operator of DeepSpeed, then trains 3 runs: about two minutes.'
+	$(call show,hpcrun submit demo cluster=local --root demo-runs --wait) \
+	    || { $(BIN)/hpcrun logs $(DEMO) --stream all --tail 20; exit 1; }
+	$(call show,hpcrun status $(DEMO))
+	$(call show,hpcrun logs demo/0 --root demo-runs --tail 5)
+	$(call show,hpcrun results $(DEMO) --sort eval/loss)
+
+test: lint $(TRAIN)
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(DEV)
+	$(BIN)/python docs/make_cli.py
+	$(BIN)/python -m hpcrun.compile.reference
+
+bench: $(TRAIN)
+	$(BIN)/python bench/startup.py --output bench/results/startup.json
+	$(BIN)/python -m bench.training --output bench/results
+
+cluster: $(TRAIN)
+	$(BIN)/python -m tests.testbed up
+
+cluster-down: $(TRAIN)
+	$(BIN)/python -m tests.testbed down
+
+clean:
+	rm -rf demo-runs dist build .mypy_cache .ruff_cache .hypothesis
+
+$(CREATED):
+	@$(PYTHON) -c 'import sys; v = sys.version_info; (3, 10) <= v[:2] <= (3, 12) or sys.exit( \
+	    "hpcrun needs Python 3.10 to 3.12 and $(PYTHON) is %d.%d; say PYTHON=python3.11" % v[:2])'
+	@echo 'Making a virtual environment in $(VENV) with $(PYTHON)'
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(DEV): pyproject.toml constraints.txt $(CREATED)
+	@echo 'Installing hpcrun and what its tests need (half a minute)'
+	@$(PIP) -e '.[dev]'
+	@touch $@
+
+$(TRAIN): pyproject.toml constraints.txt $(CREATED)
+	@echo 'Installing hpcrun, torch and DeepSpeed (a minute or two)'
+	@$(PIP) -e '.[train]'
+	@touch $@

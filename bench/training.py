@@ -1,0 +1,248 @@
+"""Our training loop against the same model in a bare DeepSpeed script, on the same nodes.
+
+    python -m bench.training [--pairs 10] [--steps 100] [--output bench/results] [--json]
+
+Brings up the test bed's Slurm (root) with two nodes. For every pair, hpcrun submits one run and
+sbatch one job of the peer; both stand on both nodes with one rank each and take turns of a few
+steps, so that whatever else the machine does hits both alike. See bench/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from bench import training_report as report
+from bench.turns import Referee
+from tests.cluster.workbench import PROFILE, Workbench
+from tests.testbed import Cluster
+
+HERE = Path(__file__).parent
+NODES = 2
+SIDES = ("hpcrun", "bare")
+
+MODEL = {"layers": 4, "width": 256, "heads": 4, "context": 128}
+SPEC: dict[str, Any] = {
+    "entry": "training_hpcrun.py:train",
+    "cluster": "bed",
+    "config": {"seed": 1, "evaluate_every": 0, "data_bytes": 2_000_000, "model": MODEL},
+    "deepspeed": {
+        "train_batch_size": 4,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": 1},
+        "optimizer": {
+            "type": "AdamW",
+            "params": {"lr": 1.0e-3, "betas": [0.9, 0.95], "torch_adam": True},
+        },
+        "scheduler": {
+            "type": "WarmupDecayLR",
+            "params": {"warmup_num_steps": 10, "total_num_steps": "${config.total_steps}"},
+        },
+    },
+    "resources": {"nodes": NODES, "ntasks_per_node": 1, "cpus_per_task": 1, "time": "00:20:00"},
+}
+
+BARE = """#!/bin/bash
+#SBATCH --job-name=bare --nodes=2 --ntasks-per-node=1 --cpus-per-task=1 --mem=6000
+#SBATCH --time=00:20:00 --output=bare.log
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) MASTER_PORT=29500
+export GLOO_SOCKET_IFNAME=ib0 OMP_NUM_THREADS=1 DS_ACCELERATOR=cpu
+exec srun --cpus-per-task=1 {python} training_bare.py \\
+    --config config.json --deepspeed-config deepspeed.json --log bare-loss.log --loss {loss}
+"""
+
+
+class Bench:
+    """The desk on which both sides lie.
+
+    Parameters
+    ----------
+    options
+        The command line's.
+    """
+
+    def __init__(self, cluster: Cluster, options: argparse.Namespace) -> None:
+        self.cluster, self.options = cluster, options
+        self.desk = Workbench(cluster, "bench")
+        self.desk.write("configs/clusters/bed.yaml", PROFILE)
+        self.socket = self.desk.directory / "turns"
+        self.desk.copy_job("language_model.py")
+        for name in ("turns.py", "training_hpcrun.py", "training_bare.py"):
+            self.desk.write(name, (HERE / name).read_text())
+        blocks = range(options.warm_up + 1, options.warm_up + options.steps + 2, options.block)
+        self.pauses = [1, *blocks]
+        # After the last measured step comes one more, whose beginning is that step's end.
+        config = {
+            **SPEC["config"],
+            "total_steps": options.warm_up + options.steps + 1,
+            "turns": str(self.socket),
+        }
+        self.spec = self.desk.spec("training", {**SPEC, "config": config})
+        plan = json.loads(self.desk.hpcrun("plan", self.spec, "--json").stdout)
+        self.deepspeed: dict[str, Any] = plan["runs"][0]["spec"]["deepspeed"]
+        self.desk.write("deepspeed.json", json.dumps(self.deepspeed))
+        self.desk.write("config.json", json.dumps(config))
+        self.desk.write("bare.sh", BARE.format(python=cluster.python, loss=options.peer))
+
+    def pair(self, first: int) -> report.Pair:
+        """Both sides from their start to their end; side number ``first`` has the first turn."""
+        load = os.getloadavg()[0]
+        turns = [SIDES[(first + turn + place) % 2] for turn in range(20_000) for place in (0, 1)]
+        with Referee(self.socket, SIDES, NODES) as referee:
+            submitted = self.desk.hpcrun("submit", self.spec, "--new", "--json")
+            run = json.loads(submitted.stdout)["runs"][0]["run"]
+            job = self.cluster.run(
+                ["sbatch", "--parsable", "bare.sh"], cwd=str(self.desk.directory)
+            ).stdout.strip()
+            try:
+                referee.welcome(self.pauses)
+                began, used = time.monotonic(), self._background()
+                for side in turns[: 2 * (len(self.pauses) - 1)]:
+                    referee.turn(side)
+                used = self._background() - used
+                background = 100 * used / (time.monotonic() - began)
+                results = referee.end()
+            except (OSError, ValueError) as error:
+                bare = (self.desk.directory / "bare.log").read_text()
+                raise RuntimeError(
+                    f"a side did not come to its end: {error}\n"
+                    f"{self.desk.explain(f'training/{run}')}\n{bare}"
+                ) from error
+        self.cluster.wait_job(job, "COMPLETED")
+        attempt = self.desk.root / "training" / "runs" / str(run) / "attempts" / "1"
+        counted = self._finished(attempt / "session.jsonl")
+        self._same_work(referee, results, attempt)
+        steps = slice(self.options.warm_up, self.options.warm_up + self.options.steps)
+        processor = {
+            side: sum(sum(rank["processor"][steps]) for rank in results[side]) for side in SIDES
+        }
+        return report.Pair(
+            first=SIDES[first],
+            load=load,
+            block=self.options.block,
+            hpcrun=results["hpcrun"][0]["seconds"][steps],
+            bare=results["bare"][0]["seconds"][steps],
+            own_seconds=counted["own_seconds"],
+            step_seconds=counted["step_seconds"] - results["hpcrun"][0]["waited"],
+            background=background,
+            processor=100 * (processor["hpcrun"] / processor["bare"] - 1),
+        )
+
+    def _finished(self, path: Path) -> dict[str, Any]:
+        """The session's last word, which comes after the final checkpoint."""
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            events = [json.loads(line) for line in path.read_text().splitlines()]
+            if events and events[-1]["event"] == "finished":
+                last: dict[str, Any] = events[-1]
+                return last
+            time.sleep(0.2)
+        raise RuntimeError(f"hpcrun's run did not finish: {path}")
+
+    def _same_work(self, referee: Referee, results: dict[str, list[Any]], attempt: Path) -> None:
+        """Both sides ran on the same nodes and computed the same, to the last bit."""
+        if referee.nodes["hpcrun"] != referee.nodes["bare"]:
+            raise RuntimeError(f"not on the same nodes: {referee.nodes}")
+        losses = {side: [rank["losses"] for rank in results[side]] for side in SIDES}
+        total = self.options.warm_up + self.options.steps + 1
+        if losses["hpcrun"] != losses["bare"] or len(losses["bare"][0]) != total:
+            raise RuntimeError(f"the two sides did not do the same work: {losses}")
+        used = json.loads((attempt / "deepspeed.json").read_text())
+        if used != self.deepspeed:
+            raise RuntimeError("the two sides had different DeepSpeed configurations")
+        logs = attempt / "metrics.jsonl", self.desk.directory / "bare-loss.log"
+        if any(len(path.read_text().splitlines()) != total for path in logs):
+            raise RuntimeError("a side did not log every step")
+
+    def _background(self) -> float:
+        """Processor seconds so far of the supervisor and the agents of this bed."""
+        ticks = 0
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (process / "cmdline").read_bytes().decode(errors="replace")
+                fields = (process / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            ours = str(self.cluster.root) in command and "srun" not in command.partition("\0")[0]
+            if ours and ("hpcrun.run.supervisor" in command or "hpcrun.run.agent" in command):
+                ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def circumstances(options: argparse.Namespace, seconds: float) -> dict[str, Any]:
+    """Where and how this was measured."""
+    return {
+        "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "seconds": round(seconds),
+        "processors": os.cpu_count(),
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in ("torch", "deepspeed")},
+        "slurm": options.slurm,
+        "nodes": NODES,
+        "ranks_per_node": 1,
+        "model": MODEL,
+        "pairs": options.pairs,
+        "warm_up": options.warm_up,
+        "steps": options.steps,
+        "block": options.block,
+        "peer": options.peer,
+    }
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=100, help="measured steps a side and pair")
+    parser.add_argument("--warm-up", type=int, default=10, help="steps before them")
+    parser.add_argument("--block", type=int, default=2, help="steps of a turn")
+    parser.add_argument("--peer", choices=["rank0", "average"], default="rank0")
+    parser.add_argument("--slurm", choices=["22.05", "24.11"], default="22.05")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    parser.add_argument("--output", type=Path, help="directory for training.txt and training.json")
+    options = parser.parse_args()
+    if options.steps % options.block:
+        parser.error(f"--steps {options.steps} is no multiple of --block {options.block}")
+    if options.pairs < 1:
+        parser.error("--pairs must be at least 1")
+    return options
+
+
+def main() -> None:
+    """Measure, print, and write the results where ``--output`` says."""
+    options = parse()
+    began = time.monotonic()
+    pairs: list[report.Pair] = []
+    with Cluster(options.slurm, NODES) as cluster:
+        bench = Bench(cluster, options)
+        for number in range(options.pairs + 1):
+            pair = bench.pair(number % 2)
+            kind = f"pair {number} of {options.pairs}" if number else "rehearsal, not counted"
+            print(
+                f"{kind}: {pair.slowdown:+.2f} %, own {pair.own:.3f} %,"
+                f" processor {pair.processor:+.2f} %, {time.monotonic() - began:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
+            if number:
+                pairs.append(pair)
+    setting = circumstances(options, time.monotonic() - began)
+    result = {"setting": setting, **report.summary(pairs)}
+    heading = [f"{key}: {value}" for key, value in setting.items()]
+    text = "\n".join([*heading, "", *report.lines(pairs)]) + "\n"
+    print(json.dumps(result, indent=2) if options.json else text, end="\n" if options.json else "")
+    if options.output:
+        (options.output / "training.json").write_text(json.dumps(result) + "\n")
+        (options.output / "training.txt").write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""Why an attempt ended, decided from evidence by one pure function: no file, clock or Slurm here.
+
+Elapsed time is never evidence. What was intended outweighs what Slurm says, Slurm outweighs what
+the ranks say (a rank that fails because its job is being taken away is no crash), and the ranks
+outweigh the exit code of whatever carried them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED
+from hpcrun.ledger import CANCELLED as INTENT_CANCELLED
+
+COMPLETED = "completed"
+STOPPED = "stopped"
+FAILED = "failed"
+CANCELLED = "cancelled"
+
+# Kinds of causes, as the ledger names them.
+TIME_LIMIT = "time_limit"
+PREEMPTED = "preempted"
+REQUEUED = "requeued"
+SIGNAL = "signal"
+SAVED = "saved"
+NODE_FAILURE = "node_failure"
+SUPERVISOR_LOST = "supervisor_lost"
+RANK_CRASH = "rank_crash"
+OUT_OF_MEMORY = "out_of_memory"
+NON_FINITE = "non_finite_loss"
+BAD_CHECKPOINT = "bad_checkpoint"
+HANG = "hang"
+LAUNCH = "launch"
+UNKNOWN = "unknown"
+
+KINDS = (
+    *(TIME_LIMIT, PREEMPTED, REQUEUED, SIGNAL, SAVED, NODE_FAILURE, SUPERVISOR_LOST),
+    *(RANK_CRASH, OUT_OF_MEMORY, NON_FINITE, BAD_CHECKPOINT, HANG, LAUNCH, UNKNOWN, CANCELLED),
+)
+
+# Nobody's doing but the run's own: such ends count against it until it has made progress.
+OWN = frozenset(
+    {
+        *(TIME_LIMIT, SAVED, RANK_CRASH, OUT_OF_MEMORY, NON_FINITE, BAD_CHECKPOINT, HANG, LAUNCH),
+        UNKNOWN,
+    }
+)
+
+# The job itself ends, or somebody wants it to.
+TAKEN_AWAY = frozenset({TIME_LIMIT, PREEMPTED, REQUEUED, SIGNAL})
+
+_FROM_OUTSIDE = {*TAKEN_AWAY, SAVED, NODE_FAILURE, SUPERVISOR_LOST}
+
+_EXCEPTIONS = {
+    "NonFiniteLossError": NON_FINITE,
+    "CheckpointError": BAD_CHECKPOINT,
+    "OutOfMemoryError": OUT_OF_MEMORY,
+    "MemoryError": OUT_OF_MEMORY,
+}
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What Slurm says of the start of the job that carried an attempt.
+
+    Attributes
+    ----------
+    state
+        Slurm's word, such as ``RUNNING`` or ``NODE_FAIL``; empty when it did not answer.
+    cancelled_by
+        Who cancelled it, as sacct prints it; None when nobody did.
+    preempted
+        Slurm has chosen it for preemption, or has preempted it.
+    words
+        The reason in slurmstepd's own line in the batch log, such as ``DUE TO PREEMPTION`` or
+        ``DUE TO JOB REQUEUE``; empty for a plain scancel, None without such a line.
+    restarts
+        How often the job was requeued before this start; None when Slurm did not answer.
+    out_of_memory
+        A step of it ended OUT_OF_MEMORY.
+    memory
+        What it asked for and used at most, in words; empty where Slurm does not say.
+    ends
+        When it ended or will be ended at the latest, in seconds since the epoch: at its time limit,
+        or once it is preempted when its grace is over; None where Slurm does not say.
+    """
+
+    state: str = ""
+    cancelled_by: str | None = None
+    preempted: bool = False
+    words: str | None = None
+    restarts: int | None = None
+    out_of_memory: bool = False
+    memory: str = ""
+    ends: float | None = None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that is known of one attempt as it ends, or after it has.
+
+    Attributes
+    ----------
+    intent
+        ``finished``, ``cancelled`` or None, from disk.
+    finished
+        Rank 0 recorded that the entry had come to its end.
+    exit_code
+        What the launcher of the ranks returned; None when they never started, were killed, or
+        nobody was left to see.
+    failure
+        The first rank that ended badly: ``rank``, ``node``, ``exit_code``, ``signal``,
+        ``exception``, ``message``, ``log_tail``; None when none did.
+    stop
+        Why the supervisor had asked the ranks to save and leave: ``time_limit``, ``preempted``,
+        ``requeued`` or ``signal``.
+    signal
+        The signal that began that, or ended the supervisor, by its name.
+    lost_nodes
+        Nodes whose agents fell silent or were cut off.
+    launch_error
+        Why the ranks could not be started.
+    supervisor_lost
+        The supervisor left no end of the attempt behind.
+    orphaned
+        An agent saw that, and had the job requeued: Slurm then tells of no other reason.
+    job
+        What Slurm says; empty under the local executor.
+    """
+
+    intent: str | None = None
+    finished: bool = False
+    exit_code: int | None = None
+    failure: Mapping[str, Any] | None = None
+    stop: str | None = None
+    signal: str | None = None
+    lost_nodes: tuple[str, ...] = ()
+    launch_error: str | None = None
+    supervisor_lost: bool = False
+    orphaned: bool = False
+    job: JobFacts = field(default_factory=JobFacts)
+
+
+@dataclass(frozen=True)
+class End:
+    """How an attempt ended.
+
+    Attributes
+    ----------
+    outcome
+        ``completed``; ``cancelled``; ``stopped`` (from outside, the run itself did nothing wrong);
+        ``failed``.
+    exit_code
+        Of the supervisor.
+    cause
+        ``kind``, ``message`` and what goes with it; None for a run that completed.
+    """
+
+    outcome: str
+    exit_code: int
+    cause: dict[str, Any] | None = None
+
+    @property
+    def kind(self) -> str | None:
+        return str(self.cause["kind"]) if self.cause else None
+
+    @property
+    def message(self) -> str:
+        return str(self.cause["message"]) if self.cause else self.outcome
+
+
+def decide(evidence: Evidence) -> End:
+    """The end that follows from the evidence."""
+    job = evidence.job
+    if evidence.intent == INTENT_CANCELLED:
+        return _end(CANCELLED, "cancelled by the user")
+    if evidence.finished and evidence.exit_code in (0, None) and evidence.failure is None:
+        return End(COMPLETED, EXIT_OK)
+    if job.cancelled_by:
+        return _end(CANCELLED, f"cancelled in Slurm by {job.cancelled_by}")
+    if job.words == "" and job.state in ("", "COMPLETING"):
+        return _end(CANCELLED, "cancelled in Slurm")
+    taken = _taken_away(evidence)
+    if taken is not None:
+        return taken
+    if evidence.launch_error:
+        return _end(LAUNCH, evidence.launch_error)
+    if evidence.failure is not None:
+        return _rank_failed(evidence, evidence.failure)
+    if evidence.supervisor_lost:
+        told = f" (Slurm: {job.state})" if job.state and not evidence.orphaned else ""
+        return _end(SUPERVISOR_LOST, f"the supervisor was lost and recorded no end{told}")
+    return _end(
+        UNKNOWN,
+        "the ranks ended without an error and before the entry had finished"
+        if evidence.exit_code == 0
+        else f"the ranks ended with exit code {evidence.exit_code}, and none left a record of why",
+    )
+
+
+def _taken_away(evidence: Evidence) -> End | None:
+    """The end of an attempt whose job, time or node was taken from it."""
+    job, words = evidence.job, evidence.job.words or ""
+    # Slurm 24.11 gives a job that it preempted before no second grace, and calls that a requeue.
+    told = evidence.stop == PREEMPTED
+    if told or job.preempted or job.state == "PREEMPTED" or "PREEMPTION" in words:
+        return _end(PREEMPTED, "preempted by Slurm")
+    if evidence.stop == TIME_LIMIT or job.state == "TIMEOUT" or "TIME LIMIT" in words:
+        return _end(TIME_LIMIT, "reached its time limit")
+    if evidence.lost_nodes:
+        nodes = ", ".join(evidence.lost_nodes)
+        what = "node" if len(evidence.lost_nodes) == 1 else "nodes"
+        return _end(NODE_FAILURE, f"{what} {nodes} did not answer any more", evidence.lost_nodes)
+    if job.state in ("NODE_FAIL", "BOOT_FAIL") or "NODE FAILURE" in words:
+        return _end(NODE_FAILURE, "Slurm lost a node of the job")
+    if evidence.orphaned:
+        return None
+    if evidence.stop == REQUEUED or "JOB REQUEUE" in words or job.state == "REQUEUED":
+        return _end(REQUEUED, "requeued by its owner or an administrator")
+    if evidence.stop == SIGNAL:
+        message = f"asked to stop by {evidence.signal or 'a signal'}"
+        return _end(SIGNAL, message, details={"signal": evidence.signal})
+    return None
+
+
+def _rank_failed(evidence: Evidence, failure: Mapping[str, Any]) -> End:
+    rank, code = failure.get("rank"), failure.get("exit_code")
+    if code == EXIT_SAVED:
+        return _end(SAVED, "saved its state and asks to be started again")
+    where = f"rank {rank}" + (f" on {failure['node']}" if failure.get("node") else "")
+    kind = _EXCEPTIONS.get(str(failure.get("exception")), RANK_CRASH)
+    if failure.get("exception"):
+        said = str(failure.get("message") or "")
+        message = f"{where} raised {failure['exception']}: {said}".rstrip(": ")
+    elif failure.get("signal"):
+        message = f"{where} was ended by {failure['signal']}"
+    else:
+        message = f"{where} ended with exit code {code}"
+    by_kernel = failure.get("signal") == "SIGKILL" and evidence.job.out_of_memory
+    if by_kernel or failure.get("out_of_memory"):
+        kind = OUT_OF_MEMORY
+        message = f"{where} was killed because its job was out of memory"
+    if kind == OUT_OF_MEMORY and evidence.job.memory and not failure.get("exception"):
+        message += f" ({evidence.job.memory})"
+    keep = ("rank", "node", "exit_code", "signal", "exception", "log_tail")
+    return _end(kind, message, details={key: failure.get(key) for key in keep})
+
+
+def _end(
+    kind: str,
+    message: str,
+    nodes: tuple[str, ...] = (),
+    details: Mapping[str, Any] | None = None,
+) -> End:
+    cause: dict[str, Any] = {"kind": kind, "message": message, **(details or {})}
+    if nodes:
+        cause["nodes"] = list(nodes)
+    if kind == CANCELLED:
+        return End(CANCELLED, EXIT_FAILED, cause)
+    if kind in _FROM_OUTSIDE:
+        return End(STOPPED, EXIT_SAVED, cause)
+    return End(FAILED, int((details or {}).get("exit_code") or EXIT_FAILED), cause)

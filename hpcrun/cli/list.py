@@ -1,0 +1,38 @@
+"""``hpcrun list``: the experiments under the root."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from hpcrun.cli.options import Output, common
+from hpcrun.cli.selection import finder
+
+
+@click.command("list")
+@common
+def command(output: Output) -> None:
+    """Experiments under the root, the newest first: runs by state, when submitted, by whom."""
+    from hpcrun.observe.overview import overview
+    from hpcrun.observe.tables import Table
+
+    search = finder(output)
+    found = overview(search, warn=output.say)
+    if output.json:
+        output.data([one.to_data() for one in found])
+        return
+    if not found:
+        output.say(f"no experiments under {search.root}")
+        return
+    table = Table(
+        ["EXPERIMENT", "RUNS", "STATES", "SUBMITTED", "USER", "SPEC"], right=frozenset({"RUNS"})
+    )
+    for one in found:
+        states = ", ".join(f"{count} {state}" for state, count in one.states.items())
+        when = (
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(one.submitted)) if one.submitted else ""
+        )
+        runs = "" if one.runs is None else str(one.runs)
+        table.add(one.name, runs, states or one.problem or "", when, one.user or "", one.spec or "")
+    table.print(color=output.color)

@@ -1,0 +1,109 @@
+"""The ``hpcrun`` command. Each command's module is imported only when that command runs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from hpcrun import __version__
+from hpcrun.errors import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, HpcrunError
+
+COMMANDS = {
+    "plan": (
+        "hpcrun.cli.plan",
+        "Compile only: runs, resources, script, DeepSpeed JSON.",
+    ),
+    "submit": ("hpcrun.cli.submit", "Check and submit an experiment or a sweep."),
+    "run": ("hpcrun.cli.run", "Run in the foreground: in this allocation or on this machine."),
+    "list": ("hpcrun.cli.list", "Experiments under the root."),
+    "status": ("hpcrun.cli.status", "State of runs: step, metrics, attempt, cause."),
+    "logs": ("hpcrun.cli.logs", "Output of runs, ranks and attempts; -f follows."),
+    "results": ("hpcrun.cli.results", "Swept values beside metrics."),
+    "why": ("hpcrun.cli.why", "What ended each attempt, and what to do next."),
+    "show": ("hpcrun.cli.show", "One run: configuration, script, DeepSpeed JSON, path."),
+    "cancel": ("hpcrun.cli.cancel", "Cancel runs; they stay cancelled."),
+    "requeue": ("hpcrun.cli.requeue", "Start runs again, with their frozen code and plan."),
+    "completion": ("hpcrun.cli.completion", "Completion script for bash, zsh or fish."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and imports one when it is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            from difflib import get_close_matches
+
+            close = get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean '{close[0]}'?" if close else ""
+            raise click.UsageError(
+                f"There is no command '{args[0]}'.{hint} Commands: {', '.join(COMMANDS)}.", ctx
+            )
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click's, but `hpcrun … | head` has got all that it wanted and is no failure."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return EXIT_OK
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "--version", message="hpcrun %(version)s")
+def group() -> None:
+    """Submit DeepSpeed experiments to Slurm, and see them through to their end."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and leave with the exit code that docs/cli.md promises."""
+    try:
+        code = group.main(arguments, prog_name="hpcrun", standalone_mode=False)
+    except click.exceptions.Abort:
+        click.echo("interrupted", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(EXIT_USAGE)
+    except HpcrunError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        click.echo(f"error: {place}{error.strerror or error}", err=True)
+        sys.exit(1)
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        click.echo("\nThis is a bug in hpcrun; please report it with the lines above.", err=True)
+        sys.exit(EXIT_BUG)
+    sys.exit(code if isinstance(code, int) else EXIT_OK)
+
+
+if __name__ == "__main__":
+    main()

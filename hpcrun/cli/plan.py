@@ -1,0 +1,129 @@
+"""``hpcrun plan``: compile only, and print what would be submitted."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from hpcrun.cli.options import Output, common
+from hpcrun.cli.spec_options import spec_arguments
+from hpcrun.plan import Plan, RunPlan
+
+BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+
+
+@click.command("plan")
+@spec_arguments
+@common
+def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], output: Output) -> None:
+    """Compile SPEC and print every run, its resources, the script and the DeepSpeed JSON.
+
+    Pure: nothing is written, and neither Slurm nor the network is asked.
+    """
+    from hpcrun.compile import compile_spec, freeze
+
+    compiled = compile_spec(spec, overrides, sweeps, root=output.root)
+    plan = freeze(compiled)
+    if output.json:
+        output.data({"root": str(compiled.root), **plan.to_data()})
+        return
+    click.echo("\n".join(lines(plan, str(compiled.root))))
+
+
+def lines(plan: Plan, root: str) -> Iterator[str]:
+    """The text of a plan."""
+    yield f"experiment  {plan.name}"
+    yield f"spec        {plan.spec_file}"
+    yield f"code        {plan.code_root}"
+    yield f"cluster     {plan.cluster['name']} ({plan.cluster['executor']})"
+    yield f"root        {root}"
+    yield f"summary     {summary(plan)}"
+    yield ""
+    yield from _table([_row(run) for run in plan.runs])
+    for index, array in enumerate(plan.arrays):
+        if array.script:
+            yield from _heading(f"script {index}: {_runs_of(array.runs)}")
+            yield array.script.rstrip("\n")
+    first, *others = _configurations(plan)
+    if first[0] != "{}":
+        yield from _heading(f"DeepSpeed configuration of {_runs_of(first[1])}")
+        yield first[0]
+    for text, numbers in others:
+        yield from _heading(f"DeepSpeed configuration of {_runs_of(numbers)}, where it differs")
+        yield from _changes(first[0], text)
+
+
+def summary(plan: Plan) -> str:
+    """``4 runs in 1 array, at most 16 GPU-hours``."""
+    runs = sum(len(array.runs) for array in plan.arrays)
+    hours = sum(array.gpu_hours for array in plan.arrays)
+    several = sum(array.is_array for array in plan.arrays)
+    single = len(plan.arrays) - several
+    parts = [_count(several, "array")] if several else []
+    parts += [_count(single, "job")] if single else []
+    where = (
+        "in " + " and ".join(parts) if plan.cluster["executor"] == "slurm" else "on this machine"
+    )
+    parallel = f", at most {plan.max_parallel} at once" if plan.max_parallel else ""
+    cost = f"at most {hours:g} GPU-hours" if hours else "no GPUs"
+    return f"{_count(runs, 'run')} {where}{parallel}, {cost}"
+
+
+def deepspeed_json(run: RunPlan) -> str:
+    """The DeepSpeed configuration as the run's directory will hold it."""
+    return json.dumps(run.spec["deepspeed"], indent=2)
+
+
+def _configurations(plan: Plan) -> list[tuple[str, tuple[int, ...]]]:
+    """Each DeepSpeed configuration, with the runs that have it."""
+    found: dict[str, list[int]] = {}
+    for run in plan.runs:
+        found.setdefault(deepspeed_json(run), []).append(run.number)
+    return [(text, tuple(numbers)) for text, numbers in found.items()]
+
+
+def _row(run: RunPlan) -> list[str]:
+    gpus = run.spec["resources"]["gpus_per_node"]
+    on = f" on {_count(gpus, 'GPU')} each" if gpus else ""
+    where = f"{_count(run.nodes, 'node')} x {_count(run.ranks_per_node, 'rank')}{on}"
+    config: dict[str, Any] = run.spec["deepspeed"]
+    batch = ""
+    if all(isinstance(config.get(key), int) for key in BATCH):
+        train, micro, accumulation = (config[key] for key in BATCH)
+        batch = f"batch {train} = micro {micro} x accumulation {accumulation}"
+    return [str(run.number), run.label, where, run.spec["resources"]["time"], batch]
+
+
+def _table(rows: list[list[str]]) -> Iterator[str]:
+    table = [["run", "swept", "shape", "time", ""], *rows]
+    used = [index for index in range(5) if any(row[index] for row in rows)]
+    width = {index: max(len(row[index]) for row in table) for index in used}
+    for row in table:
+        yield "  ".join(row[index].ljust(width[index]) for index in used).rstrip()
+
+
+def _changes(old: str, new: str) -> Iterator[str]:
+    for line in difflib.ndiff(old.splitlines(), new.splitlines()):
+        if line[:2] in ("- ", "+ "):
+            yield line
+
+
+def _heading(text: str) -> Iterator[str]:
+    yield ""
+    yield f"--- {text}"
+
+
+def _runs_of(numbers: tuple[int, ...]) -> str:
+    from hpcrun.compile.render import ranges
+
+    parts = ranges(sorted(numbers)).split(",")
+    more = f",… ({len(numbers)} runs)" if len(parts) > 8 else ""
+    return f"{'run' if len(numbers) == 1 else 'runs'} {','.join(parts[:8])}{more}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,150 @@
+"""``hpcrun run``: in the foreground, in this allocation or on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import sys
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcrun.cli.options import Output, common
+from hpcrun.cli.spec_options import spec_arguments
+from hpcrun.cli.submit import command_line
+from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
+
+if TYPE_CHECKING:
+    from hpcrun.cluster.submit import Prepared
+    from hpcrun.compile import Compiled
+    from hpcrun.observe.follow import Source
+    from hpcrun.observe.where import Selected
+
+
+@click.command("run")
+@spec_arguments
+@click.option("--new", is_flag=True, help="Give every run a new number, also those run before.")
+@common
+def command(
+    spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], new: bool, output: Output
+) -> int:
+    """Run SPEC here and now, one run of a sweep after another, and show the ranks' output.
+
+    Inside an allocation (salloc) on its nodes, otherwise on this machine. Ctrl-C stops the run;
+    the same command goes on from its newest checkpoint.
+    """
+    from hpcrun.cluster import allocation, foreground, submit_lock
+    from hpcrun.cluster.draft import check_root
+    from hpcrun.cluster.submit import prepare
+    from hpcrun.compile import compile_spec
+    from hpcrun.layout import experiment
+
+    inside = allocation.current()
+    if inside is None and not any(override.startswith("cluster=") for override in overrides):
+        overrides = (*overrides, "cluster=local")
+    compiled = compile_spec(spec, overrides, sweeps, root=output.root)
+    if inside is not None:
+        inside.check(run.spec for run in compiled.runs)
+    compiled = _with_executor(compiled, "local" if inside is None else "slurm")
+    check_root(compiled.root)
+    with submit_lock.held(experiment(compiled.root, compiled.name), output.say):
+        prepared = prepare(compiled, new=new, argv=command_line(), say=output.say)
+    if prepared.draft is None:
+        code = _nothing_to_do(prepared)
+    else:
+        follower = _Follower(prepared, output)
+        try:
+            with follower:
+                code = foreground.bring_to_end(
+                    prepared,
+                    inside.name if inside else None,
+                    announce=follower.announce,
+                    say=output.say,
+                )
+        except KeyboardInterrupt:
+            output.say("interrupted; the same command goes on from the newest checkpoint")
+            code = EXIT_INTERRUPTED
+    if output.json:
+        output.data(prepared.result().to_data())
+    return code
+
+
+def _with_executor(compiled: Compiled, executor: str) -> Compiled:
+    if compiled.cluster["executor"] == executor:
+        return compiled
+    cluster = {**compiled.cluster, "executor": executor}
+    if executor == "local":
+        # The profile's interfaces are those of the cluster's nodes.
+        cluster["fabric"] = {}
+    return dataclasses.replace(compiled, cluster=cluster)
+
+
+def _nothing_to_do(prepared: Prepared) -> int:
+    busy = [decision for decision in prepared.decisions if decision.action != "completed"]
+    if not busy:
+        return EXIT_OK
+    name, job = prepared.plan.name, busy[0].job
+    raise UsageError(
+        f"{name}/{busy[0].run} is queued or running already (job {job.job_id if job else '?'})",
+        hint=f"`hpcrun logs -f {name}` shows it, `hpcrun cancel {name}` ends it",
+    )
+
+
+class _Follower:
+    """Shows the ranks' output while runs go on; with ``--json`` or ``-q`` nothing is shown."""
+
+    def __init__(self, prepared: Prepared, output: Output) -> None:
+        self._prepared, self._output = prepared, output
+        self._runs = [run for array in prepared.plan.arrays for run in array.runs]
+        self._begun: dict[int, int] = {}
+        for run in self._runs:
+            attempts = prepared.experiment.run(run).attempts()
+            self._begun[run] = attempts[-1].number if attempts else 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._show, daemon=True)
+
+    def __enter__(self) -> _Follower:
+        if not self._output.json and self._output.verbosity >= 0:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=10)
+
+    def announce(self, run: int) -> None:
+        """Say which run begins, where there are several."""
+        if len(self._runs) > 1:
+            plan = self._prepared.plan
+            label = plan.run(run).label
+            self._output.say(f"--- {plan.name}/{run}" + (f" {label}" if label else ""))
+
+    def _show(self) -> None:
+        from hpcrun.observe import logs
+        from hpcrun.observe.follow import Follower
+
+        printer = logs.Printer(self._selected(), color=self._output.color)
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")
+        follower = Follower(self._sources, self._over.is_set, idle=sys.stdout.flush, check=0.1)
+        for line in follower.lines():
+            sys.stdout.write(printer.format(line) + "\n")
+        sys.stdout.flush()
+
+    def _sources(self, final: bool) -> Iterable[Source]:
+        """The logs of the attempts of now; agents' and supervisors' where no rank said a word."""
+        from hpcrun.observe import logs
+
+        for source in logs.sources(self._selected(), logs.Choice(attempt="all"), fallback=final):
+            if source.attempt is None or source.attempt > self._begun[source.run]:
+                yield source
+
+    def _selected(self) -> list[Selected]:
+        from hpcrun.observe.where import Finder
+
+        directory = self._prepared.experiment.directory
+        numbers = ",".join(map(str, self._runs))
+        return Finder(directory.parent).resolve([f"{directory.name}/{numbers}"])

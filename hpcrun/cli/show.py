@@ -1,0 +1,92 @@
+"""``hpcrun show``: one run in full, as plain data."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import click
+
+from hpcrun.cli.options import Output, common
+from hpcrun.cli.selection import complete_names, select
+from hpcrun.errors import UsageError
+
+
+@click.command("show")
+@click.argument("run", metavar="RUN", shell_complete=complete_names)
+@click.option("--config", "what", flag_value="config", help="The resolved spec, as YAML.")
+@click.option("--script", "what", flag_value="script", help="The sbatch script.")
+@click.option(
+    "--deepspeed",
+    "what",
+    flag_value="deepspeed",
+    help="DeepSpeed's JSON: of the newest attempt, or as planned before the first.",
+)
+@click.option("--code", "what", flag_value="code", help="The frozen code: git state and files.")
+@click.option("--path", "what", flag_value="path", help="The run's directory.")
+@common
+def command(run: str, what: str | None, output: Output) -> None:
+    """What one run is: by default a summary, with an option the thing itself.
+
+    RUN is NAME/3, a job id (123_4) or a directory.
+    """
+    from hpcrun.observe import detail
+    from hpcrun.observe.where import compress
+
+    selected = select(output, [run])
+    if len(selected) > 1:
+        numbers = compress(one.run.number for one in selected)
+        raise UsageError(
+            f"{run!r} is {len(selected)} runs ({numbers}); show takes one",
+            hint=f"such as {selected[0].name}",
+        )
+    one = selected[0]
+    if what == "config":
+        _data(one.run.spec, output)
+    elif what == "script":
+        text = detail.script(one)
+        output.data({"script": text}) if output.json else click.echo(text, nl=False)
+    elif what == "deepspeed":
+        click.echo(json.dumps(detail.deepspeed(one), indent=2))
+    elif what == "code":
+        _code(detail.code(one), output)
+    elif what == "path":
+        path = str(one.paths.directory)
+        output.data({"path": path}) if output.json else click.echo(path)
+    else:
+        _summary(detail.summary(one), output)
+
+
+def _data(value: Any, output: Output) -> None:
+    if output.json:
+        output.data(value)
+        return
+    import yaml
+
+    click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), nl=False)
+
+
+def _code(found: dict[str, Any], output: Output) -> None:
+    if output.json:
+        output.data(found)
+        return
+    git = found.get("git") or {}
+    state = " ".join(f"{key}={json.dumps(value)}" for key, value in git.items()) or "no git"
+    output.say(f"{found['archive']}: {state}")
+    for member in found["members"]:
+        click.echo(member)
+
+
+def _summary(found: dict[str, Any], output: Output) -> None:
+    if output.json:
+        output.data(found)
+        return
+    found = dict(found)
+    if found["submitted"]:
+        found["submitted"] = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["submitted"]))
+    found["swept"] = ", ".join(f"{key}={value}" for key, value in found["swept"].items())
+    width = max(map(len, found))
+    for key, value in found.items():
+        if value not in (None, ""):
+            click.echo(f"{key:<{width}}  {value}")

@@ -1,0 +1,98 @@
+"""``hpcrun why``: what ended each attempt, what followed, and what to do next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcrun.cli.options import Output, common
+from hpcrun.cli.selection import select, where_argument
+
+if TYPE_CHECKING:
+    from hpcrun.observe.why import RunStory
+
+
+@click.command("why")
+@where_argument
+@common
+def command(where: tuple[str, ...], conditions: tuple[str, ...], output: Output) -> None:
+    """Why runs ended as they did: each attempt's cause, what it cost, and the next step.
+
+    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
+    without it, your newest experiment. One run is told in full, several by their causes.
+    """
+    from hpcrun.observe.why import stories
+
+    found = stories(select(output, where, conditions), warn=output.say)
+    if output.json:
+        output.data([run.to_data() for run in found])
+    elif len(found) == 1:
+        _one(found[0])
+    else:
+        _several(found)
+
+
+def _one(run: RunStory) -> None:
+    from hpcrun.observe import sentences
+    from hpcrun.observe.advice import advise
+
+    now = time.time()
+    click.echo(sentences.headline(run))
+    for attempt in run.attempts:
+        first, *rest = sentences.attempt(attempt, run, now)
+        click.echo(f"\n{first}")
+        for line in rest:
+            click.echo(f"  {line}")
+    bad = run.bad
+    tail = (bad.attempt.cause or {}).get("log_tail") if bad and run.kind else None
+    if bad and tail:
+        rank = (bad.attempt.cause or {}).get("rank")
+        click.echo(f"\nThe last lines of rank {rank} in attempt {bad.attempt.number}:")
+        for line in tail:
+            click.echo(f"  | {line}")
+    advice = advise(run, run.status.name)
+    if advice:
+        click.echo(f"\nNext: {advice}")
+
+
+def _several(found: Sequence[RunStory]) -> None:
+    from hpcrun.observe import sentences
+    from hpcrun.observe.advice import advise
+    from hpcrun.observe.why import grouped
+
+    now = time.time()
+    for group in grouped(found):
+        example = group.example
+        names = _names(group.runs)
+        goes_on = "" if group.over else ", not over"
+        click.echo(f"{sentences.count(len(group.runs), 'run')}, {group.kind}{goes_on}: {names}")
+        story = example.bad or (example.attempts[-1] if example.attempts else None)
+        if story is None or group.kind not in (story.kind, "no_end"):
+            click.echo(f"  {sentences.headline(example)}")
+        else:
+            told = example.attempts[-1] if group.kind == "no_end" else story
+            click.echo(f"  {example.status.name}: {sentences.end(told, example, now)}")
+        advice = advise(example, names, several=len(group.runs) > 1)
+        click.echo(f"  Next: {advice}\n")
+    fine: dict[str, list[RunStory]] = {}
+    for run in found:
+        if run.kind is None:
+            again = " in several attempts" if len(run.attempts) > 1 else ""
+            fine.setdefault(run.status.state + again, []).append(run)
+    for what, runs in fine.items():
+        replayed = sum(run.replayed for run in runs)
+        more = f"; {sentences.steps(replayed)} replayed" if replayed else ""
+        click.echo(f"{sentences.count(len(runs), 'run')} {what}: {_names(runs)}{more}")
+
+
+def _names(runs: Sequence[RunStory]) -> str:
+    """As a WHERE: ``NAME/0-3,7``, one for each experiment."""
+    from hpcrun.observe.where import compress
+
+    numbers: dict[str, list[int]] = {}
+    for run in runs:
+        numbers.setdefault(run.status.experiment, []).append(run.status.run)
+    return " ".join(f"{name}/{compress(these).replace(' ', '')}" for name, these in numbers.items())

@@ -1,0 +1,236 @@
+"""Which files are the code: asked of git where there is git, otherwise walked for."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import subprocess
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcrun.errors import UsageError
+
+MOST_FILES = 50_000
+
+_NEVER = frozenset(
+    {
+        *(".git", ".hg", ".svn", "__pycache__", "node_modules", ".ipynb_checkpoints"),
+        *(".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".tox", ".nox"),
+    }
+)
+_ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of the code.
+
+    Attributes
+    ----------
+    paths
+        Relative to the root, sorted.
+    git
+        ``commit`` (None before the first), ``branch`` (None when detached) and ``dirty``; None
+        where git was not asked.
+    notes
+        What the user should know.
+    """
+
+    paths: list[str]
+    git: dict[str, Any] | None
+    notes: tuple[str, ...] = ()
+
+
+def find(
+    root: Path,
+    *,
+    exclude: Sequence[str] = (),
+    required: Collection[str] = (),
+    without: Collection[Path] = (),
+) -> Listing:
+    """List the code under ``root``; the parameters are those of `hpcrun.cluster.snapshot.freeze`.
+
+    Raises
+    ------
+    UsageError
+        A required file is not there, or there are too many files for this to be code.
+    """
+    notes: list[str] = []
+    git = _git_state(root, notes)
+    paths = _git_files(root) if git is not None else None
+    if not paths:
+        # Nothing listed: the directory as a whole is ignored by a repository around it.
+        git = None
+        paths = _walked(root, exclude, without)
+    chosen = {path for path in _without_environments(root, paths) if not excluded(path, exclude)}
+    forbidden = [_inside(root, directory) for directory in without]
+    chosen = {
+        path
+        for path in chosen
+        if not any(part and (path == part or path.startswith(part + "/")) for part in forbidden)
+    }
+    for path in required:
+        if not (root / path).is_file():
+            raise UsageError(f"{root / path}: the run needs this file, and it is not there")
+        chosen.add(path)
+    if len(chosen) > MOST_FILES:
+        raise _too_many(root)
+    return Listing(sorted(chosen), git, tuple(notes))
+
+
+def excluded(path: str, globs: Sequence[str]) -> bool:
+    """Whether a path relative to the root is left out by one of the globs."""
+    parts = path.split("/")
+    for glob in globs:
+        pattern = glob.removeprefix("./").rstrip("/")
+        if pattern.endswith("/**"):
+            pattern = pattern[:-3]
+        if "/" not in pattern:
+            if any(fnmatch.fnmatchcase(part, pattern) for part in parts):
+                return True
+        elif any(
+            fnmatch.fnmatchcase("/".join(parts[:count]), pattern.removeprefix("/"))
+            for count in range(1, len(parts) + 1)
+        ):
+            return True
+    return False
+
+
+def _inside(root: Path, directory: Path) -> str:
+    """``directory`` relative to ``root``; empty when it is elsewhere."""
+    try:
+        relative = directory.resolve().relative_to(root.resolve()).as_posix()
+    except ValueError:
+        return ""
+    return "" if relative == "." else relative
+
+
+def _never(name: str) -> bool:
+    return name in _NEVER or name.endswith(".pyc")
+
+
+def _without_environments(root: Path, paths: Collection[str]) -> Iterator[str]:
+    """Leave out Python environments and caches, which people forget to have git ignore."""
+    known: dict[str, bool] = {"": False}
+
+    def foreign(directory: str) -> bool:
+        if directory not in known:
+            parent, _, name = directory.rpartition("/")
+            known[directory] = foreign(parent) or _never(name) or _is_environment(root / directory)
+        return known[directory]
+
+    for path in paths:
+        parent, _, name = path.rpartition("/")
+        if not _never(name) and not foreign(parent):
+            yield path
+
+
+def _is_environment(directory: Path) -> bool:
+    return any((directory / mark).exists() for mark in _ENVIRONMENT_MARKS)
+
+
+def _walked(root: Path, exclude: Sequence[str], without: Collection[Path]) -> list[str]:
+    forbidden = {directory.resolve() for directory in without}
+    paths: list[str] = []
+
+    def failed(error: OSError) -> None:
+        raise UsageError(
+            f"{error.filename}: cannot be frozen with the code: {error.strerror}",
+            hint="make it readable, or leave it out with `code: {exclude: […]}` in the spec",
+        )
+
+    for directory, names, files in os.walk(root, onerror=failed):
+        here = Path(directory).relative_to(root).as_posix()
+        prefix = "" if here == "." else here + "/"
+        for name in list(names):
+            path = Path(directory, name)
+            if path.is_symlink():
+                names.remove(name)
+                files.append(name)
+            elif (
+                _never(name)
+                or excluded(prefix + name, exclude)
+                or _is_environment(path)
+                or path.resolve() in forbidden
+            ):
+                names.remove(name)
+        paths += [prefix + name for name in files]
+        if len(paths) > MOST_FILES:
+            raise _too_many(root)
+    return paths
+
+
+def _too_many(root: Path) -> UsageError:
+    return UsageError(
+        f"{root}: there are more than {MOST_FILES} files; this is hardly only code",
+        hint="put the spec and its code in a directory of their own, or leave out what is not "
+        "code: `code: {exclude: [data]}`",
+    )
+
+
+def _git_state(root: Path, notes: list[str]) -> dict[str, Any] | None:
+    """Commit, branch and whether files differ from it; None where git is of no use."""
+    inside = _git(root, "rev-parse", "--is-inside-work-tree")
+    if inside is None:
+        return None
+    if inside.returncode:
+        words = os.fsdecode(inside.stderr).strip().splitlines()
+        if words and "not a git repository" not in words[0].lower():
+            notes.append(f"git is of no use here, all files are taken: {words[0]}")
+        return None
+    if inside.stdout.strip() != b"true":
+        return None
+    commit = _git(root, "rev-parse", "--verify", "--quiet", "HEAD")
+    branch = _git(root, "symbolic-ref", "--short", "--quiet", "HEAD")
+    status = _git(root, "status", "--porcelain", "-z", "--", ".")
+    return {
+        "commit": _line(commit),
+        "branch": _line(branch),
+        "dirty": bool(status and status.stdout),
+    }
+
+
+def _git_files(root: Path) -> list[str] | None:
+    """What git tracks and does not ignore, with the files of repositories inside."""
+    listed = _git(root, "ls-files", "--cached", "--others", "--exclude-standard", "-z")
+    if listed is None or listed.returncode:
+        return None
+    paths: set[str] = set()
+    for raw in listed.stdout.split(b"\0"):
+        name = os.fsdecode(raw).rstrip("/")
+        path = root / name
+        if not name or not os.path.lexists(path):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            # A submodule, or a repository that is not tracked by this one.
+            inner = _git_files(path) if (path / ".git").exists() else None
+            names = _walked(path, (), ()) if inner is None else inner
+            paths.update(f"{name}/{each}" for each in names)
+        else:
+            paths.add(name)
+    return sorted(paths)
+
+
+def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[bytes] | None:
+    """Run git on ``root``; None where there is no git."""
+    environment = {name: value for name, value in os.environ.items() if name[:4] != "GIT_"}
+    environment["GIT_OPTIONAL_LOCKS"] = "0"
+    try:
+        return subprocess.run(
+            ["git", "-C", str(root), "-c", "core.fsmonitor=false", *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=120,
+            env=environment,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _line(answer: subprocess.CompletedProcess[bytes] | None) -> str | None:
+    if answer is None or answer.returncode:
+        return None
+    return os.fsdecode(answer.stdout).strip() or None

@@ -1,0 +1,173 @@
+"""What a submission does about each run: leave it, stay with its job, or submit it (again)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from hpcrun import ledger
+from hpcrun.cluster import journal, local, slurm
+from hpcrun.cluster.journal import Job
+from hpcrun.errors import ClusterUnreachable, UsageError
+from hpcrun.layout import ExperimentPaths
+from hpcrun.plan import Plan
+
+COMPLETED = "completed"
+ATTACHED = "attached"
+CANCELLING = "cancelling"
+NEW = "new"
+RESUMED = "resumed"
+
+SUBMITTED = (NEW, RESUMED)
+
+CANCEL_PATIENCE = 90.0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is done about one run.
+
+    Attributes
+    ----------
+    run
+        The run's number.
+    action
+        ``completed`` (left alone), ``attached`` (its job lives), ``cancelling`` (its job has not
+        ended yet), ``new`` (never submitted before) or ``resumed`` (submitted before; goes on from
+        its newest checkpoint).
+    job
+        The job that it was last given to; None for a new run.
+    """
+
+    run: int
+    action: str
+    job: Job | None = None
+
+    @property
+    def is_submitted(self) -> bool:
+        return self.action in SUBMITTED
+
+
+def numbers(experiment: ExperimentPaths) -> dict[str, int]:
+    """Identity -> run number, from every submission; of several numbers the last given."""
+    found: dict[str, int] = {}
+    for plan in _plans(experiment):
+        found.update((run.identity, run.number) for run in plan.runs)
+    return found
+
+
+def decide(experiment: ExperimentPaths, runs: Sequence[int]) -> list[Decision]:
+    """Decide about runs from their intents, the journals and the state of their jobs.
+
+    Raises
+    ------
+    ClusterUnreachable
+        Whether a job still lives cannot be found out, so that nothing may be submitted again.
+    UsageError
+        A run's job lives on another machine, which cannot be asked from here.
+    """
+    jobs = journal.newest_jobs(experiment)
+    # One listing in place of two questions a run, which matters on shared storage.
+    directory = experiment.run(0).directory.parent
+    begun = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+    intents = {
+        run: ledger.intent(experiment.run(run)) if str(run) in begun else None for run in runs
+    }
+    asked = [jobs[run] for run in runs if run in jobs and intents[run] != ledger.FINISHED]
+    living = _living(_with_lost_answers(experiment, asked))
+    decisions: list[Decision] = []
+    for run in runs:
+        job = jobs.get(run)
+        if intents[run] == ledger.FINISHED:
+            action = COMPLETED
+        elif run in living:
+            action = CANCELLING if intents[run] == ledger.CANCELLED else ATTACHED
+        else:
+            action = RESUMED if job or str(run) in begun else NEW
+        decisions.append(Decision(run, action, job))
+    return decisions
+
+
+def settle(
+    experiment: ExperimentPaths, runs: Sequence[int], say: Callable[[str], None]
+) -> list[Decision]:
+    """`decide`, once the jobs of cancelled runs have ended, which takes up to Slurm's KillWait.
+
+    Parameters
+    ----------
+    say
+        Takes a message when there is something to wait for.
+    """
+    deadline = time.monotonic() + CANCEL_PATIENCE
+    said = False
+    while True:
+        decisions = decide(experiment, runs)
+        leaving = sum(decision.action == CANCELLING for decision in decisions)
+        if not leaving or time.monotonic() > deadline:
+            return decisions
+        if not said:
+            say(f"waiting for {leaving} cancelled {'run' if leaving == 1 else 'runs'} to end")
+            said = True
+        time.sleep(1)
+
+
+def _with_lost_answers(experiment: ExperimentPaths, jobs: Sequence[Job]) -> list[Job]:
+    """The same jobs; one whose id was never recorded is looked for by its script."""
+    if all(job.job_id for job in jobs) or not slurm.available():
+        return list(jobs)
+    queued = slurm.jobs_by_script()
+    found: list[Job] = []
+    for job in jobs:
+        script = experiment.submission(job.submission).script(job.record.get("array") or 0)
+        ids = queued.get(str(script), [])
+        if job.job_id is None and ids:
+            found.append(job.answered(ids[-1]))
+        else:
+            found.append(job)
+    return found
+
+
+def _living(jobs: Collection[Job]) -> set[int]:
+    """Runs whose job waits or runs."""
+    living = {job.run for job in jobs if job.is_local and _lives_here(job)}
+    queued = [job for job in jobs if job.job_id and not job.is_local and not job.ended]
+    if not queued:
+        return living
+    if not slurm.available():
+        raise ClusterUnreachable(
+            f"these runs were given to Slurm (job {queued[-1].job_id}), and there is no squeue on "
+            "PATH to ask whether they still run",
+            hint="run this on a login node of the cluster, or take another `name=` or `--root`",
+        )
+    states = slurm.query({job.job_id for job in queued if job.job_id})
+    for job in queued:
+        state = states.get(job.job_id or "")
+        if state is None and states.controller_is_down:
+            raise ClusterUnreachable(
+                f"whether job {job.job_id} still runs cannot be found out: {states.problems[0]}",
+                hint="repeat the same command",
+            )
+        if state is not None and not state.ended and state.state != slurm.UNKNOWN:
+            living.add(job.run)
+    return living
+
+
+def _lives_here(job: Job) -> bool:
+    lives = local.alive(job.record)
+    if lives is None and not job.ended:
+        host = job.record.get("host")
+        raise UsageError(
+            f"run {job.run} was started on {host} ({job.job_id}); whether it still runs cannot be "
+            "found out from here",
+            hint=f"repeat the command on {host}",
+        )
+    return bool(lives) and not job.ended
+
+
+def _plans(experiment: ExperimentPaths) -> list[Plan]:
+    return [
+        Plan.read(submission.plan)
+        for submission in experiment.submissions()
+        if submission.plan.exists()
+    ]

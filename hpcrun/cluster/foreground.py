@@ -1,0 +1,78 @@
+"""``hpcrun run``: the runs of a prepared submission, one after another, started by this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from hpcrun.cluster import journal, local, processes, submit_lock
+from hpcrun.cluster.submit import Prepared, Say
+
+# What says where the steps of a run in an allocation go; `SLURM_CPU_BIND` and its like would make
+# them slow.
+_OF_ALLOCATION = (
+    *("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NODELIST"),
+    *("SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_CPUS_PER_NODE", "SLURM_CLUSTER_NAME"),
+    *("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT", "SLURM_JOB_END_TIME"),
+)
+
+
+def bring_to_end(
+    prepared: Prepared, allocation: str | None, *, announce: Callable[[int], None], say: Say
+) -> int:
+    """Run a prepared submission here.
+
+    On this machine the journal names this process for every run, which is waiting while it lives.
+    An allocation may outlive this process, so there a run is recorded only as it starts; one that
+    somebody else has submitted by then is left out.
+
+    Parameters
+    ----------
+    allocation
+        The allocation's job id; None on this machine.
+    announce
+        Called with a run's number as it starts.
+
+    Returns
+    -------
+    int
+        0 when all of them completed.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        The user interrupted it; nothing is left running.
+    """
+    runs = tuple(run for array in prepared.plan.arrays for run in array.runs)
+    prepared.take_back_cancellations(runs)
+    begun: list[int] = []
+    if allocation is None:
+        entry = {"job_id": f"local:{os.getpid()}", **local.this_process()}
+        for run in runs:
+            journal.write(prepared.submission, journal.SUBMITTED, 0, [run], **entry)
+
+    def before(run: int) -> bool:
+        if allocation and not _recorded(prepared, run, allocation, say):
+            return False
+        begun.append(run)
+        announce(run)
+        return True
+
+    passed = processes.clean_environment()
+    passed.update((name, os.environ[name]) for name in _OF_ALLOCATION if name in os.environ)
+    try:
+        return local.Runner(prepared.submission, runs, passed=passed, before=before).bring_to_end()
+    finally:
+        if allocation:
+            prepared.restore_cancellations([run for run in runs if run not in begun])
+
+
+def _recorded(prepared: Prepared, run: int, allocation: str, say: Say) -> bool:
+    """Put a run that starts now into the journal; False where a later submission has it."""
+    with submit_lock.held(prepared.experiment, say):
+        job = journal.newest_jobs(prepared.experiment).get(run)
+        if job is not None and job.submission > prepared.submission.number:
+            say(f"{prepared.plan.name}/{run} was submitted meanwhile (job {job.job_id}); left out")
+            return False
+        journal.write(prepared.submission, journal.SUBMITTED, 0, [run], job_id=allocation)
+    return True

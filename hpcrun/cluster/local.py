@@ -1,0 +1,356 @@
+"""The local executor: a submission's runs on this machine, by the same supervisor as in a job.
+
+``python -m hpcrun.cluster.local SUBMISSION`` is started detached from the terminal; it starts one
+supervisor a run, as many at once as the plan's ``max_parallel`` (one unless the plan says more).
+Standard library only, because it runs from the frozen ``hpcrun.zip``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hpcrun import ledger
+from hpcrun.cluster import journal, processes
+from hpcrun.errors import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_SAVED,
+    EXIT_USAGE,
+    HpcrunError,
+)
+from hpcrun.layout import SubmissionPaths
+from hpcrun.plan import Plan, RunPlan
+
+GRACE = 30.0
+_SUPERVISOR_GRACE = 20.0
+
+_PR_SET_PDEATHSIG = 1
+
+
+def start(submission: SubmissionPaths) -> dict[str, Any]:
+    """Start a submission's runs in the background.
+
+    Returns
+    -------
+    dict
+        ``job_id`` (``local:PID``), ``host`` and ``start_ticks``, for the journal.
+
+    Raises
+    ------
+    HpcrunError
+        The process ended at once.
+    """
+    log = submission.local_log()
+    with open(log, "ab") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "hpcrun.cluster.local", str(submission.directory)],
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            # `python -m` looks for modules in the current directory before all others.
+            cwd=submission.directory,
+            env=_base_environment(submission),
+            start_new_session=True,
+        )
+    started = processes.start_ticks(process.pid)
+    pid = process.pid
+    # Detached: nobody waits for it, and no warning that nobody did.
+    process.returncode = 0
+    if started is None:
+        raise HpcrunError(f"the local executor ended at once; see {log}")
+    return {"job_id": f"local:{pid}", "host": os.uname().nodename, "start_ticks": started}
+
+
+def alive(entry: dict[str, Any]) -> bool | None:
+    """Whether the process of a journal entry still runs its runs.
+
+    Returns
+    -------
+    bool or None
+        None when it was started on another host, from where nothing can be said.
+    """
+    if entry.get("host") != os.uname().nodename:
+        return None
+    pid = str(entry.get("job_id", "")).partition(":")[2]
+    return pid.isdigit() and processes.start_ticks(int(pid)) == entry.get("start_ticks")
+
+
+def cancel(
+    submission: SubmissionPaths, runs: Collection[int] | None = None, *, grace: float = GRACE
+) -> None:
+    """End a local submission's processes: TERM, then KILL for what is left after a grace.
+
+    The intent of the runs has to be on disk before; a run that waits for its turn reads it then.
+    The end of such a run is recorded at once, so that it can be submitted again.
+
+    Parameters
+    ----------
+    runs
+        Only these runs; None ends the whole submission.
+    grace
+        Seconds that supervisors have to record the end of their runs.
+    """
+    found = list(processes.of_submission(submission.directory, runs))
+    leaders = [process for process in found if process.run is None] or _supervisors(found)
+    for process in leaders:
+        process.signal(signal.SIGTERM)
+    processes.wait_all(found, grace)
+    processes.kill_all(submission.directory, runs)
+    if runs is not None:
+        begun = {process.run for process in found}
+        _wait_for_record(submission, begun)
+        jobs = journal.jobs(submission)
+        for run in runs:
+            if run not in begun and run in jobs and not jobs[run].ended:
+                journal.write_end(submission, run, EXIT_INTERRUPTED)
+
+
+def _wait_for_record(submission: SubmissionPaths, runs: Collection[int | None]) -> None:
+    """Give the executor, which goes on with other runs, the time to record the end of these."""
+    deadline = time.monotonic() + 5.0
+    while time.monotonic() < deadline:
+        jobs = journal.jobs(submission)
+        executor = [one for one in processes.of_submission(submission.directory) if one.run is None]
+        if not executor or all(jobs[run].ended for run in runs if run in jobs):
+            return
+        time.sleep(0.05)
+
+
+def this_process() -> dict[str, Any]:
+    """``host`` and ``start_ticks`` of this process, for the journal of what it runs itself."""
+    return {"host": os.uname().nodename, "start_ticks": processes.start_ticks(os.getpid())}
+
+
+@dataclass
+class Runner:
+    """Starts supervisors, a bounded number at once, and leaves no process behind.
+
+    Parameters
+    ----------
+    submission
+        The submission whose plan is run.
+    runs
+        Numbers of the runs, in the order in which they start.
+    max_parallel
+        How many run at once.
+    passed
+        The environment that supervisors begin with; None for the clean one.
+    before
+        Called with a run's number before it starts; False leaves that run out.
+    """
+
+    submission: SubmissionPaths
+    runs: tuple[int, ...]
+    max_parallel: int = 1
+    passed: dict[str, str] | None = None
+    before: Callable[[int], bool] | None = None
+    _running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _again: list[int] = field(default_factory=list)
+    _attempts: dict[int, int] = field(default_factory=dict)
+    _codes: dict[int, int] = field(default_factory=dict)
+    _stop: bool = False
+
+    def bring_to_end(self) -> int:
+        """Run everything; 0 when all runs completed, 130 when it was stopped, else 1."""
+        plan = Plan.read(self.submission.plan)
+        waiting = list(self.runs)
+        try:
+            while ((waiting or self._again) and not self._stop) or self._running:
+                waiting[:0] = self._again
+                self._again.clear()
+                while waiting and not self._stop and len(self._running) < self.max_parallel:
+                    self._start(plan, plan.run(waiting.pop(0)))
+                self._collect()
+                if self._stop and self._running:
+                    self.end_running()
+                time.sleep(0.05)
+        except BaseException:
+            self.end_running()
+            raise
+        if self._stop:
+            return EXIT_INTERRUPTED
+        return EXIT_FAILED if any(self._codes.values()) else EXIT_OK
+
+    def stop(self, _number: int | None = None, _frame: FrameType | None = None) -> None:
+        """Start no further run and end those that run; fit to be a signal handler."""
+        self._stop = True
+
+    def end_running(self, grace: float = _SUPERVISOR_GRACE) -> None:
+        """TERM to the supervisors that run, which end their ranks; KILL after a grace."""
+        for process in self._running.values():
+            process.terminate()
+        deadline = time.monotonic() + grace
+        try:
+            while self._running and time.monotonic() < deadline:
+                self._collect()
+                time.sleep(0.05)
+        finally:
+            for process in self._running.values():
+                process.kill()
+            while self._running:
+                self._collect()
+                time.sleep(0.01)
+
+    def _start(self, plan: Plan, run: RunPlan) -> None:
+        intent = ledger.intent(self.submission.experiment.run(run.number))
+        job = journal.jobs(self.submission).get(run.number)
+        over = job is not None and job.ended
+        if intent is not None or over:
+            # One that was cancelled and submitted again belongs to that submission.
+            self._say(f"run {run.number} is {intent or 'cancelled'}; not started")
+            if not over:
+                journal.write_end(self.submission, run.number, EXIT_INTERRUPTED)
+            return
+        if self.before and not self.before(run.number):
+            return
+        paths = self.submission.experiment.run(run.number)
+        self._attempts[run.number] = len(paths.attempts())
+        environment = job_environment(self.submission, plan, run, self.passed)
+        environment["HPCRUN_JOB_ID"] = f"local:{os.getpid()}"
+        argv = supervisor_argv(self.submission, plan, run)
+        self._say(f"run {run.number} starts")
+        with open(self.submission.local_log(run.number), "ab") as log:
+            try:
+                self._running[run.number] = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    cwd=self.submission.directory,
+                    env=environment,
+                    start_new_session=True,
+                    preexec_fn=_end_with_parent,
+                )
+            except OSError as error:
+                log.write(f"error: {argv[0]}: {error.strerror}\n".encode())
+                self._ended(run.number, EXIT_USAGE)
+                return
+
+    def _collect(self) -> None:
+        for number, process in list(self._running.items()):
+            code = process.poll()
+            if code is not None:
+                del self._running[number]
+                processes.kill_all(self.submission.directory, {number})
+                self._ended(number, code)
+
+    def _ended(self, number: int, code: int) -> None:
+        if self._goes_on(number, code):
+            self._say(f"run {number} ended with exit code {code}; it is started again")
+            self._again.append(number)
+            return
+        self._codes[number] = code
+        self._say(f"run {number} ended with exit code {code}")
+        journal.write_end(self.submission, number, code)
+
+    def _goes_on(self, number: int, code: int) -> bool:
+        """Whether the supervisor asks to be started again, or could not say so.
+
+        One that was killed is started again, once an attempt: its successor decides what follows.
+        """
+        attempts = len(self.submission.experiment.run(number).attempts())
+        begun = attempts > self._attempts.get(number, 0)
+        return not self._stop and begun and (code == EXIT_SAVED or code < 0)
+
+    def _say(self, message: str) -> None:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+        with open(self.submission.local_log(), "a") as log:
+            log.write(f"{stamp} hpcrun: {message}\n")
+
+
+def supervisor_argv(submission: SubmissionPaths, plan: Plan, run: RunPlan) -> list[str]:
+    """The command of one run's supervisor, after the setup lines where there are any."""
+    settings = run.spec.get("environment") or {}
+    argv = [
+        *(str(settings.get("python") or sys.executable), "-m", "hpcrun.run.supervisor"),
+        *(str(submission.directory), "--run", str(run.number)),
+    ]
+    setup = [*(plan.cluster.get("setup") or ()), *(settings.get("setup") or ())]
+    if not setup:
+        return argv
+    # As in the template of the sbatch script, and in its order.
+    lines = [
+        *setup,
+        *(f"export {name}={shlex.quote(value)}" for name, value in _variables(plan, run).items()),
+        f"export PYTHONPATH={shlex.quote(str(submission.package))}${{PYTHONPATH:+:$PYTHONPATH}}",
+        'exec "$@"',
+    ]
+    return ["bash", "-lc", "\n".join(lines), "bash", *argv]
+
+
+def job_environment(
+    submission: SubmissionPaths, plan: Plan, run: RunPlan, passed: dict[str, str] | None = None
+) -> dict[str, str]:
+    """The environment of one run's supervisor, or of the setup lines before it."""
+    variables = _variables(plan, run)
+    environment = {
+        **(processes.clean_environment() if passed is None else passed),
+        **variables,
+        **_base_environment(submission, run.number),
+    }
+    if plan.cluster.get("setup") or (run.spec.get("environment") or {}).get("setup"):
+        # `supervisor_argv` sets it after the setup lines, which may change it.
+        del environment["PYTHONPATH"]
+    elif variables.get("PYTHONPATH"):
+        environment["PYTHONPATH"] += os.pathsep + variables["PYTHONPATH"]
+    return environment
+
+
+def _variables(plan: Plan, run: RunPlan) -> dict[str, str]:
+    own = (run.spec.get("environment") or {}).get("variables") or {}
+    variables = {**(plan.cluster.get("variables") or {}), **own}
+    return {name: str(value) for name, value in variables.items()}
+
+
+def _base_environment(submission: SubmissionPaths, run: int | None = None) -> dict[str, str]:
+    base = {
+        "PYTHONPATH": str(submission.package),
+        "PYTHONUNBUFFERED": "1",
+        processes.SUBMISSION: str(submission.directory),
+    }
+    if run is None:
+        return {**processes.clean_environment(), **base}
+    return {**base, processes.RUN: str(run)}
+
+
+def _supervisors(found: Sequence[processes.Process]) -> list[processes.Process]:
+    """Those that lead a session of their own and were started by the runner: the oldest a run."""
+    oldest: dict[int | None, processes.Process] = {}
+    for process in found:
+        first = oldest.get(process.run)
+        if first is None or process.start_ticks < first.start_ticks:
+            oldest[process.run] = process
+    return list(oldest.values())
+
+
+def _end_with_parent() -> None:
+    """Have the kernel send TERM to this process when the one that started it dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def main() -> None:
+    """Entry point of ``python -m hpcrun.cluster.local``."""
+    submission = SubmissionPaths(Path(sys.argv[1]))
+    os.chdir(submission.directory)
+    plan = Plan.read(submission.plan)
+    runs = tuple(number for array in plan.arrays for number in array.runs)
+    runner = Runner(submission, runs, max_parallel=plan.max_parallel or 1)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, runner.stop)
+    sys.exit(runner.bring_to_end())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""What a job asks Slurm about itself, and asks of it: how am I ending, and start me again.
+
+Standard library only: this runs in the batch step and in agents. Slurm may be down at the worst
+moment, so every question has an answer that says "not known", and a requeue is tried until it is
+accepted or refused for good.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hpcrun import records
+from hpcrun.causes import JobFacts
+from hpcrun.cluster import slurm
+from hpcrun.cluster.slurm_text import parse_time
+
+_TIMEOUT = 8.0
+_TAIL = 1 << 18
+# Slurm's own default.
+_KILL_WAIT = 30.0
+_WORDS = re.compile(r"slurmstepd\S*: error: \*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(.*)\*\*\*")
+# Slurm has requeued the job already, even where it still shows another state.
+_WAITS = re.compile(r"job is pending", re.IGNORECASE)
+# All that Slurm says of a requeue that it will never carry out. Whatever else it says passes: a
+# controller that is going down or coming up has many words for that.
+_REFUSED = re.compile(
+    r"invalid job id|access/permission denied|presently disabled|only supported for batch"
+    r"|invalid user id",
+    re.IGNORECASE,
+)
+_SACCT = "JobID,State,Start,End,MaxRSS,ReqMem"
+
+Say = Callable[[str], None]
+
+
+def facts(job: str, began: float, words: str | None = None, *, over: bool = False) -> JobFacts:
+    """What Slurm says of a start of a job.
+
+    Parameters
+    ----------
+    job
+        ``123`` or ``123_4``, never the raw id of an element.
+    began
+        Seconds since the epoch at which something of hpcrun was seen running in that start.
+    words
+        What `last_words` found.
+    over
+        The start in question is an earlier one, of which the controller knows nothing any more.
+    """
+    shown = {} if over else _show(job)
+    rows = _rows(job, began)
+    state, _, by = rows[0]["State"].partition(" by ") if rows else ("", "", "")
+    if state in ("", "RUNNING"):
+        state = shown.get("JobState", state)
+    count = shown.get("Restarts", "")
+    # Slurm 24.11 keeps the time of an earlier start's preemption.
+    preempted = (parse_time(shown.get("PreemptTime", "")) or 0.0) >= (
+        parse_time(shown.get("StartTime", "")) or began
+    )
+    return JobFacts(
+        state=state,
+        cancelled_by=_user(by) if state == "CANCELLED" else None,
+        preempted=preempted or state == "PREEMPTED",
+        words=words,
+        restarts=int(count) if count.isdigit() else None,
+        out_of_memory=any(row["State"] == "OUT_OF_MEMORY" for row in rows),
+        memory=_memory(rows),
+        ends=parse_time(shown.get("EndTime") or (rows[0]["End"] if rows else "")),
+    )
+
+
+def last_words(batch_log: Path, attempt: int) -> str | None:
+    """The reason in slurmstepd's line about an attempt, which needs no daemon to be up.
+
+    The log holds every start of the job; an attempt's part begins with the line in which its
+    supervisor announces it. Empty for a plain scancel, None without such a line.
+    """
+    try:
+        text = records.read_tail(batch_log, _TAIL).decode(errors="replace")
+    except OSError:
+        return None
+    parts = re.split(r"hpcrun: attempt (\d+) of ", text)
+    mine = [
+        part
+        for number, part in zip(parts[1::2], parts[2::2], strict=True)
+        if int(number) == attempt
+    ]
+    found = _WORDS.findall(mine[-1]) if mine else []
+    return found[-1].strip() if found else None
+
+
+def end_time(job: str, *, fresh: bool = False) -> float | None:
+    """When the time limit ends this start of the job, in seconds since the epoch.
+
+    Parameters
+    ----------
+    fresh
+        Ask Slurm rather than the environment: somebody may have changed the limit.
+    """
+    told = os.environ.get("SLURM_JOB_END_TIME", "")
+    if told.isdigit() and not fresh:
+        return float(told)
+    return parse_time(_show(job).get("EndTime", ""))
+
+
+def kill_wait() -> float:
+    """Seconds between Slurm's TERM and its KILL."""
+    try:
+        text = slurm.command(["scontrol", "show", "config"], timeout=_TIMEOUT)
+    except slurm.CommandFailed:
+        return _KILL_WAIT
+    found = re.search(r"^KillWait\s*=\s*(\d+)", text, re.MULTILINE)
+    return float(found[1]) if found else _KILL_WAIT
+
+
+def requeue(
+    job: str,
+    exclude: Sequence[str] = (),
+    *,
+    kept: str | None = None,
+    patience: float = 600.0,
+    between: Callable[[], bool] = lambda: True,
+    say: Say,
+) -> bool:
+    """Put this job back into the queue; Slurm then ends what is left of it.
+
+    Parameters
+    ----------
+    exclude
+        Nodes that the next start must not use, beside ``kept``.
+    kept
+        The job's own ``--exclude``, as a host list.
+    patience
+        Seconds in which a controller that does not answer is asked again.
+    between
+        Asked before each try; False gives up (somebody else did it, or the run was cancelled).
+
+    Returns
+    -------
+    bool
+        Whether Slurm accepted it, or had requeued the job already.
+    """
+    deadline = time.monotonic() + patience
+    while between():
+        problem = _try(["scontrol", "requeue", job])
+        if problem is None or _WAITS.search(problem) or _queued(job):
+            if exclude:
+                _exclude(job, ",".join([*([kept] if kept else []), *exclude]), say)
+            return True
+        if _REFUSED.search(problem) or time.monotonic() > deadline:
+            say(f"Slurm did not requeue the job: {problem}")
+            return False
+        say(f"the requeue is tried again, Slurm says: {problem}")
+        time.sleep(2)
+    return False
+
+
+def _exclude(job: str, nodes: str, say: Say) -> None:
+    """Refused while the job is being ended, so it is tried until the job waits in the queue."""
+    deadline = time.monotonic() + 60
+    problem: str | None = ""
+    while problem is not None and time.monotonic() < deadline:
+        problem = _try(["scontrol", "update", f"jobid={job}", f"ExcNodeList={nodes}"])
+        if problem is not None:
+            time.sleep(0.3)
+    if problem is not None:
+        say(f"nodes {nodes} could not be excluded: {problem}")
+
+
+def _queued(job: str) -> bool:
+    shown = _show(job)
+    return shown.get("JobState", "") in ("PENDING", "REQUEUED", "REQUEUE_HOLD")
+
+
+def _try(argv: Sequence[str]) -> str | None:
+    try:
+        slurm.command(argv, timeout=20)
+    except slurm.CommandFailed as error:
+        return str(error)
+    return None
+
+
+def _show(job: str) -> dict[str, str]:
+    try:
+        text = slurm.command(["scontrol", "--oneliner", "show", "job", job], timeout=_TIMEOUT)
+    except slurm.CommandFailed:
+        return {}
+    return dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", text.splitlines()[0] if text else ""))
+
+
+def _rows(job: str, began: float) -> list[dict[str, str]]:
+    """Accounting's record of the start of the job around a moment, then those of its steps.
+
+    Accounting may not have heard of a new start yet; the record of the one before is not taken for
+    it, because that one ended earlier.
+    """
+    argv = ["sacct", "--noheader", "--parsable2", "--duplicates", f"--jobs={job}"]
+    try:
+        text = slurm.command([*argv, f"--format={_SACCT}"], timeout=_TIMEOUT)
+    except slurm.CommandFailed:
+        return []
+    names = _SACCT.split(",")
+    starts: list[list[dict[str, str]]] = []
+    for line in text.splitlines():
+        row = dict(zip(names, line.split("|"), strict=False))
+        if len(row) < len(names):
+            continue
+        if "." not in row["JobID"]:
+            starts.append([])
+        if starts:
+            starts[-1].append(row)
+    for rows in reversed(starts):
+        start, end = parse_time(rows[0]["Start"]), parse_time(rows[0]["End"])
+        if start is not None and start <= began + 5 and (end is None or end >= began - 1):
+            return rows
+    return []
+
+
+def _memory(rows: Sequence[dict[str, str]]) -> str:
+    asked = next((row["ReqMem"] for row in rows if row["ReqMem"]), "")
+    sizes = [row["MaxRSS"] for row in rows if row["MaxRSS"] not in ("", "0")]
+    most = max(sizes, key=_kilobytes, default="")
+    parts = [f"it asked for {asked}"] if asked else []
+    return ", ".join([*parts, *([f"one rank was seen to use {most}"] if most else [])])
+
+
+def _kilobytes(size: str) -> float:
+    match = re.fullmatch(r"([\d.]+)([KMGT]?)", size)
+    return float(match[1]) * 1024 ** "KMGT".find(match[2] or "K") if match else 0.0
+
+
+def _user(number: str) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(int(number)).pw_name
+    except (KeyError, ValueError):
+        return f"user {number}" if number else "somebody"

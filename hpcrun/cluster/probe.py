@@ -1,0 +1,175 @@
+"""The Python that a job will use, looked at once at submission, without importing what is slow."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcrun.cluster.processes import clean_environment
+from hpcrun.errors import UsageError
+
+OLDEST = (3, 10)
+TIMEOUT = 60.0
+
+_MARK = "hpcrun-probe:"
+
+# Any Python has to be able to read this, an old one too, to say that it is old.
+_QUESTION = f"""
+import json, sys
+sys.path[:] = [entry for entry in sys.path if entry]
+answer = {{"executable": sys.executable, "version": "%d.%d.%d" % tuple(sys.version_info[:3])}}
+try:
+    from importlib import metadata, util
+except ImportError:
+    metadata = util = None
+for name in ("torch", "deepspeed"):
+    answer[name] = None
+    try:
+        if util is not None and getattr(util.find_spec(name), "origin", None):
+            answer[name] = "unknown"
+            answer[name] = metadata.version(name)
+    except Exception:
+        pass
+sys.stdout.write("\\n{_MARK}" + json.dumps(answer) + "\\n")
+"""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was found.
+
+    Attributes
+    ----------
+    executable
+        The interpreter's own idea of its path; the path asked for when it was not probed.
+    version
+        Such as ``3.11.2``; None when it was not probed.
+    torch, deepspeed
+        Their versions; None when they are not installed.
+    """
+
+    executable: str
+    version: str | None
+    torch: str | None
+    deepspeed: str | None
+
+    def to_data(self) -> dict[str, Any]:
+        """What ``submission.json`` keeps under ``python``."""
+        return asdict(self)
+
+
+def probe(
+    python: str,
+    *,
+    setup: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+    needs: Sequence[str] = (),
+    directory: Path | None = None,
+    timeout: float = TIMEOUT,
+) -> Probe:
+    """Start the job's Python once and ask what it is.
+
+    Parameters
+    ----------
+    python
+        ``environment.python``: a path, or a name that PATH has once the setup lines have run.
+    setup
+        Lines of bash that the job runs first, such as ``module load cuda``.
+    variables
+        Environment variables of the job.
+    needs
+        Of ``torch`` and ``deepspeed`` those that must be there.
+    directory
+        Where it is started; the current directory by default.
+    timeout
+        Seconds until an interpreter counts as hanging.
+
+    Raises
+    ------
+    UsageError
+        It is not there, hangs, is too old or lacks what the run needs.
+    """
+    argv = [python, "-c", _QUESTION]
+    if setup:
+        argv = ["bash", "-lc", "\n".join([*setup, 'exec "$@"']), "bash", *argv]
+    code, output, words = _answer(argv, variables or {}, directory, timeout, python)
+    lines = [line for line in output.splitlines() if line.startswith(_MARK)]
+    if not lines:
+        raise _unusable(python, code, words, bool(setup))
+    found = Probe(**json.loads(lines[-1][len(_MARK) :]))
+    _check(found, python, needs)
+    return found
+
+
+def _answer(
+    argv: Sequence[str],
+    variables: Mapping[str, str],
+    directory: Path | None,
+    timeout: float,
+    python: str,
+) -> tuple[int, str, str]:
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+            env={**clean_environment(), **variables},
+            cwd=directory,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UsageError(
+            f"environment.python: {python}: {error.strerror}",
+            hint="give the path of a Python that the job can use, one with torch for training",
+        ) from None
+    with process:
+        try:
+            output, words = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise UsageError(
+                f"environment.python: {python} gave no answer within {timeout:g} s",
+                hint="try `environment.setup` and this Python by hand",
+            ) from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, output, words
+
+
+def _unusable(python: str, code: int, words: str, with_setup: bool) -> UsageError:
+    said = "\n".join(f"  {line}" for line in words.strip().splitlines()[-5:])
+    after = " after environment.setup" if with_setup else ""
+    what = {126: "cannot be executed", 127: "is not there"}.get(code, "is no usable Python")
+    return UsageError(
+        f"environment.python: {python} {what}{after} (exit code {code})"
+        + (f"; it said:\n{said}" if said else ""),
+        hint="give the path of a Python that the job can use, one with torch for training",
+    )
+
+
+def _check(found: Probe, python: str, needs: Sequence[str]) -> None:
+    assert found.version is not None
+    if tuple(int(part) for part in found.version.split(".")[:2]) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise UsageError(
+            f"environment.python: {python} is Python {found.version}; it must be {oldest} or newer",
+            hint="point environment.python to a newer one",
+        )
+    missing = [name for name in needs if getattr(found, name) is None]
+    if missing:
+        names = " and ".join(missing)
+        raise UsageError(
+            f"environment.python: {python} (Python {found.version}) has no {names}, which a "
+            "function entry needs",
+            hint=f"`{found.executable} -m pip install {' '.join(missing)}`, or point "
+            "environment.python to a Python that has them",
+        )

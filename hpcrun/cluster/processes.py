@@ -1,0 +1,147 @@
+"""Processes of this machine that belong to a local submission, found by what /proc says of them.
+
+A process is known by its id together with its start time, so that a reused id is never mistaken for
+it. Everything that a submission starts inherits two variables that say which run it works for; by
+these its descendants are found even when they have left their process group, or their parent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+SUBMISSION = "HPCRUN_LOCAL_SUBMISSION"
+RUN = "HPCRUN_LOCAL_RUN"
+
+_PROC = Path("/proc")
+_PASSED = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
+    *("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "SLURM_CONF", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+)
+
+
+def clean_environment() -> dict[str, str]:
+    """What of the user's environment a job on this machine gets: what says who and where.
+
+    Whatever else a run needs belongs to its spec or to the cluster's profile, as under Slurm.
+    """
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _PASSED or name.startswith("LC_")
+    }
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that works for a run of a local submission.
+
+    Attributes
+    ----------
+    pid, start_ticks
+        Together they name one process of this machine.
+    run
+        The run's number; None for the process that starts the runs.
+    """
+
+    pid: int
+    start_ticks: int
+    run: int | None
+
+    def signal(self, number: int) -> bool:
+        """Send a signal, unless this process is gone (its id may be another's by now)."""
+        if start_ticks(self.pid) != self.start_ticks:
+            return False
+        try:
+            os.kill(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    @property
+    def alive(self) -> bool:
+        return start_ticks(self.pid) == self.start_ticks
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None when it is gone or a zombie."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The name, in parentheses, may hold anything, parentheses and spaces too.
+    fields = text[text.rindex(")") + 2 :].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def of_submission(
+    submission: Path, runs: Collection[int] | None = None, *, besides: Collection[int] = ()
+) -> Iterator[Process]:
+    """Yield my processes that work for a submission, in the order of their ids.
+
+    Parameters
+    ----------
+    submission
+        The submission's directory.
+    runs
+        Only those of these runs.
+    besides
+        Process ids to leave out.
+    """
+    marks = {f"{SUBMISSION}={path}".encode() for path in (submission, os.path.realpath(submission))}
+    for pid in sorted(int(path.name) for path in _PROC.iterdir() if path.name.isdigit()):
+        if pid in besides:
+            continue
+        try:
+            variables = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if marks.isdisjoint(variables):
+            continue
+        started = start_ticks(pid)
+        run = _run_of(variables)
+        if started is not None and (runs is None or run in runs):
+            yield Process(pid, started, run)
+
+
+def kill_all(
+    submission: Path, runs: Collection[int] | None = None, *, besides: Collection[int] = ()
+) -> int:
+    """Kill what is left of a submission or of some of its runs, and wait until it is gone.
+
+    Returns
+    -------
+    int
+        How many processes there were.
+    """
+    count = 0
+    # A process may start another between the look and the kill.
+    for _ in range(50):
+        left = list(of_submission(submission, runs, besides=besides))
+        if not left:
+            break
+        count += sum(process.signal(signal.SIGKILL) for process in left)
+        wait_all(left, 1.0)
+    return count
+
+
+def wait_all(waited: Collection[Process], timeout: float) -> bool:
+    """Wait until all are gone; False when some are not after ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    while any(process.alive for process in waited):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _run_of(variables: Collection[bytes]) -> int | None:
+    prefix = RUN.encode() + b"="
+    for variable in variables:
+        if variable.startswith(prefix) and variable[len(prefix) :].isdigit():
+            return int(variable[len(prefix) :])
+    return None

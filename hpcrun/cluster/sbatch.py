@@ -1,0 +1,135 @@
+"""One rendered script to ``sbatch``, carried by submitit; nothing else imports submitit."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcrun.cluster import slurm
+from hpcrun.errors import ClusterRefused, ClusterUnreachable
+
+TIMEOUT = 120
+
+_TIMED_OUT = 124
+
+_HINTS = (
+    (r"violates|policy|submit limit", "your limits: `sacctmgr show associations user=$USER`"),
+    (r"invalid partition", "resources.partition"),
+    (r"invalid account", "resources.account; `sacctmgr show associations user=$USER` lists yours"),
+    (r"invalid qos", "resources.qos; `sacctmgr show associations user=$USER` lists yours"),
+    (r"time limit", "resources.time; `sinfo -o '%P %l'` lists each partition's longest"),
+    (
+        r"node configuration is not available|node count|more processors|cpu count|memory",
+        "resources.nodes, gpus_per_node, cpus_per_task and memory; `sinfo -o '%P %D %c %m %G'` "
+        "lists what the nodes have",
+    ),
+    (r"gres", "resources.gpus_per_node; `sinfo -o '%P %G'` lists each partition's GPUs"),
+    (r"feature", "resources.constraint; `sinfo -o '%P %f'` lists the features"),
+    (r"reservation", "resources.reservation; `scontrol show reservation` lists them"),
+    (r"array", "the sweep's size; `scontrol show config` tells MaxArraySize"),
+)
+
+
+class NoAnswer(ClusterUnreachable):
+    """sbatch was cut off: whether Slurm took the job could not be found out."""
+
+
+def submit(script: Path) -> str:
+    """Give a script to sbatch; the id of the job that Slurm made of it.
+
+    Raises
+    ------
+    ClusterRefused
+        Slurm answered and said no.
+    ClusterUnreachable
+        Slurm did not take it because it was not there.
+    NoAnswer
+        The answer was lost, and the queue could not be looked at either.
+    """
+    if not slurm.available():
+        raise ClusterUnreachable(
+            "Slurm was asked for, and there is no sbatch on PATH",
+            hint="run this on a login node of the cluster, or choose `cluster=local`",
+        )
+    # Slow to import, and needed by nothing that does not submit.
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+    from submitit.slurm.slurm import SlurmExecutor
+
+    class Rendered(SlurmExecutor):  # type: ignore[misc]
+        """Passes our own text and our own file; submitit's part of a job never runs."""
+
+        def _make_submission_file_text(self, command: str, uid: str) -> str:
+            return script.read_text()
+
+        def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+            # By this path the job is recognised in the queue when the answer gets lost.
+            return ["timeout", "--kill-after=5", str(TIMEOUT), "sbatch", str(script)]
+
+    words = io.StringIO()
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="hpcrun-") as directory,
+            _environment(slurm.scrubbed_environment()),
+            contextlib.redirect_stderr(words),
+        ):
+            return str(Rendered(directory).submit(print, "stub").job_id)
+    except FailedJobError as error:
+        status = getattr(error.__cause__, "returncode", None)
+        message = str(error).strip() or words.getvalue().strip()
+        lost = status == _TIMED_OUT or slurm.is_transient(message)
+        message = message or f"sbatch ended with exit code {status}"
+    except FailedSubmissionError as error:
+        lost, message = True, str(error)
+    except RuntimeError as error:
+        raise ClusterUnreachable(str(error)) from None
+    if lost:
+        return _look_for(script, message)
+    raise _refusal(message)
+
+
+def _look_for(script: Path, message: str) -> str:
+    """The job that Slurm made although its answer got lost."""
+    try:
+        jobs = slurm.jobs_by_script().get(str(script))
+    except ClusterUnreachable as error:
+        raise NoAnswer(
+            f"sbatch's answer got lost ({message}), and {error.message}: the job may be queued",
+            hint="when the cluster is back, `hpcrun status` and `squeue --me` tell",
+        ) from None
+    if jobs:
+        return jobs[-1]
+    raise ClusterUnreachable(
+        f"Slurm did not take the job: {message}", hint="repeat the same command"
+    )
+
+
+def _refusal(message: str) -> ClusterRefused | ClusterUnreachable:
+    words = re.sub(r"^sbatch: (?:error: )?", "", message, flags=re.MULTILINE)
+    if slurm.is_unreachable(words):
+        return ClusterUnreachable(
+            f"Slurm cannot be reached: {words}", hint="repeat the same command"
+        )
+    for pattern, advice in _HINTS:
+        if re.search(pattern, words, re.IGNORECASE):
+            if pattern == "invalid partition" and (names := slurm.partitions()):
+                advice += f"; accepted are {', '.join(names)}"
+            return ClusterRefused(f"Slurm refused the job: {words}", hint=f"look at {advice}")
+    return ClusterRefused(f"Slurm refused the job: {words}")
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Make ``variables`` the whole environment; submitit leaves no other way."""
+    saved = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(saved)

@@ -1,0 +1,279 @@
+"""The code of the moment of submission, frozen by content; and hpcrun itself, for the job to run.
+
+What is frozen: inside git the tracked files and the untracked ones that are not ignored, as they
+are in the working tree; elsewhere everything except what `hpcrun.cluster.code_files` leaves out.
+Equal files give equal archives, byte for byte (times and owners are set to constants).
+
+Symbolic links: one to something that is frozen too stays a link; one to any other file becomes a
+copy of that file; one to any other directory stays a link, to its absolute path, because such
+directories hold data, and is reported; a broken one is left out and reported.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import stat
+import tarfile
+import uuid
+import zipfile
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from hpcrun import records
+from hpcrun.cluster import code_files
+from hpcrun.errors import UsageError
+
+DEFAULT_LIMIT = 100_000_000
+_TIME = 946_684_800  # 2000-01-01; zip files know no time before 1980
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A frozen archive of code.
+
+    Attributes
+    ----------
+    archive
+        The file, named by its content.
+    digest
+        SHA-256 of the uncompressed archive.
+    git
+        ``commit``, ``branch`` and ``dirty`` of the working tree; None outside git.
+    bytes
+        Size of the files, uncompressed.
+    files
+        How many there are, links included.
+    notes
+        What the user should know: files that were left out or changed while they were read.
+    """
+
+    archive: Path
+    digest: str
+    git: dict[str, Any] | None
+    bytes: int
+    files: int
+    notes: tuple[str, ...] = ()
+
+    def to_data(self) -> dict[str, Any]:
+        """What ``submission.json`` keeps under ``code``."""
+        return {
+            "archive": self.archive.name,
+            "digest": self.digest,
+            "git": self.git,
+            "bytes": self.bytes,
+            "files": self.files,
+        }
+
+
+@dataclass
+class _Content:
+    root: Path
+    limit: int
+    sizes: dict[str, int] = field(default_factory=dict)
+    frozen: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+
+def freeze(
+    root: Path,
+    directory: Path,
+    *,
+    exclude: Sequence[str] = (),
+    required: Collection[str] = (),
+    without: Collection[Path] = (),
+    limit: int = DEFAULT_LIMIT,
+) -> Snapshot:
+    """Freeze the code under ``root`` as ``directory/SHA.tar.gz``, unless that exists already.
+
+    Parameters
+    ----------
+    root
+        The code's root; the archive's names are relative to it.
+    directory
+        Where the archive goes; made when it is not there.
+    exclude
+        Globs to leave out: one without ``/`` matches any name on a path, others match the path
+        from ``root`` or a directory of it.
+    required
+        Paths relative to ``root`` that are frozen even if git ignores them (spec and entry).
+    without
+        Directories that never belong to the code, such as the root of experiments.
+    limit
+        The most bytes that the files may have together.
+
+    Raises
+    ------
+    UsageError
+        There is too much, with the largest files; a file cannot be read; a required one is not
+        there.
+    """
+    listing = code_files.find(root, exclude=exclude, required=required, without=without)
+    content = _Content(root, limit, notes=list(listing.notes))
+    _check_size(content, listing.paths)
+    content.frozen = _with_parents(listing.paths)
+    directory.mkdir(parents=True, exist_ok=True)
+    temporary = directory / f".{uuid.uuid4().hex[:12]}.tmp"
+    try:
+        with open(temporary, "xb") as stream:
+            digest, count = _write(content, listing.paths, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        archive = directory / f"{digest}.tar.gz"
+        if archive.exists():
+            temporary.unlink()
+        else:
+            os.replace(temporary, archive)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    total = sum(content.sizes.values())
+    return Snapshot(archive, digest, listing.git, total, count, tuple(content.notes))
+
+
+def package(path: Path) -> None:
+    """Write the running hpcrun to a zip file that Python imports from.
+
+    ``PYTHONPATH=hpcrun.zip python -m hpcrun.run.supervisor`` then runs the hpcrun of now, whatever
+    is installed, upgraded or removed later.
+    """
+    source = Path(__file__).resolve().parents[1]
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(source.rglob("*.py")):
+            name = file.relative_to(source)
+            if name.parts[0] != "_data" and "__pycache__" not in name.parts:
+                info = zipfile.ZipInfo(f"hpcrun/{name.as_posix()}", (2000, 1, 1, 0, 0, 0))
+                info.external_attr = 0o644 << 16
+                info.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(info, file.read_bytes())
+    records.write_bytes(path, buffer.getvalue())
+
+
+class _Hashing(io.RawIOBase):
+    """Passes what is written to ``stream`` and hashes it on the way."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.hash = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.hash.update(data)
+        return self._stream.write(data)
+
+
+def _with_parents(paths: Sequence[str]) -> set[str]:
+    return {str(part) for path in paths for part in (path, *PurePosixPath(path).parents)}
+
+
+def _check_size(content: _Content, paths: Sequence[str]) -> None:
+    for name in paths:
+        try:
+            status = (content.root / name).stat()
+        except OSError:
+            continue
+        if stat.S_ISREG(status.st_mode):
+            content.sizes[name] = max(status.st_size, content.sizes.get(name, 0))
+    total = sum(content.sizes.values())
+    if total > content.limit:
+        largest = sorted(content.sizes.items(), key=lambda item: (-item[1], item[0]))[:10]
+        listed = "\n".join(f"  {_megabytes(size):>10}  {name}" for name, size in largest)
+        raise UsageError(
+            f"{content.root}: the code to freeze has {_megabytes(total)} in {len(paths)} files, "
+            f"accepted are {_megabytes(content.limit)}; the largest:\n{listed}",
+            hint="leave out what is not code: `code: {exclude: [data, '*.pt']}` in the spec, or "
+            ".gitignore",
+        )
+
+
+def _write(content: _Content, members: Sequence[str], stream: IO[bytes]) -> tuple[str, int]:
+    count = 0
+    with gzip.GzipFile("", "wb", compresslevel=5, fileobj=stream, mtime=0) as compressed:
+        hashing = _Hashing(compressed)  # type: ignore[arg-type]
+        with tarfile.open(fileobj=hashing, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+            for name in members:
+                found = _member(content, name)
+                if found:
+                    info, data = found
+                    archive.addfile(info, io.BytesIO(data))
+                    count += 1
+    return hashing.hash.hexdigest(), count
+
+
+def _member(content: _Content, name: str) -> tuple[tarfile.TarInfo, bytes] | None:
+    path = content.root / name
+    info = tarfile.TarInfo(name)
+    info.mtime = _TIME
+    try:
+        if path.is_symlink():
+            target = _link_target(content, name)
+            if target is not None:
+                info.type, info.linkname, info.mode = tarfile.SYMTYPE, target, 0o777
+                return info, b""
+        if not path.is_file():
+            if path.exists():
+                content.notes.append(f"{name}: left out, it is not a regular file")
+            elif path.is_symlink():
+                content.notes.append(f"{name}: left out, a link to nothing")
+            content.sizes.pop(name, None)
+            return None
+        data, mode = _read(content, name)
+    except FileNotFoundError:
+        content.sizes.pop(name, None)
+        content.notes.append(f"{name}: left out, it vanished while the code was frozen")
+        return None
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be frozen with the code: {error.strerror}",
+            hint=f"make it readable, or leave it out: `code: {{exclude: ['{name}']}}`",
+        ) from None
+    grew = len(data) > content.sizes.get(name, 0)
+    content.sizes[name] = info.size = len(data)
+    if grew:
+        _check_size(content, list(content.sizes))
+    info.mode = 0o755 if mode & stat.S_IXUSR else 0o644
+    return info, data
+
+
+def _link_target(content: _Content, name: str) -> str | None:
+    """What a link is stored as; None when what it leads to is stored instead, or is not there."""
+    path = content.root / name
+    if not path.exists():
+        return None
+    target = os.path.normpath(path.parent / path.readlink())
+    for place, root in (
+        (target, content.root),
+        (os.path.realpath(path), content.root.resolve()),
+    ):
+        if os.path.relpath(place, root) in content.frozen:
+            return os.path.relpath(place, (root / name).parent)
+    if path.is_dir():
+        real = os.path.realpath(path)
+        content.notes.append(f"{name}: a link to {real}, whose content is not frozen")
+        return real
+    return None
+
+
+def _read(content: _Content, name: str) -> tuple[bytes, int]:
+    """A file's bytes, read again when somebody wrote it meanwhile."""
+    path = content.root / name
+    for _ in range(3):
+        with open(path, "rb") as stream:
+            before = os.fstat(stream.fileno())
+            data = stream.read(content.limit + 1)
+            after = os.fstat(stream.fileno())
+        if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, len(data)):
+            return data, after.st_mode
+    content.notes.append(f"{name}: is being written; frozen as it was found")
+    return data, after.st_mode
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"

@@ -1,0 +1,126 @@
+"""One submit of an experiment at a time: numbers are given and recorded before the next one looks.
+
+The lock is a directory with one file, whose name says who holds it. It appears whole, by a rename,
+which fails while the directory in its place holds a file. Whoever takes it over removes the file of
+that very owner, so that two who do so at once cannot end the lock of a third.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from hpcrun.cluster import processes
+from hpcrun.cluster.draft import unwritable
+from hpcrun.layout import ExperimentPaths
+
+# Of an owner on another host, whose process cannot be looked at.
+LONGEST = 600.0
+_PAUSE = 0.2
+
+
+@contextlib.contextmanager
+def held(experiment: ExperimentPaths, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock; wait for it where another submit has it.
+
+    Directories that are made for the lock and stay empty are removed with it.
+
+    Raises
+    ------
+    UsageError
+        The experiment's directory cannot be written to.
+    """
+    lock = experiment.submit_lock
+    owner = f"{os.uname().nodename}:{os.getpid()}:{processes.start_ticks(os.getpid())}"
+    missing = [path for path in experiment.directory.parents if not path.exists()]
+    taken = False
+    try:
+        try:
+            _take(lock, owner, experiment.name, say)
+            taken = True
+        except OSError as error:
+            raise unwritable(lock, error) from None
+        yield
+    finally:
+        if taken:
+            with contextlib.suppress(OSError):
+                (lock / owner).unlink()
+                lock.rmdir()
+        for path in (experiment.directory, *missing):
+            with contextlib.suppress(OSError):
+                path.rmdir()
+
+
+def _take(lock: Path, owner: str, name: str, say: Callable[[str], None]) -> None:
+    said, vanished = False, 0
+    while True:
+        other = _owner(lock)
+        if other is None:
+            try:
+                if _appears(lock, owner):
+                    return
+            except FileNotFoundError:
+                # Another submit left nothing behind, the experiment's directory included.
+                vanished += 1
+                if vanished > 100:
+                    raise
+            continue
+        if _is_left(lock, other, name, say):
+            (lock / other).unlink(missing_ok=True)
+            continue
+        if not said:
+            host, pid, _ = _parts(other)
+            say(f"another submit of {name} is under way (process {pid} on {host}); waiting for it")
+            said = True
+        time.sleep(_PAUSE)
+
+
+def _appears(lock: Path, owner: str) -> bool:
+    """Whether the lock is mine now; False when another was first."""
+    draft = lock.with_name(f"{lock.name}.{owner}.{threading.get_ident()}")
+    try:
+        draft.mkdir(parents=True)
+        (draft / owner).touch()
+        try:
+            draft.rename(lock)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            return False
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return True
+
+
+def _owner(lock: Path) -> str | None:
+    try:
+        return next((path.name for path in lock.iterdir()), None)
+    except FileNotFoundError:
+        return None
+
+
+def _is_left(lock: Path, owner: str, name: str, say: Callable[[str], None]) -> bool:
+    host, pid, ticks = _parts(owner)
+    if host == os.uname().nodename:
+        return not pid.isdigit() or str(processes.start_ticks(int(pid))) != ticks
+    try:
+        age = time.time() - (lock / owner).stat().st_mtime
+    except FileNotFoundError:
+        return False
+    if age > LONGEST:
+        say(
+            f"a submit of {name} on {host} (process {pid}) began {age / 60:.0f} minutes ago and "
+            "was not seen to end; going on without it"
+        )
+    return age > LONGEST
+
+
+def _parts(owner: str) -> tuple[str, str, str]:
+    host, pid, ticks = [*owner.split(":"), "", ""][:3]
+    return host, pid, ticks

@@ -1,0 +1,37 @@
+"""Whether a run's time limit leaves it time to work, by what its earlier attempts have shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcrun import lead
+from hpcrun.errors import UsageError
+from hpcrun.layout import ExperimentPaths
+from hpcrun.plan import RunPlan
+from hpcrun.slurm_time import seconds
+
+
+def check(runs: Sequence[RunPlan], paths: ExperimentPaths) -> None:
+    """See that stopping takes at most half of each run's time limit.
+
+    Runs that never saved, and those that name ``recovery.stop_before``, were checked by the
+    compiler.
+
+    Raises
+    ------
+    UsageError
+        A run's limit is too short for its saves.
+    """
+    for run in runs:
+        wanted = run.spec["resources"]["time"]
+        limit = seconds(wanted)
+        save, step = lead.measured(paths.run(run.number))
+        if save is None or limit is None or run.spec["recovery"]["stop_before"] is not None:
+            continue
+        before = lead.seconds(limit, save=save, step=step)
+        if not lead.leaves_enough(limit, before):
+            raise UsageError(
+                f"resources.time is {wanted}, and of that run {run.number} needs {before:.0f} s to "
+                f"stop: a save took up to {save:.0f} s, a step {step:.1f} s",
+                hint=f"ask for {2 * before / 60:.0f} minutes or more, or name recovery.stop_before",
+            )

@@ -1,0 +1,165 @@
+"""Solves the batch triple: train batch = micro batch x accumulation x data-parallel size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+TRAIN = "train_batch_size"
+MICRO = "train_micro_batch_size_per_gpu"
+ACCUMULATION = "gradient_accumulation_steps"
+KEYS = (TRAIN, MICRO, ACCUMULATION)
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Triple:
+    """A batch that holds together.
+
+    Attributes
+    ----------
+    train
+        Samples of one optimizer step over all ranks.
+    micro
+        Samples of one forward pass on one rank.
+    accumulation
+        Forward passes of one optimizer step.
+    """
+
+    train: int
+    micro: int
+    accumulation: int
+
+    def as_keys(self) -> dict[str, int]:
+        """Under DeepSpeed's names."""
+        return {TRAIN: self.train, MICRO: self.micro, ACCUMULATION: self.accumulation}
+
+    def __str__(self) -> str:
+        return f"{self.train} = {self.micro} x {self.accumulation}"
+
+
+class Unsolvable(ValueError):
+    """No triple fits what was given.
+
+    Attributes
+    ----------
+    key
+        The key that is wrong, or None when they are wrong together.
+    nearest
+        Triples that do fit, the closest first.
+    """
+
+    def __init__(self, message: str, key: str | None = None, nearest: tuple[Triple, ...] = ()):
+        super().__init__(message)
+        self.key, self.nearest = key, nearest
+
+
+def solve(train: Any, micro: Any, accumulation: Any, ranks: int) -> Triple:
+    """The batch triple from any sufficient part of it.
+
+    Parameters
+    ----------
+    train, micro, accumulation
+        Positive whole numbers; None or ``"auto"`` is solved. Either ``train`` or ``micro`` must be
+        given. What is not determined keeps the accumulation at 1, as DeepSpeed does.
+    ranks
+        The data-parallel size.
+
+    Raises
+    ------
+    Unsolvable
+        Too little is given, what is given contradicts itself, or no whole numbers fit.
+    """
+    given = {
+        key: _number(key, value)
+        for key, value in zip(KEYS, (train, micro, accumulation), strict=True)
+        if value is not None and value != AUTO
+    }
+    if TRAIN not in given and MICRO not in given:
+        raise Unsolvable(
+            f"the batch size cannot be solved: accepted are {TRAIN}, {MICRO} or both, "
+            f"with or without {ACCUMULATION}"
+        )
+    t, m, a = (given.get(key) for key in KEYS)
+    if t is None:
+        assert m is not None
+        return Triple(m * (a or 1) * ranks, m, a or 1)
+    if m is None:
+        m, rest = divmod(t, (a or 1) * ranks)
+        a = a or 1
+    else:
+        solved, rest = divmod(t, m * ranks)
+        rest = rest or int(a is not None and a != solved)
+        a = solved
+    if rest or not m or not a:
+        raise _impossible(given, ranks)
+    return Triple(t, m, a)
+
+
+def nearest(given: dict[str, int], ranks: int, count: int = 4) -> tuple[Triple, ...]:
+    """The triples closest to what was given, by relative distance."""
+
+    def distance(triple: Triple) -> float:
+        found = triple.as_keys()
+        apart = [abs(math.log(found[key] / value)) for key, value in given.items()]
+        return round(sum(apart) + 0.01 * sum(one > 0 for one in apart), 9)
+
+    found = set(_candidates(given, ranks))
+    ordered = sorted(found, key=lambda one: (distance(one), one.train, one.micro))
+    return tuple(ordered[:count])
+
+
+def _candidates(given: dict[str, int], ranks: int) -> Iterator[Triple]:
+    train, micro, accumulation = (given.get(key) for key in KEYS)
+    if train is None:
+        return
+    per_rank = sorted({max(1, train // ranks), max(1, -(-train // ranks))})
+    micros = {micro} if micro else set()
+    steps = {accumulation} if accumulation else {1}
+    for total in per_rank:
+        divisors = _divisors(total)
+        micros |= set(_closest(divisors, micro))
+        steps |= set(_closest(divisors, accumulation))
+        for one in _closest(divisors, micro) + _closest(divisors, accumulation):
+            yield Triple(total * ranks, one, total // one)
+            yield Triple(total * ranks, total // one, one)
+    for one in micros:
+        below = max(1, train // (one * ranks))
+        for step in (below, below + 1, *steps):
+            yield Triple(one * step * ranks, one, step)
+    for step in steps:
+        below = max(1, train // (step * ranks))
+        for one in (below, below + 1):
+            yield Triple(one * step * ranks, one, step)
+
+
+def _impossible(given: dict[str, int], ranks: int) -> Unsolvable:
+    found = ", ".join(f"{key}={value}" for key, value in given.items())
+    close = nearest(given, ranks)
+    return Unsolvable(
+        f"no whole numbers fit {found} on {ranks} data-parallel ranks "
+        f"({TRAIN} = {MICRO} x {ACCUMULATION} x {ranks})",
+        nearest=close,
+    )
+
+
+def _number(key: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise Unsolvable(
+            f"found {value!r}; accepted is a whole number of at least 1, or auto", key=key
+        )
+    return value
+
+
+def _divisors(number: int) -> list[int]:
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
+
+
+def _closest(numbers: list[int], wanted: int | None) -> list[int]:
+    if wanted is None:
+        return []
+    target = math.log(wanted)
+    return sorted(numbers, key=lambda n: abs(math.log(n) - target))[:2]

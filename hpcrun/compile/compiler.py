@@ -1,0 +1,301 @@
+"""From a spec on disk to checked runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcrun.compile import checks, compose, deepspeed, entry, profile, schema, source, sweep
+from hpcrun.compile.freeze import Compiled, CompiledRun, Select, freeze
+from hpcrun.compile.identity import identity
+from hpcrun.compile.interpolate import interpolate_one
+from hpcrun.compile.problems import Problems
+from hpcrun.compile.resolver import Resolver
+from hpcrun.compile.spec import Profile, Spec, Sweep
+from hpcrun.compile.tree import Mark, Tree, get_at
+from hpcrun.errors import Problem, UsageError
+from hpcrun.plan import Entry, Plan
+
+
+def compile_spec(
+    spec: Path | str,
+    overrides: Sequence[str] = (),
+    sweeps: Sequence[str] = (),
+    *,
+    root: Path | None = None,
+) -> Compiled:
+    """Read, check and resolve a spec; nothing is written and no cluster is asked.
+
+    Parameters
+    ----------
+    spec
+        The path of a spec, or the name of an experiment that ships.
+    overrides
+        ``key=value`` and ``+key=value``.
+    sweeps
+        ``key=a,b``.
+    root
+        Where experiments live; None for the profile's root.
+
+    Raises
+    ------
+    SpecError
+        Every mistake that was found.
+    UsageError
+        There is no such spec.
+    """
+    path, shown = compose.find_spec(spec)
+    return _Compiler(path, shown).compile(overrides, sweeps, root)
+
+
+def compile_plan(
+    spec: Path | str,
+    overrides: Sequence[str] = (),
+    sweeps: Sequence[str] = (),
+    *,
+    root: Path | None = None,
+    submission: int = 1,
+    numbers: Mapping[str, int] | None = None,
+    select: Select = None,
+) -> Plan:
+    """``freeze(compile_spec(…), …)``."""
+    compiled = compile_spec(spec, overrides, sweeps, root=root)
+    return freeze(compiled, submission=submission, numbers=numbers, select=select)
+
+
+def default_root(cluster: dict[str, Any]) -> Path:
+    """Where experiments live when neither --root nor HPCRUN_ROOT says so."""
+    return Path(cluster["root"]).expanduser().absolute()
+
+
+class _Compiler:
+    """One compilation; holds what its steps share."""
+
+    def __init__(self, path: Path, shown: str) -> None:
+        self.path, self.shown = path, shown
+        self.directory = path.parent
+        self.problems = Problems()
+        self.files: dict[str, Tree | None] = {}
+        self.entries: dict[str, tuple[entry.Located | None, tuple[Problem, ...]]] = {}
+        self.code_root: Path | None = None
+
+    def compile(
+        self, overrides: Sequence[str], sweeps: Sequence[str], root: Path | None
+    ) -> Compiled:
+        problems = self.problems
+        plain = compose.read(self.path, self.shown, problems)
+        if problems.unreadable:
+            problems.check()
+        plain = plain.over(
+            Tree({"name": self.path.stem}, {("name",): Mark(self.shown, None, self.directory)})
+        )
+        given = compose.parse_overrides(overrides, self.directory, problems)
+        known = self._with_deepspeed(plain, Problems(), compose.apply(plain, given))
+        tree = plain
+        for override in given:
+            if override.adds or compose.check_exists(override.key, known, problems):
+                tree, known = override.value.over(tree), override.value.over(known)
+        loaded = self._profile(tree)
+        limits = schema.defaults(Profile)["limits"]
+        if loaded is not None:
+            limits = loaded.data["limits"]
+            tree = tree.over(loaded.resources)
+            tree.data["cluster"] = loaded.data["name"]
+        block = tree.data.pop("sweep", None)
+        fans = self._sweep_block(block, tree)
+        found = [
+            axis
+            for axis in sweep.axes(fans["grid"], tree, sweeps, self.directory, problems)
+            if compose.check_exists(axis.key, known, problems, axis.place)
+        ]
+        runs = self._runs(tree, found, limits)
+        problems.check()
+        assert loaded is not None
+        assert self.code_root is not None
+        place = Path(os.path.realpath(root or default_root(loaded.data)))
+        _check_root(place)
+        inside = self.directory.is_relative_to(self.code_root)
+        return Compiled(
+            name=runs[0].spec["name"],
+            root=place,
+            spec_file=str(self.path),
+            code_root=str(self.code_root),
+            directory=os.path.relpath(self.directory, self.code_root) if inside else ".",
+            cluster=loaded.data,
+            max_parallel=fans["max_parallel"],
+            runs=tuple(runs),
+        )
+
+    def _profile(self, tree: Tree) -> profile.Loaded | None:
+        name = interpolate_one(tree, ("cluster",), self.problems)
+        if self.problems.under("cluster"):
+            return None
+        if name is None:
+            name = profile.default_name()
+        if not isinstance(name, str):
+            found = f"found {source.kind_of(name)}; accepted is the name of a profile"
+            self.problems.at(tree, ("cluster",), found)
+            return None
+        return profile.load(name, self.directory, tree.mark(("cluster",)), self.problems)
+
+    def _sweep_block(self, block: Any, tree: Tree) -> dict[str, Any]:
+        checker = schema.Checker(tree, Spec, self.problems)
+        checked = checker.block(block or {}, Sweep, ("sweep",))
+        checks.check_sweep(checked, tree, self.problems)
+        return checked
+
+    def _with_deepspeed(self, tree: Tree, problems: Problems, chosen: Tree | None = None) -> Tree:
+        """The tree over the file that its (or ``chosen``'s) ``deepspeed_config`` names."""
+        chosen = chosen or tree
+        value = interpolate_one(chosen, ("deepspeed_config",), problems)
+        if value is None:
+            return tree
+        mark = chosen.mark(("deepspeed_config",))
+        cached = json.dumps([value, str(mark.directory), mark.line])
+        if cached not in self.files:
+            self.files[cached] = deepspeed.read_file(value, chosen, self.problems)
+        file = self.files[cached]
+        return tree.over(file.below(("deepspeed",))) if file is not None else tree
+
+    def _runs(
+        self, tree: Tree, axes: list[sweep.Axis], limits: dict[str, Any]
+    ) -> list[CompiledRun]:
+        base = tree.over(Tree(schema.defaults(Spec)))
+        base.data = {name: base.data[name] for name in base.data if name != "sweep"}
+        points = sweep.points(axes)
+        names = sweep.short_names([axis.key for axis in axes])
+        short = {axis.name: names[axis.key] for axis in axes}
+        resolve = Resolver(base, self._with_deepspeed)
+        runs, reports = [], []
+        for point in points:
+            problems = Problems()
+            at, data = resolve(point, problems)
+            swept = {axis.name: _swept(axis, option, data) for axis, option in point}
+            label = sweep.label(swept, short)
+            run = self._run(data, at, swept, label, limits, problems)
+            if run is not None and not problems:
+                runs.append(run)
+            reports.append((label, problems.found))
+        for problem in gathered(reports):
+            self.problems.add(problem)
+        return runs
+
+    def _run(
+        self,
+        data: dict[str, Any],
+        tree: Tree,
+        swept: dict[str, Any],
+        label: str,
+        limits: dict[str, Any],
+        problems: Problems,
+    ) -> CompiledRun | None:
+        spec = schema.Checker(tree, Spec, problems).block(data, Spec)
+        checks.check(spec, limits, tree, problems)
+        checks.settle_paths(spec, self.directory, tree, problems)
+        located = self._locate(spec, tree, problems)
+        kind = located.kind if located else None
+        config = spec["deepspeed"] = deepspeed.without_nulls(spec["deepspeed"])
+        deepspeed.check(config, kind, spec["resources"]["gpus_per_node"], tree, problems)
+        shape = ("nodes", "ntasks_per_node", "gpus_per_node")
+        if not problems.under(*(f"resources.{name}" for name in shape)):
+            spec["deepspeed"] = self._solve(spec, kind, tree, problems)
+        if located is None or self.code_root is None:
+            return None
+        found = entry.finish(
+            located, self.code_root, spec["entry"], spec["config"], spec["args"], tree, problems
+        )
+        if problems:
+            return None
+        kept = {name: spec[name] for name in spec if name not in ("extends", "sweep")}
+        own = self._from_the_spec(found)
+        digest = identity(own, spec["config"], spec["args"], spec["deepspeed"], swept)
+        return CompiledRun(digest, label, swept, found, kept)
+
+    def _from_the_spec(self, found: Entry) -> Entry:
+        """The entry with paths relative to the spec: the code root moves with ``git init``."""
+        assert self.code_root is not None
+        file, base = (
+            None if path is None else os.path.relpath(self.code_root / path, self.directory)
+            for path in (found.file, found.import_root)
+        )
+        return dataclasses.replace(found, file=file, import_root=base)
+
+    def _solve(
+        self, spec: dict[str, Any], kind: str | None, tree: Tree, problems: Problems
+    ) -> dict[str, Any]:
+        config: dict[str, Any] = spec["deepspeed"]
+        wanted = spec["resources"]
+        per_node = wanted["ntasks_per_node"] or wanted["gpus_per_node"] or 1
+        ranks = deepspeed.data_parallel(
+            config, wanted["nodes"] * per_node, spec["model_parallel_size"], tree, problems
+        )
+        if ranks is None:
+            return config
+        return deepspeed.solve_batch(config, kind or "script", ranks, tree, problems)
+
+    def _locate(self, spec: dict[str, Any], tree: Tree, problems: Problems) -> entry.Located | None:
+        directory = tree.mark(("entry",)).directory
+        directory = directory if directory.is_absolute() else self.directory
+        wanted = [spec["entry"], spec["code"]["root"], spec["environment"]["python"]]
+        cached = json.dumps([*wanted, str(directory)])
+        if cached not in self.entries:
+            own = Problems()
+            root = Path(wanted[1]) if wanted[1] else None
+            located = None
+            if not problems.under("entry"):
+                located = entry.locate(wanted[0], directory, root, wanted[2], tree, own)
+            if located is not None:
+                found = entry.code_root(root, self.directory, located, tree, own)
+                if self.code_root not in (None, found):
+                    own.at(
+                        tree,
+                        ("entry",),
+                        f"the runs of a sweep freeze one code, found {self.code_root} and {found}",
+                        "set code.root to a directory that holds both",
+                    )
+                self.code_root = self.code_root or found
+            self.entries[cached] = (located, tuple(own.found))
+        located, mistakes = self.entries[cached]
+        for problem in mistakes:
+            problems.add(problem)
+        return located
+
+
+def gathered(reports: list[tuple[str, list[Problem]]], limit: int = 5) -> list[Problem]:
+    """The problems of all runs, each once, saying in which runs when not in all."""
+    labels: dict[Problem, list[str]] = {}
+    for label, problems in reports:
+        for problem in problems:
+            labels.setdefault(problem, []).append(label)
+    found = []
+    shown: dict[tuple[str, str], int] = {}
+    for problem, where in labels.items():
+        place = (problem.file, problem.key)
+        shown[place] = shown.get(place, 0) + 1
+        if shown[place] > limit:
+            continue
+        if len(where) < len(reports):
+            more = f" and {len(where) - 1} more" if len(where) > 1 else ""
+            message = f"{problem.message} [in {where[0]}{more}]"
+            problem = dataclasses.replace(problem, message=message)
+        found.append(problem)
+    return found
+
+
+def _swept(axis: sweep.Axis, option: sweep.Option, data: dict[str, Any]) -> Any:
+    if "${" in json.dumps(option.swept):
+        return get_at(data, axis.key)
+    return option.swept
+
+
+def _check_root(root: Path) -> None:
+    text = str(root)
+    if any(ord(character) < 32 or character in '\\:"' for character in text):
+        raise UsageError(
+            f"the root {text!r} cannot be used: it holds a quote, colon, backslash or line break",
+            hint="choose another with --root or HPCRUN_ROOT",
+        )

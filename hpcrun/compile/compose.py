@@ -1,0 +1,188 @@
+"""A spec's files and the command line become one tree: extends, profile defaults, overrides."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_origin
+
+from hpcrun import resources
+from hpcrun.compile import schema, source
+from hpcrun.compile.deepspeed_keys import is_key
+from hpcrun.compile.problems import Problems, did_you_mean, listing
+from hpcrun.compile.spec import Spec
+from hpcrun.compile.tree import COMMAND_LINE, Key, Mark, Tree, dotted, get_at, has, keys, nest
+from hpcrun.errors import Problem, UsageError
+
+
+@dataclass(frozen=True)
+class Override:
+    """``key=value`` on the command line; ``adds`` for ``+key=value``."""
+
+    key: Key
+    value: Tree
+    adds: bool
+
+
+def shipped() -> dict[str, Path]:
+    """Name -> file of the experiments that ship."""
+    directory = resources.directory("configs") / "experiments"
+    return {path.stem: path for path in sorted(directory.glob("*.yaml"))}
+
+
+def find_spec(spec: Path | str) -> tuple[Path, str]:
+    """The file that SPEC means, and how messages call it.
+
+    Raises
+    ------
+    UsageError
+        There is no such file, and no experiment of that name ships.
+    """
+    path = Path(spec).expanduser()
+    if path.is_file():
+        return path.absolute(), str(spec)
+    known = shipped()
+    text = str(spec)
+    if text in known:
+        return known[text], text
+    if path.is_dir():
+        inside = sorted(found.name for found in path.glob("*.yaml"))
+        hint = f"it holds {listing(inside, 8)}" if inside else None
+        raise UsageError(f"{text} is a directory; accepted is the path of a spec", hint=hint)
+    near = []
+    if path.parent.is_dir():
+        near = [str(path.with_name(one.name)) for one in sorted(path.parent.glob("*.y*ml"))]
+    named = f"; experiments that ship: {listing(known)}" if known else ""
+    raise UsageError(
+        f"there is no spec {text!r}: no such file, and no experiment of that name{named}",
+        hint=did_you_mean(text, [*near, *known]),
+    )
+
+
+def read(path: Path, shown: str, problems: Problems, open_files: tuple[Path, ...] = ()) -> Tree:
+    """A spec's file over those that it extends, without ``extends`` and the others' names."""
+    tree = source.read_yaml(path, shown, problems)
+    if tree is None:
+        problems.unreadable = True
+        return Tree({})
+    tree.data = {
+        name: value
+        for name, value in tree.data.items()
+        if value is not None or not _is_mapping(name)
+    }
+    above = tree.data.pop("extends", None)
+    if above is None:
+        return tree
+    wanted = above if isinstance(above, list) else [above]
+    base = Tree({})
+    for index, name in enumerate(wanted):
+        key: Key = ("extends", str(index)) if isinstance(above, list) else ("extends",)
+        if not isinstance(name, str) or not name or "${" in name:
+            found = source.kind_of(name) if not isinstance(name, str) else repr(name)
+            problems.at(tree, key, f"found {found}; accepted is the path of a file")
+            continue
+        target = Path(os.path.normpath(path.parent / Path(name).expanduser()))
+        if not target.is_file():
+            siblings = sorted(one.name for one in target.parent.glob("*.y*ml"))
+            problems.unreadable = True
+            problems.at(
+                tree,
+                key,
+                f"there is no file {name!r} in {target.parent}",
+                did_you_mean(target.name, siblings),
+            )
+            continue
+        chain = (*open_files, path.resolve())
+        if target.resolve() in chain:
+            problems.unreadable = True
+            circle = " -> ".join(one.name for one in (*chain, target))
+            problems.at(tree, key, f"the files extend each other in a circle: {circle}")
+            continue
+        inner = "/".join([*shown.split("/")[:-1], name]) if not name.startswith("/") else name
+        parent = read(target, os.path.normpath(inner), problems, chain)
+        parent.data.pop("name", None)
+        parent.marks.pop(("name",), None)
+        base = parent.over(base)
+    return tree.over(base)
+
+
+def parse_overrides(texts: Sequence[str], directory: Path, problems: Problems) -> list[Override]:
+    """``key=value`` and ``+key=value``; paths in values are relative to the spec's directory."""
+    found = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        adds = name.startswith("+")
+        name = name.removeprefix("+").strip()
+        if not equals or not name or not all(name.split(".")):
+            problems.add(
+                Problem(
+                    COMMAND_LINE,
+                    "",
+                    f"found {text!r}; accepted are key=value and +key=value",
+                    "sweep with --sweep key=a,b" if not equals else None,
+                )
+            )
+            continue
+        key = tuple(name.split("."))
+        if key[0] == "extends" or key[:2] == ("sweep", "grid"):
+            hint = "use --sweep key=a,b" if key[0] == "sweep" else "write it in the file"
+            problems.add(Problem(COMMAND_LINE, name, "cannot be given as key=value", hint))
+            continue
+        parsed = source.parse_value(value, name, directory, problems)
+        if parsed is not None:
+            marks = {(*key, *own[1:]): mark for own, mark in parsed.marks.items()}
+            found.append(Override(key, Tree(nest(key, parsed.data["value"]), marks), adds))
+    return found
+
+
+def apply(tree: Tree, overrides: Sequence[Override]) -> Tree:
+    """The tree with every override merged in, whether or not its key existed."""
+    for override in overrides:
+        tree = override.value.over(tree)
+    return tree
+
+
+def check_exists(key: Key, tree: Tree, problems: Problems, place: Mark | None = None) -> bool:
+    """Note a key of the command line, or of a grid at ``place``, that names nothing.
+
+    A field of a spec exists even where no file mentions it, and so does a key that DeepSpeed knows.
+    """
+    annotation = schema.find(Spec, key)
+    if annotation is not None or has(tree.data, key):
+        return True
+    if key[0] == "deepspeed" and is_key(key[1:]) and len(key) > 1:
+        return True
+    parent = get_at(tree.data, key[:-1])
+    free = schema.is_free(Spec, key)
+    names = [dotted(one) for one in keys(tree.data)] + schema.fields(Spec)
+    names = [name for name in names if not name.startswith("sweep")]
+    if free:
+        siblings = list(parent) if isinstance(parent, dict) else []
+        hint = did_you_mean(key[-1], siblings) or did_you_mean(dotted(key), names)
+        message = f"there is no key {dotted(key)}"
+        if siblings:
+            message += f"; {dotted(key[:-1])} has {listing(siblings, 12)}"
+        if place is None:
+            hint = f"{hint or ''} +{dotted(key)}=VALUE adds it".strip()
+    else:
+        hint = _schema_hint(key) or did_you_mean(dotted(key), names)
+        message = f"there is no key {dotted(key)}"
+    at = place or Mark(COMMAND_LINE, None, Path())
+    problems.add(Problem(at.file, dotted(key), message, hint, at.line))
+    return False
+
+
+def _schema_hint(key: Key) -> str | None:
+    for length in range(1, len(key) + 1):
+        if schema.find(Spec, key[:length]) is None:
+            block = schema.dataclass_of(schema.find(Spec, key[: length - 1])) or Spec
+            return schema.suggest(block, Spec, key[:length])
+    return None
+
+
+def _is_mapping(name: str) -> bool:
+    """Whether a top-level field is a mapping, so that an empty ``resources:`` says nothing."""
+    annotation = schema.hints(Spec).get(name)
+    return get_origin(annotation) is dict or isinstance(annotation, type)

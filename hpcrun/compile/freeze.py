@@ -1,0 +1,133 @@
+"""Checked runs get their numbers, and become a frozen plan with its scripts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcrun import layout
+from hpcrun.compile import render
+from hpcrun.errors import UsageError
+from hpcrun.plan import Array, Entry, Plan, RunPlan
+from hpcrun.slurm_time import seconds
+
+Select = Callable[[RunPlan], bool] | Collection[int] | None
+
+
+@dataclass(frozen=True)
+class CompiledRun:
+    """A run without its number; the fields are those of ``hpcrun.plan.RunPlan``."""
+
+    identity: str
+    label: str
+    swept: dict[str, Any]
+    entry: Entry
+    spec: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A checked spec whose runs have no numbers yet.
+
+    Attributes
+    ----------
+    name
+        The experiment's name.
+    root
+        Where it lives: ``root / name`` is its directory.
+    spec_file, code_root, directory, cluster, max_parallel
+        As in ``hpcrun.plan.Plan``.
+    runs
+        In the order of the sweep.
+    """
+
+    name: str
+    root: Path
+    spec_file: str
+    code_root: str
+    directory: str
+    cluster: dict[str, Any]
+    max_parallel: int | None
+    runs: tuple[CompiledRun, ...]
+
+
+def freeze(
+    compiled: Compiled,
+    *,
+    submission: int = 1,
+    numbers: Mapping[str, int] | None = None,
+    select: Select = None,
+) -> Plan:
+    """Number the runs and render the arrays.
+
+    Parameters
+    ----------
+    compiled
+        What ``compile_spec`` returned.
+    submission
+        The number of the submission that the scripts name.
+    numbers
+        Identity -> number of runs that exist already. New ones get the numbers after the highest,
+        in the order of the sweep.
+    select
+        Which runs go into arrays: a function, or numbers; None for all. The plan holds all of them.
+
+    Raises
+    ------
+    UsageError
+        A run's number does not fit in an array of this cluster.
+    """
+    known = dict(numbers or {})
+    following = max(known.values(), default=-1) + 1
+    runs = []
+    for one in compiled.runs:
+        if one.identity not in known:
+            known[one.identity] = following
+            following += 1
+        runs.append(
+            RunPlan(known[one.identity], one.identity, one.label, one.swept, one.entry, one.spec)
+        )
+    chosen = [run for run in runs if _selected(run, select)]
+    paths = layout.experiment(compiled.root, compiled.name).submission(submission)
+    shapes: dict[str, list[RunPlan]] = {}
+    for run in chosen:
+        shape = json.dumps([run.spec["resources"], run.spec["environment"]])
+        shapes.setdefault(shape, []).append(run)
+    return Plan(
+        name=compiled.name,
+        spec_file=compiled.spec_file,
+        code_root=compiled.code_root,
+        directory=compiled.directory,
+        cluster=compiled.cluster,
+        max_parallel=compiled.max_parallel,
+        runs=tuple(runs),
+        arrays=tuple(_array(compiled, group, paths) for group in shapes.values()),
+    )
+
+
+def _selected(run: RunPlan, select: Select) -> bool:
+    if select is None:
+        return True
+    return select(run) if callable(select) else run.number in select
+
+
+def _array(compiled: Compiled, group: list[RunPlan], paths: layout.SubmissionPaths) -> Array:
+    runs = sorted(group, key=lambda run: run.number)
+    first = runs[0]
+    is_slurm = compiled.cluster["executor"] == "slurm"
+    most = compiled.cluster["limits"]["max_array_size"] - 1
+    if is_slurm and len(runs) > 1 and runs[-1].number > most:
+        raise UsageError(
+            f"{compiled.name}: run {runs[-1].number} cannot be the task of an array; this "
+            f"cluster's arrays end at {most} (limits.max_array_size in the profile)",
+            hint="submit fewer runs, or begin another experiment by giving it another name",
+        )
+    hours = (seconds(first.spec["resources"]["time"]) or 0) / 3600
+    gpus = first.nodes * int(first.spec["resources"]["gpus_per_node"])
+    text = ""
+    if is_slurm:
+        text = render.script(compiled.name, compiled.cluster, runs, compiled.max_parallel, paths)
+    return Array(tuple(run.number for run in runs), text, round(len(runs) * gpus * hours, 3))

@@ -1,0 +1,183 @@
+"""Resolves ``${…}`` with OmegaConf; ``${hpcrun:NAME}`` stays literal for the compute side."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from omegaconf import Container, OmegaConf
+from omegaconf.errors import (
+    GrammarParseError,
+    InterpolationKeyError,
+    OmegaConfBaseException,
+    UnsupportedInterpolationType,
+)
+
+from hpcrun.compile.problems import Problems, did_you_mean, listing
+from hpcrun.compile.tree import Key, Tree, dotted, keys
+
+NAMES = ("directory", "deepspeed_config", "attempt", "code", "scratch")
+_REFERENCE = re.compile(r"\$\{([^${}]*)\}")
+_SHELL = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_CYCLE = re.compile(r"Recursive interpolation|Interpolation to parent node")
+_MARKER = re.compile(r"there is no \$\{hpcrun:")
+
+
+def _literal(name: str) -> str:
+    if name not in NAMES:
+        raise ValueError(f"there is no ${{hpcrun:{name}}}")
+    return f"${{hpcrun:{name}}}"
+
+
+try:
+    OmegaConf.register_resolver("hpcrun", _literal, replace=True)
+except TypeError:  # before OmegaConf 2.4 this name had another meaning
+    OmegaConf.register_new_resolver("hpcrun", _literal, replace=True)
+
+
+def interpolate(tree: Tree, problems: Problems) -> dict[str, Any]:
+    """The tree's data with every interpolation resolved; what cannot be is noted."""
+    source = _with_valid_grammar(tree, problems)
+    config = OmegaConf.create(source)
+
+    def walk(value: Any, key: Key) -> Any:
+        if isinstance(value, dict):
+            return {name: walk(item, (*key, name)) for name, item in value.items()}
+        if isinstance(value, list):
+            return [walk(item, (*key, str(index))) for index, item in enumerate(value)]
+        if value == "???":
+            problems.at(tree, key, "must be given", f"add {dotted(key)}=VALUE to the command")
+            return None
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        try:
+            return _get(config, source, key)
+        except (OmegaConfBaseException, RecursionError) as error:
+            message, hint = _explain(error, value, source)
+            problems.at(tree, key, message, hint)
+            return None
+
+    result: dict[str, Any] = walk(source, ())
+    return result
+
+
+def interpolate_one(tree: Tree, key: Key, problems: Problems) -> Any:
+    """One value of the tree, resolved; None and a problem when it cannot be."""
+    value: Any = tree.data
+    for part in key:
+        value = value.get(part) if isinstance(value, dict) else None
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    before = len(problems.found)
+    data = _with_valid_grammar(tree, problems)
+    if len(problems.found) > before:
+        return None
+    try:
+        return _get(OmegaConf.create(data), data, key)
+    except (OmegaConfBaseException, RecursionError) as error:
+        message, hint = _explain(error, value, data)
+        problems.at(tree, key, message, hint)
+        return None
+
+
+def references(data: Any) -> set[Key] | None:
+    """The keys that interpolations in the data refer to; None when that cannot be told."""
+    found: set[Key] = set()
+    for text in _strings(data):
+        if "${" not in text:
+            continue
+        inner = _REFERENCE.findall(text)
+        if len(inner) != text.count("${"):
+            return None
+        for content in inner:
+            if content.startswith(("oc.env:", "hpcrun:")):
+                continue
+            if ":" in content or content.startswith(".") or "[" in content:
+                return None
+            found.add(tuple(content.strip().split(".")))
+    return found
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
+
+
+def _get(config: Any, source: Any, key: Key) -> Any:
+    node, plain = config, source
+    for part in key:
+        index: Any = int(part) if isinstance(plain, list) else part
+        node, plain = node[index], plain[index]
+    if isinstance(node, Container):
+        return OmegaConf.to_container(node, resolve=True)
+    return node
+
+
+def _with_valid_grammar(tree: Tree, problems: Problems) -> dict[str, Any]:
+    """The data, with null for interpolations that OmegaConf cannot even read."""
+
+    def walk(value: Any, key: Key) -> Any:
+        if isinstance(value, dict):
+            return {name: walk(item, (*key, name)) for name, item in value.items()}
+        if isinstance(value, list):
+            return [walk(item, (*key, str(index))) for index, item in enumerate(value)]
+        if isinstance(value, str) and "${" in value:
+            try:
+                OmegaConf.create({"value": value})
+            except GrammarParseError:
+                problems.at(
+                    tree,
+                    key,
+                    f"{value!r} is not a valid interpolation",
+                    r"interpolations are ${key} and ${oc.env:NAME}; a literal ${ is written \${",
+                )
+                return None
+        return value
+
+    result: dict[str, Any] = walk(tree.data, ())
+    return result
+
+
+def _explain(error: Exception, value: str, data: dict[str, Any]) -> tuple[str, str | None]:
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if isinstance(error, RecursionError) or _CYCLE.search(text):
+        return f"{value} is an interpolation cycle: it refers back to itself", None
+    if isinstance(error, UnsupportedInterpolationType):
+        name = text.rsplit(" ", 1)[-1]
+        known = ("oc.env", "oc.decode", "oc.select", "hpcrun")
+        hint = did_you_mean(name, known) or f"there are {listing(known)}"
+        return f"{value} asks for a resolver {name!r} that does not exist", hint
+    if _MARKER.search(text):
+        names = listing(f"${{hpcrun:{name}}}" for name in NAMES)
+        unknown = re.search(r"\$\{hpcrun:([^}]*)\}", text)
+        word = unknown[1] if unknown else ""
+        return f"{value} does not exist; accepted are {names}", did_you_mean(word, NAMES)
+    missing = re.search(r"Environment variable '([^']*)' not found", text)
+    if missing:
+        name = missing[1]
+        return (
+            f"the environment variable {name} is not set",
+            f"export it, or give a default: ${{oc.env:{name},VALUE}}",
+        )
+    if isinstance(error, InterpolationKeyError):
+        unknown = re.search(r"'([^']*)'", text)
+        wanted = unknown[1] if unknown else ""
+        return _unknown_key(value, wanted, data)
+    return f"{value} cannot be resolved: {text}", None
+
+
+def _unknown_key(value: str, name: str, data: dict[str, Any]) -> tuple[str, str | None]:
+    hint = did_you_mean(name, (dotted(key) for key in keys(data)))
+    if not hint and _SHELL.match(name):
+        hint = (
+            f"for a variable of the job's shell write ${name} or \\${{{name}}}, for one of "
+            f"this shell ${{oc.env:{name}}}"
+        )
+    return f"{value} refers to the key {name!r}, which does not exist", hint

@@ -1,0 +1,168 @@
+"""Renders the sbatch script. Everything that decides is here; the template only arranges."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from hpcrun import resources
+from hpcrun.errors import UsageError
+from hpcrun.layout import SubmissionPaths
+from hpcrun.plan import RunPlan
+
+TEMPLATE = "job.sbatch.j2"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_SAFE = re.compile(r"[\w@%+=:,./&|*!\[\]()-]*", re.ASCII)
+
+
+def script(
+    name: str,
+    cluster: dict[str, Any],
+    runs: Sequence[RunPlan],
+    max_parallel: int | None,
+    submission: SubmissionPaths,
+) -> str:
+    """The script of one sbatch.
+
+    Parameters
+    ----------
+    name
+        The experiment's name.
+    cluster
+        The resolved cluster profile.
+    runs
+        Runs of one shape, by ascending number; several become an array whose task index is the
+        run's number.
+    max_parallel
+        How many tasks of the array may run at once.
+    submission
+        The submission's directory.
+
+    Raises
+    ------
+    UsageError
+        A value cannot be written into a script.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(resources.directory("templates")),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters["shell"] = quote
+    environment.filters["directive"] = directive
+    first = runs[0]
+    own = first.spec["environment"]
+    text: str = environment.get_template(TEMPLATE).render(
+        options=options(name, cluster, runs, max_parallel, submission),
+        setup=[*cluster["setup"], *own["setup"]],
+        variables={**cluster["variables"], **own["variables"]},
+        package=str(submission.package),
+        python=own["python"],
+        submission=str(submission.directory),
+        run=None if len(runs) > 1 else first.number,
+    )
+    return text
+
+
+def options(
+    name: str,
+    cluster: dict[str, Any],
+    runs: Sequence[RunPlan],
+    max_parallel: int | None,
+    submission: SubmissionPaths,
+) -> dict[str, Any]:
+    """sbatch's long options -> values; true for one without a value."""
+    first = runs[0]
+    wanted = first.spec["resources"]
+    is_array = len(runs) > 1
+    array = ranges([run.number for run in runs])
+    if max_parallel is not None and max_parallel < len(runs):
+        array += f"%{max_parallel}"
+    directory = submission.directory.as_posix()
+    found: dict[str, Any] = {
+        "job-name": name,
+        "array": array if is_array else None,
+        "nodes": wanted["nodes"],
+        "ntasks-per-node": first.ranks_per_node,
+        "cpus-per-task": wanted["cpus_per_task"] or 1,
+        "gpus-per-node": _gpus(wanted),
+        "mem": wanted["mem"],
+        "time": wanted["time"],
+        "partition": wanted["partition"],
+        "account": wanted["account"],
+        "qos": wanted["qos"],
+        "constraint": wanted["constraint"],
+        "reservation": wanted["reservation"],
+        "exclude": wanted["exclude"],
+        **cluster["sbatch"],
+        **wanted["sbatch"],
+        "requeue": True,
+        "open-mode": "append",
+        "export": "NIL",
+        # Python puts the working directory first on sys.path, so it is one that we fill.
+        "chdir": directory,
+        "output": submission.batch_log_pattern(is_array),
+    }
+    return {
+        name: value for name, value in found.items() if value is not None and value is not False
+    }
+
+
+def _gpus(wanted: dict[str, Any]) -> str | None:
+    if not wanted["gpus_per_node"]:
+        return None
+    kind = f"{wanted['gpu_type']}:" if wanted["gpu_type"] else ""
+    return f"{kind}{wanted['gpus_per_node']}"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """``0-3,7`` of ascending numbers."""
+    parts: list[str] = []
+    start = previous = numbers[0]
+    for number in [*numbers[1:], None]:
+        if number is not None and number == previous + 1:
+            previous = number
+            continue
+        parts.append(str(start) if start == previous else f"{start}-{previous}")
+        if number is not None:
+            start = previous = number
+    return ",".join(parts)
+
+
+def quote(value: Any) -> str:
+    """One word of shell.
+
+    Raises
+    ------
+    UsageError
+        The value holds a NUL, which no shell can carry.
+    """
+    text = str(value)
+    if "\x00" in text:
+        raise UsageError(f"{text!r} holds a NUL character, which no script can carry")
+    return shlex.quote(text)
+
+
+def directive(name: str, value: Any) -> str:
+    """``--name=value`` as sbatch reads it after ``#SBATCH``.
+
+    Raises
+    ------
+    UsageError
+        The value does not fit in a line.
+    """
+    if value is True:
+        return f"--{name}"
+    text = str(value)
+    if _CONTROL.search(text):
+        raise UsageError(f"sbatch --{name}: {text!r} holds a line break or a control character")
+    if not _SAFE.fullmatch(text):
+        text = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return f"--{name}={text}"

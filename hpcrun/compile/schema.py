@@ -1,0 +1,266 @@
+"""Checks plain data against the dataclasses of a spec, and finds all mistakes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from hpcrun.compile.problems import Problems, did_you_mean, listing
+from hpcrun.compile.source import kind_of
+from hpcrun.compile.tree import Key, Tree, dotted
+
+NEAR: dict[str, str] = {
+    "batch_size": "deepspeed.train_batch_size",
+    "cmd": "entry",
+    "command": "entry",
+    "cores": "resources.cpus_per_task",
+    "cpus": "resources.cpus_per_task",
+    "cwd": "code.root",
+    "dependencies": "extends",
+    "ds_config": "deepspeed_config",
+    "env": "environment.variables",
+    "env_vars": "environment.variables",
+    "gpu": "resources.gpus_per_node",
+    "gpus": "resources.gpus_per_node",
+    "gpus_per_task": "resources.gpus_per_node",
+    "gres": "resources.gpus_per_node",
+    "include": "extends",
+    "inherit": "extends",
+    "job_name": "name",
+    "memory": "resources.mem",
+    "mem_gb": "resources.mem",
+    "micro_batch_size": "deepspeed.train_micro_batch_size_per_gpu",
+    "modules": "environment.setup",
+    "nnodes": "resources.nodes",
+    "node": "resources.nodes",
+    "nodelist": "resources.sbatch.nodelist",
+    "nproc_per_node": "resources.ntasks_per_node",
+    "ntasks": "resources.ntasks_per_node",
+    "num_gpus": "resources.gpus_per_node",
+    "num_nodes": "resources.nodes",
+    "params": "config",
+    "queue": "resources.partition",
+    "profile": "cluster",
+    "script": "entry",
+    "setup": "environment.setup",
+    "tasks": "resources.ntasks_per_node",
+    "tasks_per_node": "resources.ntasks_per_node",
+    "timeout": "resources.time",
+    "timeout_min": "resources.time",
+    "time_limit": "resources.time",
+    "walltime": "resources.time",
+}
+LATER_SWEEPS = ("exclude", "when", "repeat")
+
+
+@functools.cache
+def hints(cls: type) -> dict[str, Any]:
+    """Field name -> type of a dataclass, in the order declared."""
+    found = get_type_hints(cls)
+    return {field.name: found[field.name] for field in dataclasses.fields(cls)}
+
+
+def defaults(cls: type) -> dict[str, Any]:
+    """The default of every field as plain data, blocks filled in."""
+    data: dict[str, Any] = dataclasses.asdict(cls())
+    return data
+
+
+def dataclass_of(annotation: Any) -> type | None:
+    """The dataclass in ``Block`` or ``Block | None``."""
+    options = get_args(annotation) if _is_union(annotation) else (annotation,)
+    for option in options:
+        if isinstance(option, type) and dataclasses.is_dataclass(option):
+            return option
+    return None
+
+
+def find(cls: type, key: Key) -> Any | None:
+    """The type of the field at ``key``; None when it is no field (it may be in a free block)."""
+    if not key:
+        return cls
+    annotation = hints(cls).get(key[0])
+    block = dataclass_of(annotation)
+    if len(key) == 1:
+        return annotation
+    return find(block, key[1:]) if block else None
+
+
+def is_free(cls: type, key: Key) -> bool:
+    """Whether ``key`` is below a block that is free in form, such as ``config``."""
+    for length in range(1, len(key)):
+        annotation = find(cls, key[:length])
+        if annotation is not None and get_origin(annotation) is dict:
+            return True
+    return False
+
+
+def fields(cls: type, prefix: str = "") -> list[str]:
+    """The full key of every field, blocks before their fields."""
+    found: list[str] = []
+    for name, annotation in hints(cls).items():
+        block = dataclass_of(annotation)
+        found += [prefix + name, *(fields(block, f"{prefix}{name}.") if block else [])]
+    return found
+
+
+def suggest(cls: type, root: type, key: Key) -> str | None:
+    """What a key that does not exist was perhaps meant to be."""
+    accepted = list(hints(cls))
+    word = key[-1]
+    spelled = did_you_mean(word, accepted)
+    near = NEAR.get(word.lower().replace("-", "_"))
+    if near and not (spelled and word.lower() in spelled):
+        return f"did you mean '{near}'?"
+    elsewhere = [full for full in fields(root) if full.rsplit(".", 1)[-1] == word]
+    return f"did you mean '{elsewhere[0]}'?" if elsewhere else spelled
+
+
+class Checker:
+    """Converts data to a dataclass's types and notes what does not fit."""
+
+    def __init__(self, tree: Tree, root: type, problems: Problems) -> None:
+        self.tree, self.root, self.problems = tree, root, problems
+
+    def block(self, data: Any, cls: type, key: Key = ()) -> dict[str, Any]:
+        """The data of a block with every field present and of its type.
+
+        What is wrong is noted and replaced by the field's default.
+        """
+        result = defaults(cls)
+        if not isinstance(data, dict):
+            self._wrong(key, data, f"a mapping of {listing(result)}")
+            return result
+        for name, value in data.items():
+            annotation = hints(cls).get(name)
+            if annotation is None:
+                self._unknown((*key, name), cls)
+                continue
+            converted = self.value(value, annotation, (*key, name))
+            if converted is not _WRONG:
+                result[name] = converted
+        return result
+
+    def value(self, value: Any, annotation: Any, key: Key) -> Any:
+        """``value`` as the type ``annotation``, or a marker after a mistake was noted."""
+        if annotation is Any:
+            return value
+        if _is_union(annotation):
+            return self._union(value, annotation, key)
+        block = dataclass_of(annotation)
+        if block:
+            return self.block(value, block, key)
+        origin = get_origin(annotation)
+        if origin is Literal:
+            return self._literal(value, annotation, key)
+        if origin is list:
+            return self._list(value, key)
+        if origin is dict:
+            return self._dict(value, get_args(annotation)[1], key)
+        convert = {int: self._int, float: self._float, bool: self._bool, str: self._str}
+        return convert[annotation](value, key)
+
+    def _union(self, value: Any, annotation: Any, key: Key) -> Any:
+        options = get_args(annotation)
+        if value is None and types.NoneType in options:
+            return None
+        rest = [option for option in options if option is not types.NoneType]
+        if len(rest) == 1:
+            return self.value(value, rest[0], key)
+        if isinstance(value, list):
+            return self._list(value, key)
+        if isinstance(value, str):
+            return value
+        return self._wrong(key, value, "a string or a list of strings")
+
+    def _literal(self, value: Any, annotation: Any, key: Key) -> Any:
+        accepted = get_args(annotation)
+        if value in accepted:
+            return value
+        hint = did_you_mean(value, accepted) if isinstance(value, str) else None
+        return self._wrong(key, value, " or ".join(accepted), hint)
+
+    def _list(self, value: Any, key: Key) -> Any:
+        if not isinstance(value, list):
+            hint = f"write a list: [{value}]" if isinstance(value, (str, int, float)) else None
+            return self._wrong(key, value, "a list of strings", hint)
+        items = [self._str(item, (*key, str(index))) for index, item in enumerate(value)]
+        return _WRONG if _WRONG in items else items
+
+    def _dict(self, value: Any, item: Any, key: Key) -> Any:
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            return self._wrong(key, value, "a mapping")
+        items = {name: self.value(one, item, (*key, name)) for name, one in value.items()}
+        return _WRONG if _WRONG in items.values() else items
+
+    def _int(self, value: Any, key: Key) -> Any:
+        if isinstance(value, str) and value.strip().lstrip("+-").isdigit():
+            return int(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        return self._wrong(key, value, "a whole number")
+
+    def _float(self, value: Any, key: Key) -> Any:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+        return self._wrong(key, value, "a number")
+
+    def _bool(self, value: Any, key: Key) -> Any:
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        return value if isinstance(value, bool) else self._wrong(key, value, "true or false")
+
+    def _str(self, value: Any, key: Key) -> Any:
+        if isinstance(value, str):
+            return value
+        written = self.tree.mark(key).text
+        if isinstance(value, bool):
+            text = written or str(value).lower()
+            return self._wrong(
+                key, value, "a string", f'YAML reads {text} as a truth value; quote it: "{text}"'
+            )
+        if isinstance(value, (int, float)):
+            return written if written and _same_number(written, value) else str(value)
+        return self._wrong(key, value, "a string")
+
+    def _wrong(self, key: Key, value: Any, accepted: str, hint: str | None = None) -> Any:
+        shown = "" if isinstance(value, (dict, list)) or value is None else f" ({value!r})"
+        self.problems.at(
+            self.tree, key, f"found {kind_of(value)}{shown}; accepted is {accepted}", hint
+        )
+        return _WRONG
+
+    def _unknown(self, key: Key, cls: type) -> None:
+        if cls.__name__ == "Sweep" and key[-1] in LATER_SWEEPS:
+            message = f"'{key[-1]}' is not there yet; sweeps now have {listing(hints(cls))}"
+            self.problems.at(self.tree, key, message, "write the runs out in 'grid'")
+            return
+        where = f"'{dotted(key[:-1])}'" if len(key) > 1 else "the top level"
+        self.problems.at(
+            self.tree,
+            key,
+            f"unknown key; {where} accepts {listing(hints(cls))}",
+            suggest(cls, self.root, key),
+        )
+
+
+class _Wrong:
+    """Stands for a value that did not fit."""
+
+
+_WRONG = _Wrong()
+
+
+def _is_union(annotation: Any) -> bool:
+    return get_origin(annotation) in (Union, types.UnionType)
+
+
+def _same_number(written: str, value: Any) -> bool:
+    try:
+        return float(written) == float(value)
+    except ValueError:
+        return False

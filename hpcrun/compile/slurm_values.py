@@ -1,0 +1,200 @@
+"""The forms of values that Slurm accepts, and sbatch's options."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from hpcrun.compile.problems import Problems, did_you_mean
+from hpcrun.compile.source import kind_of
+from hpcrun.compile.tree import Key, Tree
+from hpcrun.slurm_time import seconds
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
+_GPU = re.compile(r"(?:^|,)\s*(?:gres[:/])?gpu", re.IGNORECASE)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+_FORMS: dict[str, tuple[re.Pattern[str], str]] = {
+    "gpu_type": (re.compile(r"[A-Za-z0-9_.-]+"), "the name of a type of GPU, such as a100"),
+    "mem": (re.compile(r"\d+(?:[KMGT]B?)?", re.IGNORECASE), "a size such as 64G, 4000M, or 0"),
+    "partition": (
+        re.compile(r"[\w.+-]+(?:,[\w.+-]+)*"),
+        "the name of a partition, or several separated by commas",
+    ),
+    "account": (re.compile(r"[\w.@+-]+"), "the name of an account"),
+    "qos": (re.compile(r"[\w.+-]+"), "the name of a QOS"),
+    "constraint": (
+        re.compile(r"[\w.\-+&|*!,:=()\[\]]+"),
+        "features joined by & or |, such as a100&nvlink",
+    ),
+    "reservation": (re.compile(r"[\w.+-]+(?:,[\w.+-]+)*"), "the name of a reservation"),
+    "exclude": (re.compile(r"[\w.\-,\[\]]+"), "a host list such as node3,node[7-9]"),
+}
+OWNED_BY_FIELD = {
+    "account": "resources.account",
+    "array": "sweep.max_parallel (the array itself is made from the sweep)",
+    "chdir": "code.root",
+    "constraint": "resources.constraint",
+    "cpus-per-gpu": "resources.cpus_per_task",
+    "cpus-per-task": "resources.cpus_per_task",
+    "exclude": "resources.exclude",
+    "export": "environment.variables",
+    "export-file": "environment.variables",
+    "get-user-env": "environment.setup",
+    "gpus": "resources.gpus_per_node",
+    "gpus-per-node": "resources.gpus_per_node and resources.gpu_type",
+    "gpus-per-socket": "resources.gpus_per_node",
+    "gpus-per-task": "resources.gpus_per_node",
+    "job-name": "name",
+    "mem": "resources.mem",
+    "nodes": "resources.nodes",
+    "ntasks": "resources.ntasks_per_node",
+    "ntasks-per-gpu": "resources.gpus_per_node",
+    "ntasks-per-node": "resources.ntasks_per_node",
+    "partition": "resources.partition",
+    "qos": "resources.qos",
+    "reservation": "resources.reservation",
+    "time": "resources.time",
+}
+_ONE_CLUSTER = "hpcrun asks one cluster only, the one that sbatch takes by default"
+OWNED = {
+    "M": _ONE_CLUSTER,
+    "clusters": _ONE_CLUSTER,
+    "comment": "hpcrun keeps it for itself",
+    "error": "the logs are in the run's directory; see `hpcrun logs`",
+    "help": "it is not about a job",
+    "input": "jobs have no input",
+    "kill-on-bad-exit": "hpcrun's supervisor ends the ranks of a failed run",
+    "no-kill": "hpcrun decides what follows a lost node",
+    "no-requeue": "hpcrun always sets --requeue",
+    "open-mode": "hpcrun always appends",
+    "output": "the logs are in the run's directory; see `hpcrun logs`",
+    "parsable": "hpcrun reads sbatch's answer",
+    "quiet": "hpcrun reads sbatch's answer",
+    "requeue": "hpcrun always sets it",
+    "signal": "hpcrun decides which signals its supervisor hears",
+    "test-only": "use `hpcrun submit --dry-run`",
+    "usage": "it is not about a job",
+    "version": "it is not about a job",
+    "wait": "use `hpcrun submit --wait`",
+    "wrap": "use 'entry'",
+}
+_OTHER = """
+acctg-freq batch bb bbf begin cluster-constraint container container-id contiguous
+core-spec cores-per-socket cpu-freq deadline delay-boot dependency distribution exclusive
+extra-node-info gid gpu-bind gpu-freq gres gres-flags hint hold ignore-pbs immediate
+kill-on-invalid-dep licenses mail-type mail-user mcs-label mem-bind mem-per-cpu mem-per-gpu
+mincpus network nice nodefile nodelist ntasks-per-core ntasks-per-socket oom-kill-step overcommit
+oversubscribe power prefer priority profile propagate reboot resv-ports segment sockets-per-node
+spread-job stepmgr switches thread-spec threads-per-core time-min tmp tres-bind tres-per-task uid
+use-min-nodes verbose wait-all-nodes wckey x11
+"""
+SBATCH_OPTIONS = frozenset(_OTHER.split()) | OWNED.keys() | OWNED_BY_FIELD.keys()
+
+
+def check_time(value: Any, key: Key, tree: Tree, problems: Problems) -> None:
+    """Note a time limit that Slurm would refuse, or read as something else."""
+    written = tree.mark(key).text or str(value)
+    if tree.mark(key).text is not None and ":" not in written and isinstance(value, str):
+        written = value
+    length = seconds(value)
+    if length is None:
+        problems.at(
+            tree,
+            key,
+            f"found {value!r}; accepted are minutes, HH:MM:SS, D-HH and D-HH:MM:SS",
+            'such as "12:00:00" or "2-00:00:00", in quotes',
+        )
+    elif length == 0:
+        problems.at(tree, key, f"found {value!r}; accepted is a limit above zero")
+
+
+def check_resources(resources: dict[str, Any], key: Key, tree: Tree, problems: Problems) -> None:
+    """Note what sbatch would refuse in a block of resources."""
+    for name in ("nodes", "ntasks_per_node", "cpus_per_task", "gpus_per_node"):
+        least = 0 if name == "gpus_per_node" else 1
+        value = resources[name]
+        if value is not None and value < least:
+            problems.at(
+                tree, (*key, name), f"found {value}; accepted is a whole number from {least}"
+            )
+    check_time(resources["time"], (*key, "time"), tree, problems)
+    for name, (form, accepted) in _FORMS.items():
+        value = resources[name]
+        if value is not None and not form.fullmatch(value):
+            problems.at(tree, (*key, name), f"found {value!r}; accepted is {accepted}")
+    gpus, tasks = resources["gpus_per_node"], resources["ntasks_per_node"]
+    if gpus > 0 and tasks not in (None, gpus):
+        problems.at(
+            tree,
+            (*key, "ntasks_per_node"),
+            f"found {tasks} with gpus_per_node={gpus}; with GPUs there is one rank per GPU",
+            "leave ntasks_per_node out",
+        )
+    check_sbatch(resources["sbatch"], (*key, "sbatch"), tree, problems)
+
+
+def check_sbatch(options: dict[str, Any], key: Key, tree: Tree, problems: Problems) -> None:
+    """Note options that sbatch does not have, and those that hpcrun owns."""
+    for name, value in options.items():
+        own = (*key, name)
+        if name in OWNED_BY_FIELD:
+            problems.at(tree, own, "hpcrun sets this option", f"use {OWNED_BY_FIELD[name]}")
+        elif name in OWNED:
+            problems.at(tree, own, f"hpcrun owns this option: {OWNED[name]}")
+        elif name not in SBATCH_OPTIONS:
+            bare = name.lstrip("-").replace("_", "-")
+            hint = (
+                f"did you mean '{bare}'?"
+                if bare in SBATCH_OPTIONS
+                else did_you_mean(name, sorted(SBATCH_OPTIONS))
+            )
+            problems.at(
+                tree,
+                own,
+                "sbatch has no such option; accepted are its long options, no dashes",
+                hint,
+            )
+        elif isinstance(value, (dict, list)):
+            problems.at(
+                tree, own, f"found {kind_of(value)}; accepted is a string, a number or true"
+            )
+        elif name == "gres" and _GPU.search(str(value)):
+            hint = "use resources.gpus_per_node and resources.gpu_type"
+            problems.at(tree, own, f"found {value!r}; accepted is what is no GPU: nvme:1", hint)
+        elif isinstance(value, str) and _CONTROL.search(value):
+            problems.at(tree, own, f"found {value!r}; an option of sbatch is one line")
+
+
+def check_variables(
+    variables: dict[str, str], key: Key, tree: Tree, problems: Problems, owned: frozenset[str]
+) -> None:
+    """Note environment variables that a shell would refuse, hpcrun owns, or that are secrets."""
+    for name, value in variables.items():
+        own = (*key, name)
+        if not _VARIABLE.fullmatch(name):
+            problems.at(tree, own, f"found the name {name!r}; accepted are letters, digits and _")
+        elif name in owned or name.startswith(("SLURM_", "SBATCH_")):
+            problems.at(tree, own, "the job sets this variable itself", "leave it out")
+        elif "\x00" in value:
+            problems.at(tree, own, "the value holds a NUL character")
+        elif _SECRET.search(name) and value:
+            problems.at(
+                tree,
+                own,
+                "this looks like a secret, and variables are written to the script and to the "
+                "controller's files",
+                "put it in a file of mode 0600 and name that in environment.secrets_file",
+            )
+
+
+def check_name(name: str, key: Key, tree: Tree, problems: Problems) -> None:
+    """Note a name that cannot be a directory and a job's name."""
+    if not NAME.fullmatch(name):
+        problems.at(
+            tree,
+            key,
+            f"found {name!r}; accepted are letters, digits, '.', '_' and '-', a letter first",
+        )

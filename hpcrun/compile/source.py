@@ -1,0 +1,313 @@
+"""Read YAML without its traps.
+
+Duplicate keys and base-60 numbers (``12:00:00``) are mistakes, ``3e-4`` is a number, dates stay
+strings, and every value keeps its file and line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hpcrun.compile.problems import Problems
+from hpcrun.compile.tree import COMMAND_LINE, Key, Mark, Tree, dotted, keys
+from hpcrun.errors import Problem
+
+_BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+_FLOAT = re.compile(
+    r"""^(?:[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?
+    |[-+]?(?:[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)
+    |[-+]?\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?
+    |[-+]?\.(?:inf|Inf|INF)
+    |\.(?:nan|NaN|NAN))$""",
+    re.VERBOSE,
+)
+_BASE60 = re.compile(r"^[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?$")
+
+
+class _Loader(_BASE):  # type: ignore[misc]
+    """Composes nodes only; values are built here."""
+
+
+def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
+    table = {
+        first: [
+            (tag, pattern)
+            for tag, pattern in pairs
+            if tag not in (_TAG + "timestamp", _TAG + "float", _TAG + "value")
+        ]
+        for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    for first in "-+0123456789.":
+        table.setdefault(first, []).insert(0, (_TAG + "float", _FLOAT))
+    return table
+
+
+_Loader.yaml_implicit_resolvers = _resolvers()
+
+
+def read_yaml(path: Path, shown: str, problems: Problems) -> Tree | None:
+    """Read one YAML file whose top level is a mapping.
+
+    Parameters
+    ----------
+    path
+        The file.
+    shown
+        How the user named it; used in messages.
+    problems
+        Takes every mistake, duplicate keys and unreadable files among them.
+
+    Returns
+    -------
+    Tree or None
+        None when nothing could be read from the file.
+    """
+    text = read_text(path, shown, problems)
+    if text is None:
+        return None
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        problems.add(_syntax_problem(error, shown))
+        return None
+    mark = Mark(shown, 1, path.parent)
+    if node is None:
+        return Tree({}, {(): mark})
+    builder = _Builder(shown, path.parent, problems)
+    data = builder.build(node, (), set())
+    if not isinstance(data, dict):
+        problems.add(
+            Problem(shown, "", f"the file holds {kind_of(data)}; accepted is a mapping", None, 1)
+        )
+        return None
+    return Tree(data, {**builder.marks, (): mark})
+
+
+def read_json(path: Path, shown: str, problems: Problems) -> Tree | None:
+    """Read one JSON file whose top level is an object, as ``read_yaml`` does."""
+    text = read_text(path, shown, problems)
+    if text is None:
+        return None
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                problems.add(
+                    Problem(shown, name, "the key is given twice in one object", "remove one")
+                )
+            seen.add(name)
+        return dict(pairs)
+
+    try:
+        data = json.loads(text, object_pairs_hook=unique)
+    except ValueError as error:
+        line = getattr(error, "lineno", None)
+        problems.add(Problem(shown, "", f"this is not JSON: {error}", None, line))
+        return None
+    if not isinstance(data, dict):
+        problems.add(
+            Problem(shown, "", f"the file holds {kind_of(data)}; accepted is an object", None, 1)
+        )
+        return None
+    mark = Mark(shown, None, path.parent)
+    return Tree(data, {**dict.fromkeys(keys(data), mark), **_json_lines(text, mark), (): mark})
+
+
+def _json_lines(text: str, mark: Mark) -> dict[Key, Mark]:
+    """Marks with lines, where the YAML parser can read the JSON (nearly always)."""
+    builder = _Builder(mark.file, mark.directory, Problems(), base60=True)
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError:
+        return {}
+    if node is not None:
+        builder.build(node, (), set())
+    return builder.marks
+
+
+def read_text(path: Path, shown: str, problems: Problems) -> str | None:
+    """The text of a UTF-8 file; None, and a problem, when there is none."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        problems.add(Problem(shown, "", f"cannot be read: {error.strerror}"))
+        return None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        found = f"byte 0x{data[error.start]:02x} is not UTF-8"
+        problems.add(
+            Problem(shown, "", found, "save the file as UTF-8 (iconv -t UTF-8 converts)", line)
+        )
+        return None
+
+
+def parse_value(text: str, key: str, directory: Path, problems: Problems) -> Tree | None:
+    """The value of ``key=text`` on the command line, below the key ``value``.
+
+    A text that starts with ``{``, ``[`` or a quote is YAML; any other is one scalar, in which
+    commas, colons and ``#`` have no meaning, and ``12:00:00`` stays what it is.
+    """
+    mark = Mark(COMMAND_LINE, None, directory, text)
+    if not text.lstrip().startswith(("{", "[", '"', "'")):
+        return Tree({"value": _plain(text)}, {("value",): mark})
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        problem = _syntax_problem(error, COMMAND_LINE)
+        problems.add(Problem(COMMAND_LINE, key, problem.message, "quote the value for YAML"))
+        return None
+    assert node is not None
+    builder = _Builder(COMMAND_LINE, directory, problems, base60=True)
+    return Tree({"value": builder.build(node, ("value",), set())}, {("value",): mark})
+
+
+def kind_of(value: Any) -> str:
+    """What a value is, for messages: ``a string``, ``a list``, ``nothing (null)``."""
+    if value is None:
+        return "nothing (null)"
+    names: dict[type, str] = {
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number",
+        str: "a string",
+        list: "a list",
+        dict: "a mapping",
+    }
+    return names.get(type(value), type(value).__name__)
+
+
+def _plain(text: str) -> Any:
+    if _BASE60.match(text) or not text:
+        return text
+    for tag, pattern in _Loader.yaml_implicit_resolvers.get(text[0], []):
+        if pattern.match(text) and tag in _SCALARS:
+            return _SCALARS[tag](yaml.ScalarNode(tag, text))
+    return text
+
+
+_constructor = yaml.constructor.SafeConstructor()
+_SCALARS: dict[str, Callable[[yaml.ScalarNode], Any]] = {
+    _TAG + "str": lambda node: node.value,
+    _TAG + "null": lambda node: None,
+    _TAG + "int": _constructor.construct_yaml_int,
+    _TAG + "float": _constructor.construct_yaml_float,
+    _TAG + "bool": _constructor.construct_yaml_bool,
+}
+
+
+class _Builder:
+    """Builds plain data and marks from composed nodes."""
+
+    def __init__(
+        self, shown: str, directory: Path, problems: Problems, *, base60: bool = False
+    ) -> None:
+        self.shown, self.directory, self.problems = shown, directory, problems
+        self.base60 = base60
+        self.marks: dict[Key, Mark] = {}
+
+    def build(self, node: yaml.Node, key: Key, open_nodes: set[int]) -> Any:
+        line = node.start_mark.line + 1
+        scalar = isinstance(node, yaml.ScalarNode)
+        self.marks[key] = Mark(self.shown, line, self.directory, node.value if scalar else None)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, key, line)
+        if id(node) in open_nodes:
+            self._problem(key, "the YAML alias refers to itself", None, line)
+            return None
+        inner = open_nodes | {id(node)}
+        if isinstance(node, yaml.SequenceNode):
+            return [
+                self.build(item, (*key, str(index)), inner) for index, item in enumerate(node.value)
+            ]
+        return self._mapping(node, key, inner)
+
+    def _mapping(self, node: Any, key: Key, open_nodes: set[int]) -> dict[str, Any]:
+        merged: dict[str, Any] = {}
+        data: dict[str, Any] = {}
+        lines: dict[str, int] = {}
+        for name_node, value_node in node.value:
+            line = name_node.start_mark.line + 1
+            if name_node.tag == _TAG + "merge":
+                several = isinstance(value_node, yaml.SequenceNode)
+                for one in reversed(value_node.value if several else [value_node]):
+                    value = self.build(one, key, open_nodes)
+                    merged.update(value if isinstance(value, dict) else {})
+                continue
+            name = self._name(name_node, key, line)
+            if name is None:
+                continue
+            if name in data:
+                self._problem(
+                    (*key, name),
+                    f"the key is given twice, first in line {lines[name]}",
+                    "remove one of them",
+                    line,
+                )
+                continue
+            lines[name] = line
+            data[name] = self.build(value_node, (*key, name), open_nodes)
+            full = (*key, name)
+            mark = self.marks[full]
+            self.marks[full] = Mark(mark.file, line, mark.directory, mark.text)
+        return {**merged, **data}
+
+    def _name(self, node: yaml.Node, key: Key, line: int) -> str | None:
+        if isinstance(node, yaml.ScalarNode) and node.tag == _TAG + "str":
+            return str(node.value)
+        if isinstance(node, yaml.ScalarNode):
+            what = kind_of(_SCALARS[node.tag](node)) if node.tag in _SCALARS else node.tag
+            self._problem(
+                key,
+                f"the key {node.value} is {what}; keys are strings",
+                f'quote it: "{node.value}"',
+                line,
+            )
+        else:
+            self._problem(key, "a key is a list or a mapping; keys are strings", None, line)
+        return None
+
+    def _scalar(self, node: yaml.ScalarNode, key: Key, line: int) -> Any:
+        construct = _SCALARS.get(node.tag)
+        if construct is None:
+            self._problem(key, f"the YAML tag {node.tag} is not accepted", "write plain YAML", line)
+            return None
+        if node.tag == _TAG + "int" and _BASE60.match(node.value):
+            if self.base60:
+                return node.value
+            self._problem(
+                key,
+                f"{node.value} without quotes is the number {construct(node)} in YAML (base 60)",
+                f'quote it: "{node.value}"',
+                line,
+            )
+            return node.value
+        try:
+            return construct(node)
+        except ValueError:
+            return node.value
+
+    def _problem(self, key: Key, message: str, hint: str | None, line: int) -> None:
+        self.problems.add(Problem(self.shown, dotted(key), message, hint, line))
+
+
+def _syntax_problem(error: yaml.YAMLError, shown: str) -> Problem:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    what = [getattr(error, name, None) for name in ("context", "problem")]
+    message = ", ".join(part for part in what if part) or str(error)
+    line = mark.line + 1 if mark else None
+    column = f" (column {mark.column + 1})" if mark else ""
+    begun = getattr(error, "context_mark", None)
+    if begun and mark and begun.line != mark.line:
+        column += f"; it began in line {begun.line + 1}"
+    hint = "YAML indents with spaces" if "\\t" in message else None
+    return Problem(shown, "", f"YAML syntax error: {message}{column}", hint, line)

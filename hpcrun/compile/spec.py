@@ -1,0 +1,288 @@
+"""What a user may write in a spec. The reference page docs/spec.md is generated from this file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass
+class Resources:
+    """What one run asks of Slurm; the names are those of sbatch's options."""
+
+    nodes: int = 1
+    """Nodes of each run."""
+
+    ntasks_per_node: int | None = None
+    """Ranks on each node when there are no GPUs; with GPUs there is one rank per GPU."""
+
+    gpus_per_node: int = 0
+    """GPUs on each node; 0 trains on CPUs."""
+
+    gpu_type: str | None = None
+    """Type of these GPUs as the cluster calls it, such as ``a100``; null for any."""
+
+    cpus_per_task: int | None = None
+    """CPUs of each rank, given to sbatch and srun alike; null for Slurm's default of one."""
+
+    mem: str | None = None
+    """Memory of each node, such as ``64G``; null for the partition's default, ``0`` for all."""
+
+    time: str = "01:00:00"
+    """Time limit in one of Slurm's forms, in quotes: ``"12:00:00"``, ``"2-00:00:00"``."""
+
+    partition: str | None = None
+    """Partition, or several separated by commas."""
+
+    account: str | None = None
+    """Account that is charged."""
+
+    qos: str | None = None
+    """Quality of service."""
+
+    constraint: str | None = None
+    """Features that the nodes must have, in sbatch's notation: ``"a100&nvlink"``."""
+
+    reservation: str | None = None
+    """Reservation to run in."""
+
+    exclude: str | None = None
+    """Nodes not to use, as a host list: ``node[3,7-9]``."""
+
+    sbatch: dict[str, Any] = field(default_factory=dict)
+    """Any other long option of sbatch without its dashes: ``{licenses: "fs:1", exclusive: true}``.
+    Options that hpcrun owns are refused; ``gres`` is for what is no GPU, such as ``nvme:1``."""
+
+
+@dataclass
+class Checkpoint:
+    """When the session saves by itself, and what is kept."""
+
+    every: int | None = None
+    """Optimizer steps between saves; null saves only at the end of the run and when asked to stop:
+    the loop of ``session.steps()`` always saves its last step."""
+
+    keep: int = 2
+    """Newest complete checkpoints that are kept."""
+
+    keep_every: int | None = None
+    """Also kept: every checkpoint whose step is a multiple of this."""
+
+    keep_best: int = 0
+    """Also kept: so many of the best by ``objective``."""
+
+
+@dataclass
+class Recovery:
+    """What happens when an attempt ends before the run is finished."""
+
+    requeue: bool = True
+    """Start the run again by itself, from its newest checkpoint. A run that finished or was
+    cancelled never is."""
+
+    max_failures: int = 3
+    """Ends in a row that the run itself caused (a crash, out of memory, a time limit, …) and that
+    brought no new checkpointed step, after which it stops. Preemptions and lost nodes do not
+    count."""
+
+    budgets: dict[str, int] = field(default_factory=dict)
+    """Kind of end -> how many of them stop the run, counted from its last submission; see
+    ``hpcrun why``. By default node_failure 20, supervisor_lost, rank_crash and hang 10, launch 5,
+    out_of_memory and unknown 3, non_finite_loss and bad_checkpoint 2; the others have none."""
+
+    stop_before: str | None = None
+    """How long before its time limit a run is asked to save and leave, in one of Slurm's forms.
+    Null for what its saves were measured to take, and a minute where none was measured yet."""
+
+    stop_signal: str | None = None
+    """Signal that tells a script or command to save and exit, such as ``SIGUSR1``; null sends none.
+    Programs that use ``hpcrun.session()`` need none."""
+
+    resume_args: list[str] = field(default_factory=list)
+    """Arguments added to a script or command from attempt 2 on."""
+
+    non_finite_steps: int = 3
+    """Steps in a row with an infinite or undefined loss (or objective) after which the run fails;
+    0 for never. Nothing is saved at such steps."""
+
+
+@dataclass
+class Environment:
+    """Where and with what the job runs. Nothing of the submitting shell's environment leaks in."""
+
+    python: str | None = None
+    """The job's Python, which has torch and deepspeed; null for the one that runs hpcrun. A name
+    without a slash is looked up after the setup lines, a relative path is relative to this file."""
+
+    setup: list[str] = field(default_factory=list)
+    """Shell lines run first on the batch node, after the cluster profile's: ``module load cuda``.
+    These are shell by design: nothing in them is quoted."""
+
+    variables: dict[str, str] = field(default_factory=dict)
+    """Environment variables of the job, over those of the cluster profile. They land in the script,
+    which is stored: secrets belong in ``secrets_file``."""
+
+    secrets_file: str | None = None
+    """A file of ``NAME=value`` lines that only its owner may read; read as the job starts."""
+
+
+@dataclass
+class Objective:
+    """What "best" means, everywhere."""
+
+    metric: str = "loss"
+    """Name of a logged metric."""
+
+    mode: Literal["min", "max"] = "min"
+    """Whether less or more is better."""
+
+
+@dataclass
+class Sweep:
+    """Fans the spec out into runs."""
+
+    grid: dict[str, Any] = field(default_factory=dict)
+    """Full key -> list of values, or ``{choices: {label: value or sub-tree}}``. The runs are the
+    product in the order written, the last key varying fastest."""
+
+    max_parallel: int | None = None
+    """How many runs of an array may run at once; null for as many as the cluster takes."""
+
+
+@dataclass
+class Code:
+    """The code that is frozen at submission."""
+
+    root: str | None = None
+    """Directory that is frozen; null for the git checkout that holds the entry, else the spec's
+    directory."""
+
+    exclude: list[str] = field(default_factory=list)
+    """Patterns, as in .gitignore, of files that are left out."""
+
+    link: list[str] = field(default_factory=list)
+    """Paths in the spec's directory, such as data sets, that the job sees through a symbolic link
+    in place of a frozen copy."""
+
+
+@dataclass
+class Spec:
+    """An experiment."""
+
+    name: str = ""
+    """The experiment's name, its directory under the root; by default the file's name without
+    ``.yaml``. Letters, digits, ``.``, ``_`` and ``-``, a letter first. Not inherited by
+    ``extends``."""
+
+    extends: str | list[str] | None = None
+    """Files that this one builds on, relative to it; later ones win, this file over all of them.
+    Mappings merge, everything else replaces."""
+
+    cluster: str | None = None
+    """Name of a cluster profile; null for ``slurm`` where there is an sbatch, else ``local``."""
+
+    entry: str | list[str] = ""
+    """What is executed, relative to this file: a script ``train.py``, a function
+    ``package.module:function`` or ``path/file.py:function``, or a list, which is a command."""
+
+    args: list[str] = field(default_factory=list)
+    """Further arguments of a script or command."""
+
+    config: dict[str, Any] = field(default_factory=dict)
+    """The entry's own configuration, free in form: flags ``--key=value`` of a script (true is bare,
+    false and null are left out), ``session.config`` for a function."""
+
+    resources: Resources = field(default_factory=Resources)
+    """What one run asks of Slurm."""
+
+    model_parallel_size: int | None = None
+    """Ranks that hold one copy of the model together (tensor x pipeline x sequence parallel); null
+    for what the DeepSpeed configuration says, else 1. The data-parallel size is the rest."""
+
+    deepspeed_config: str | None = None
+    """A DeepSpeed JSON file, relative to this file and never edited, or the name of a preset that
+    ships: ``zero0``, ``zero1``, ``zero2``, ``zero3``."""
+
+    deepspeed: dict[str, Any] = field(default_factory=dict)
+    """DeepSpeed configuration over the file's; null removes a key. Of ``train_batch_size``,
+    ``train_micro_batch_size_per_gpu`` and ``gradient_accumulation_steps``, those absent or ``auto``
+    are solved."""
+
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    """When the session saves by itself."""
+
+    recovery: Recovery = field(default_factory=Recovery)
+    """What happens when an attempt ends before the run is finished."""
+
+    environment: Environment = field(default_factory=Environment)
+    """Where and with what the job runs."""
+
+    objective: Objective | None = None
+    """What "best" means."""
+
+    sweep: Sweep | None = None
+    """Fans the spec out into runs."""
+
+    code: Code = field(default_factory=Code)
+    """The code that is frozen at submission."""
+
+
+@dataclass
+class Fabric:
+    """The site's networks; null is found out on the nodes."""
+
+    management_interface: str | None = None
+    """Interface for hpcrun's own traffic, such as ``eth0``."""
+
+    fast_interface: str | None = None
+    """Interface for rendezvous and gradients, such as ``ib0``."""
+
+    hca: list[str] = field(default_factory=list)
+    """InfiniBand adapters for NCCL, such as ``[mlx5_0, mlx5_1]``; empty for those that are active
+    and fast."""
+
+
+@dataclass
+class Limits:
+    """What the site's Slurm refuses; checked before anything is submitted."""
+
+    max_array_size: int = 1001
+    """Slurm's MaxArraySize: run numbers stay below it."""
+
+    max_time: str | None = None
+    """Longest time limit, in one of Slurm's forms."""
+
+    max_nodes: int | None = None
+    """Most nodes of one run."""
+
+
+@dataclass
+class Profile:
+    """A cluster profile: what is true of a site, written once."""
+
+    name: str = ""
+    """The profile's name; by default the file's name without ``.yaml``."""
+
+    executor: Literal["slurm", "local"] = "slurm"
+    """``slurm`` submits with sbatch; ``local`` starts the same processes on this machine."""
+
+    root: str = "${oc.env:HOME}/hpcrun"
+    """Where experiments live, unless --root or HPCRUN_ROOT says so; storage that all nodes see."""
+
+    resources: Resources = field(default_factory=Resources)
+    """Defaults for what specs do not say: partition, account, time, …"""
+
+    setup: list[str] = field(default_factory=list)
+    """Shell lines before those of the spec."""
+
+    variables: dict[str, str] = field(default_factory=dict)
+    """Environment variables of every job."""
+
+    fabric: Fabric = field(default_factory=Fabric)
+    """The site's networks."""
+
+    limits: Limits = field(default_factory=Limits)
+    """What the site's Slurm refuses."""
+
+    sbatch: dict[str, Any] = field(default_factory=dict)
+    """Further options of sbatch for every job, as in ``resources.sbatch``."""

@@ -1,0 +1,126 @@
+"""Every error that hpcrun raises on purpose, and the exit code that each one ends a command with.
+
+::
+
+    HpcrunError                exit 1
+    ├── UsageError             exit 2   the input is wrong, or nothing matches
+    │   └── SpecError          exit 2   one or more problems in a spec, all of them at once
+    ├── ClusterRefused         exit 3   the cluster answered, and said no
+    ├── ClusterUnreachable     exit 4   the cluster did not answer; the same command may work later
+    ├── RunFailed              exit 1   a run that was waited for failed
+    ├── CheckpointError        exit 1   a checkpoint cannot be written or read
+    └── NonFiniteLossError     exit 1   the loss is not a number any more
+
+Workers end with ``EXIT_SAVED`` (75) when they saved and want to be started again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_REFUSED = 3
+EXIT_UNREACHABLE = 4
+EXIT_BUG = 70
+EXIT_SAVED = 75
+EXIT_INTERRUPTED = 130
+
+
+class HpcrunError(Exception):
+    """The base of all of hpcrun's own errors.
+
+    Parameters
+    ----------
+    message
+        What is wrong: names the key or file, what was found and what is accepted.
+    hint
+        The next step for the person who reads it; shown after a blank line as ``hint: …``.
+    """
+
+    exit_code = EXIT_FAILED
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n\nhint: {self.hint}" if self.hint else self.message
+
+
+class UsageError(HpcrunError):
+    """The command's input is wrong, or nothing matches it."""
+
+    exit_code = EXIT_USAGE
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake in a spec.
+
+    Attributes
+    ----------
+    file
+        The file (as the user named it) or ``"command line"``.
+    key
+        The full dotted key, or ``""`` when the file as a whole is meant.
+    message
+        What was found and what is accepted.
+    hint
+        The fix, such as ``did you mean 'nodes'?``.
+    line
+        1-based line in the file, where known.
+    """
+
+    file: str
+    key: str
+    message: str
+    hint: str | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        key = f" {self.key}:" if self.key else ""
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{place}:{key} {self.message}{hint}"
+
+
+class SpecError(UsageError):
+    """All the problems of a spec.
+
+    Parameters
+    ----------
+    problems
+        At least one problem, in the order of the file.
+    """
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class ClusterRefused(HpcrunError):
+    """Slurm answered and refused the request."""
+
+    exit_code = EXIT_REFUSED
+
+
+class ClusterUnreachable(HpcrunError):
+    """Slurm was asked for and does not answer."""
+
+    exit_code = EXIT_UNREACHABLE
+
+
+class RunFailed(HpcrunError):
+    """A run that was waited for did not complete."""
+
+
+class CheckpointError(HpcrunError):
+    """A checkpoint could not be written, or none of those on disk can be restored."""
+
+
+class NonFiniteLossError(HpcrunError):
+    """The loss was infinite or not a number for several steps in a row."""

@@ -1,0 +1,233 @@
+"""The one place that names files.
+
+::
+
+    ROOT/
+      .hpcrun/torch_extensions/KEY/     compiled DeepSpeed operators, shared
+      NAME/                             an experiment
+        submit.lock/HOST:PID:TICKS      the submit that is under way, while it is
+        code/SHA.tar.gz                 frozen code, by content, shared by submissions
+        submissions/1/                  one `hpcrun submit`
+          plan.json                     the frozen plan (hpcrun.plan.Plan)
+          submission.json               who, when, job Python, code archive
+          hpcrun.zip                    hpcrun itself, as it was at submission
+          script-0.sbatch               what sbatch was given, one an array of the plan
+          journal.jsonl                 what was asked of Slurm and what it answered
+          slurm-JOB_TASK.log            output of the batch steps
+          local.log, local-N.log        the same of the local executor: its own, and of run N
+        runs/3/                         one run; made when its first attempt starts
+          intent.json                   finished, cancelled: every start reads it first
+          ledger.jsonl                  what happened, written by supervisors alone
+          checkpoints/step-00000100-a1/ saved at step 100 by attempt 1
+          attempts/1/                   claimed by mkdir; written by that attempt alone
+            launch.json                 what each worker needs to know
+            deepspeed.json              the final DeepSpeed configuration
+            rank-00000.log              output of one rank
+            agent-NODE.log              output of one node's agent
+            metrics.jsonl               one line a logged step, by rank 0 (or the user's script)
+            session.jsonl               restored, saved, finished: by rank 0
+            exit-00000.json             how a rank ended, when it ended badly
+            orphaned.json               an agent lost its supervisor and has the job requeued
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class AttemptPaths:
+    """The files of one attempt of a run."""
+
+    directory: Path
+
+    @property
+    def number(self) -> int:
+        return int(self.directory.name)
+
+    @property
+    def launch(self) -> Path:
+        return self.directory / "launch.json"
+
+    @property
+    def deepspeed(self) -> Path:
+        return self.directory / "deepspeed.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.directory / "metrics.jsonl"
+
+    @property
+    def session(self) -> Path:
+        return self.directory / "session.jsonl"
+
+    def rank_log(self, rank: int) -> Path:
+        return self.directory / f"rank-{rank:05d}.log"
+
+    @property
+    def rank_log_pattern(self) -> str:
+        """The same names in srun's notation (``%t`` is the task's rank)."""
+        return f"{slurm_path(self.directory)}/rank-%5t.log"
+
+    def rank_logs(self) -> dict[int, Path]:
+        """Rank -> log file, of those that exist, in the order of ranks."""
+        return {int(path.stem[5:]): path for path in sorted(self.directory.glob("rank-*.log"))}
+
+    def agent_log(self, node: str) -> Path:
+        return self.directory / f"agent-{node}.log"
+
+    @property
+    def orphaned(self) -> Path:
+        """Written by an agent that lost its supervisor, before it has the job requeued."""
+        return self.directory / "orphaned.json"
+
+    def exit_record(self, rank: int) -> Path:
+        return self.directory / f"exit-{rank:05d}.json"
+
+    def exit_records(self) -> list[Path]:
+        return sorted(self.directory.glob("exit-*.json"))
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """The files of one run."""
+
+    directory: Path
+
+    @property
+    def number(self) -> int:
+        return int(self.directory.name)
+
+    @property
+    def intent(self) -> Path:
+        return self.directory / "intent.json"
+
+    @property
+    def ledger(self) -> Path:
+        return self.directory / "ledger.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.directory / "checkpoints"
+
+    def checkpoint(self, step: int, attempt: int) -> Path:
+        return self.checkpoints / f"step-{step:08d}-a{attempt}"
+
+    def attempt(self, number: int) -> AttemptPaths:
+        return AttemptPaths(self.directory / "attempts" / str(number))
+
+    def attempts(self) -> list[AttemptPaths]:
+        """All attempts, oldest first."""
+        return [AttemptPaths(path) for path in _numbered(self.directory / "attempts")]
+
+
+@dataclass(frozen=True)
+class SubmissionPaths:
+    """The files of one submission of an experiment."""
+
+    directory: Path
+
+    @property
+    def number(self) -> int:
+        return int(self.directory.name)
+
+    @property
+    def experiment(self) -> ExperimentPaths:
+        return ExperimentPaths(self.directory.parent.parent)
+
+    @property
+    def plan(self) -> Path:
+        return self.directory / "plan.json"
+
+    @property
+    def submission(self) -> Path:
+        return self.directory / "submission.json"
+
+    @property
+    def package(self) -> Path:
+        return self.directory / "hpcrun.zip"
+
+    def script(self, array: int = 0) -> Path:
+        """The sbatch script of the plan's array number ``array``."""
+        return self.directory / f"script-{array}.sbatch"
+
+    @property
+    def journal(self) -> Path:
+        return self.directory / "journal.jsonl"
+
+    def batch_log_pattern(self, array: bool) -> str:
+        """``sbatch --output`` of the batch step."""
+        return f"{slurm_path(self.directory)}/slurm-{'%A_%a' if array else '%j'}.log"
+
+    def batch_log(self, job_id: str) -> Path:
+        """The batch step's log of ``123`` or ``123_4``."""
+        return self.directory / f"slurm-{job_id}.log"
+
+    def local_log(self, run: int | None = None) -> Path:
+        """The local executor's own log, or the log of one run's supervisor under it."""
+        return self.directory / ("local.log" if run is None else f"local-{run}.log")
+
+
+@dataclass(frozen=True)
+class ExperimentPaths:
+    """The files of one experiment."""
+
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        return self.directory.name
+
+    @property
+    def code(self) -> Path:
+        return self.directory / "code"
+
+    @property
+    def submit_lock(self) -> Path:
+        """A directory whose one file is named after the submit that holds the lock."""
+        return self.directory / "submit.lock"
+
+    def submission(self, number: int) -> SubmissionPaths:
+        return SubmissionPaths(self.directory / "submissions" / str(number))
+
+    def submissions(self) -> list[SubmissionPaths]:
+        """All submissions, oldest first."""
+        return [SubmissionPaths(path) for path in _numbered(self.directory / "submissions")]
+
+    def run(self, number: int) -> RunPaths:
+        return RunPaths(self.directory / "runs" / str(number))
+
+
+def experiment(root: Path, name: str) -> ExperimentPaths:
+    """The experiment ``name`` under ``root``; it need not exist."""
+    return ExperimentPaths(root / name)
+
+
+def experiments(root: Path) -> list[ExperimentPaths]:
+    """Every experiment under ``root``, by name."""
+    if not root.is_dir():
+        return []
+    return [
+        ExperimentPaths(path) for path in sorted(root.iterdir()) if (path / "submissions").is_dir()
+    ]
+
+
+def slurm_path(path: Path) -> str:
+    """A path for the ``--output`` of sbatch or srun, which would expand a ``%`` in it."""
+    return str(path).replace("%", "%%")
+
+
+def extension_cache(submission: SubmissionPaths) -> Path:
+    """Compiled DeepSpeed operators, shared by all experiments under the root."""
+    return submission.experiment.directory.parent / ".hpcrun" / "torch_extensions"
+
+
+def _numbered(parent: Path) -> list[Path]:
+    if not parent.is_dir():
+        return []
+    return sorted((path for path in parent.iterdir() if path.name.isdigit()), key=_number)
+
+
+def _number(path: Path) -> int:
+    return int(path.name)

@@ -1,0 +1,68 @@
+"""How long before its time limit a run is asked to stop."""
+
+from __future__ import annotations
+
+from hpcrun import records
+from hpcrun.layout import RunPaths
+
+UNMEASURED = 60.0
+_MARGIN = 20.0
+_LEAST = 30.0
+
+
+def seconds(
+    limit: float,
+    *,
+    asked: float | None = None,
+    save: float | None = None,
+    step: float = 0.0,
+) -> float:
+    """The lead time in seconds.
+
+    Parameters
+    ----------
+    limit
+        The time limit in seconds.
+    asked
+        ``recovery.stop_before`` in seconds, which wins.
+    save
+        The longest save that was measured, in seconds; None before the first.
+    step
+        An optimizer step, in seconds: up to two pass before all ranks have agreed.
+
+    Returns
+    -------
+    float
+        Twice the save and three steps, with a margin for leaving; before a save was measured a
+        minute, or a quarter of a limit shorter than four.
+    """
+    if asked is not None:
+        return asked
+    if save is None:
+        return min(UNMEASURED, limit / 4) + 3 * step
+    return max(_LEAST, 2 * save + 3 * step + _MARGIN)
+
+
+def measured(run: RunPaths) -> tuple[float | None, float]:
+    """What a run's attempts have shown so far.
+
+    Returns
+    -------
+    tuple
+        The longest save (None before the first) and the last step, in seconds.
+    """
+    attempts = run.attempts()
+    saves = [
+        float(record.get("seconds") or 0.0)
+        for attempt in attempts
+        for record in records.read_lines(attempt.session)
+        if record.get("event") == "saved"
+    ]
+    last = (records.last_line(attempts[-1].metrics) if attempts else None) or {}
+    step = last.get("step_seconds")
+    return max(saves, default=None), float(step) if isinstance(step, (int, float)) else 0.0
+
+
+def leaves_enough(limit: float, lead: float) -> bool:
+    """Whether a run with such a lead has time to do anything before it has to stop."""
+    return lead <= limit / 2

@@ -1,0 +1,115 @@
+"""A run's append-only record of what happened to it, and the intent that every start reads first.
+
+Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds since the epoch) and
+``attempt``; the events are
+
+``attempt_started``
+    ``job_id`` (``123``, ``123_4`` or ``local:PID``), ``submission``, ``nodes`` (list of names),
+    ``restart_count``, ``host``, ``pid``, ``world_size``.
+``workers_started``
+    The agents are ready and the ranks were started.
+``attempt_ended``
+    ``outcome`` (``completed``, ``failed``, ``cancelled``, ``stopped``), ``exit_code`` and, unless
+    completed, ``cause``: a mapping with ``kind`` (of `hpcrun.causes`) and ``message``, and where
+    known ``rank``, ``node``, ``exit_code``, ``signal``, ``exception``, ``log_tail`` (list of
+    lines), ``nodes`` (those that were lost). ``restored_step``, ``reached_step`` and
+    ``checkpoint_step`` say how far it came (`hpcrun.run.evidence.Progress`). An end that the
+    attempt's own supervisor did not live to record is recorded by the next one, with ``time`` as
+    Slurm has it.
+``decided``
+    What is done about that end, before Slurm is asked to do it: ``action`` (``requeue``, ``stop``,
+    ``nothing``), ``reason``, ``exclude`` (nodes).
+``stopping``
+    The ranks are asked to save and leave: ``reason`` (``time_limit``, ``preempted``, ``requeued``,
+    ``signal``), ``signal``.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcrun import records
+from hpcrun.layout import RunPaths
+
+STARTED = "attempt_started"
+WORKERS = "workers_started"
+ENDED = "attempt_ended"
+STOPPING = "stopping"
+DECIDED = "decided"
+
+FINISHED = "finished"
+CANCELLED = "cancelled"
+
+
+@dataclass
+class Attempt:
+    """What the ledger says of one attempt: its events, None while there is none of a kind."""
+
+    number: int
+    started: dict[str, Any] = field(default_factory=dict)
+    workers_started: float | None = None
+    ended: dict[str, Any] | None = None
+    stopping: dict[str, Any] | None = None
+    decided: dict[str, Any] | None = None
+
+    @property
+    def outcome(self) -> str | None:
+        return self.ended["outcome"] if self.ended else None
+
+    @property
+    def cause(self) -> dict[str, Any] | None:
+        return self.ended.get("cause") if self.ended else None
+
+
+def write(run: RunPaths, event: str, attempt: int, **details: Any) -> None:
+    """Append an event, stamped with the time of now."""
+    stamped = {"event": event, "time": time.time(), "attempt": attempt}
+    records.append(run.ledger, {**stamped, **details})
+
+
+def read(run: RunPaths) -> list[Attempt]:
+    """The attempts in the order of their numbers; empty for a run that never started."""
+    attempts: dict[int, Attempt] = {}
+    for record in records.read_lines(run.ledger):
+        number = record.get("attempt")
+        if not isinstance(number, int):
+            continue
+        attempt = attempts.setdefault(number, Attempt(number))
+        if record.get("event") == STARTED:
+            attempt.started = record
+        elif record.get("event") == WORKERS:
+            attempt.workers_started = record.get("time")
+        elif record.get("event") == STOPPING:
+            attempt.stopping = record
+        elif record.get("event") == ENDED:
+            attempt.ended = record
+        elif record.get("event") == DECIDED:
+            attempt.decided = record
+    return [attempts[number] for number in sorted(attempts)]
+
+
+def intent(run: RunPaths) -> str | None:
+    """``finished``, ``cancelled`` or None."""
+    try:
+        value = records.read_json(run.intent)
+    except (FileNotFoundError, ValueError):
+        return None
+    found = value.get("intent") if isinstance(value, dict) else None
+    return found if found in (FINISHED, CANCELLED) else None
+
+
+def set_intent(run: RunPaths, value: str | None) -> None:
+    """Put an intent on disk before anything acts on it; None takes it back.
+
+    Parameters
+    ----------
+    value
+        ``finished``, ``cancelled`` or None.
+    """
+    if value is None:
+        run.intent.unlink(missing_ok=True)
+        return
+    run.directory.mkdir(parents=True, exist_ok=True)
+    records.write_json(run.intent, {"intent": value, "time": time.time()})

@@ -1,0 +1,191 @@
+"""Metrics of a run across its attempts: replayed steps once, torn lines passed over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcrun import records
+from hpcrun.layout import AttemptPaths, RunPaths
+
+TAIL_BYTES = 16384
+PATIENCE = 8
+_NOT_METRICS = ("step", "time", "ranks")
+
+
+@dataclass
+class Curve:
+    """Logged values by step.
+
+    Attributes
+    ----------
+    steps
+        Step -> values, ascending; lines of one step are merged.
+    time
+        When the newest line was written, in seconds since the epoch.
+    """
+
+    steps: dict[int, dict[str, float]] = field(default_factory=dict)
+    time: float | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Every metric that was ever logged, in the order of first appearance."""
+        return list(dict.fromkeys(name for values in self.steps.values() for name in values))
+
+    def values(self, metric: str) -> list[tuple[int, float]]:
+        """The steps at which ``metric`` was logged, and its values."""
+        return [(step, found[metric]) for step, found in self.steps.items() if metric in found]
+
+    def first(self, metric: str) -> float | None:
+        """The value at the earliest step."""
+        values = self.values(metric)
+        return values[0][1] if values else None
+
+    def last(self, metric: str) -> float | None:
+        """The value at the latest step."""
+        values = self.values(metric)
+        return values[-1][1] if values else None
+
+    def best(self, metric: str, mode: str = "min") -> tuple[int, float] | None:
+        """Step and value of the least (``min``) or greatest (``max``) finite value."""
+        finite = [pair for pair in self.values(metric) if math.isfinite(pair[1])]
+        if not finite:
+            return None
+        choose = max if mode == "max" else min
+        return choose(finite, key=lambda pair: pair[1])
+
+
+@dataclass(frozen=True)
+class Latest:
+    """Where a run stands, from the ends of its files.
+
+    Attributes
+    ----------
+    step
+        Finished optimizer steps; None while nothing was logged or restored.
+    total_steps
+        As the session announced it.
+    values
+        The newest value of each metric that was logged lately.
+    time
+        When the newest line was written.
+    """
+
+    step: int | None = None
+    total_steps: int | None = None
+    values: dict[str, float] = field(default_factory=dict)
+    time: float | None = None
+
+
+def read(run: RunPaths) -> Curve:
+    """All metrics of a run.
+
+    Where an attempt restored step S, lines of earlier attempts beyond S are dropped: they were
+    replayed. An attempt that tells no restored step (a plain script) replaces earlier lines from
+    its own first step on.
+    """
+    steps: dict[int, dict[str, float]] = {}
+    newest: float | None = None
+    for attempt in run.attempts():
+        own: dict[int, dict[str, float]] = {}
+        for step, when, values in _lines(records.read_lines(attempt.metrics)):
+            own.setdefault(step, {}).update(values)
+            newest = when if when is not None else newest
+        kept = _kept(restored(attempt), own)
+        if kept is not None:
+            steps = {step: values for step, values in steps.items() if step <= kept}
+        for step, values in own.items():
+            steps.setdefault(step, {}).update(values)
+    return Curve({step: steps[step] for step in sorted(steps)}, newest)
+
+
+def latest(run: RunPaths, attempts: Iterable[int]) -> Latest:
+    """The newest step and values, from the last few KiB of the newest attempts' files.
+
+    Parameters
+    ----------
+    attempts
+        Numbers of the attempts that exist, ascending.
+    """
+    limit: int | None = None
+    total: int | None = None
+    fallback: int | None = None
+    for number in reversed(list(attempts)):
+        attempt = run.attempt(number)
+        announced, from_step = _session(attempt)
+        total = announced if total is None else total
+        found = _newest(attempt.metrics, limit)
+        if found.step is not None:
+            step = found.step if fallback is None else fallback
+            return Latest(step, total, found.values, found.time)
+        if from_step is not None:
+            limit = from_step if limit is None else min(limit, from_step)
+            fallback = from_step if fallback is None else fallback
+            if from_step == 0:
+                break
+    return Latest(fallback, total)
+
+
+def restored(attempt: AttemptPaths) -> int | None:
+    """The step that an attempt restored; 0 for a fresh start, None where it did not tell."""
+    return _session(attempt)[1]
+
+
+def _newest(path: Path, limit: int | None) -> Latest:
+    """The last line up to step ``limit``, and before it lines as long as they name new metrics."""
+    values: dict[str, float] = {}
+    step: int | None = None
+    newest: float | None = None
+    idle = 0
+    for found, when, named in _lines(records.read_back(path, TAIL_BYTES)):
+        if limit is not None and found > limit:
+            continue
+        if step is None:
+            step, newest = found, when
+        known = len(values)
+        values = {**named, **values}
+        idle = 0 if len(values) > known else idle + 1
+        if idle >= PATIENCE:
+            break
+    return Latest(step, None, values, newest)
+
+
+def _session(attempt: AttemptPaths) -> tuple[int | None, int | None]:
+    total: int | None = None
+    step: int | None = None
+    for record in records.read_lines(attempt.session):
+        if record.get("event") == "started" and isinstance(record.get("total_steps"), int):
+            total = record["total_steps"]
+        elif record.get("event") == "restored" and isinstance(record.get("step"), int):
+            step = record["step"]
+    return total, step
+
+
+def _kept(restored_step: int | None, own: dict[int, dict[str, float]]) -> int | None:
+    if restored_step is not None:
+        return restored_step
+    return min(own) - 1 if own else None
+
+
+def _lines(
+    lines: Iterable[dict[str, Any]],
+) -> Iterator[tuple[int, float | None, dict[str, float]]]:
+    for record in lines:
+        step = record.get("step")
+        if isinstance(step, float) and step.is_integer():
+            step = int(step)
+        if not isinstance(step, int) or isinstance(step, bool):
+            continue
+        when = record.get("time")
+        values = {
+            name: float(value)
+            for name, value in record.items()
+            if name not in _NOT_METRICS
+            and isinstance(value, (int, float))
+            and not isinstance(value, bool)
+        }
+        yield step, float(when) if isinstance(when, (int, float)) else None, values

@@ -1,0 +1,136 @@
+"""``--where 'lr=3e-4'``: narrow selected runs by swept or configured values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from hpcrun.errors import UsageError
+from hpcrun.observe.where import Selected
+
+_MISSING = object()
+
+
+def narrow(selected: Sequence[Selected], conditions: Sequence[str]) -> list[Selected]:
+    """The runs that meet every ``key=value``.
+
+    Parameters
+    ----------
+    conditions
+        ``key`` is a full dotted key or a suffix of one that is unique, among swept keys if it
+        matches any, else among all configured ones. Numbers compare as numbers.
+
+    Raises
+    ------
+    UsageError
+        A condition has no ``=``, its key is unknown or ambiguous, or no run meets all of them.
+    """
+    left = list(selected)
+    for condition in conditions:
+        suffix, equals, text = condition.partition("=")
+        suffix = suffix.strip()
+        if not equals or not suffix:
+            raise UsageError(f"--where {condition!r} is not of the form key=value")
+        key = resolve_key(selected, suffix)
+        before, left = left, [one for one in left if _meets(one, key, text.strip())]
+        if not left:
+            values = sorted({show(value) for one in before for value in values_of(one, key)})
+            shown = ", ".join(values[:12]) + (", …" if len(values) > 12 else "")
+            raise UsageError(f"no run has {key}={text.strip()}; its values are {shown or 'none'}")
+    return left
+
+
+def resolve_key(selected: Sequence[Selected], suffix: str) -> str:
+    """The full key that a suffix stands for.
+
+    Raises
+    ------
+    UsageError
+        It matches no key, or several.
+    """
+    swept = list(dict.fromkeys(key for one in selected for key in one.run.swept))
+    matching = _matching(swept, suffix)
+    if not matching:
+        shapes = {id(one.planned): one.run.spec for one in selected}
+        for one in selected[:: max(1, len(selected) // 16)]:
+            shapes.setdefault(id(one.run), one.run.spec)
+        configured = list(dict.fromkeys(key for spec in shapes.values() for key in flatten(spec)))
+        matching = _matching(configured, suffix)
+        if not matching:
+            leaves = [key.rpartition(".")[2] for key in (*swept, *configured)]
+            close = set(get_close_matches(suffix.rpartition(".")[2], leaves, n=3, cutoff=0.6))
+            candidates = [
+                key
+                for key in dict.fromkeys((*swept, *configured))
+                if key.rpartition(".")[2] in close
+            ] or swept
+            hint = f"did you mean {', '.join(candidates[:5])}?" if candidates else None
+            raise UsageError(f"no swept or configured key ends in {suffix!r}", hint=hint)
+    if len(matching) > 1:
+        raise UsageError(
+            f"{suffix!r} is ambiguous: it could be {', '.join(matching[:8])}",
+            hint=f"write more of the key, such as {matching[0]}",
+        )
+    return matching[0]
+
+
+def values_of(selected: Selected, key: str) -> Iterator[Any]:
+    """The swept and the configured value of a key, where the run has them."""
+    if key in selected.run.swept:
+        yield selected.run.swept[key]
+    value = _lookup(selected.run.spec, key)
+    if value is not _MISSING:
+        yield value
+
+
+def flatten(data: Any, prefix: str = "") -> Iterator[str]:
+    """Dotted keys of the leaves of nested mappings."""
+    if isinstance(data, dict) and data:
+        for key, value in data.items():
+            yield from flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    elif prefix:
+        yield prefix
+
+
+def equal(value: Any, text: str) -> bool:
+    """Whether a value is what ``text`` writes; ``0.0003`` is ``3e-4``, ``null`` is None."""
+    if isinstance(value, bool) or value is None:
+        return text.lower() == show(value)
+    if isinstance(value, (int, float)):
+        try:
+            return float(text) == float(value)
+        except ValueError:
+            return False
+    if isinstance(value, (list, dict)):
+        try:
+            return bool(json.loads(text) == value)
+        except ValueError:
+            return False
+    return str(value) == text
+
+
+def show(value: Any) -> str:
+    """A value as the user would write it."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, default=str)
+
+
+def _matching(keys: Sequence[str], suffix: str) -> list[str]:
+    if suffix in keys:
+        return [suffix]
+    return [key for key in keys if key.endswith(f".{suffix}")]
+
+
+def _meets(selected: Selected, key: str, text: str) -> bool:
+    return any(equal(value, text) for value in values_of(selected, key))
+
+
+def _lookup(data: Any, key: str) -> Any:
+    for part in key.split("."):
+        if not isinstance(data, dict) or part not in data:
+            return _MISSING
+        data = data[part]
+    return data

@@ -1,0 +1,260 @@
+"""The state of runs: evidence from disk and one query of the cluster, merged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcrun import ledger
+from hpcrun.errors import HpcrunError
+from hpcrun.ledger import Attempt
+from hpcrun.observe import jobs, metrics, state
+from hpcrun.observe.history import SUBMITTED
+from hpcrun.observe.jobs import Answers, Process
+from hpcrun.observe.state import Evidence, Job, Verdict
+from hpcrun.observe.where import Selected
+
+Ask = Callable[[Sequence[Process]], Answers]
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """What ``status --json`` says of one run; None where it is not known.
+
+    Attributes
+    ----------
+    experiment, run
+        The run is ``experiment/run``.
+    state
+        One of `hpcrun.observe.state.STATES`.
+    attempt
+        The newest attempt's number.
+    step, total_steps
+        Finished optimizer steps, and how many there will be.
+    swept
+        Full key -> swept value.
+    metrics
+        The newest values.
+    job_id
+        ``123``, ``123_4`` or ``local:PID``.
+    nodes
+        Names of the nodes of the newest attempt, while it holds them or held them last.
+    cause
+        Why the newest attempt ended badly, as the ledger has it (without the log's tail).
+    reason
+        The state in words, where it needs any.
+    updated
+        Seconds since the epoch of the newest of all this on disk.
+    directory
+        The run's directory; it exists once an attempt began.
+    label
+        Readable name from the swept values.
+    over
+        Nothing more will happen to the run by itself.
+    """
+
+    experiment: str
+    run: int
+    state: str
+    attempt: int | None
+    step: int | None
+    total_steps: int | None
+    swept: dict[str, Any]
+    metrics: dict[str, float] | None
+    job_id: str | None
+    nodes: list[str] | None
+    cause: dict[str, Any] | None
+    reason: str | None
+    updated: float | None
+    directory: str
+    label: str
+    over: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.experiment}/{self.run}"
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data; numbers that JSON has no notation for become ``"NaN"`` and the like."""
+        return {**vars(self), "metrics": finite(self.metrics)}
+
+
+def finite(values: dict[str, float] | None) -> dict[str, float | str] | None:
+    """Metrics as JSON can hold them."""
+    if values is None:
+        return None
+    return {
+        name: value if math.isfinite(value) else _NOT_FINITE[str(value)]
+        for name, value in values.items()
+    }
+
+
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+@dataclass
+class _Read:
+    selected: Selected
+    attempts: list[Attempt]
+    intent: str | None
+
+    @property
+    def process(self) -> Process | None:
+        """The job that decides about the run; None when the disk decides."""
+        if self.intent == ledger.FINISHED:
+            return None
+        submission = self.selected.submission
+        evidence = Evidence(submission, self.attempts)
+        current = state.current_attempt(evidence)
+        if current is not None and current.outcome in ("completed", "cancelled"):
+            return None
+        if current is not None and current.ended and self.intent == ledger.CANCELLED:
+            return None
+        if current is not None and current.started.get("job_id"):
+            job_id = str(current.started["job_id"])
+            if submission is None or submission.job_id != job_id:
+                return Process(job_id, current.started.get("host"))
+        if submission is None or submission.event != SUBMITTED or not submission.job_id:
+            return None
+        if submission.ended:
+            return None
+        record = submission.record
+        return Process(submission.job_id, record.get("host"), record.get("start_ticks"))
+
+
+def statuses(
+    selected: Sequence[Selected],
+    *,
+    warn: Callable[[str], None] = lambda message: None,
+    ask: Ask = jobs.ask,
+    values: bool = True,
+) -> list[RunStatus]:
+    """The state of each run, in the order given, from one query whatever their number.
+
+    Parameters
+    ----------
+    warn
+        Told when Slurm does not answer; the last state on record is given then.
+    ask
+        What asks the cluster.
+    values
+        Read steps and metrics too.
+    """
+    begun = _begun(selected)
+    found = [
+        _read(one) if one.paths.directory in begun else _Read(one, [], None) for one in selected
+    ]
+    processes = [read.process for read in found]
+    answers = ask([process for process in processes if process is not None])
+    if answers.problem:
+        warn(f"warning: {answers.problem}; showing what is on disk\n{_shortened(answers.detail)}")
+    result = []
+    for read, process in zip(found, processes, strict=True):
+        latest = metrics.Latest()
+        if values and read.attempts:
+            numbers = [attempt.number for attempt in read.attempts]
+            latest = metrics.latest(read.selected.paths, numbers)
+        result.append(_status(*_settle(read, process, answers, latest.time), latest))
+    return result
+
+
+def _shortened(detail: str | None) -> str:
+    lines = [line.strip() for line in (detail or "").splitlines() if line.strip()]
+    return "\n".join(f"  {line}" for line in lines[:2]) + ("\n  …" if len(lines) > 2 else "")
+
+
+def _begun(selected: Sequence[Selected]) -> set[Any]:
+    """Directories of runs that exist, from one listing an experiment instead of calls a run."""
+    parents = {one.paths.directory.parent for one in selected}
+    return {path for parent in parents if parent.is_dir() for path in parent.iterdir()}
+
+
+def _read(selected: Selected) -> _Read:
+    return _Read(selected, ledger.read(selected.paths), ledger.intent(selected.paths))
+
+
+def _settle(
+    read: _Read, process: Process | None, answers: Answers, logged: float | None
+) -> tuple[_Read, Evidence, Verdict]:
+    """Decide; what Slurm calls over is read once more, as its end may have come in between."""
+    evidence = _evidence(read, process, answers, logged)
+    verdict = state.decide(evidence)
+    job = evidence.job
+    if process is not None and (job is None or job.ended) and evidence.silence is None:
+        again = _read(read.selected)
+        if (again.attempts, again.intent) != (read.attempts, read.intent):
+            evidence = _evidence(again, process, answers, logged)
+            return again, evidence, state.decide(evidence)
+    return read, evidence, verdict
+
+
+def _evidence(
+    read: _Read, process: Process | None, answers: Answers, logged: float | None
+) -> Evidence:
+    submission = read.selected.submission
+    moments = [submission.time] if submission else []
+    moments += [logged] if logged else []
+    if read.attempts:
+        last = read.attempts[-1]
+        records = (last.started, last.ended or {}, {"time": last.workers_started})
+        moments += [float(record["time"] or 0) for record in records if record.get("time")]
+    return Evidence(
+        submission=submission,
+        attempts=read.attempts,
+        intent=read.intent,
+        job=_job(read, process, answers),
+        silence=answers.silence(process.job_id) if process else None,
+        updated=max(moments, default=None),
+    )
+
+
+def _job(read: _Read, process: Process | None, answers: Answers) -> Job | None:
+    submission = read.selected.submission
+    if process is not None:
+        return answers.jobs.get(process.job_id)
+    if submission is not None and submission.ended:
+        return Job("GONE", ended=True)
+    return None
+
+
+def _status(read: _Read, evidence: Evidence, verdict: Verdict, latest: metrics.Latest) -> RunStatus:
+    selected = read.selected
+    last = read.attempts[-1] if read.attempts else None
+    cause = last.cause if last and verdict.state in _WITH_CAUSE else None
+    nodes = last.started.get("nodes") if last else None
+    if state.current_attempt(evidence) is None and evidence.job is not None:
+        nodes = _names(evidence.job.nodes)
+    submission = selected.submission
+    job_id = submission.job_id if submission else None
+    return RunStatus(
+        experiment=selected.experiment.name,
+        run=selected.run.number,
+        state=verdict.state,
+        attempt=last.number if last else None,
+        step=latest.step,
+        total_steps=latest.total_steps,
+        swept=selected.run.swept,
+        metrics=latest.values or None,
+        job_id=job_id or (last.started.get("job_id") if last else None),
+        nodes=nodes if isinstance(nodes, list) else None,
+        cause={key: cause[key] for key in cause if key != "log_tail"} if cause else None,
+        reason=verdict.reason,
+        updated=evidence.updated,
+        directory=str(selected.paths.directory),
+        label=selected.run.label,
+        over=verdict.over,
+    )
+
+
+_WITH_CAUSE = frozenset({state.FAILED, state.REQUEUED, state.RESTARTING, state.UNKNOWN})
+
+
+def _names(nodes: str) -> list[str] | None:
+    from hpcrun.cluster import steps
+
+    try:
+        return list(steps.expand(nodes)) or None
+    except HpcrunError:
+        return [nodes]

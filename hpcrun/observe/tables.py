@@ -1,0 +1,123 @@
+"""Tables: a rich one on a terminal, plain aligned columns in a pipe, where nothing is cut."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TextIO
+
+STYLES = {
+    "running": "green",
+    "restarting": "yellow",
+    "requeued": "yellow",
+    "completed": "bright_blue",
+    "failed": "red",
+    "cancelled": "magenta",
+    "unknown": "yellow",
+}
+
+
+@dataclass
+class Table:
+    """Columns and rows of text.
+
+    Attributes
+    ----------
+    headers
+        One a column.
+    rows
+        As many cells each; an empty cell is shown as ``-`` in a pipe, so that columns can be cut.
+    right
+        Headers of columns that are aligned to the right.
+    styled
+        Headers of columns whose cells choose their colour from `STYLES`.
+    """
+
+    headers: Sequence[str]
+    rows: list[Sequence[str]] = field(default_factory=list)
+    right: frozenset[str] = frozenset()
+    styled: frozenset[str] = frozenset()
+
+    def add(self, *cells: str) -> None:
+        """Append a row."""
+        self.rows.append(cells)
+
+    def print(self, *, color: bool, stream: TextIO | None = None) -> None:
+        """Write it to ``stream`` (stdout), for a terminal or for a pipe.
+
+        On a terminal, columns in which no row has anything are left out, and long cells are folded;
+        where that would not be enough, it gets what a pipe gets. Nothing is ever cut.
+        """
+        stream = stream or sys.stdout
+        if stream.isatty():
+            self._print_rich(color, stream)
+        else:
+            stream.write(self.plain())
+
+    def plain(self) -> str:
+        """Aligned columns, two spaces apart, whole."""
+        lines = [list(self.headers), *([_one_line(cell) or "-" for cell in r] for r in self.rows)]
+        widths = [max(len(line[index]) for line in lines) for index in range(len(self.headers))]
+        text = []
+        for line in lines:
+            cells = [
+                cell.rjust(width) if header in self.right else cell.ljust(width)
+                for cell, width, header in zip(line, widths, self.headers, strict=True)
+            ]
+            text.append("  ".join(cells).rstrip())
+        return "\n".join(text) + "\n"
+
+    def _print_rich(self, color: bool, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        console = Console(file=stream, no_color=not color, highlight=False)
+        columns = range(len(self.headers))
+        shown = [i for i in columns if i == 0 or any(row[i] for row in self.rows)]
+        rigid = {i for i in shown if i == 0 or self.headers[i] in self.styled | self.right}
+        widths = [
+            max(len(self.headers[i]), *(len(row[i]) for row in self.rows), 0) if i in rigid else 8
+            for i in shown
+        ]
+        if sum(widths) + 2 * len(widths) > console.width:
+            stream.write(self.plain())
+            return
+        table = RichTable(box=None, header_style="bold", pad_edge=False, padding=(0, 1))
+        for i in shown:
+            table.add_column(
+                self.headers[i],
+                justify="right" if self.headers[i] in self.right else "left",
+                overflow="fold",
+                no_wrap=i in rigid,
+            )
+        for row in self.rows:
+            table.add_row(
+                *(
+                    Text(row[i], style=STYLES.get(row[i], ""))
+                    if self.headers[i] in self.styled
+                    else Text(row[i])
+                    for i in shown
+                )
+            )
+        console.print(table)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def number(value: float | None) -> str:
+    """Six significant digits at most; empty for None."""
+    if value is None:
+        return ""
+    return f"{value:.6g}"
+
+
+def age(seconds: float) -> str:
+    """``42 s``, ``17 min``, ``5 h``, ``12 d``."""
+    for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):
+        if seconds < limit:
+            return f"{max(0, seconds) / size:.0f} {unit}"
+    return f"{seconds / 86400:.0f} d"

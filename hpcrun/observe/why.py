@@ -1,0 +1,288 @@
+"""How runs came to be where they are: the end of each attempt, what it cost and what followed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcrun import ledger, records
+from hpcrun.ledger import Attempt
+from hpcrun.observe import jobs, state
+from hpcrun.observe.status import Ask, RunStatus, statuses
+from hpcrun.observe.where import Selected
+
+CANCELLED = "cancelled"
+NO_END = "no_end"
+
+TOLD = ("save_failed", "save_skipped", "quarantined")
+
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_NODE = "\0"
+
+
+@dataclass(frozen=True)
+class AttemptStory:
+    """One attempt: how far it came, and what it lost.
+
+    Attributes
+    ----------
+    attempt
+        What the ledger says.
+    restored, reached, kept
+        The finished optimizer steps that it began with and reached, and the newest checkpoint as it
+        ended; None where nothing tells.
+    events
+        Saves that failed or were left out, and checkpoints that were set aside.
+    replayed
+        Steps that an earlier attempt had done already.
+    gap
+        Seconds from its end to the start of the next attempt; None without either.
+    resubmitted
+        Whether the next attempt belongs to another submission.
+    """
+
+    attempt: Attempt
+    restored: int | None
+    reached: int | None
+    kept: int | None
+    events: tuple[dict[str, Any], ...] = ()
+    replayed: int = 0
+    gap: float | None = None
+    resubmitted: bool = False
+
+    @property
+    def ended_badly(self) -> bool:
+        return self.attempt.outcome not in (None, "completed")
+
+    @property
+    def kind(self) -> str:
+        """The kind of its cause, of `hpcrun.causes`."""
+        return str((self.attempt.cause or {}).get("kind") or "unknown")
+
+    @property
+    def message(self) -> str:
+        """Its cause in words, on one line."""
+        said = (self.attempt.cause or {}).get("message") or self.attempt.outcome or ""
+        return " ".join(str(said).split()).rstrip(".")
+
+    @property
+    def lost(self) -> int | None:
+        """Steps beyond the newest checkpoint; None where there is no telling."""
+        if not self.ended_badly or self.reached is None or self.kept is None:
+            return None
+        return max(0, self.reached - self.kept)
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data; times are seconds since the epoch."""
+        found = self.attempt
+        return {
+            "attempt": found.number,
+            "job_id": found.started.get("job_id"),
+            "nodes": found.started.get("nodes"),
+            "started": found.started.get("time"),
+            "ended": (found.ended or {}).get("time"),
+            "outcome": found.outcome,
+            "cause": found.cause,
+            "stopping": _without_head(found.stopping),
+            "restored_step": self.restored,
+            "reached_step": self.reached,
+            "checkpoint_step": self.kept,
+            "lost_steps": self.lost,
+            "replayed_steps": self.replayed,
+            "decided": _without_head(found.decided),
+            "events": list(self.events),
+        }
+
+
+@dataclass(frozen=True)
+class RunStory:
+    """One run: its state, and its attempts in order."""
+
+    selected: Selected
+    status: RunStatus
+    attempts: tuple[AttemptStory, ...] = ()
+
+    @property
+    def bad(self) -> AttemptStory | None:
+        """The newest attempt that ended without completing the run."""
+        return next((one for one in reversed(self.attempts) if one.ended_badly), None)
+
+    @property
+    def replayed(self) -> int:
+        """Steps that were done more than once, over all attempts."""
+        return sum(one.replayed for one in self.attempts)
+
+    @property
+    def kind(self) -> str | None:
+        """What stands between the run and its completion.
+
+        A kind of `hpcrun.causes`; ``no_end`` where the newest attempt left none and its job is
+        over; the run's state where no attempt tells; None where nothing is amiss.
+        """
+        status = self.status
+        if status.state == state.COMPLETED:
+            return None
+        if status.state == state.CANCELLED:
+            return CANCELLED
+        last = self.attempts[-1] if self.attempts else None
+        settled = status.over or status.state == state.UNKNOWN
+        if last is not None and last.attempt.ended is None and settled:
+            return NO_END
+        if self.bad is not None:
+            return self.bad.kind
+        return status.state if settled else None
+
+    @property
+    def message(self) -> str:
+        """The same in words."""
+        bad = self.bad
+        if bad is not None and self.kind == bad.kind:
+            return bad.message
+        return " ".join(str(self.status.reason or self.status.state).split())
+
+    def to_data(self) -> dict[str, Any]:
+        """What ``hpcrun why --json`` says of the run."""
+        from hpcrun.observe.advice import advise
+
+        return {
+            "experiment": self.status.experiment,
+            "run": self.status.run,
+            "state": self.status.state,
+            "reason": self.status.reason,
+            "replayed_steps": self.replayed,
+            "attempts": [one.to_data() for one in self.attempts],
+            "advice": advise(self, self.status.name),
+        }
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that share a kind of cause and, but for ranks, nodes and numbers, its message.
+
+    Attributes
+    ----------
+    kind
+        As `RunStory.kind`.
+    over
+        Whether they are over; the others go on by themselves.
+    runs
+        At least one, in the order given.
+    """
+
+    kind: str
+    over: bool
+    runs: tuple[RunStory, ...]
+
+    @property
+    def example(self) -> RunStory:
+        return self.runs[0]
+
+
+def stories(
+    selected: Sequence[Selected],
+    *,
+    warn: Callable[[str], None] = lambda message: None,
+    ask: Ask = jobs.ask,
+) -> list[RunStory]:
+    """What became of each run, in the order given.
+
+    Parameters
+    ----------
+    warn
+        Told when Slurm does not answer; the last state on record is given then.
+    ask
+        What asks the cluster.
+    """
+    found = statuses(selected, warn=warn, ask=ask, values=False)
+    return [
+        RunStory(one, status, _attempts(one)) for one, status in zip(selected, found, strict=True)
+    ]
+
+
+def grouped(runs: Iterable[RunStory]) -> list[Group]:
+    """Runs with something amiss by their causes; the most frequent first."""
+    found: dict[tuple[str, bool, str], list[RunStory]] = {}
+    for run in runs:
+        if run.kind is not None:
+            key = (run.kind, run.status.over, normal(run.message, _nodes(run)))
+            found.setdefault(key, []).append(run)
+    groups = [Group(kind, over, tuple(these)) for (kind, over, _), these in found.items()]
+    return sorted(groups, key=lambda group: -len(group.runs))
+
+
+def normal(message: str, nodes: Iterable[str] = ()) -> str:
+    """A message without what differs from run to run: names of nodes, ranks and other numbers."""
+    for name in sorted(filter(None, nodes), key=len, reverse=True):
+        message = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", _NODE, message)
+    message = re.sub(rf"\bnodes? {_NODE}(?:, {_NODE})*", f"node {_NODE}", message)
+    return _NUMBER.sub("N", message).replace(_NODE, "NODE")
+
+
+def _nodes(run: RunStory) -> set[str]:
+    names: set[str] = set()
+    for one in run.attempts:
+        cause = one.attempt.cause or {}
+        names.update(one.attempt.started.get("nodes") or (), cause.get("nodes") or ())
+        names.add(str(cause.get("node") or ""))
+    return names
+
+
+def _attempts(selected: Selected) -> tuple[AttemptStory, ...]:
+    attempts = ledger.read(selected.paths)
+    found: list[AttemptStory] = []
+    furthest = 0
+    for attempt, following in zip(attempts, [*attempts[1:], None], strict=False):
+        restored, reached, events = _own_words(selected, attempt)
+        again = 0
+        if restored is not None and reached is not None:
+            again = max(0, min(reached, furthest) - restored)
+        furthest = max(furthest, reached or 0)
+        found.append(
+            AttemptStory(
+                attempt=attempt,
+                restored=restored,
+                reached=reached,
+                kept=(attempt.ended or {}).get("checkpoint_step"),
+                events=events,
+                replayed=again,
+                gap=_gap(attempt, following),
+                resubmitted=following is not None
+                and following.started.get("submission") != attempt.started.get("submission"),
+            )
+        )
+    return tuple(found)
+
+
+def _own_words(
+    selected: Selected, attempt: Attempt
+) -> tuple[int | None, int | None, tuple[dict[str, Any], ...]]:
+    """Restored and reached step, and the events worth telling; of an open attempt as of now."""
+    paths = selected.paths.attempt(attempt.number)
+    lines = list(records.read_lines(paths.session))
+    events = tuple(line for line in lines if line.get("event") in TOLD)
+    if attempt.ended is not None and "reached_step" in attempt.ended:
+        return attempt.ended.get("restored_step"), attempt.ended["reached_step"], events
+    restored = [_step(line) for line in lines if line.get("event") == "restored"]
+    steps = [_step(line) for line in lines if line.get("event") in ("saved", "finished")]
+    steps += [*restored, _step(records.last_line(paths.metrics) or {})]
+    known = [step for step in steps if step is not None]
+    return (restored[-1] if restored else None), max(known, default=None), events
+
+
+def _step(record: dict[str, Any]) -> int | None:
+    step = record.get("step")
+    return step if isinstance(step, int) else None
+
+
+def _gap(attempt: Attempt, following: Attempt | None) -> float | None:
+    ended = (attempt.ended or {}).get("time")
+    began = following.started.get("time") if following else None
+    return None if ended is None or began is None else max(0.0, float(began) - float(ended))
+
+
+def _without_head(record: dict[str, Any] | None) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    return {key: value for key, value in record.items() if key not in ("event", "attempt")}

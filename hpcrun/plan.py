@@ -1,0 +1,193 @@
+"""The plan: the frozen, compiled form of an experiment.
+
+Written once at submission, read by the supervisor and by everything that observes. Standard library
+only, because it is also imported on compute nodes from the frozen ``hpcrun.zip``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcrun import records
+from hpcrun.errors import UsageError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a run executes; found at compile time, imported only by the workers.
+
+    Attributes
+    ----------
+    kind
+        ``function`` (called with a session), ``script`` (a Python file) or ``command``.
+    module, function
+        For a function: ``module`` is imported and ``function`` called.
+    import_root
+        For a function: the directory, relative to the code root, that ``module`` is imported from;
+        None when the module is installed in the job's Python.
+    file
+        For a script: its path relative to the code root.
+    argv
+        For a script its arguments (flags of ``config``, then ``args``); for a command all of it.
+        May hold ``${hpcrun:…}``, filled in as an attempt starts.
+    """
+
+    kind: str
+    module: str | None = None
+    function: str | None = None
+    import_root: str | None = None
+    file: str | None = None
+    argv: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """One fully resolved configuration.
+
+    Attributes
+    ----------
+    number
+        The run's number in its experiment, given at first submission; the directory's name, and the
+        array task's index.
+    identity
+        Hex digest of what the run computes and of its swept values.
+    label
+        Readable name from the swept values, such as ``lr=0.001,stage=2``; empty without a sweep.
+    swept
+        Full key -> swept value.
+    entry
+        What is executed.
+    spec
+        The resolved spec as plain data, ``deepspeed`` complete with the solved batch triple.
+        ``${hpcrun:…}`` stays literal.
+    """
+
+    number: int
+    identity: str
+    label: str
+    swept: dict[str, Any]
+    entry: Entry
+    spec: dict[str, Any]
+
+    @property
+    def nodes(self) -> int:
+        return int(self.spec["resources"]["nodes"])
+
+    @property
+    def ranks_per_node(self) -> int:
+        """One per GPU, or as many as ``ntasks_per_node`` asks for."""
+        resources = self.spec["resources"]
+        return int(resources["ntasks_per_node"] or resources["gpus_per_node"] or 1)
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+
+@dataclass(frozen=True)
+class Array:
+    """Runs of one shape that go to Slurm as one sbatch: an array, or a plain job for a single run.
+
+    Attributes
+    ----------
+    runs
+        Their numbers, ascending.
+    script
+        The rendered sbatch script; empty for the local executor.
+    gpu_hours
+        The most that these runs can use: runs x GPUs x time limit.
+    """
+
+    runs: tuple[int, ...]
+    script: str
+    gpu_hours: float
+
+    @property
+    def is_array(self) -> bool:
+        return len(self.runs) > 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A compiled experiment.
+
+    Attributes
+    ----------
+    name
+        The experiment's name.
+    spec_file
+        Absolute path of the spec.
+    code_root
+        Absolute path of the directory that is frozen at submission.
+    directory
+        The spec's directory, relative to ``code_root``; the working directory of the workers.
+    cluster
+        The resolved cluster profile as plain data.
+    max_parallel
+        How many runs may run at once; None for as many as the cluster takes.
+    runs, arrays
+        Runs in the order of the sweep, and how they are submitted.
+    """
+
+    name: str
+    spec_file: str
+    code_root: str
+    directory: str
+    cluster: dict[str, Any]
+    max_parallel: int | None
+    runs: tuple[RunPlan, ...]
+    arrays: tuple[Array, ...] = field(default=())
+
+    def run(self, number: int) -> RunPlan:
+        """The run of that number.
+
+        Raises
+        ------
+        UsageError
+            The plan has no such run.
+        """
+        for run in self.runs:
+            if run.number == number:
+                return run
+        raise UsageError(f"{self.name}: there is no run {number} in this plan")
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data with a stable order of keys."""
+        return {"format": FORMAT, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Plan:
+        """The plan that ``to_data`` described.
+
+        Raises
+        ------
+        UsageError
+            The data was written by another format of plan.
+        """
+        if data.get("format") != FORMAT:
+            raise UsageError(
+                f"this plan has format {data.get('format')!r}, this hpcrun reads {FORMAT}",
+                hint="read it with the hpcrun that submitted it",
+            )
+        runs = tuple(RunPlan(**{**run, "entry": _entry(run["entry"])}) for run in data["runs"])
+        arrays = tuple(Array(**{**array, "runs": tuple(array["runs"])}) for array in data["arrays"])
+        rest = {key: data[key] for key in data if key not in ("format", "runs", "arrays")}
+        return cls(**rest, runs=runs, arrays=arrays)
+
+    def write(self, path: Path) -> None:
+        """Freeze the plan on disk."""
+        records.write_json(path, self.to_data())
+
+    @classmethod
+    def read(cls, path: Path) -> Plan:
+        """Read a frozen plan."""
+        return cls.from_data(records.read_json(path))
+
+
+def _entry(data: dict[str, Any]) -> Entry:
+    return Entry(**{**data, "argv": tuple(data["argv"])})

@@ -1,0 +1,116 @@
+"""Files on shared storage: lines appended whole, files replaced whole, torn tails tolerated."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def append(path: Path, *records: dict[str, Any]) -> None:
+    """Append JSON lines with a single write, so that lines never interleave on one host.
+
+    A predecessor that died in the middle of a line leaves a torn tail; a newline is put before the
+    record then, which costs the reader that one line and no other.
+    """
+    line = b"".join(
+        json.dumps(record, separators=(",", ":"), default=str).encode() + b"\n"
+        for record in records
+    )
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            line = b"\n" + line
+        written = os.write(descriptor, line)
+        if written != len(line):
+            raise OSError(f"{path}: only {written} of {len(line)} bytes could be appended")
+    finally:
+        os.close(descriptor)
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a file of lines; nothing where there is no file.
+
+    Lines that are not a JSON object (torn by a crash) are passed over.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return
+    for line in data.split(b"\n"):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
+def read_tail(path: Path, size: int) -> bytes:
+    """The last ``size`` bytes of a file, or all of a shorter one.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+    """
+    with open(path, "rb") as stream:
+        stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, stream.tell() - size))
+        return stream.read()
+
+
+def read_back(path: Path, size: int = 1 << 14) -> Iterator[dict[str, Any]]:
+    """The JSON objects in a file's last ``size`` bytes, last first; none where it is unreadable."""
+    try:
+        lines = read_tail(path, size + 1).split(b"\n")
+    except OSError:
+        return
+    for line in reversed(lines):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
+def last_line(path: Path) -> dict[str, Any] | None:
+    """The last whole JSON object of a file of lines; None without one or without the file."""
+    return next(read_back(path), None)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace a file as a whole: unique temporary beside it, fsync, rename."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        with open(temporary, "xb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file as a whole, indented, keys in the order given."""
+    write_bytes(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file.
+    ValueError
+        It is not JSON.
+    """
+    return json.loads(path.read_bytes())

@@ -1,0 +1,144 @@
+"""What is done after an attempt has ended: one pure function over the ledger and the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcrun import causes
+from hpcrun.ledger import Attempt
+
+REQUEUE = "requeue"
+STOP = "stop"
+NOTHING = "nothing"
+
+# Ends of one kind within one submission after which a run stops. What is not listed has no end.
+BUDGETS: dict[str, int] = {
+    causes.NODE_FAILURE: 20,
+    causes.SUPERVISOR_LOST: 10,
+    causes.RANK_CRASH: 10,
+    causes.OUT_OF_MEMORY: 3,
+    causes.NON_FINITE: 2,
+    causes.BAD_CHECKPOINT: 2,
+    causes.HANG: 10,
+    causes.LAUNCH: 5,
+    causes.UNKNOWN: 3,
+}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The spec's ``recovery`` block.
+
+    Attributes
+    ----------
+    requeue
+        Start again at all.
+    max_failures
+        Ends that the run itself caused, in a row and with no new checkpointed step, that stop it.
+    budgets
+        Kind -> ends of that kind that stop it, over `BUDGETS`.
+    """
+
+    requeue: bool = True
+    max_failures: int = 3
+    budgets: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> Policy:
+        """The policy of a resolved spec."""
+        block = spec.get("recovery") or {}
+        return cls(
+            requeue=bool(block.get("requeue", True)),
+            max_failures=int(block.get("max_failures") or 3),
+            budgets=dict(block.get("budgets") or {}),
+        )
+
+
+@dataclass(frozen=True)
+class Action:
+    """What is to be done.
+
+    Attributes
+    ----------
+    kind
+        ``requeue``; ``stop``; ``nothing`` (the run is over, or somebody else has requeued it).
+    reason
+        In words, for the ledger and for ``hpcrun why``.
+    exclude
+        Nodes that the next start must not use.
+    """
+
+    kind: str
+    reason: str
+    exclude: tuple[str, ...] = ()
+
+
+def decide(attempts: Sequence[Attempt], policy: Policy) -> Action:
+    """The action after the end of the last attempt.
+
+    Parameters
+    ----------
+    attempts
+        The ledger; the last attempt has an end.
+    """
+    last = attempts[-1]
+    kind = str((last.cause or {}).get("kind"))
+    if last.outcome in (causes.COMPLETED, causes.CANCELLED):
+        return Action(NOTHING, f"the run is {last.outcome}")
+    if kind == causes.REQUEUED:
+        return Action(NOTHING, "Slurm starts it again, as it was told to")
+    if not policy.requeue:
+        return Action(STOP, "recovery.requeue is false")
+    mine = _of_submission(attempts)
+    number = sum((attempt.cause or {}).get("kind") == kind for attempt in mine)
+    budget = {**BUDGETS, **policy.budgets}.get(kind)
+    if budget is not None and number >= budget:
+        return Action(STOP, f"{_times(number, kind)}; recovery.budgets.{kind} is {budget}")
+    failures = _without_progress(mine)
+    if kind in causes.OWN and failures >= policy.max_failures:
+        return Action(
+            STOP,
+            f"{failures} ends in a row that the run itself caused, with no new checkpointed step; "
+            f"recovery.max_failures is {policy.max_failures}",
+        )
+    return Action(REQUEUE, "it goes on from its newest checkpoint", _suspects(mine))
+
+
+def _of_submission(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """The attempts since the last time that a person submitted the run."""
+    submission = attempts[-1].started.get("submission")
+    return [attempt for attempt in attempts if attempt.started.get("submission") == submission]
+
+
+def _without_progress(attempts: Sequence[Attempt]) -> int:
+    """Ends that the run itself caused since the last attempt that got further than ever before."""
+    furthest, failures = 0, 0
+    for attempt in attempts:
+        reached = progress(attempt)
+        if reached > furthest:
+            furthest, failures = reached, 0
+        elif (attempt.cause or {}).get("kind") in causes.OWN:
+            failures += 1
+    return failures
+
+
+def progress(attempt: Attempt) -> int:
+    """The step up to which nothing is lost: checkpointed, or of a program without hpcrun's
+    checkpoints the last that it logged."""
+    end = attempt.ended or {}
+    kept = end.get("checkpoint_step")
+    return int(kept if kept is not None else end.get("reached_step") or 0)
+
+
+def _suspects(attempts: Sequence[Attempt]) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for attempt in attempts:
+        if (attempt.cause or {}).get("kind") == causes.NODE_FAILURE:
+            found.update(dict.fromkeys((attempt.cause or {}).get("nodes") or ()))
+    return tuple(found)
+
+
+def _times(number: int, kind: str) -> str:
+    return f"it ended by {kind} " + ("once" if number == 1 else f"{number} times")

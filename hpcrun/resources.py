@@ -1,0 +1,16 @@
+"""Where the files that ship with hpcrun are: ``templates``, ``configs`` and ``jobs``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def directory(name: str) -> Path:
+    """The directory of shipped ``templates``, ``configs`` or ``jobs``.
+
+    In a checkout they lie beside the package, in an installed wheel inside it.
+    """
+    installed = _PACKAGE / "_data" / name
+    return installed if installed.is_dir() else _PACKAGE.parent / name

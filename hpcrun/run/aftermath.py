@@ -1,0 +1,202 @@
+"""After an attempt: its end and what is done about it go into the ledger, then Slurm is asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hpcrun import causes, ledger, recovery
+from hpcrun.causes import End, Evidence, JobFacts
+from hpcrun.cluster import own_job
+from hpcrun.errors import HpcrunError
+from hpcrun.layout import SubmissionPaths
+from hpcrun.plan import RunPlan
+from hpcrun.recovery import Action, Policy
+from hpcrun.run import evidence
+from hpcrun.run.launchers import Launcher
+
+# Accounting hears of a step's end a moment after it.
+_ACCOUNTING_DELAY = 4.0
+
+Say = Callable[[str], None]
+
+
+class Aftermath:
+    """The ends of one run's attempts, as the supervisor of the newest sees them."""
+
+    def __init__(
+        self, submission: SubmissionPaths, run: RunPlan, launcher: Launcher, say: Say
+    ) -> None:
+        self._submission = submission
+        self._run = run
+        self._launcher = launcher
+        self._paths = submission.experiment.run(run.number)
+        self._policy = Policy.of(run.spec)
+        self._say = say
+        self._began = time.time()
+
+    def conclude_earlier(self) -> Action | None:
+        """Record the ends of attempts whose supervisors did not live to do so.
+
+        Returns
+        -------
+        Action or None
+            What follows from the last of them; None when there was nothing to record, or a person
+            has submitted the run again since.
+
+        Raises
+        ------
+        HpcrunError
+            An earlier attempt still runs in another job.
+        """
+        action = None
+        for attempt in ledger.read(self._paths):
+            if attempt.ended is not None or not attempt.started:
+                continue
+            facts = self._facts_of(attempt)
+            paths = self._paths.attempt(attempt.number)
+            orphaned = evidence.orphaned(paths)
+            found = Evidence(
+                intent=None,
+                finished=evidence.finished(paths),
+                lost_nodes=tuple((orphaned or {}).get("lost_nodes") or ()),
+                supervisor_lost=True,
+                orphaned=orphaned is not None,
+                job=facts,
+            )
+            end = causes.decide(found)
+            action = self.record(
+                attempt.number, end, concluded=True, time=facts.ends or time.time()
+            )
+            if attempt.started.get("submission") != self._submission.number:
+                action = None
+            self._say(f"attempt {attempt.number} had ended without a word: {end.message}")
+        return action
+
+    def facts(self, attempt: int, *, out_of_memory: bool = False) -> JobFacts:
+        """What Slurm says of this start of the job.
+
+        Parameters
+        ----------
+        out_of_memory
+            Wait a moment for accounting to tell whether a step ran out of memory.
+        """
+        if not self._launcher.requeues:
+            return JobFacts()
+        words = own_job.last_words(self._submission.batch_log(self._launcher.job_id), attempt)
+        deadline = time.monotonic() + (_ACCOUNTING_DELAY if out_of_memory else 0)
+        while True:
+            facts = own_job.facts(self._launcher.job_id, self._began, words)
+            if facts.out_of_memory or time.monotonic() >= deadline:
+                return facts
+            time.sleep(0.5)
+
+    def record(self, attempt: int, end: End, *, concluded: bool = False, **details: Any) -> Action:
+        """Put an end and what is to be done about it into the ledger.
+
+        Parameters
+        ----------
+        concluded
+            It is an earlier attempt's. That its job was cancelled then says nothing about now: a
+            person has submitted the run again since.
+        """
+        if end.outcome == causes.COMPLETED:
+            ledger.set_intent(self._paths, ledger.FINISHED)
+        elif end.outcome == causes.CANCELLED and not concluded:
+            ledger.set_intent(self._paths, ledger.CANCELLED)
+        came = evidence.progress(self._paths, self._paths.attempt(attempt))
+        fields = {**dataclasses.asdict(end), **dataclasses.asdict(came), **details}
+        self._write(ledger.ENDED, attempt, fields)
+        action = recovery.decide(_with_end(ledger.read(self._paths), attempt, fields), self._policy)
+        self._write(
+            ledger.DECIDED,
+            attempt,
+            {"action": action.kind, "reason": action.reason, "exclude": list(action.exclude)},
+        )
+        return action
+
+    def carry_out(self, action: Action, attempt: int, kind: str | None) -> bool:
+        """Have the run started again where that was decided; whether it will be.
+
+        Parameters
+        ----------
+        kind
+            What ended the attempt. An allocation that is being taken away is of no more use.
+        """
+        if action.kind != recovery.REQUEUE:
+            return False
+        if not self._launcher.requeues:
+            return not (self._launcher.is_slurm and kind in causes.TAKEN_AWAY)
+
+        def still_wanted() -> bool:
+            replaced = self._paths.attempt(attempt + 1).directory.exists()
+            return ledger.intent(self._paths) is None and not replaced
+
+        return own_job.requeue(
+            self._launcher.job_id,
+            action.exclude,
+            kept=self._run.spec["resources"].get("exclude"),
+            between=still_wanted,
+            say=self._say,
+        )
+
+    def _facts_of(self, attempt: ledger.Attempt) -> JobFacts:
+        """What is known of the job or process of an earlier attempt."""
+        job = str(attempt.started.get("job_id"))
+        if job.startswith("local:"):
+            if _lives(attempt.started, self._run.number):
+                raise HpcrunError(
+                    f"attempt {attempt.number} still runs as process {attempt.started.get('pid')}",
+                    hint="cancel it first: hpcrun cancel",
+                )
+            return JobFacts()
+        if not self._launcher.is_slurm:
+            return JobFacts()
+        number = attempt.started.get("submission") or self._submission.number
+        submission = self._submission.experiment.submission(number)
+        words = own_job.last_words(submission.batch_log(job), attempt.number)
+        facts = own_job.facts(job, attempt.started.get("time") or 0.0, words, over=True)
+        if job != self._launcher.job_id and facts.state in ("RUNNING", "SUSPENDED", "COMPLETING"):
+            raise HpcrunError(
+                f"attempt {attempt.number} still runs in job {job}",
+                hint=f"wait for it, or scancel {job}",
+            )
+        return facts
+
+    def _write(self, event: str, attempt: int, fields: dict[str, Any]) -> None:
+        """A full disk must not keep the supervisor from requeueing the run."""
+        for pause in (0.5, 2.0, 5.0, None):
+            try:
+                ledger.write(self._paths, event, attempt, **fields)
+                return
+            except OSError as error:
+                self._say(f"the ledger cannot be written: {error}")
+                if pause is not None:
+                    time.sleep(pause)
+
+
+def _with_end(
+    attempts: list[ledger.Attempt], number: int, fields: dict[str, Any]
+) -> list[ledger.Attempt]:
+    """The ledger up to an attempt, with its end even where it could not be written."""
+    upto = [attempt for attempt in attempts if attempt.number <= number]
+    if not upto or upto[-1].number != number:
+        upto.append(ledger.Attempt(number))
+    upto[-1].ended = fields
+    return upto
+
+
+def _lives(started: dict[str, Any], run: int) -> bool:
+    """Whether a supervisor of the local executor is still there."""
+    if started.get("host") != os.uname().nodename:
+        return False
+    try:
+        command = Path(f"/proc/{int(started['pid'])}/cmdline").read_bytes().split(b"\0")
+    except (OSError, KeyError, ValueError):
+        return False
+    numbers = {str(run).encode(), b"--run=%d" % run}
+    return b"hpcrun.run.supervisor" in command and not numbers.isdisjoint(command)

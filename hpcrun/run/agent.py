@@ -1,0 +1,240 @@
+"""The agent: one a node, a step of its own. Prepares its node, hears its signals, leaves last.
+
+The supervisor asks and the agent answers, in this order::
+
+    agent       hello    node, token, extension key
+    supervisor  build    (one agent a key) compile DeepSpeed's operators into the cache
+    agent       built
+    supervisor  prepare  fabric: the profile's block
+    agent       ready    what launch.Node holds, and on the first node the port
+    supervisor  dismiss  the agent removes its node-local directory and leaves
+
+Both say ``alive`` every two seconds. At any time the agent may say ``signal`` (which its step
+received), and the supervisor ``stop`` (the ranks are to save and leave) or ``kill`` (they are to be
+ended at once: Slurm no longer ends single steps of a job that it is ending itself). An agent that
+loses its supervisor without a ``dismiss`` ends the ranks of its node and has its job requeued.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import signal
+import sys
+import tarfile
+import tempfile
+import traceback
+import zlib
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hpcrun import records
+from hpcrun.errors import HpcrunError
+from hpcrun.layout import SubmissionPaths, extension_cache
+from hpcrun.plan import Plan, RunPlan
+from hpcrun.run import extensions, fabric, ranks, stop
+from hpcrun.run.beat import Heartbeat, Listener
+from hpcrun.run.channel import TOKEN_VARIABLE, Channel
+from hpcrun.run.orphan import Orphan
+
+
+class Agent:
+    """One node's agent for one attempt."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.node: str = arguments.node
+        self.node_rank: int = arguments.node_rank
+        self.job = arguments.job
+        self.submission = SubmissionPaths(arguments.submission)
+        self.plan = Plan.read(self.submission.plan)
+        self.run: RunPlan = self.plan.run(arguments.run)
+        self.cache = extension_cache(self.submission)
+        self.builders = _builders(self.run)
+        self.key = extensions.key(self.builders) if self.builders else None
+        self.scratch = _scratch(self.node)
+        self.reservation: fabric.PortReservation | None = None
+        self.orphan = Orphan(arguments, self.submission, self.run)
+        self._signals: list[int] = []
+        for number in stop.SIGNALS:
+            signal.signal(number, self._hear)
+
+    def serve(self, channel: Channel) -> None:
+        """Answer the supervisor until it dismisses this agent, or is gone."""
+        supervisor = Listener()
+        heartbeat = Heartbeat(channel.send)
+        try:
+            while not channel.closed and not supervisor.silent():
+                messages = channel.receive(timeout=0.2)
+                while self._signals:
+                    name = signal.Signals(self._signals.pop(0)).name
+                    channel.send({"type": "signal", "signal": name})
+                if messages:
+                    supervisor.heard()
+                for message in messages:
+                    if message["type"] == "dismiss":
+                        return
+                    self._act(message, channel)
+                    supervisor.heard()
+        finally:
+            heartbeat.stop()
+        # A failed send ends the loop before what had arrived by then was read.
+        if any(message["type"] == "dismiss" for message in channel.receive(timeout=0)):
+            return
+        print("the supervisor is gone", flush=True)
+        # Ranks outlive Slurm's TERM: without this they would train on until its KILL.
+        ranks.kill(self.scratch)
+        self.orphan.requeue(silent=not channel.closed)
+
+    def greet(self, channel: Channel) -> None:
+        """Say who this is."""
+        channel.send(
+            {
+                "type": "hello",
+                "node": self.node,
+                "token": os.environ.get(TOKEN_VARIABLE, ""),
+                "pid": os.getpid(),
+                "extensions": self.key,
+            }
+        )
+
+    def _act(self, message: dict[str, Any], channel: Channel) -> None:
+        if message["type"] == "alive":
+            return
+        if message["type"] == "stop":
+            stop.flag(self.scratch).touch()
+            return
+        if message["type"] == "kill":
+            ranks.kill(self.scratch)
+            return
+        try:
+            answer = self.answer(message, channel)
+        except (HpcrunError, OSError) as error:
+            answer = {"type": "failed", "message": str(error)}
+        except Exception as error:
+            traceback.print_exc()
+            answer = {"type": "failed", "message": f"{type(error).__name__}: {error}"}
+        channel.send(answer)
+
+    def _hear(self, number: int, _frame: FrameType | None) -> None:
+        stop.heard(self.scratch, number).touch()
+        self._signals.append(number)
+
+    def answer(self, message: dict[str, Any], channel: Channel) -> dict[str, Any]:
+        """Do what one message asks."""
+        if message["type"] == "build":
+            if not (self.cache / str(self.key)).is_dir():
+                print(f"compiling {', '.join(self.builders)}", flush=True)
+            assert self.key is not None
+            extensions.build(self.cache, self.key, self.builders, channel.hung_up)
+            return {"type": "built"}
+        if message["type"] == "prepare":
+            return {"type": "ready", **self.prepare(message["fabric"])}
+        return {"type": "failed", "message": f"unknown message {message['type']!r}"}
+
+    def prepare(self, network: dict[str, Any]) -> dict[str, Any]:
+        """Unpack the code, find the fabric, copy the warm operators, reserve the port."""
+        code = self.scratch / "code"
+        self.unpack(code)
+        interface, address = fabric.fast(network)
+        prepared: dict[str, Any] = {
+            "name": self.node,
+            "code": str(code),
+            "scratch": str(self.scratch),
+            "interface": interface,
+            "address": address,
+            "hca": fabric.hca_filter(network),
+        }
+        if self.key:
+            extensions.copy(self.cache, self.key, self.scratch / "torch_extensions")
+            prepared["extensions"] = str(self.scratch / "torch_extensions")
+        answer: dict[str, Any] = {"node": prepared}
+        if self.node_rank == 0:
+            self.reservation = fabric.PortReservation(self.job)
+            answer["port"] = self.reservation.port
+        print(f"ready: {interface} {address}, code in {code}", flush=True)
+        return answer
+
+    def unpack(self, destination: Path) -> None:
+        """Unpack the frozen code, and link the data directories that the spec names."""
+        destination.mkdir()
+        frozen = records.read_json(self.submission.submission).get("code") or {}
+        if frozen.get("archive"):
+            archive = self.submission.experiment.code / frozen["archive"]
+            try:
+                with tarfile.open(archive) as stream:
+                    if sys.version_info >= (3, 12):
+                        stream.extractall(destination, filter="tar")
+                    else:
+                        stream.extractall(destination)
+            except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+                raise HpcrunError(
+                    f"{archive} cannot be unpacked into {destination}: {error}"
+                ) from error
+        directory = destination / self.plan.directory
+        directory.mkdir(parents=True, exist_ok=True)
+        original = Path(self.plan.code_root) / self.plan.directory
+        for link in (self.run.spec.get("code") or {}).get("link") or []:
+            target = directory / link
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not target.exists():
+                target.symlink_to(original / link)
+
+    def leave(self) -> None:
+        """Remove what is node-local."""
+        if self.reservation:
+            self.reservation.release()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def _scratch(node: str) -> Path:
+    """A new node-local directory, of the same name on every node of the attempt where it can be.
+
+    The name comes from the attempt's token, and mkdir refuses a directory that is there already, so
+    nobody else on the node can have prepared it.
+    """
+    digest = hashlib.sha256(os.environ.get(TOKEN_VARIABLE, "").encode()).hexdigest()[:12]
+    base = Path(tempfile.gettempdir())
+    path = base / f"hpcrun-{digest}"
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        path = base / f"hpcrun-{digest}-{node}"
+        path.mkdir(mode=0o700)
+    return path
+
+
+def _builders(run: RunPlan) -> list[str]:
+    uses_deepspeed = run.entry.kind == "function" or bool(run.spec.get("deepspeed"))
+    return extensions.needed(run.spec) if uses_deepspeed else []
+
+
+def main() -> None:
+    """Entry point of ``python -m hpcrun.run.agent``."""
+    parser = argparse.ArgumentParser(prog="hpcrun.run.agent")
+    parser.add_argument("submission", type=Path)
+    parser.add_argument("--run", type=int, required=True)
+    parser.add_argument("--node", required=True)
+    parser.add_argument("--node-rank", type=int, required=True)
+    parser.add_argument("--job-id", help="123 or 123_4, of a job that may be requeued")
+    parser.add_argument("--attempt", type=int, required=True)
+    parser.add_argument("--batch-node", required=True, help="where the supervisor runs")
+    parser.add_argument("--restarts", type=int, required=True, help="SLURM_RESTART_COUNT")
+    parser.add_argument("--job", type=int, required=True, help="where to begin looking for a port")
+    parser.add_argument("--supervisor", required=True, help="HOST:PORT")
+    arguments = parser.parse_args()
+    for number in (*stop.SIGNALS, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    agent = Agent(arguments)
+    try:
+        channel = Channel.connect(arguments.supervisor)
+        agent.greet(channel)
+        agent.serve(channel)
+    finally:
+        agent.leave()
+
+
+if __name__ == "__main__":
+    main()

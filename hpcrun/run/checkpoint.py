@@ -1,0 +1,384 @@
+"""Saving and restoring: DeepSpeed writes the shards, hpcrun decides when a checkpoint exists.
+
+Every function here is collective: all ranks call it at the same point. An error on one rank becomes
+the same `CheckpointError` on all of them, so that no rank waits for one that has left.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hpcrun.errors import CheckpointError
+from hpcrun.layout import RunPaths
+from hpcrun.run import manifest, rng
+from hpcrun.run.fence import Fence
+from hpcrun.run.manifest import Fault, File, Manifest
+from hpcrun.run.retention import Retention
+from hpcrun.run.shards import Unreadable, local_reads, recorded_writes
+
+_QUARANTINE = "bad-"
+_TRASH = ".trash-"
+
+
+class Store:
+    """The checkpoints of one run, as one rank of one attempt sees them.
+
+    Parameters
+    ----------
+    run
+        The run's files.
+    fence
+        Checked before a save begins and before it is committed.
+    retention
+        What is kept.
+    """
+
+    def __init__(
+        self,
+        run: RunPaths,
+        attempt: int,
+        rank: int,
+        world_size: int,
+        fence: Fence,
+        retention: Retention,
+    ) -> None:
+        self._run = run
+        self._attempt = attempt
+        self._rank = rank
+        self._world_size = world_size
+        self._fence = fence
+        self._retention = retention
+        self._passed_over: set[Path] = set()
+
+    def save(
+        self, engine: Any, step: int, states: Mapping[str, Any], metrics: Mapping[str, float]
+    ) -> Manifest:
+        """Save the engine, this rank's generators and ``states``; the manifest lands last.
+
+        Parameters
+        ----------
+        engine
+            A DeepSpeed engine.
+        step
+            Finished optimizer steps.
+        states
+            Names to objects with ``state_dict()``, saved per rank.
+        metrics
+            The last values of the run's metrics; rank 0's go into the manifest.
+
+        Returns
+        -------
+        Manifest
+            That of the new checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            Some rank could not write; the older checkpoints are untouched.
+        """
+        self._fence.check(always=True)
+        directory = self._run.checkpoint(step, self._attempt)
+        self._agree(self._make(directory), f"{directory} cannot be made")
+        errors: list[str] = []
+        written: list[Path] = []
+        with recorded_writes(engine, written, errors):
+            engine.save_checkpoint(
+                str(directory.parent), tag=directory.name, client_state={}, save_latest=False
+            )
+        files: dict[str, File] = {}
+        own = directory / _rank_file(self._rank)
+        try:
+            _save_rank_state(own, states)
+            for path in [] if errors else [*written, own]:
+                files[str(path.relative_to(directory))] = manifest.describe(path, sync=True)
+        except Exception as error:  # from the user's state_dict() too
+            errors.append(_text(error))
+        first = errors[0] if errors else None
+        gathered = self.gather((first, {name: asdict(file) for name, file in files.items()}))
+        if self._rank == 0 and any(error is not None for error, _ in gathered):
+            # All ranks are past writing. What there is would keep a full disk full.
+            with suppress(OSError):
+                _discard(directory)
+        self._raise_first([error for error, _ in gathered], f"step {step} was not saved")
+        complete = Manifest(
+            step=step,
+            attempt=self._attempt,
+            time=time.time(),
+            world_size=self._world_size,
+            zero_stage=int(engine.zero_optimization_stage()),
+            train_batch_size=int(engine.train_batch_size()),
+            files={name: File(**file) for _, part in gathered for name, file in part.items()},
+            metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
+        )
+        self._agree(self._commit(directory, complete), f"step {step} was not saved")
+        return complete
+
+    def restore(
+        self,
+        engine: Any,
+        states: Mapping[str, Any],
+        *,
+        expected: bool,
+        report: Callable[..., None] | None = None,
+    ) -> tuple[int, str | None]:
+        """Restore the newest checkpoint whose files are what its manifest says.
+
+        One that is damaged is put aside as ``bad-…``, and one that only cannot be read is passed
+        over; then the one before it is tried.
+
+        Parameters
+        ----------
+        expected
+            The run has progress on record, so starting afresh would lose it.
+        report
+            Called on rank 0 as ``report("quarantined", checkpoint=NAME, message=WHY)`` for each
+            one that is not used.
+
+        Returns
+        -------
+        tuple
+            The restored step and the checkpoint's name; ``(0, None)`` for a fresh start.
+
+        Raises
+        ------
+        CheckpointError
+            Nothing can be restored although the run has progress, or the checkpoint was made for
+            another number of ranks or another model.
+        """
+        expected = any(self.gather(expected))
+        found, put_aside = self._from_rank_0(self._look)
+        faults = []
+        for directory, entry in found:
+            fault = self._try(engine, states, directory, entry)
+            if fault is None:
+                return entry.step, directory.name
+            faults.append(f"{directory.name}: {fault.message}")
+            self._pass_over(directory, fault, report)
+        if expected or faults or put_aside:
+            reasons = "".join(f"\n  {fault}" for fault in faults)
+            raise CheckpointError(
+                f"{self._run.checkpoints} holds no complete checkpoint, but this run has made "
+                f"progress; it is not started again at step 0 by itself{reasons}",
+                hint="submit with --new to start afresh",
+            )
+        return 0, None
+
+    def _make(self, directory: Path) -> str | None:
+        if self._rank != 0:
+            return None
+        try:
+            if manifest.read(directory) is not None:
+                return "it is a complete checkpoint"
+            if directory.exists():
+                _discard(directory)
+            directory.mkdir(parents=True)
+            for parent in (directory.parent, directory.parent.parent):
+                manifest.sync_directory(parent)
+        except OSError as error:
+            return str(error)
+        return None
+
+    def _commit(self, directory: Path, complete: Manifest) -> str | None:
+        if self._rank != 0:
+            return None
+        self._fence.check(always=True)
+        try:
+            complete.write(directory)
+        except OSError as error:
+            with suppress(OSError):
+                _discard(directory)
+            return str(error)
+        try:
+            self._tidy()
+        except OSError as error:
+            print(f"hpcrun: old checkpoints could not be removed: {error}", flush=True)
+        return None
+
+    def _tidy(self) -> None:
+        found = manifest.complete(self._run.checkpoints)
+        sound = [(path, each) for path, each in found if path not in self._passed_over]
+        unfinished = manifest.abandoned(self._run.checkpoints, self._attempt)
+        for path in [*self._retention.superfluous(sound), *unfinished]:
+            _discard(path)
+        for trash in self._run.checkpoints.glob(_TRASH + "*"):
+            shutil.rmtree(trash, ignore_errors=True)
+
+    def _look(self) -> tuple[list[tuple[Path, Manifest | Fault]], bool]:
+        put_aside = any(self._run.checkpoints.glob(_QUARANTINE + "*"))
+        return manifest.scan(self._run.checkpoints), put_aside
+
+    def _try(
+        self, engine: Any, states: Mapping[str, Any], directory: Path, entry: Manifest | Fault
+    ) -> Fault | None:
+        """Restore one checkpoint; what is wrong with it, on which all ranks agree."""
+        if isinstance(entry, Fault):
+            return entry
+        fault = self._verify(directory, entry)
+        if fault is not None:
+            return fault
+        if entry.world_size != self._world_size:
+            raise CheckpointError(
+                f"{directory} was saved by {entry.world_size} ranks, this run has "
+                f"{self._world_size}",
+                hint=f"ask for {entry.world_size} ranks again, or submit with --new",
+            )
+        return self._load(engine, states, directory, entry)
+
+    def _verify(self, directory: Path, entry: Manifest) -> Fault | None:
+        """The first damage that any rank finds; each rank reads its share of the files."""
+        share = sorted(entry.files)[self._rank :: self._world_size]
+        faults = (manifest.damage(directory, name, entry.files[name]) for name in share)
+        return _first(self.gather(next((fault for fault in faults if fault), None)))
+
+    def _load(
+        self, engine: Any, states: Mapping[str, Any], directory: Path, entry: Manifest
+    ) -> Fault | None:
+        fault, refusal = None, None
+        saved: dict[str, Any] = {}
+        with local_reads(engine) as rest:
+            try:
+                saved = _read_rank_state(directory / _rank_file(self._rank))
+                path, _ = engine.load_checkpoint(str(directory.parent), tag=directory.name)
+                if path is None:
+                    refusal = "DeepSpeed loaded nothing"
+            except Unreadable as error:
+                fault = Fault(str(error), lasting=False)
+            except Exception as error:
+                # Files that vanish meet an assertion or an index error in DeepSpeed.
+                fault = _gone(directory, entry)
+                refusal = _text(error)
+        answers = self.gather((fault, refusal))
+        fault = _first([each for each, _ in answers])
+        if fault is not None:
+            return fault
+        self._raise_first([each for _, each in answers], f"{directory} cannot be loaded")
+        rest()
+        self._agree(self._apply(saved, states), f"{directory} cannot be loaded")
+        return None
+
+    def _apply(self, saved: Mapping[str, Any], states: Mapping[str, Any]) -> str | None:
+        try:
+            for name, stateful in states.items():
+                if name in saved["states"]:
+                    stateful.load_state_dict(saved["states"][name])
+                elif self._rank == 0:
+                    print(f"hpcrun: no state of {name!r} was saved; it begins anew", flush=True)
+            # Last: to load a state may take random numbers.
+            rng.restore(saved["rng"])
+        except Exception as error:
+            return _text(error)
+        return None
+
+    def _pass_over(self, directory: Path, fault: Fault, report: Callable[..., None] | None) -> None:
+        self._passed_over.add(directory)
+        if self._rank != 0:
+            return
+        message = f"cannot be used this time and is passed over: {fault.message}"
+        if fault.lasting:
+            self._fence.check(always=True)
+            message = f"is damaged and put aside: {fault.message}"
+            try:
+                target = directory.with_name(_QUARANTINE + directory.name)
+                if target.exists():
+                    shutil.rmtree(target)
+                directory.rename(target)
+            except OSError as error:
+                message = (
+                    f"is damaged and passed over: {fault.message} (it cannot be put aside: "
+                    f"{error.strerror})"
+                )
+        print(f"hpcrun: {directory.name} {message}", flush=True)
+        if report is not None:
+            try:
+                report("quarantined", checkpoint=directory.name, message=message)
+            except OSError as error:
+                print(f"hpcrun: this could not be recorded: {error}", flush=True)
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each rank says, in the order of ranks."""
+        import torch
+
+        if self._world_size == 1:
+            return [value]
+        gathered: list[Any] = [None] * self._world_size
+        torch.distributed.all_gather_object(gathered, value)
+        return gathered
+
+    def _from_rank_0(self, ask: Callable[[], Any]) -> Any:
+        import torch
+
+        answer: list[Any] = [None, None]
+        if self._rank == 0:
+            try:
+                answer[0] = ask()
+            except OSError as error:
+                answer[1] = f"{self._run.checkpoints} cannot be read: {error}"
+        if self._world_size > 1:
+            torch.distributed.broadcast_object_list(answer, src=0)
+        if answer[1] is not None:
+            raise CheckpointError(answer[1])
+        return answer[0]
+
+    def _agree(self, error: str | None, what: str) -> None:
+        self._raise_first(self.gather(error), what)
+
+    def _raise_first(self, errors: list[str | None], what: str) -> None:
+        for rank, error in enumerate(errors):
+            if error is not None:
+                raise CheckpointError(f"{what}: rank {rank}: {error}")
+
+
+def _text(error: Exception) -> str:
+    """The error in a line; its traceback goes to this rank's log."""
+    traceback.print_exception(error)
+    return f"{type(error).__name__}: {error}"
+
+
+def _first(faults: list[Fault | None]) -> Fault | None:
+    """That of the lowest rank, one that lasts before others."""
+    found = [fault for fault in faults if fault is not None]
+    return min(found, key=lambda fault: not fault.lasting, default=None)
+
+
+def _gone(directory: Path, entry: Manifest) -> Fault | None:
+    for name in entry.files:
+        if not (directory / name).exists():
+            return Fault(f"{name} has vanished", lasting=False)
+    return None
+
+
+def _discard(directory: Path) -> None:
+    """Remove a checkpoint; a kill in the middle leaves nothing that looks like one."""
+    trash = directory.with_name(_TRASH + directory.name)
+    shutil.rmtree(trash, ignore_errors=True)
+    directory.rename(trash)
+    shutil.rmtree(trash, ignore_errors=True)
+
+
+def _rank_file(rank: int) -> str:
+    return f"rank-{rank:05d}.pt"
+
+
+def _save_rank_state(path: Path, states: Mapping[str, Any]) -> None:
+    import torch
+
+    saved = {name: stateful.state_dict() for name, stateful in states.items()}
+    torch.save({"rng": rng.state(), "states": saved}, path)
+
+
+def _read_rank_state(path: Path) -> dict[str, Any]:
+    import torch
+
+    try:
+        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)
+    except Exception as error:
+        raise Unreadable(f"{path.name} cannot be read: {error}") from error
+    return saved

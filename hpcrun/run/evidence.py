@@ -1,0 +1,130 @@
+"""What an attempt left behind in its directory, as evidence for `hpcrun.causes`."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcrun import records
+from hpcrun.errors import EXIT_SAVED
+from hpcrun.layout import AttemptPaths, RunPaths
+from hpcrun.run import manifest
+from hpcrun.run.launchers import RankEnd
+
+TAIL_LINES = 20
+_TAIL_BYTES = 16384
+_OOM_KILL = re.compile(r"oom[-_ ]kill", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an attempt came, in finished optimizer steps; None where nothing tells.
+
+    Attributes
+    ----------
+    restored_step
+        Where it began.
+    reached_step
+        The last step that it logged or saved.
+    checkpoint_step
+        The newest complete checkpoint of the run as the attempt ended; None for a program that
+        saves by itself.
+    """
+
+    restored_step: int | None
+    reached_step: int | None
+    checkpoint_step: int | None
+
+
+def progress(run: RunPaths, attempt: AttemptPaths) -> Progress:
+    """Read how far an attempt came."""
+    restored, reached = None, None
+    for record in records.read_lines(attempt.session):
+        step = record.get("step")
+        if not isinstance(step, int):
+            continue
+        if record.get("event") == "restored":
+            restored = step
+        if record.get("event") in ("restored", "saved", "finished"):
+            reached = max(reached or 0, step)
+    for record in records.read_lines(attempt.metrics):
+        if isinstance(record.get("step"), int):
+            reached = max(reached or 0, record["step"])
+    kept = None
+    if restored is not None:
+        found = manifest.complete(run.checkpoints)
+        kept = found[0][1].step if found else 0
+    return Progress(restored, reached, kept)
+
+
+def finished(attempt: AttemptPaths) -> bool:
+    """Whether rank 0 recorded that the entry had come to its end."""
+    return any(record.get("event") == "finished" for record in records.read_lines(attempt.session))
+
+
+def orphaned(attempt: AttemptPaths) -> dict[str, Any] | None:
+    """What an agent left that had lost its supervisor; None where none did."""
+    try:
+        found = records.read_json(attempt.orphaned)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def failure(attempt: AttemptPaths, seen: RankEnd | None) -> dict[str, Any] | None:
+    """The first rank that ended badly, with the last lines of its log; None when none did.
+
+    A rank that a signal killed cannot write a record, and its peers then fail in their turn within
+    moments, so the launcher's sighting of a signal comes before any record. A rank that saved and
+    left does so with its peers: where any of them ended otherwise, that one counts.
+
+    Parameters
+    ----------
+    seen
+        The first rank that the launcher saw fail.
+    """
+    found = _first(attempt, None if seen is None else vars(seen))
+    if found is None:
+        return None
+    lines = tail(attempt.rank_log(found["rank"]))
+    by_kernel = any(_OOM_KILL.search(line) for line in lines)
+    return {
+        **found,
+        "log_tail": lines,
+        "out_of_memory": found.get("signal") == "SIGKILL"
+        and (by_kernel or bool(found.get("out_of_memory"))),
+    }
+
+
+def _first(attempt: AttemptPaths, seen: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if seen is not None and seen.get("signal"):
+        return dict(seen)
+    found: list[dict[str, Any]] = []
+    for path in attempt.exit_records():
+        try:
+            record = records.read_json(path)
+        except (OSError, ValueError):
+            continue
+        if isinstance(record, dict) and isinstance(record.get("rank"), int):
+            found.append(record)
+    if not found:
+        return None if seen is None else dict(seen)
+    return min(found, key=lambda record: (_saved(record), float(record.get("time", 0))))
+
+
+def _saved(record: Mapping[str, Any]) -> bool:
+    return record.get("exit_code") == EXIT_SAVED
+
+
+def tail(path: Path) -> list[str]:
+    """The last lines of a log, from its last 16 KiB; empty where there is none."""
+    try:
+        data = records.read_tail(path, _TAIL_BYTES)
+    except OSError:
+        return []
+    lines = data.decode(errors="replace").splitlines()
+    return list(deque(lines, TAIL_LINES))

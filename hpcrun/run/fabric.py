@@ -1,0 +1,217 @@
+"""What a node's network looks like: interfaces and their addresses, InfiniBand ports, free ports.
+
+Everything is read from ``/sys`` and ``/proc`` and by ioctl: an agent needs no other program.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcrun.errors import HpcrunError
+
+_SIOCGIFADDR = 0x8915
+_ARPHRD_INFINIBAND = "32"
+
+
+@dataclass(frozen=True)
+class Port:
+    """One port of a host channel adapter, as ``/sys/class/infiniband`` tells it.
+
+    Attributes
+    ----------
+    hca, number
+        ``mlx5_0`` and the port's number, from 1.
+    active
+        The port's ``state`` is ACTIVE.
+    rate
+        Gb/s.
+    link_layer
+        ``InfiniBand`` or ``Ethernet`` (RoCE).
+    """
+
+    hca: str
+    number: int
+    active: bool
+    rate: float
+    link_layer: str
+
+
+def interfaces(sysfs: Path = Path("/sys")) -> list[str]:
+    """Names of the network interfaces, in the order of their index."""
+    base = sysfs / "class/net"
+    if not base.is_dir():
+        return []
+    found = [(_read(path / "ifindex") or "0", path.name) for path in base.iterdir()]
+    return [name for _, name in sorted(found, key=lambda item: (int(item[0]), item[1]))]
+
+
+def address(interface: str) -> str | None:
+    """The interface's first IPv4 address; None when it has none or does not exist."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(
+                probe.fileno(), _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15])
+            )
+        except OSError:
+            return None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def default_interface() -> str | None:
+    """The default route's interface, else the first with an address that is not loopback."""
+    try:
+        routes = Path("/proc/net/route").read_text().splitlines()[1:]
+    except OSError:
+        routes = []
+    for route in routes:
+        fields = route.split()
+        if len(fields) > 1 and fields[1] == "00000000":
+            return fields[0]
+    for name in interfaces():
+        if name != "lo" and address(name):
+            return name
+    return None
+
+
+def management(fabric: dict[str, Any]) -> tuple[str, str]:
+    """Interface and address that agents and supervisor talk over.
+
+    Raises
+    ------
+    HpcrunError
+        The profile names an interface that this node does not have.
+    """
+    return _named(fabric.get("management_interface"), "management_interface") or _any()
+
+
+def fast(fabric: dict[str, Any], sysfs: Path = Path("/sys")) -> tuple[str, str]:
+    """Interface and address that ranks meet and send gradients over.
+
+    The profile's ``fabric.fast_interface``; else the first interface of type InfiniBand that has an
+    address; else the management interface.
+
+    Raises
+    ------
+    HpcrunError
+        The profile names an interface that this node does not have.
+    """
+    named = _named(fabric.get("fast_interface"), "fast_interface")
+    if named:
+        return named
+    for name in interfaces(sysfs):
+        if _read(sysfs / "class/net" / name / "type") == _ARPHRD_INFINIBAND:
+            found = address(name)
+            if found:
+                return name, found
+    return management(fabric)
+
+
+def ports(sysfs: Path = Path("/sys")) -> list[Port]:
+    """Every InfiniBand or RoCE port of this node."""
+    found = []
+    for path in sorted((sysfs / "class/infiniband").glob("*/ports/*")):
+        rate = (_read(path / "rate") or "0").split()[0]
+        found.append(
+            Port(
+                hca=path.parent.parent.name,
+                number=int(path.name),
+                active=(_read(path / "state") or "").endswith("ACTIVE"),
+                rate=float(rate),
+                link_layer=_read(path / "link_layer") or "",
+            )
+        )
+    return found
+
+
+def hca_filter(fabric: dict[str, Any], sysfs: Path = Path("/sys")) -> str | None:
+    """NCCL_IB_HCA in its exact-match form; None when this node has no active port.
+
+    The profile's ``fabric.hca``; else the active InfiniBand ports of the highest rate, which leaves
+    out storage and Ethernet ports.
+    """
+    names = list(fabric.get("hca") or [])
+    if not names:
+        active = [port for port in ports(sysfs) if port.active and port.link_layer == "InfiniBand"]
+        best = max((port.rate for port in active), default=0.0)
+        names = [f"{port.hca}:{port.number}" for port in active if port.rate == best]
+    return "=" + ",".join(names) if names else None
+
+
+class PortReservation:
+    """A TCP port for the rendezvous, held against other jobs on the same node.
+
+    The port lies outside the ephemeral range. It is reserved by binding an abstract Unix socket
+    that carries its number: other hpcrun jobs on the node see it at once, whoever owns them, and
+    the kernel releases it when this process ends, however it ends.
+    """
+
+    def __init__(self, start: int) -> None:
+        """Reserve a free port; ``start`` (any integer, such as a job id) says where to begin."""
+        low, high = port_range()
+        for offset in range(high - low):
+            port = low + (start * 16 + offset) % (high - low)
+            guard = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                guard.bind(f"\0hpcrun-port-{port}")
+            except OSError:
+                guard.close()
+                continue
+            if _free(port):
+                self.port = port
+                self._guard = guard
+                return
+            guard.close()
+        raise HpcrunError(f"no TCP port between {low} and {high} is free on this node")
+
+    def release(self) -> None:
+        """Give the port back."""
+        self._guard.close()
+
+
+def port_range() -> tuple[int, int]:
+    """First and one past the last port that the kernel never hands out by itself."""
+    try:
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        first = 32768
+    return (10_000, first) if first > 11_000 else (61_000, 65_500)
+
+
+def _free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError:
+            return False
+    return True
+
+
+def _named(interface: str | None, key: str) -> tuple[str, str] | None:
+    if not interface:
+        return None
+    found = address(interface)
+    if found is None:
+        raise HpcrunError(
+            f"fabric.{key}: this node ({socket.gethostname()}) has no interface {interface!r} with "
+            f"an IPv4 address; it has {', '.join(interfaces()) or 'none'}",
+            hint="correct the cluster profile's fabric block, or exclude the node",
+        )
+    return interface, found
+
+
+def _any() -> tuple[str, str]:
+    name = default_interface()
+    found = address(name) if name else None
+    return (name, found) if name and found else ("lo", "127.0.0.1")
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None

@@ -1,0 +1,52 @@
+"""torch.distributed where it is in use, without importing it where it is not."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from hpcrun.errors import HpcrunError
+
+_of_the_host: Any = None
+
+
+def in_use() -> Any:
+    """``torch.distributed`` with a process group; None without one."""
+    torch = sys.modules.get("torch")
+    if torch and torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed
+    return None
+
+
+def of_the_host() -> Any:
+    """A gloo group of all ranks for hpcrun alone, made at the first call; None without a group.
+
+    Collective at the first call.
+    """
+    global _of_the_host
+    distributed = in_use()
+    if distributed is None:
+        return None
+    if _of_the_host is None:
+        _of_the_host = distributed.new_group(backend="gloo")
+    return _of_the_host
+
+
+def has_one_of_the_host() -> bool:
+    """Whether `of_the_host` would answer without the other ranks."""
+    return _of_the_host is not None
+
+
+def missing() -> HpcrunError:
+    """What is wrong where several ranks have no process group."""
+    return HpcrunError(
+        "metrics that are tensors are averaged over all ranks, which have no process group",
+        hint="call session.initialize(…) or torch.distributed.init_process_group() before",
+    )
+
+
+def data_rank() -> int:
+    """This rank's place in its data-parallel group, as DeepSpeed has it."""
+    from deepspeed.utils import groups
+
+    return int(groups._get_data_parallel_rank())

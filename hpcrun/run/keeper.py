@@ -1,0 +1,74 @@
+"""The batch script's process: starts the supervisor, and has the job requeued if that is killed.
+
+While this process lives, so does the job; were the supervisor itself the batch script, Slurm would
+end the whole job within milliseconds of its death, agents included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+
+from hpcrun import ledger
+from hpcrun.cluster import steps
+from hpcrun.errors import EXIT_FAILED, EXIT_SAVED
+from hpcrun.layout import SubmissionPaths
+from hpcrun.plan import Plan
+from hpcrun.run import stop
+from hpcrun.run.orphan import Orphan
+
+
+def main() -> None:
+    """Entry point of ``python -m hpcrun.run.keeper``, with the supervisor's arguments."""
+    parser = argparse.ArgumentParser(prog="hpcrun.run.keeper")
+    parser.add_argument("submission", type=Path)
+    parser.add_argument("--run", type=int, required=True)
+    arguments = parser.parse_args()
+    supervisor = subprocess.Popen([sys.executable, "-m", "hpcrun.run.supervisor", *sys.argv[1:]])
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        supervisor.send_signal(number)
+
+    for number in (*stop.SIGNALS, signal.SIGINT):
+        signal.signal(number, forward)
+    code = supervisor.wait()
+    if code < 0:
+        code = replace(SubmissionPaths(arguments.submission), arguments.run, -code)
+    sys.exit(code)
+
+
+def replace(submission: SubmissionPaths, number: int, killed_by: int) -> int:
+    """Have the job requeued in the place of a supervisor that was killed; the job's exit code.
+
+    One that had asked for the requeue itself may meet the TERM of it as it leaves.
+    """
+    allocation = steps.Allocation.current()
+    run = Plan.read(submission.plan).run(number)
+    attempts = [
+        attempt
+        for attempt in ledger.read(submission.experiment.run(number))
+        if attempt.started.get("job_id") == allocation.name
+        and attempt.started.get("restart_count") == allocation.restart_count
+    ]
+    if not attempts or attempts[-1].decided is None:
+        print(f"hpcrun: the supervisor was ended by {signal.Signals(killed_by).name}", flush=True)
+    if not attempts:
+        return EXIT_FAILED
+    mine = argparse.Namespace(
+        job_id=allocation.name,
+        restarts=allocation.restart_count,
+        attempt=attempts[-1].number,
+        node=os.environ.get("SLURMD_NODENAME", allocation.nodes[0]),
+        node_rank=0,
+        batch_node=allocation.nodes[0],
+    )
+    return EXIT_SAVED if Orphan(mine, submission, run).requeue(silent=False) else EXIT_FAILED
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""What the supervisor tells its workers: ``launch.json``, one an attempt.
+
+Workers read this file and nothing before it, so that thousands of ranks never parse a whole plan.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcrun import records
+from hpcrun.errors import HpcrunError
+from hpcrun.layout import AttemptPaths, RunPaths
+from hpcrun.plan import Entry
+
+VARIABLE = "HPCRUN_LAUNCH"
+_PLACEHOLDER = re.compile(r"\$\{hpcrun:([A-Za-z_]+)\}")
+
+
+@dataclass(frozen=True)
+class Node:
+    """What an agent found and prepared on its node.
+
+    Attributes
+    ----------
+    name
+        The node's name, as Slurm calls it.
+    code
+        Where the frozen code was unpacked; node-local.
+    scratch
+        A node-local directory of this attempt, removed when the attempt ends.
+    interface, address
+        The fast interface and its IPv4 address.
+    hca
+        The value for NCCL_IB_HCA, or None.
+    extensions
+        The warm TORCH_EXTENSIONS_DIR, or None where nothing needs one.
+    devices
+        The value for CUDA_VISIBLE_DEVICES where hpcrun shares out the GPUs, else None.
+    """
+
+    name: str
+    code: str
+    scratch: str
+    interface: str
+    address: str
+    hca: str | None = None
+    extensions: str | None = None
+    devices: str | None = None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One attempt, as its workers see it.
+
+    Attributes
+    ----------
+    experiment, run, label, attempt
+        Which attempt this is.
+    directory
+        The run's directory.
+    spec, entry
+        From the plan; ``${hpcrun:…}`` still literal, because some of it differs between nodes.
+    working_directory
+        The working directory of the entry, relative to the node's copy of the code.
+    world_size, ranks_per_node
+        Ranks in all and on each node.
+    master_port
+        The port of the rendezvous on the first node's fast address.
+    nodes
+        In the order of NODE_RANK.
+    """
+
+    experiment: str
+    run: int
+    label: str
+    attempt: int
+    directory: str
+    spec: dict[str, Any]
+    entry: Entry
+    working_directory: str
+    world_size: int
+    ranks_per_node: int
+    master_port: int
+    nodes: tuple[Node, ...]
+
+    @property
+    def run_paths(self) -> RunPaths:
+        return RunPaths(Path(self.directory))
+
+    @property
+    def paths(self) -> AttemptPaths:
+        return self.run_paths.attempt(self.attempt)
+
+    def write(self) -> None:
+        """Write the attempt's ``launch.json``."""
+        records.write_json(self.paths.launch, dataclasses.asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> Launch:
+        """Read a ``launch.json``."""
+        data = records.read_json(path)
+        entry = Entry(**{**data["entry"], "argv": tuple(data["entry"]["argv"])})
+        nodes = tuple(Node(**node) for node in data["nodes"])
+        return cls(**{**data, "entry": entry, "nodes": nodes})
+
+    @classmethod
+    def current(cls) -> Launch | None:
+        """The attempt that this process belongs to; None outside hpcrun."""
+        path = os.environ.get(VARIABLE)
+        return cls.read(Path(path)) if path else None
+
+    def fill(self, value: Any, node: Node) -> Any:
+        """Replace ``${hpcrun:…}`` in strings, lists and mappings.
+
+        Raises
+        ------
+        HpcrunError
+            A name that hpcrun does not know.
+        """
+        if isinstance(value, dict):
+            return {name: self.fill(item, node) for name, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.fill(item, node) for item in value]
+        if not isinstance(value, str) or "${hpcrun:" not in value:
+            return value
+        known = {
+            "directory": self.directory,
+            "deepspeed_config": str(self.paths.deepspeed),
+            "attempt": str(self.attempt),
+            "code": node.code,
+            "scratch": node.scratch,
+        }
+
+        def replace(match: re.Match[str]) -> str:
+            if match[1] not in known:
+                raise HpcrunError(
+                    f"${{hpcrun:{match[1]}}} is not known; there are {', '.join(known)}"
+                )
+            return known[match[1]]
+
+        return _PLACEHOLDER.sub(replace, value)

@@ -1,0 +1,224 @@
+"""The manifest that makes a checkpoint exist: written last, checked before anything is loaded.
+
+Standard library only, so that readers on a login node can list checkpoints too.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from hpcrun import records
+
+FORMAT = 1
+NAME = "manifest.json"
+_DIRECTORY = re.compile(r"step-(\d+)-a(\d+)")
+_BLOCK = 1 << 22
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a checkpoint: its size in bytes and its SHA-256."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a checkpoint is not restored.
+
+    Attributes
+    ----------
+    message
+        What is wrong, and with which file.
+    lasting
+        What is on disk is wrong. Otherwise it could only not be read this time, and may be whole.
+    """
+
+    message: str
+    lasting: bool = True
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a complete checkpoint holds.
+
+    Attributes
+    ----------
+    step, attempt
+        Finished optimizer steps, and the attempt that saved.
+    time
+        Seconds since the epoch.
+    world_size, zero_stage
+        What the shards were made for.
+    train_batch_size
+        The global batch, from which the data position follows.
+    files
+        Path relative to the checkpoint's directory -> size and checksum.
+    metrics
+        Name -> the last finite value logged before the save.
+    """
+
+    step: int
+    attempt: int
+    time: float
+    world_size: int
+    zero_stage: int
+    train_batch_size: int
+    files: dict[str, File]
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files.values())
+
+    def write(self, directory: Path) -> None:
+        """Write the manifest; from then on the checkpoint exists.
+
+        The names of the files are made durable before it and its own name after it, so that a
+        power cut leaves no manifest of files that are gone.
+        """
+        for each in sorted({(directory / name).parent for name in self.files} | {directory}):
+            sync_directory(each)
+        data = {"format": FORMAT, **asdict(self)}
+        records.write_json(directory / NAME, {**data, "sha256": _digest(data)})
+        sync_directory(directory)
+
+
+def read(directory: Path) -> Manifest | None:
+    """The manifest of a checkpoint directory; None when it is not a complete checkpoint."""
+    found = inspect(directory)
+    return found if isinstance(found, Manifest) else None
+
+
+def inspect(directory: Path) -> Manifest | Fault | None:
+    """The manifest of a checkpoint directory, or what is wrong with it; None without one."""
+    try:
+        data = records.read_json(directory / NAME)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return Fault(f"{NAME} cannot be read: {error.strerror}", lasting=False)
+    except (ValueError, RecursionError):
+        return Fault(f"{NAME} is not JSON")
+    if not isinstance(data, dict):
+        return Fault(f"{NAME} is not a mapping")
+    if data.get("format") != FORMAT:
+        return Fault(f"{NAME} has a format that this hpcrun does not know", lasting=False)
+    said = data.pop("sha256", None)
+    if said is not None and said != _digest(data):
+        return Fault(f"{NAME} does not have the SHA-256 that it says")
+    del data["format"]
+    try:
+        files = {name: File(**file) for name, file in data.pop("files").items()}
+        found = Manifest(**data, files=files)
+    except (TypeError, KeyError, AttributeError):
+        return Fault(f"{NAME} is not that of a checkpoint")
+    return found if (fault := _implausible(found)) is None else fault
+
+
+def _implausible(found: Manifest) -> Fault | None:
+    whole = (found.step, found.attempt, found.world_size, found.zero_stage, found.train_batch_size)
+    sizes = [file.bytes for file in found.files.values()]
+    metrics = found.metrics.values() if isinstance(found.metrics, dict) else [None]
+    if not (
+        all(type(number) is int and number >= 0 for number in (*whole, *sizes))
+        and all(type(number) in (int, float) for number in (found.time, *metrics))
+    ):
+        return Fault(f"{NAME} is not that of a checkpoint")
+    if not found.files:
+        return Fault(f"{NAME} names no file")
+    for name in found.files:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\0" in name:
+            return Fault(f"{NAME} names a file outside the checkpoint: {name!r}")
+    return None
+
+
+def _digest(data: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def scan(checkpoints: Path) -> list[tuple[Path, Manifest | Fault]]:
+    """The directories of a run that have a manifest, newest first: by step, then by attempt."""
+    found: list[tuple[tuple[int, int], Path, Manifest | Fault]] = []
+    for path, key in _directories(checkpoints):
+        entry = inspect(path)
+        if isinstance(entry, Manifest) and (entry.step, entry.attempt) != key:
+            entry = Fault(f"{NAME} is that of step {entry.step} by attempt {entry.attempt}")
+        if entry is not None:
+            found.append((key, path, entry))
+    return [(path, entry) for _, path, entry in sorted(found, key=lambda item: item[0])[::-1]]
+
+
+def complete(checkpoints: Path) -> list[tuple[Path, Manifest]]:
+    """The complete checkpoints of a run, newest first: by step, then by attempt."""
+    return [(path, found) for path, found in scan(checkpoints) if isinstance(found, Manifest)]
+
+
+def abandoned(checkpoints: Path, attempt: int) -> list[Path]:
+    """Checkpoints that attempts up to ``attempt`` began to save and never completed."""
+    return [
+        path
+        for path, (_, by) in _directories(checkpoints)
+        if by <= attempt and not (path / NAME).exists()
+    ]
+
+
+def _directories(checkpoints: Path) -> list[tuple[Path, tuple[int, int]]]:
+    """With the step and the attempt that their names say."""
+    try:
+        paths = list(checkpoints.iterdir())
+    except FileNotFoundError:
+        return []
+    matches = [(path, _DIRECTORY.fullmatch(path.name)) for path in paths]
+    return [(path, (int(match[1]), int(match[2]))) for path, match in matches if match]
+
+
+def describe(path: Path, *, sync: bool = False) -> File:
+    """Size and checksum of a file as it is; ``sync`` makes it durable first."""
+    digest = hashlib.sha256()
+    size = 0
+    with open(path, "rb") as stream:
+        if sync:
+            os.fsync(stream.fileno())
+        while block := stream.read(_BLOCK):
+            digest.update(block)
+            size += len(block)
+    return File(size, digest.hexdigest())
+
+
+def damage(directory: Path, name: str, expected: File) -> Fault | None:
+    """What is wrong with a file of a checkpoint; None when it is as the manifest says."""
+    path = directory / name
+    try:
+        if path.stat().st_size != expected.bytes:
+            return Fault(
+                f"{name} has {path.stat().st_size} bytes, its manifest says {expected.bytes}"
+            )
+        if describe(path).sha256 != expected.sha256:
+            return Fault(f"{name} does not have the SHA-256 that its manifest says")
+    except (FileNotFoundError, NotADirectoryError):
+        return Fault(f"{name} is missing")
+    except OSError as error:
+        return Fault(f"{name} cannot be read: {error.strerror}", lasting=False)
+    return None
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable, where its file system can do that."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,90 @@
+"""Random numbers as a function of (seed, step, rank), and the state of every generator."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+from typing import Any
+
+
+def derive(*parts: int) -> int:
+    """A 63-bit seed from integers, such as (seed, step, rank); the same on every machine."""
+    digest = hashlib.blake2b(",".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def seed_all(seed: int) -> None:
+    """Seed Python, NumPy where it is loaded, and torch on the CPU and on all accelerators.
+
+    ``torch.manual_seed`` would note the calling stack for every kind of device that this machine
+    has not, which takes a good deal longer than to seed those it has.
+    """
+    import torch
+
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
+    if (other := _other_accelerator()) is not None:
+        other.manual_seed_all(seed)
+
+
+def state() -> dict[str, Any]:
+    """The state of every generator that `seed_all` seeds, and of DeepSpeed's named ones.
+
+    The latter are those of ``deepspeed.checkpointing``, for dropout under model parallelism.
+    """
+    import torch
+
+    saved: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        saved["numpy"] = numpy.random.get_state()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        saved["cuda"] = torch.cuda.get_rng_state_all()
+        saved["cuda_device"] = torch.cuda.current_device()
+    if (other := _other_accelerator()) is not None:
+        saved[other.device_name()] = other.get_rng_state()
+    tracker = _tracker()
+    if tracker is not None and (named := tracker.get_states()):
+        saved["tracker"] = named
+    return saved
+
+
+def restore(saved: dict[str, Any]) -> None:
+    """Put back what `state` returned."""
+    import torch
+
+    random.setstate(saved["python"])
+    torch.set_rng_state(saved["torch"])
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and "numpy" in saved:
+        numpy.random.set_state(saved["numpy"])
+    if "cuda" in saved and torch.cuda.is_available():
+        if len(saved["cuda"]) == torch.cuda.device_count():
+            torch.cuda.set_rng_state_all(saved["cuda"])
+        else:
+            # This rank sees other devices than the one that saved did; it has its own still.
+            torch.cuda.set_rng_state(saved["cuda"][saved["cuda_device"]])
+    other = _other_accelerator()
+    if other is not None and other.device_name() in saved:
+        other.set_rng_state(saved[other.device_name()])
+    tracker = _tracker()
+    if tracker is not None and "tracker" in saved:
+        tracker.set_states(saved["tracker"])
+
+
+def _other_accelerator() -> Any:
+    """DeepSpeed's accelerator where it is loaded and is neither the CPU nor CUDA."""
+    module = sys.modules.get("deepspeed.accelerator")
+    found = None if module is None else module.get_accelerator()
+    return None if found is None or found.device_name() in ("cpu", "cuda") else found
+
+
+def _tracker() -> Any:
+    module = sys.modules.get("deepspeed.runtime.activation_checkpointing.checkpointing")
+    return None if module is None else module.get_cuda_rng_tracker()

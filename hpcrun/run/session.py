@@ -1,0 +1,397 @@
+"""The session: what a training function is given, and what ``hpcrun.session()`` returns.
+
+It is small and optional. Outside hpcrun the same code runs with a session that restores nothing,
+saves nothing and logs nowhere.
+"""
+
+from __future__ import annotations
+
+import atexit
+import copy
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcrun import records
+from hpcrun.errors import EXIT_SAVED, CheckpointError, HpcrunError
+from hpcrun.run import group, rng, samples, stop
+from hpcrun.run.checkpoint import Store
+from hpcrun.run.config import Config
+from hpcrun.run.fence import Fence
+from hpcrun.run.launch import Launch
+from hpcrun.run.metrics import MetricsLog
+from hpcrun.run.retention import Retention
+
+GLOO_SETTLES = 0.1
+
+
+class Session:
+    """One rank's view of the attempt it belongs to.
+
+    Attributes
+    ----------
+    config
+        The entry's own ``config`` block, resolved and read-only.
+    deepspeed_config
+        The complete DeepSpeed configuration; a fresh copy at each access.
+    rank, world_size, local_rank, local_world_size
+        As in torch.distributed; 0, 1, 0, 1 outside a launcher.
+    attempt
+        The attempt's number, from 1; 0 outside hpcrun.
+    directory
+        The run's directory on shared storage; None outside hpcrun.
+    scratch
+        A node-local directory that is removed when the attempt ends; None outside hpcrun.
+    seed
+        ``config.seed``, or 0.
+    restored_step
+        Finished optimizer steps that `restore` found; None before it was called.
+    """
+
+    def __init__(self, launch: Launch | None, total_steps: int | None = None) -> None:
+        self._launch = launch
+        self.rank = int(os.environ.get("RANK", 0))
+        self.world_size = int(os.environ.get("WORLD_SIZE", 1))
+        self.local_rank = int(os.environ.get("LOCAL_RANK", 0))
+        self.local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        self.attempt = launch.attempt if launch else 0
+        self.directory = Path(launch.directory) if launch else None
+        self.scratch = Path(os.environ["HPCRUN_SCRATCH"]) if launch else None
+        self.total_steps = total_steps
+        self.restored_step: int | None = None
+        self._spec: dict[str, Any] = {}
+        if launch:
+            node = launch.nodes[self.rank // launch.ranks_per_node]
+            self._spec = launch.fill(launch.spec, node)
+        self.config = Config(self._spec.get("config") or {})
+        self.seed = int(self.config.get("seed") or 0)
+        self._engine: Any = None
+        self._states: dict[str, Any] = {}
+        self._last_step = 0
+        self._saved_step = 0
+        self._step_began = time.perf_counter()
+        self._own_seconds = 0.0
+        self._step_seconds = 0.0
+        self._metrics: MetricsLog | None = None
+        self._store: Store | None = None
+        if launch and self.scratch:
+            checkpoint = self._spec.get("checkpoint") or {}
+            objective = self._spec.get("objective") or {}
+            recovery = self._spec.get("recovery") or {}
+            self._every = checkpoint.get("every")
+            self._non_finite_steps = int(recovery.get("non_finite_steps", 3))
+            self._fence = Fence(launch.run_paths.attempt(launch.attempt + 1).directory)
+            self._metrics = MetricsLog(
+                launch.paths.metrics,
+                self.rank,
+                self.world_size,
+                self._fence,
+                frozenset({"loss", objective.get("metric") or "loss"}),
+                stop.flag(self.scratch).exists,
+            )
+            self._store = Store(
+                launch.run_paths,
+                launch.attempt,
+                self.rank,
+                self.world_size,
+                self._fence,
+                Retention.of(self._spec),
+            )
+            stop.outlive_signals(self.scratch)
+
+    @property
+    def deepspeed_config(self) -> dict[str, Any]:
+        copied: dict[str, Any] = copy.deepcopy(self._spec.get("deepspeed") or {})
+        return copied
+
+    @property
+    def device(self) -> Any:
+        """``torch.device`` of this rank."""
+        import torch
+
+        if torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR") != "cpu":
+            return torch.device("cuda", self.local_rank)
+        return torch.device("cpu")
+
+    def initialize(self, *, model: Any, **arguments: Any) -> tuple[Any, Any, Any, Any]:
+        """``deepspeed.initialize`` with this run's configuration filled in.
+
+        Parameters
+        ----------
+        model
+            A ``torch.nn.Module``.
+        **arguments
+            Anything else that ``deepspeed.initialize`` takes.
+
+        Returns
+        -------
+        tuple
+            engine, optimizer, data loader and learning rate scheduler, as DeepSpeed returns them.
+        """
+        import deepspeed
+
+        if self._launch is not None:
+            arguments.setdefault("config", self.deepspeed_config)
+        if self.world_size > 1 or self._launch is not None:
+            deepspeed.init_distributed(dist_init_required=None)
+        engine, optimizer, loader, scheduler = deepspeed.initialize(model=model, **arguments)
+        self._engine = engine
+        return engine, optimizer, loader, scheduler
+
+    def restore(self, engine: Any, loader: Any = None, **states: Any) -> int:
+        """Restore the newest complete checkpoint, on which all ranks agree.
+
+        Parameters
+        ----------
+        engine
+            The DeepSpeed engine.
+        loader, **states
+            Anything with ``state_dict()`` and ``load_state_dict()``; saved and restored per rank.
+
+        Returns
+        -------
+        int
+            Finished optimizer steps; 0 for a fresh start.
+
+        Raises
+        ------
+        CheckpointError
+            There was progress and none of it can be restored.
+        """
+        self._engine = engine
+        self._states = {**({"loader": loader} if loader is not None else {}), **states}
+        for key, stateful in self._states.items():
+            if not (hasattr(stateful, "state_dict") and hasattr(stateful, "load_state_dict")):
+                raise TypeError(
+                    f"restore({key}=…): {type(stateful).__name__} has no state_dict() and "
+                    "load_state_dict(), so its position cannot be saved"
+                )
+        step = 0
+        name: str | None = None
+        if self._store is not None:
+            step, name = self._store.restore(
+                engine, self._states, expected=self._has_progress(), report=self._event
+            )
+        self.restored_step = self._last_step = self._saved_step = step
+        self._event("restored", step=step, checkpoint=name)
+        self._step_began = time.perf_counter()
+        return step
+
+    def steps(self, total: int) -> Iterator[int]:
+        """The optimizer steps that are still to do: restored step + 1, …, total.
+
+        Before each step, Python, NumPy and torch are seeded from (seed, step, rank); after it, the
+        metrics go out and a checkpoint is saved where one is due. The last step is always saved.
+        Where the run is asked to stop, all ranks save after the same step and leave with
+        ``SystemExit(75)``.
+
+        Parameters
+        ----------
+        total
+            Optimizer steps in the whole run.
+
+        Raises
+        ------
+        HpcrunError
+            `restore` was not called, or the loop's body did not take exactly one optimizer step.
+        NonFiniteLossError
+            The loss was not finite for ``recovery.non_finite_steps`` steps in a row.
+        """
+        if self.restored_step is None:
+            raise HpcrunError(
+                "session.steps() was called before session.restore(engine)",
+                hint="call session.restore(engine) after session.initialize(…)",
+            )
+        self._announce(total)
+        for step in range(self.restored_step + 1, total + 1):
+            self._step_began = time.perf_counter()
+            rng.seed_all(rng.derive(self.seed, step, self.rank))
+            self._own_seconds += time.perf_counter() - self._step_began
+            yield step
+            began = time.perf_counter()
+            taken = int(self._engine.global_steps)
+            if taken != step:
+                raise HpcrunError(
+                    f"after step {step} the engine counts {taken} optimizer steps",
+                    hint="call engine.step() once for each of session.micro_batches(step)",
+                )
+            self._after_step(step, began)
+        self._save_last()
+
+    def micro_batches(self, step: int) -> Iterator[list[int]]:
+        """This rank's samples of global batch ``step``; see `hpcrun.run.samples.micro_batches`."""
+        config = self._spec.get("deepspeed")
+        if not config:
+            raise HpcrunError(
+                "session.micro_batches() needs the batch sizes of a run; this is outside hpcrun",
+                hint="start it with `hpcrun run SPEC`",
+            )
+        return samples.micro_batches(config, step, self.rank, self.world_size, group.data_rank)
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        """Log metrics of a finished step.
+
+        Parameters
+        ----------
+        metrics
+            Names to numbers (rank 0's are kept) or one-element tensors (averaged over all ranks).
+            Every rank gives the same names in the same order.
+        step
+            The optimizer step, from 1.
+        """
+        if self._metrics is None:
+            return
+        began = time.perf_counter()
+        self._metrics.log(metrics, step)
+        self._own_seconds += time.perf_counter() - began
+
+    def step(self, metrics: Mapping[str, Any] | None = None) -> None:
+        """For a loop of one's own: call it after ``engine.step()``.
+
+        Acts only when ``engine.global_steps`` has changed, so that it may stand inside an
+        accumulation loop. Logs, and saves where a checkpoint is due.
+
+        Raises
+        ------
+        HpcrunError
+            `restore` was not called.
+        """
+        if self.restored_step is None:
+            raise HpcrunError(
+                "session.step() was called before session.restore(engine)",
+                hint="call session.restore(engine, loader=…) before the loop",
+            )
+        taken = int(self._engine.global_steps)
+        if self._store is None or taken == self._last_step:
+            return
+        if self._last_step == self.restored_step and self.total_steps is not None:
+            self._announce(self.total_steps)
+        if metrics:
+            self.log(metrics, taken)
+        began = time.perf_counter()
+        self._after_step(taken, began)
+        if taken == self.total_steps:
+            self._save_last()
+
+    def save(self) -> None:
+        """Save a checkpoint of the step just finished; collective.
+
+        Nothing is saved while the loss is not finite: a checkpoint of such weights would replace
+        one that can be gone on from.
+
+        Raises
+        ------
+        CheckpointError
+            Some rank could not write.
+        """
+        if self._store is None or self._metrics is None or self._saved_step == self._last_step:
+            return
+        self._metrics.flush()
+        if any(self._store.gather(bool(self._metrics.not_finite))):
+            self._event("save_skipped", step=self._last_step, message="the loss is not finite")
+            return
+        began = time.perf_counter()
+        manifest = self._store.save(
+            self._engine, self._last_step, self._states, self._metrics.latest
+        )
+        self._saved_step = self._last_step
+        self._event(
+            "saved",
+            step=manifest.step,
+            checkpoint=f"step-{manifest.step:08d}-a{manifest.attempt}",
+            seconds=time.perf_counter() - began,
+            bytes=manifest.bytes,
+        )
+
+    def leave(self) -> None:
+        """As the process ends, write what waits for the next step: loops stop when they like.
+
+        Other ranks may be gone, so this waits for them a moment at most. Then gloo's threads are
+        let run: one that drops its last tensor while the interpreter is torn down aborts the rank
+        (pytorch#190489), and destroying the groups ends no thread while DeepSpeed refers to them.
+        """
+        if self._metrics is not None:
+            self._metrics.leave(patience=0.5)
+        if group.in_use():
+            time.sleep(GLOO_SETTLES)
+
+    def finish(self) -> None:
+        """The entry has returned: write what is pending and mark the run finished."""
+        if self._metrics is not None:
+            self._metrics.flush()
+        self._meet()
+        self._event(
+            "finished",
+            step=self._last_step,
+            step_seconds=self._step_seconds,
+            own_seconds=self._own_seconds,
+        )
+
+    def _meet(self) -> None:
+        """No rank leaves while another still needs its part in a collective."""
+        if distributed := group.in_use():
+            distributed.barrier()
+
+    def _after_step(self, step: int, began: float) -> None:
+        self._last_step = step
+        if self._metrics is None or self._store is None:
+            return
+        self._metrics.log({"step_seconds": began - self._step_began}, step)
+        self._metrics.check(self._non_finite_steps)
+        leaving = self._metrics.stop_agreed(step) and step != self.total_steps
+        self._own_seconds += time.perf_counter() - began
+        self._step_seconds += time.perf_counter() - self._step_began
+        if leaving or (self._every and step % int(self._every) == 0):
+            try:
+                self.save()
+            except CheckpointError as error:
+                self._event("save_failed", step=step, message=str(error))
+                if self.rank == 0:
+                    what = "it leaves without a checkpoint" if leaving else "training goes on"
+                    print(f"hpcrun: {error}; {what}", flush=True)
+        if leaving:
+            self._event("left", step=step)
+            raise SystemExit(EXIT_SAVED)
+        self._step_began = time.perf_counter()
+
+    def _save_last(self) -> None:
+        if self._metrics is not None:
+            self._metrics.flush()
+            self._metrics.check(min(1, self._non_finite_steps))
+        if self._last_step:
+            self.save()
+
+    def _announce(self, total: int) -> None:
+        self.total_steps = total
+        self._event("started", total_steps=total, world_size=self.world_size)
+
+    def _event(self, event: str, **details: Any) -> None:
+        if self._launch is not None and self.rank == 0:
+            self._fence.check()
+            records.append(
+                self._launch.paths.session, {"event": event, "time": time.time(), **details}
+            )
+
+    def _has_progress(self) -> bool:
+        """Whether an earlier attempt saved: then a start at step 0 would lose it."""
+        assert self._launch is not None
+        return any(
+            record.get("event") == "saved"
+            for attempt in self._launch.run_paths.attempts()
+            for record in records.read_lines(attempt.session)
+        )
+
+
+def session(total_steps: int | None = None) -> Session:
+    """The session of this process.
+
+    Parameters
+    ----------
+    total_steps
+        Optimizer steps in the whole run, for a loop of one's own that calls ``session.step``.
+    """
+    current = Session(Launch.current(), total_steps)
+    atexit.register(current.leave)
+    return current

@@ -1,0 +1,85 @@
+"""DeepSpeed's writing and reading of shards, so that an error on one rank can reach all of them.
+
+As DeepSpeed comes, a rank that cannot write or read raises, while the others wait for it in a
+barrier or an all-gather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+
+class Unreadable(Exception):
+    """A file of a checkpoint could not be read."""
+
+
+@contextmanager
+def recorded_writes(engine: Any, written: list[Path], errors: list[str]) -> Iterator[None]:
+    """Note which files DeepSpeed writes in this rank.
+
+    An error in writing is kept instead of raised: the other ranks are on their way to DeepSpeed's
+    barrier and would wait there for ever.
+    """
+    writer = engine.checkpoint_engine
+    original = writer.save
+
+    def save(state_dict: Any, path: str) -> Any:
+        written.append(Path(path))
+        try:
+            return original(state_dict, path)
+        except Exception as error:  # what a state cannot be pickled with is up to the state
+            errors.append(f"{type(error).__name__}: {error}")
+            return None
+
+    copy_scripts = getattr(engine, "_copy_recovery_script", None)
+
+    def copy_if_possible(path: str) -> None:
+        # Scripts of DeepSpeed's own, which rank 0 lays beside the checkpoints.
+        with suppress(OSError):
+            copy_scripts(path)  # type: ignore[misc]
+
+    writer.save = save
+    if copy_scripts is not None:
+        engine._copy_recovery_script = copy_if_possible
+    try:
+        yield
+    finally:
+        del writer.save
+        if copy_scripts is not None:
+            del engine._copy_recovery_script
+
+
+@contextmanager
+def local_reads(engine: Any) -> Iterator[Callable[[], None]]:
+    """Have ``engine.load_checkpoint`` do nothing collective, and raise `Unreadable` for a file.
+
+    Yields
+    ------
+    Callable
+        The collective rest of the load (ZeRO 3 gathers its small parameters), to be called once
+        all ranks have read their files.
+    """
+    reader = engine.checkpoint_engine
+    original = reader.load
+    has_rest = getattr(engine, "_optimizer_has_ckpt_event_epilogue", lambda: False)
+
+    def load(path: str, map_location: Any = None) -> Any:
+        try:
+            return original(path, map_location=map_location)
+        except Exception as error:
+            raise Unreadable(f"{Path(path).name} cannot be read: {error}") from error
+
+    def rest() -> None:
+        if has_rest():
+            engine.optimizer.checkpoint_event_epilogue()
+
+    reader.load = load
+    engine._optimizer_has_ckpt_event_epilogue = lambda: False
+    try:
+        yield rest
+    finally:
+        del reader.load
+        del engine._optimizer_has_ckpt_event_epilogue

@@ -1,0 +1,249 @@
+"""The supervisor: one process per job, in the batch step, from an attempt's claim to its end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import FrameType
+
+from hpcrun import causes, ledger, records, recovery
+from hpcrun.causes import End, Evidence
+from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
+from hpcrun.layout import AttemptPaths, SubmissionPaths
+from hpcrun.plan import Plan
+from hpcrun.run import evidence, stop
+from hpcrun.run.aftermath import Aftermath
+from hpcrun.run.crew import Crew, NodesLost
+from hpcrun.run.launch import Launch
+from hpcrun.run.launchers import Launcher, LocalLauncher, RankEnd, SlurmLauncher, Workers
+from hpcrun.run.warned import Ended, WarnedStop
+
+OTHERS_GRACE = 1.0
+LEAVE_TOGETHER = 30.0
+
+
+class Supervisor:
+    """One attempt of one run."""
+
+    def __init__(self, submission: SubmissionPaths, number: int) -> None:
+        self.submission = submission
+        self.plan = Plan.read(submission.plan)
+        self.run = self.plan.run(number)
+        self.paths = submission.experiment.run(number)
+        self._signals: list[str] = []
+
+    def supervise(self) -> int:
+        """Run one attempt to its end; the exit code of the job."""
+        intent = ledger.intent(self.paths)
+        if intent is not None:
+            say(f"{self.plan.name}/{self.run.number} is {intent}; nothing to do")
+            return EXIT_OK
+        for number in (*stop.SIGNALS, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        launcher = self._launcher()
+        aftermath = Aftermath(self.submission, self.run, launcher, say)
+        concluded = aftermath.conclude_earlier()
+        if concluded is not None and concluded.kind == recovery.STOP:
+            say(f"not started again: {concluded.reason}")
+            return EXIT_FAILED
+        if ledger.intent(self.paths) is not None:
+            return EXIT_OK
+        attempt = self._claim()
+        ledger.write(
+            self.paths,
+            ledger.STARTED,
+            attempt.number,
+            job_id=launcher.job_id,
+            submission=self.submission.number,
+            nodes=list(launcher.nodes),
+            restart_count=launcher.restart_count,
+            host=os.uname().nodename,
+            pid=os.getpid(),
+            world_size=self.run.world_size,
+        )
+        nodes = ", ".join(launcher.nodes)
+        say(f"attempt {attempt.number} of {self.plan.name}/{self.run.number} on {nodes}")
+        end = self._bring_to_end(launcher, attempt, aftermath)
+        say(f"attempt {attempt.number} {end.outcome}" + (f": {end.message}" if end.cause else ""))
+        action = aftermath.record(attempt.number, end)
+        if action.kind != recovery.NOTHING:
+            say(f"{action.kind}: {action.reason}")
+        if aftermath.carry_out(action, attempt.number, end.kind):
+            return EXIT_SAVED
+        return end.exit_code if end.exit_code != EXIT_SAVED else EXIT_FAILED
+
+    def _launcher(self) -> Launcher:
+        network = self.plan.cluster.get("fabric") or {}
+        if self.plan.cluster["executor"] == "slurm":
+            return SlurmLauncher(self.run, network)
+        return LocalLauncher(self.run, network)
+
+    def _claim(self) -> AttemptPaths:
+        """Take the next attempt's number; the directory's creation is the claim."""
+        attempts = self.paths.attempts()
+        number = attempts[-1].number + 1 if attempts else 1
+        while True:
+            attempt = self.paths.attempt(number)
+            try:
+                attempt.directory.mkdir(parents=True)
+            except FileExistsError:
+                number += 1
+                continue
+            return attempt
+
+    def _bring_to_end(self, launcher: Launcher, attempt: AttemptPaths, aftermath: Aftermath) -> End:
+        crew: Crew | None = None
+        workers: Workers | None = None
+        lost: tuple[str, ...] = ()
+        launch_error: str | None = None
+        code: int | None = None
+        warning = WarnedStop(self.run, self.paths, attempt, launcher, aftermath, say)
+        try:
+            crew = Crew(
+                launcher, self.submission, self.run, attempt, lambda: self._heed(warning, crew)
+            )
+            self._write_launch(crew, attempt)
+            workers = launcher.start_workers(self.run, attempt)
+            ledger.write(self.paths, ledger.WORKERS, attempt.number)
+            code = self._watch(crew, workers, warning)
+        except Ended as ended:
+            say(str(ended))
+        except NodesLost as error:
+            say(str(error))
+            lost = error.nodes
+        except HpcrunError as error:
+            launch_error = str(error)
+        except Exception as error:
+            traceback.print_exc()
+            launch_error = f"{type(error).__name__}: {error}"
+        finally:
+            if workers is not None and workers.exit_code() is None:
+                if crew is not None:
+                    crew.kill_ranks()
+                workers.kill(nodes_are_lost=bool(lost))
+            if crew is not None:
+                crew.dismiss(lost)
+        seen = workers.failure() if workers is not None else None
+        return self._end(aftermath, warning, attempt, code, seen, lost, launch_error)
+
+    def _end(
+        self,
+        aftermath: Aftermath,
+        warning: WarnedStop,
+        attempt: AttemptPaths,
+        code: int | None,
+        seen: RankEnd | None,
+        lost: tuple[str, ...],
+        launch_error: str | None,
+    ) -> End:
+        failure = evidence.failure(attempt, seen)
+        finished = code == 0 and evidence.finished(attempt)
+        killed = failure is not None and failure.get("signal") == "SIGKILL"
+        memory = killed and not (failure or {}).get("out_of_memory")
+        return causes.decide(
+            Evidence(
+                intent=ledger.intent(self.paths),
+                finished=finished,
+                exit_code=code,
+                failure=failure,
+                stop=warning.reason,
+                signal=warning.signal,
+                lost_nodes=lost,
+                launch_error=launch_error,
+                job=causes.JobFacts()
+                if finished
+                else aftermath.facts(attempt.number, out_of_memory=bool(memory)),
+            )
+        )
+
+    def _write_launch(self, crew: Crew, attempt: AttemptPaths) -> None:
+        nodes, port = crew.prepare()
+        launch = Launch(
+            experiment=self.plan.name,
+            run=self.run.number,
+            label=self.run.label,
+            attempt=attempt.number,
+            directory=str(self.paths.directory),
+            spec=self.run.spec,
+            entry=self.run.entry,
+            working_directory=self.plan.directory,
+            world_size=self.run.world_size,
+            ranks_per_node=self.run.ranks_per_node,
+            master_port=port,
+            nodes=nodes,
+        )
+        deepspeed = launch.fill(self.run.spec.get("deepspeed") or {}, nodes[0])
+        records.write_json(attempt.deepspeed, deepspeed)
+        launch.write()
+
+    def _watch(self, crew: Crew, workers: Workers, warning: WarnedStop) -> int | None:
+        """Wait for the ranks' end; what their launcher returned, None when they were killed."""
+        while (code := workers.exit_code()) is None:
+            crew.turn(0.2)
+            self._heed(warning, crew)
+            failure = workers.failure()
+            if failure is None:
+                continue
+            # Ranks that saved leave together; the peers of one that failed would wait for ever.
+            saved = failure.exit_code == EXIT_SAVED
+            deadline = time.monotonic() + (LEAVE_TOGETHER if saved else OTHERS_GRACE)
+            while time.monotonic() < deadline and workers.exit_code() is None:
+                time.sleep(0.05)
+            return workers.exit_code()
+        return code
+
+    def _heed(self, warning: WarnedStop, crew: Crew | None) -> None:
+        """Act on signals and on the clock.
+
+        Raises
+        ------
+        Ended
+            There is nothing to save, or no time left.
+        """
+        heard = [*self._signals, *(crew.signals if crew else ())]
+        self._signals.clear()
+        if crew is not None:
+            crew.signals.clear()
+        if warning.heed(heard) and crew is not None:
+            crew.ask_to_stop()
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._signals.append(signal.Signals(number).name)
+
+
+def say(message: str) -> None:
+    """A line in the batch step's log."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+    print(f"{stamp} hpcrun: {message}", flush=True)
+
+
+def put_python_first_on_path() -> None:
+    """What activating its virtual environment does: ``python``, ninja and the like are its own."""
+    directory = str(Path(sys.executable).parent)
+    entries = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    if entries[0] != directory:
+        os.environ["PATH"] = os.pathsep.join([directory, *entries])
+
+
+def main() -> None:
+    """Entry point of ``python -m hpcrun.run.supervisor``."""
+    parser = argparse.ArgumentParser(prog="hpcrun.run.supervisor")
+    parser.add_argument("submission", type=Path)
+    parser.add_argument("--run", type=int, required=True)
+    arguments = parser.parse_args()
+    put_python_first_on_path()
+    try:
+        code = Supervisor(SubmissionPaths(arguments.submission), arguments.run).supervise()
+    except (HpcrunError, OSError) as error:
+        say(f"error: {error}")
+        code = EXIT_FAILED
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""The worker: one per rank. Sets the rank's environment, then runs the user's entry.
+
+A function is called in this process. A script or command becomes a child of it, so that however the
+child ends, a record of it is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import warnings
+from pathlib import Path
+
+from hpcrun import records
+from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
+from hpcrun.run import ranks, secrets, stop
+from hpcrun.run.launch import VARIABLE, Launch, Node
+
+_LOOK_EVERY = 0.2
+
+
+def rank_of(launch: Launch, argument: int | None) -> int:
+    """This process's rank: given by the local executor, else by Slurm.
+
+    Raises
+    ------
+    HpcrunError
+        Slurm started another number of tasks than the attempt has ranks.
+    """
+    if argument is not None:
+        return argument
+    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS") or 0)
+    if tasks != launch.world_size:
+        raise HpcrunError(f"Slurm started {tasks} tasks where {launch.world_size} ranks are needed")
+    return int(os.environ["SLURM_PROCID"])
+
+
+def environment(launch: Launch, rank: int) -> dict[str, str]:
+    """The variables that frameworks and fabric libraries read in this rank.
+
+    What the user or the site set for the fabric libraries is left as it is.
+    """
+    node_rank, local_rank = divmod(rank, launch.ranks_per_node)
+    node = launch.nodes[node_rank]
+    resources = launch.spec["resources"]
+    forced = {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(launch.world_size),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(launch.ranks_per_node),
+        "NODE_RANK": str(node_rank),
+        "MASTER_ADDR": launch.nodes[0].address,
+        "MASTER_PORT": str(launch.master_port),
+        VARIABLE: str(launch.paths.launch),
+        "HPCRUN_DIRECTORY": launch.directory,
+        "HPCRUN_ATTEMPT": str(launch.attempt),
+        "HPCRUN_RUN": f"{launch.experiment}/{launch.run}",
+        "HPCRUN_METRICS_FILE": str(launch.paths.metrics),
+        "HPCRUN_SCRATCH": node.scratch,
+        "PYTHONUNBUFFERED": "1",
+    }
+    if node.extensions:
+        forced["TORCH_EXTENSIONS_DIR"] = node.extensions
+    if node.devices is not None:
+        forced["CUDA_VISIBLE_DEVICES"] = node.devices
+    defaults = {
+        "GLOO_SOCKET_IFNAME": node.interface,
+        "NCCL_SOCKET_IFNAME": node.interface,
+        "OMP_NUM_THREADS": str(resources["cpus_per_task"] or 1),
+    }
+    if node.hca:
+        defaults["NCCL_IB_HCA"] = node.hca
+    if not resources["gpus_per_node"]:
+        defaults["DS_ACCELERATOR"] = "cpu"
+    return {**{name: os.environ.get(name, value) for name, value in defaults.items()}, **forced}
+
+
+def call_function(launch: Launch, node: Node, rank: int) -> int:
+    """Import the entry's module from the frozen code and call its function with the session."""
+    entry = launch.entry
+    assert entry.module is not None
+    assert entry.function is not None
+    code = Path(node.code)
+    sys.path[:0] = [str(code / launch.working_directory), str(code)]
+    if entry.import_root is not None:
+        sys.path.insert(0, str(code / entry.import_root))
+    from hpcrun.run.session import session
+
+    # torch 2.13 warns at every step of ZeRO, once a collective, about a call of DeepSpeed's own.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    function = getattr(importlib.import_module(entry.module), entry.function)
+    current = session()
+    try:
+        function(current)
+    except SystemExit as leaving:
+        if leaving.code not in (None, 0):
+            current.leave()
+            raise
+    except BaseException:
+        current.leave()
+        raise
+    current.finish()
+    return EXIT_OK
+
+
+def run_child(launch: Launch, node: Node, rank: int) -> int:
+    """Start the script or command, pass a stop on to it, and wait for its end.
+
+    Returns
+    -------
+    int
+        Its exit code; negative for the signal that ended it.
+    """
+    entry = launch.entry
+    arguments = launch.fill(list(entry.argv), node)
+    if entry.kind == "script":
+        assert entry.file is not None
+        arguments = [sys.executable, str(Path(node.code) / entry.file), *arguments]
+    if launch.attempt > 1:
+        recovery = launch.spec.get("recovery") or {}
+        arguments += launch.fill(list(recovery.get("resume_args") or []), node)
+    wanted = (launch.spec.get("recovery") or {}).get("stop_signal")
+    scratch = Path(node.scratch)
+    stop.outlive_signals(scratch)
+    try:
+        child = subprocess.Popen(
+            arguments, preexec_fn=_ignore_slurms_signal if wanted not in (None, "SIGTERM") else None
+        )
+    except OSError as error:
+        raise HpcrunError(
+            f"the command {arguments[0]!r} cannot be started: {error.strerror}",
+            hint="relative paths are looked up in the frozen code's copy of the spec's directory",
+        ) from error
+
+    asked = False
+    while (code := _ended(child)) is None:
+        if wanted and not asked and stop.flag(scratch).exists():
+            asked = True
+            number = signal.Signals[wanted]
+            if not stop.heard(scratch, number).exists():
+                child.send_signal(number)
+    if asked and (code == 0 or -code == signal.Signals[str(wanted)]):
+        # Saved, or was about to begin: a program that had finished says so when started again.
+        return EXIT_SAVED
+    if code == 0 and rank == 0:
+        records.append(launch.paths.session, {"event": "finished", "time": time.time()})
+    return code
+
+
+def _ended(child: subprocess.Popen[bytes]) -> int | None:
+    """Wait a moment for the child; its exit code once it has ended."""
+    try:
+        return child.wait(timeout=_LOOK_EVERY)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _ignore_slurms_signal() -> None:
+    """Slurm's TERM reaches every process of a step; this program waits for a signal of its own."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def record_end(
+    launch: Launch, rank: int, code: int, error: BaseException | None, shown: str | None
+) -> None:
+    """Leave a record of a bad end where the supervisor finds it."""
+    number = -code if code < 0 else None
+    exception = None if error is None else type(error).__name__
+    records.write_json(
+        launch.paths.exit_record(rank),
+        {
+            "rank": rank,
+            "node": launch.nodes[rank // launch.ranks_per_node].name,
+            "time": time.time(),
+            "exit_code": None if number else code,
+            "signal": signal.Signals(number).name if number else None,
+            "exception": exception,
+            "message": _words(error),
+            "traceback": shown,
+        },
+    )
+
+
+def _words(error: BaseException | None) -> str | None:
+    if isinstance(error, HpcrunError):
+        return error.message + (f" ({error.hint})" if error.hint else "")
+    return None if error is None else str(error)
+
+
+def work(launch: Launch, rank: int) -> int:
+    """Run the entry in this rank; the exit code of this process."""
+    node = launch.nodes[rank // launch.ranks_per_node]
+    code: int
+    try:
+        os.environ.update(secrets.read((launch.spec.get("environment") or {}).get("secrets_file")))
+        ranks.register(Path(node.scratch), rank)
+        os.environ.update(environment(launch, rank))
+        os.chdir(Path(node.code) / launch.working_directory)
+        if launch.entry.kind == "function":
+            stop.outlive_signals(Path(node.scratch))
+            return call_function(launch, node, rank)
+        code = run_child(launch, node, rank)
+        if code:
+            record_end(launch, rank, code, None, None)
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else EXIT_FAILED
+        record_end(launch, rank, code, None, None)
+        if isinstance(leaving.code, str):
+            print(leaving.code, file=sys.stderr)
+    except BaseException as error:
+        shown = traceback.format_exc()
+        print(shown, end="", file=sys.stderr, flush=True)
+        record_end(launch, rank, EXIT_FAILED, error, shown)
+        code = EXIT_FAILED
+    return code if code >= 0 else 128 - code
+
+
+def main() -> None:
+    """Entry point of ``python -m hpcrun.run.worker``."""
+    parser = argparse.ArgumentParser(prog="hpcrun.run.worker")
+    parser.add_argument("launch", type=Path)
+    parser.add_argument("--rank", type=int)
+    arguments = parser.parse_args()
+    launch = Launch.read(arguments.launch)
+    code = work(launch, rank_of(launch, arguments.rank))
+    if code == EXIT_OK:
+        wait_for_threads_and_exit_handlers()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The threads of gloo and NCCL outlive the interpreter's state: a rank that had finished was
+    # seen to abort ("terminate called without an active exception"), one that failed to hang.
+    os._exit(code)
+
+
+def wait_for_threads_and_exit_handlers() -> None:
+    """What the interpreter does for the user's code before it tears itself down."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""``hpcrun logs`` as it is typed, over files on disk."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcrun import ledger, records
+from tests.observe.factory import Experiment, path_with, slurm_shim
+from tests.observe.shell import hpcrun, start
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    slurm_shim(tmp_path / "shim")
+    monkeypatch.setenv("PATH", path_with(tmp_path / "shim"))
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def study(root: Path) -> Experiment:
+    """Two runs of two nodes and four ranks; run 1 had a first attempt that failed."""
+    study = Experiment(root)
+    study.submit((1, 2), swept={1: {"config.lr": 0.1}, 2: {"config.lr": 3e-4}}, world=4)
+    for run, attempt in ((1, 1), (1, 2), (2, 1)):
+        study.start(run, attempt, job_id=f"100_{run}", nodes=("node1", "node2"), world=4)
+        for rank in range(4):
+            text = "".join(f"a{attempt} r{rank} line {n}\n" for n in range(3))
+            study.log(run, attempt, rank, text)
+        study.run(run).attempt(attempt).agent_log("node1").write_text("agent says\n")
+    study.paths.submission(1).batch_log("100_1").write_text("batch says\n")
+    study.end(1, 1, outcome="failed", kind="x", message="y")
+    study.end(1, 2)
+    study.end(2, 1)
+    return study
+
+
+def lines(*arguments: str, root: Path) -> list[str]:
+    done = hpcrun("logs", *arguments, root=root)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_newest_attempt_of_all_ranks(study: Experiment, root: Path) -> None:
+    found = lines(root=root)
+    assert len(found) == 2 * 4 * 3
+    assert found[0] == "1 r0 | a2 r0 line 0"
+    assert found[-1] == "2 r3 | a1 r3 line 2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("study/1", "--rank", "2", "--tail", "1"), ["r2 | a2 r2 line 2"]),
+        (("study/1", "--rank", "0,2-3", "--tail", "1"),
+         ["r0 | a2 r0 line 2", "r2 | a2 r2 line 2", "r3 | a2 r3 line 2"]),
+        (("study/1", "--attempt", "1", "--rank", "0", "--grep", "line [12]"),
+         ["r0 | a1 r0 line 1", "r0 | a1 r0 line 2"]),
+        (("study/1", "--attempt", "all", "--rank", "0", "--tail", "1"),
+         ["r0 | a1 r0 line 2", "r0 | a2 r0 line 2"]),
+        (("study/1", "--node", "node2", "--tail", "1"), ["r2 | a2 r2 line 2", "r3 | a2 r3 line 2"]),
+        (("study/1", "--node", "0", "--tail", "1"), ["r0 | a2 r0 line 2", "r1 | a2 r1 line 2"]),
+        (("100_2", "--rank", "0", "--tail", "1"), ["r0 | a1 r0 line 2"]),
+        (("--where", "lr=0.0003", "--rank", "0", "--tail", "1"), ["r0 | a1 r0 line 2"]),
+        (("study/1", "--stream", "agent"), ["agent node1 | agent says"]),
+        (("study/1", "--stream", "batch"), ["batch | batch says"]),
+        (("study/1", "--rank", "9"), []),
+        (("study/1", "--attempt", "7"), []),
+        (("study/1", "--tail", "0"), []),
+    ],
+)  # fmt: skip
+def test_choices(
+    study: Experiment, root: Path, arguments: tuple[str, ...], expected: list[str]
+) -> None:
+    found = lines(*arguments, root=root)
+    if arguments[-2:] in (("--rank", "9"), ("--attempt", "7")):
+        found = [line for line in found if not line.startswith("batch")]
+    assert found == expected
+
+
+def test_json_lines(study: Experiment, root: Path) -> None:
+    found = [json.loads(line) for line in lines("study/2", "--rank", "3", "--json", root=root)]
+    assert found[0] == {
+        **{"experiment": "study", "run": 2, "attempt": 1, "rank": 3, "stream": "worker"},
+        **{"node": None, "line": "a1 r3 line 0"},
+    }
+
+
+def test_a_run_that_failed_before_its_workers_shows_why(root: Path) -> None:
+    study = Experiment(root)
+    paths = study.submit((1,))
+    paths.batch_log("100").write_text("hpcrun: agent-node1.log: no space left\n")
+    attempt = study.start(1, workers=False)
+    attempt.agent_log("node1").write_text("no space left\n")
+    study.end(1, outcome="failed", kind="launch", message="no space left")
+    expected = ["agent node1 | no space left", "batch | hpcrun: agent-node1.log: no space left"]
+    assert lines(root=root) == expected
+    assert lines("-f", root=root) == expected
+
+
+def test_local_executor_log(root: Path) -> None:
+    study = Experiment(root)
+    paths = study.submit((1,), job_id="local:1", host="x")
+    paths.local_log(1).write_text("error: no such python\n")
+    assert lines(root=root) == ["batch | error: no such python"]
+
+
+def test_the_log_of_a_run_in_the_foreground_of_an_allocation(root: Path) -> None:
+    study = Experiment(root)
+    paths = study.submit((1,), job_id=None)
+    entry = {"event": "submitted", "time": 1.0, "array": 0, "runs": [1], "job_id": "100"}
+    records.append(paths.journal, entry)
+    paths.local_log(1).write_text("the supervisor says\n")
+    assert lines("--stream", "batch", root=root) == ["batch | the supervisor says"]
+
+
+def test_nothing_yet(root: Path) -> None:
+    Experiment(root).submit((1,))
+    done = hpcrun("logs", root=root)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "no lines yet" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--rank", "x"), "--rank 'x' is not a list of ranks"),
+        (("--rank", "3-1"), "--rank '3-1' is not a list of ranks"),
+        (("--attempt", "0"), "neither a number from 1 nor 'all'"),
+        (("--attempt", "last"), "neither a number from 1 nor 'all'"),
+        (("--grep", "("), "is not a regular expression"),
+        (("--tail", "-1"), "--tail"),
+        (("--stream", "wrkr"), "--stream"),
+        (("nosuch",), "nothing under"),
+    ],
+)
+def test_wrong_input(
+    study: Experiment, root: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    done = hpcrun("logs", *arguments, root=root)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def wait_until(process: subprocess.Popen[str], path: Path, seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+
+
+def test_follow_picks_up_tasks_ranks_and_attempts_and_ends_with_the_runs(
+    root: Path, tmp_path: Path
+) -> None:
+    study = Experiment(root)
+    study.submit((1, 2))
+    queue = (
+        "100_1|RUNNING|None|node1|N/A|N/A|0:00|(null)\n100_2|RUNNING|None|n|N/A|N/A|0:00|(null)\n"
+    )
+    shim = slurm_shim(tmp_path / "shim", squeue=queue)
+    process = start("logs", "-f", root=root)
+    wait_until(process, shim / "calls")
+    expected = []
+    for run, attempt in ((1, 1), (2, 1), (1, 2)):
+        study.start(run, attempt, job_id=f"100_{run}")
+        for rank in range(2):
+            for number in range(5):
+                study.log(run, attempt, rank, f"a{attempt} line {number}\n")
+                expected.append(f"{run} r{rank} | a{attempt} line {number}")
+        if (run, attempt) == (1, 1):
+            study.end(1, 1, outcome="stopped", kind="saved", message="saved")
+        time.sleep(1.2)
+    study.log(2, 1, 0, "torn at the end")
+    expected.append("2 r0 | torn at the end")
+    study.end(1, 2)
+    study.end(2, 1)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert sorted(out.splitlines()) == sorted(expected)
+    for key in {line.partition("|")[0] + line.split()[3] for line in expected[:-1]}:
+        mine = [
+            line for line in out.splitlines() if line.partition("|")[0] + line.split()[3] == key
+        ]
+        assert mine == [line for line in expected if line in mine]
+    assert "waiting for 2 runs that have not begun (study/1, study/2)" in err
+
+
+def test_follow_ends_when_the_run_is_cancelled(root: Path) -> None:
+    study = Experiment(root)
+    study.submit((1,), job_id="local:1", host=None)
+    study.start(1, job_id="local:1")
+    study.log(1, 1, 0, "begin\n")
+    ledger.set_intent(study.run(1), ledger.CANCELLED)
+    process = start("logs", "-f", root=root)
+    time.sleep(1)
+    study.end(1, outcome="cancelled", kind="cancelled", message="cancelled by the user")
+    out, _ = process.communicate(timeout=30)
+    assert (out, process.returncode) == ("r0 | begin\n", 0)
+
+
+def test_interrupted_quietly(root: Path, tmp_path: Path) -> None:
+    study = Experiment(root)
+    study.submit((1,))
+    study.start(1)
+    study.log(1, 1, 0, "begin\n")
+    slurm_shim(tmp_path / "shim", squeue="100|RUNNING|None|n|N/A|N/A|0:00|(null)\n")
+    process = start("logs", "-f", root=root)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "r0 | begin\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert (out, err) == ("", "")
+
+
+def test_a_reader_that_leaves(study: Experiment, root: Path) -> None:
+    study.log(1, 2, 0, "x" * 100 + "\n" + "line\n" * 200_000)
+    process = start("logs", root=root)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(20) == 0
+    assert process.stderr is not None
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
+
+
+def test_bytes_that_no_encoding_knows(study: Experiment, root: Path) -> None:
+    with open(study.run(1).attempt(2).rank_log(0), "ab") as stream:
+        stream.write(b"\xff\xfe bad\n")
+    assert "r0 | \ufffd\ufffd bad" in lines("study/1", "--rank", "0", root=root)
+    done = hpcrun("logs", "study/1", "--rank", "0", root=root, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0

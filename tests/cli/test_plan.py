@@ -1,0 +1,85 @@
+"""``hpcrun plan``: pure, light, and readable by scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from hpcrun.plan import Plan
+
+SPEC = """\
+entry: train.py
+cluster: slurm
+config: {lr: 1.0e-3}
+deepspeed_config: zero2
+deepspeed: {train_batch_size: 8}
+resources: {nodes: 2, gpus_per_node: 2, time: "02:00:00"}
+sweep: {grid: {config.lr: [1.0e-3, 2.0e-3]}}
+"""
+WATCH = """
+import sys
+from hpcrun.cli.main import main
+try:
+    main(sys.argv[1:])
+finally:
+    loaded = {name.partition('.')[0] for name in sys.modules}
+    print(*sorted(loaded & {'torch', 'deepspeed', 'submitit', 'rich', 'numpy'}), file=sys.stderr)
+"""
+
+
+def plan(
+    directory: Path, *arguments: str, code: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    directory.joinpath("train.py").write_text("import torch\n")
+    (directory / "demo.yaml").write_text(SPEC)
+    start = ["-c", code] if code else ["-m", "hpcrun"]
+    return subprocess.run(
+        [sys.executable, *start, "plan", "demo.yaml", *arguments],
+        cwd=directory,
+        env={**os.environ, "HOME": "/nonexistent", "PYTHONHASHSEED": "random"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_nothing_heavy_is_imported(tmp_path: Path) -> None:
+    answer = plan(tmp_path, code=WATCH)
+    assert "#SBATCH" in answer.stdout
+    assert answer.stderr == "\n"
+
+
+def test_it_says_the_same_every_time_and_writes_nothing(tmp_path: Path) -> None:
+    first, second = plan(tmp_path), plan(tmp_path)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert first.stdout == second.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["demo.yaml", "train.py"]
+
+
+def test_text_has_runs_hours_script_and_configuration(tmp_path: Path) -> None:
+    out = plan(tmp_path).stdout
+    assert "2 runs in 1 array, at most 16 GPU-hours" in out
+    assert "lr=0.002  2 nodes x 2 ranks on 2 GPUs each  02:00:00" in out
+    assert "batch 8 = micro 2 x accumulation 1" in out
+    assert "#SBATCH --array=0-1\n" in out
+    assert '"train_micro_batch_size_per_gpu": 2' in out
+
+
+def test_json_is_the_plan_that_would_be_frozen(tmp_path: Path) -> None:
+    data = json.loads(plan(tmp_path, "--json", "--root", "/r").stdout)
+    assert data.pop("root") == "/r"
+    frozen = Plan.from_data(data)
+    assert [run.label for run in frozen.runs] == ["lr=0.001", "lr=0.002"]
+    assert json.loads(json.dumps(frozen.to_data())) == data
+    assert frozen.runs[0].spec["deepspeed"]["zero_optimization"] == {"stage": 2}
+
+
+def test_a_wrong_spec_ends_with_2_and_one_line(tmp_path: Path) -> None:
+    answer = plan(tmp_path, "config.lrr=3")
+    assert answer.returncode == 2
+    assert answer.stdout == ""
+    assert answer.stderr.startswith("error: command line: config.lrr: there is no key config.lrr")

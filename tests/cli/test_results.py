@@ -1,0 +1,136 @@
+"""``hpcrun results`` as it is typed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import statistics
+from pathlib import Path
+
+import pytest
+
+from tests.observe.factory import Experiment, path_with, slurm_shim
+from tests.observe.shell import hpcrun
+
+RATES = (1e-3, 3e-4)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two learning rates by three seeds; run 6 never began."""
+    slurm_shim(tmp_path / "shim")
+    monkeypatch.setenv("PATH", path_with(tmp_path / "shim"))
+    study = Experiment(tmp_path / "root")
+    swept = {n: {"config.lr": RATES[n // 4], "config.seed": n % 3} for n in range(1, 7)}
+    study.submit(range(1, 7), swept=swept)
+    for run in range(1, 6):
+        study.start(run, job_id=f"100_{run}")
+        dip = {1: 9.0, 2: 0.5 * run, 3: 1.0 * run}
+        study.metrics(run, 1, [1, 2, 3], loss=lambda step, dip=dip: dip[step], accuracy=run / 10)
+        study.end(run)
+    return tmp_path / "root"
+
+
+def test_table(root: Path) -> None:
+    done = hpcrun("results", "study/1-6", root=root)
+    header, first, *_, last = done.stdout.splitlines()
+    assert header.split() == [
+        *("run", "config.lr", "config.seed", "state", "step", "loss.first", "loss", "loss.best"),
+        *("loss.best_step", "accuracy"),
+    ]
+    assert first.split() == "study/1 0.001 1 completed 3 9 1 0.5 2 0.1".split()  # noqa: SIM905
+    assert last.split()[3:] == ["unknown", *["-"] * 6]
+
+
+def test_json_and_csv_agree(root: Path) -> None:
+    data = json.loads(hpcrun("results", "--json", root=root).stdout)
+    assert json.loads(hpcrun("results", "--format", "json", root=root).stdout) == data
+    rows = list(csv.DictReader(io.StringIO(hpcrun("results", "--format", "csv", root=root).stdout)))
+    assert len(rows) == len(data) == 6
+    for row, one in zip(rows, data, strict=True):
+        assert {key: row[key] for key in ("run", "state")} == {k: one[k] for k in ("run", "state")}
+        assert row["loss"] == ("" if one["loss"] is None else repr(one["loss"]))
+    assert data[5]["loss"] is None
+
+
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [
+        ("-loss", [5, 4, 3, 2, 1, 6]),
+        ("loss.best", [1, 2, 3, 4, 5, 6]),
+        ("seed", [3, 6, 1, 4, 2, 5]),
+    ],
+)
+def test_sort(root: Path, sort: str, expected: list[int]) -> None:
+    data = json.loads(hpcrun("results", "--json", "--sort", sort, root=root).stdout)
+    assert [int(one["run"].partition("/")[2]) for one in data] == expected
+
+
+def test_group_by(root: Path) -> None:
+    first, second = json.loads(
+        hpcrun("results", "--json", "--group-by", "lr", "study/1-5", root=root).stdout
+    )
+    assert (first["config.lr"], first["runs"], second["runs"]) == (1e-3, 3, 2)
+    values = [1.0, 2.0, 3.0]
+    assert first["loss"] == statistics.mean(values)
+    assert math.isclose(first["loss.se"], statistics.stdev(values) / math.sqrt(3))
+
+
+def test_group_of_one_has_no_error(root: Path) -> None:
+    data = json.loads(
+        hpcrun("results", "--json", "--group-by", "lr,seed", "study/1", root=root).stdout
+    )
+    assert (data[0]["loss"], data[0]["loss.se"]) == (1.0, None)
+
+
+def test_groups_say_when_runs_are_not_complete(root: Path) -> None:
+    done = hpcrun("results", "--group-by", "lr", root=root)
+    assert "1 of 6 runs are not completed" in done.stderr
+
+
+def test_latex(root: Path) -> None:
+    text = hpcrun("results", "--format", "latex", root=root).stdout
+    assert text.startswith("\\begin{tabular}{lrrlrrrrrr}\n\\toprule\nrun & config.lr")
+    assert "loss.best\\_step" in text
+    assert text.endswith("\\bottomrule\n\\end{tabular}\n")
+    grouped = hpcrun("results", "--format", "latex", "--group-by", "lr", root=root).stdout
+    assert "$2 \\pm 0.57735$" in grouped
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--sort", "nope"), "there is no column 'nope'"),
+        (("--group-by", "nope"), "there is no swept key 'nope'"),
+        (("--group-by", "loss"), "there is no swept key 'loss'"),
+        (("--group-by", ","), "--group-by ',' names no key"),
+        (("--format", "xml"), "--format"),
+    ],
+)
+def test_wrong_input(root: Path, arguments: tuple[str, ...], message: str) -> None:
+    done = hpcrun("results", *arguments, root=root)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stdout == ""
+
+
+def test_no_metrics_at_all(tmp_path: Path) -> None:
+    study = Experiment(tmp_path)
+    study.submit((1,), job_id=None)
+    done = hpcrun("results", root=tmp_path)
+    assert done.stdout.splitlines()[0].split() == ["run", "state", "step"]
+
+
+def test_a_metric_with_a_slash_and_max(tmp_path: Path) -> None:
+    study = Experiment(tmp_path)
+    study.submit((1,), spec={"objective": {"metric": "eval/accuracy", "mode": "max"}})
+    study.start(1)
+    values = {1: 0.5, 2: 0.9, 3: float("nan")}
+    study.metrics(1, 1, values, **{"eval/accuracy": lambda step: values[step]})
+    study.end(1)
+    data = json.loads(hpcrun("results", "--json", "--sort", "accuracy", root=tmp_path).stdout)[0]
+    assert data["eval/accuracy.best"] == 0.9
+    assert data["eval/accuracy.best_step"] == 2
+    assert data["eval/accuracy"] == "NaN"

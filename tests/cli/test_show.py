@@ -1,0 +1,119 @@
+"""``hpcrun show`` and ``hpcrun completion`` as they are typed."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hpcrun import records
+from tests.observe.factory import Experiment
+from tests.observe.shell import hpcrun
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Experiment:
+    study = Experiment(tmp_path)
+    study.submit((1, 2), swept={1: {"config.lr": 2e-5}, 2: {"config.lr": 0.1}})
+    return study
+
+
+def test_summary(study: Experiment, tmp_path: Path) -> None:
+    done = hpcrun("show", "study/1", root=tmp_path)
+    found = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert found["job_id"] == "100_1"
+    assert found["swept"] == "config.lr=2e-05"
+    assert found["entry"] == "train.py --lr=0.001"
+    data = json.loads(hpcrun("show", "study/1", "--json", root=tmp_path).stdout)
+    assert data["directory"] == str(tmp_path / "study" / "runs" / "1")
+
+
+def test_config(study: Experiment, tmp_path: Path) -> None:
+    text = hpcrun("show", "study/1", "--config", root=tmp_path).stdout
+    data = json.loads(hpcrun("show", "study/1", "--config", "--json", root=tmp_path).stdout)
+    assert yaml.safe_load(text) == data
+    assert data["config"]["lr"] == 2e-5
+
+
+def test_script_and_path(study: Experiment, tmp_path: Path) -> None:
+    done = hpcrun("show", "study/1", "--script", root=tmp_path)
+    assert done.stdout == study.paths.submission(1).script(0).read_text()
+    done = hpcrun("show", "study/1", "--path", root=tmp_path)
+    assert done.stdout == f"{tmp_path}/study/runs/1\n"
+
+
+def test_deepspeed_as_planned_then_as_run(study: Experiment, tmp_path: Path) -> None:
+    def shown() -> dict[str, object]:
+        found = json.loads(hpcrun("show", "study/1", "--deepspeed", root=tmp_path).stdout)
+        assert isinstance(found, dict)
+        return found
+
+    assert shown()["train_batch_size"] == 8
+    records.write_json(study.start(1, 1).deepspeed, {"train_batch_size": 16})
+    assert shown() == {"train_batch_size": 16}
+    study.start(1, 2).deepspeed.write_text("{")
+    assert shown() == {"train_batch_size": 16}
+
+
+def test_code(study: Experiment, tmp_path: Path) -> None:
+    study.paths.code.mkdir()
+    (tmp_path / "train.py").write_text("print()\n")
+    with tarfile.open(study.paths.code / "abc.tar.gz", "w:gz") as tar:
+        tar.add(tmp_path / "train.py", "pkg/train.py")
+    done = hpcrun("show", "study/1", "--code", root=tmp_path)
+    assert done.stdout == "pkg/train.py\n"
+    assert "no git" in done.stderr
+    data = json.loads(hpcrun("show", "study/1", "--code", "--json", root=tmp_path).stdout)
+    assert (data["members"], data["digest"]) == (["pkg/train.py"], "abc")
+    (study.paths.code / "abc.tar.gz").write_bytes(b"not a tar")
+    done = hpcrun("show", "study/1", "--code", root=tmp_path)
+    assert (done.returncode, "cannot be read" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("study",), "is 2 runs (1-2); show takes one"),
+        (("study/7",), "study has no run 7"),
+        (("study/1", "--code"), "cannot be read"),
+        ((), "Missing argument 'RUN'"),
+    ],
+)
+def test_wrong_input(
+    study: Experiment, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    done = hpcrun("show", *arguments, root=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_script_under_the_local_executor(study: Experiment, tmp_path: Path) -> None:
+    plan = study.paths.submission(1).plan
+    plan.write_text(plan.read_text().replace("#!/bin/bash\\nexec true\\n", ""))
+    done = hpcrun("show", "study/1", "--script", root=tmp_path)
+    assert done.returncode == 2
+    assert "no sbatch script" in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(tmp_path: Path, shell: str) -> None:
+    done = hpcrun("completion", shell, root=tmp_path)
+    assert done.returncode == 0
+    assert "_HPCRUN_COMPLETE" in done.stdout
+
+
+def test_completion_of_names(study: Experiment, tmp_path: Path) -> None:
+    def complete(words: str, index: int) -> list[str]:
+        done = hpcrun(
+            root=tmp_path, COMP_WORDS=words, COMP_CWORD=str(index), _HPCRUN_COMPLETE="bash_complete"
+        )
+        return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
+
+    assert complete("hpcrun status st", 2) == ["study"]
+    assert complete("hpcrun logs study/", 2) == ["study/1", "study/2"]
+    assert complete("hpcrun cancel zz", 2) == complete("hpcrun cancel zz/", 2) == []
+    assert "completion" in complete("hpcrun comp", 1)

@@ -1,0 +1,292 @@
+"""`hpcrun submit` and `hpcrun run` as commands, on this machine and without Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.cluster import processes
+from hpcrun.layout import experiment
+
+PYTHON = sys.executable
+SAY = "import os, sys; print('rank', os.environ['RANK'], *sys.argv[1:])"
+
+
+class Place:
+    """A directory with a spec, and a root beside it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.code = directory / "code"
+        self.root = directory / "root"
+        self.code.mkdir()
+
+    @property
+    def paths(self) -> Any:
+        return experiment(self.root, "e")
+
+    def spec(self, entry: list[str], **more: Any) -> None:
+        spec = {
+            "name": "e",
+            "entry": entry,
+            "environment": {"python": PYTHON},
+            "resources": {"time": "00:10:00", "ntasks_per_node": 2},
+        }
+        (self.code / "e.yaml").write_text(json.dumps({**spec, **more}))
+
+    def argv(self, command: str, *arguments: str) -> list[str]:
+        spec = ["e.yaml"] if command in ("submit", "run", "plan") else []
+        root = ["--root", str(self.root)]
+        return [PYTHON, "-m", "hpcrun", command, *spec, *arguments, *root]
+
+    def hpcrun(
+        self, command: str, *arguments: str, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.argv(command, *arguments),
+            cwd=self.code,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def actions(self, *arguments: str) -> list[tuple[int, str]]:
+        answer = self.hpcrun("submit", "cluster=local", "--json", *arguments)
+        assert answer.returncode == 0, answer.stderr
+        return [(run["run"], run["action"]) for run in json.loads(answer.stdout)["runs"]]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.delenv("HPCRUN_ROOT", raising=False)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    found = Place(tmp_path)
+    yield found
+    for submission in found.paths.submissions():
+        processes.kill_all(submission.directory)
+
+
+def _until(condition: Any, timeout: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "this did not come"
+        time.sleep(0.05)
+
+
+def test_submit_and_submit_again(place: Place) -> None:
+    place.spec(
+        [PYTHON, "-c", SAY, "${config.x}"], config={"x": 0}, sweep={"grid": {"config.x": [1, 2]}}
+    )
+    answer = place.hpcrun("submit", "cluster=local", "--wait")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stderr.startswith("e: 2 runs (2 new); on this machine, 1 at a time\n")
+    assert answer.stdout.startswith("local:")
+    assert place.paths.run(1).attempt(1).rank_log(1).read_text() == "rank 1 2\n"
+    assert place.actions() == [(0, "completed"), (1, "completed")]
+    assert place.actions("--sweep", "config.x=2,3", "--wait") == [(1, "completed"), (2, "new")]
+    assert place.actions("--new", "--wait") == [(3, "new"), (4, "new")]
+    assert place.actions() == [(3, "completed"), (4, "completed")]
+
+
+def test_a_run_that_failed_goes_on(place: Place) -> None:
+    flag = place.code.parent / "flag"
+    place.spec(["test", "-e", str(flag)])
+    answer = place.hpcrun("submit", "cluster=local", "--wait")
+    assert answer.returncode == 1
+    assert "did not complete: e/0;" in answer.stderr
+    flag.write_text("")
+    assert place.actions("--wait") == [(0, "resumed")]
+    assert place.actions() == [(0, "completed")]
+
+
+def test_attach_cancel_and_submit_again(place: Place) -> None:
+    place.spec(["sleep", "300"])
+    assert place.actions() == [(0, "new")]
+    assert place.actions() == [(0, "attached")]
+    _until(lambda: place.paths.run(0).attempt(1).rank_log(1).exists())
+    assert place.hpcrun("cancel", "e").returncode == 0
+    _until(lambda: not list(processes.of_submission(place.paths.submission(1).directory)))
+    place.spec(["true"])
+    assert place.actions("--wait") == [(1, "new")]
+    place.spec(["sleep", "300"])
+    assert place.actions() == [(0, "resumed")]
+
+
+def test_two_submits_at_once_give_no_number_twice(place: Place) -> None:
+    place.spec(["true"], config={"x": 0})
+    started = [
+        subprocess.Popen(
+            place.argv("submit", "cluster=local", "--json", f"config.x={number}"),
+            cwd=place.code,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for number in range(3)
+    ]
+    answers = [json.loads(process.communicate(timeout=120)[0]) for process in started]
+    assert sorted(answer["runs"][0]["run"] for answer in answers) == [0, 1, 2]
+    assert not place.paths.submit_lock.exists()
+
+
+def test_dry_run_is_plan_and_writes_nothing(place: Place) -> None:
+    place.spec(["true"], cluster="slurm", sweep={"grid": {"resources.nodes": [1, 2]}})
+    before = sorted(place.code.iterdir())
+    dry = place.hpcrun("submit", "--dry-run", PATH="/nonexistent")
+    assert dry.returncode == 0, dry.stderr
+    assert "#SBATCH --nodes=2" in dry.stdout
+    assert dry.stdout == place.hpcrun("plan").stdout
+    assert not place.root.exists()
+    assert sorted(place.code.iterdir()) == before
+
+
+@pytest.mark.parametrize("command", ["submit", "run"])
+def test_help_imports_nothing_slow(command: str) -> None:
+    program = (
+        f"import sys; import hpcrun.cli.{command}\n"
+        "slow = {'torch', 'deepspeed', 'submitit', 'omegaconf', 'jinja2', 'rich', 'yaml'}\n"
+        "print(sorted(slow & set(sys.modules)))"
+    )
+    answer = subprocess.run([PYTHON, "-c", program], capture_output=True, text=True, check=True)
+    assert answer.stdout == "[]\n"
+
+
+def test_the_root_is_recorded_without_links(place: Place, tmp_path: Path) -> None:
+    place.spec(["true"])
+    place.root.mkdir()
+    (tmp_path / "link").symlink_to("root")
+    argv = [PYTHON, "-m", "hpcrun", "submit", "e.yaml", "--dry-run", "--json", "cluster=local"]
+    answer = subprocess.run(
+        [*argv, "--root", "../code/../link"], cwd=place.code, capture_output=True, check=True
+    )
+    assert json.loads(answer.stdout)["root"] == str(place.root)
+
+
+def test_dry_run_imports_neither_torch_nor_submitit(place: Place) -> None:
+    place.spec(["true"], cluster="slurm")
+    program = (
+        "import sys; from hpcrun.cli.main import group\n"
+        "group.main(['submit', 'e.yaml', '--dry-run'], standalone_mode=False)\n"
+        "print(sorted({'torch', 'deepspeed', 'submitit'} & set(sys.modules)), file=sys.stderr)"
+    )
+    answer = subprocess.run(
+        [PYTHON, "-c", program], cwd=place.code, capture_output=True, text=True, check=True
+    )
+    assert answer.stderr == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "says"),
+    [
+        ({"cluster": "slurm"}, 4, "no sbatch on PATH"),
+        ({"environment": {"python": "/nonexistent/python"}}, 2, "/nonexistent/python"),
+        ({"entry": "absent.py"}, 2, "absent.py"),
+    ],
+)
+def test_what_cannot_be_submitted_leaves_nothing(
+    place: Place, change: dict[str, Any], code: int, says: str
+) -> None:
+    place.spec(**{"entry": ["true"], "cluster": "local", **change})
+    answer = place.hpcrun("submit", PATH="/nonexistent")
+    assert answer.returncode == code, answer.stderr
+    assert says in answer.stderr
+    assert not place.root.exists()
+
+
+def test_code_that_is_too_large_leaves_nothing(place: Place) -> None:
+    place.spec(["true"])
+    with (place.code / "weights.pt").open("wb") as stream:
+        stream.truncate(101_000_000)
+    answer = place.hpcrun("submit", "cluster=local")
+    assert answer.returncode == 2
+    assert "weights.pt" in answer.stderr
+    assert not place.root.exists()
+
+
+@pytest.mark.parametrize("inside", ["", "deeper/still"])
+def test_a_root_that_is_a_file(place: Place, inside: str) -> None:
+    place.spec(["true"])
+    place.root.write_text("")
+    place.root = place.root / inside
+    answer = place.hpcrun("submit", "cluster=local")
+    assert answer.returncode == 2, answer.stderr
+    assert "--root DIR" in answer.stderr
+
+
+def test_interrupted_while_it_waits(place: Place) -> None:
+    place.spec(["sleep", "300"])
+    process = subprocess.Popen(
+        place.argv("submit", "cluster=local", "--wait"),
+        cwd=place.code,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _until(lambda: place.paths.run(0).attempt(1).rank_log(1).exists())
+    process.send_signal(signal.SIGINT)
+    assert "`hpcrun status --root" in process.communicate(timeout=30)[1]
+    assert process.returncode == 130
+    assert place.actions() == [(0, "attached")]
+
+
+def test_run_shows_the_ranks(place: Place) -> None:
+    place.spec(
+        [PYTHON, "-c", SAY, "${config.x}"], config={"x": 0}, sweep={"grid": {"config.x": [1, 2]}}
+    )
+    answer = place.hpcrun("run")
+    assert answer.returncode == 0, answer.stderr
+    assert sorted(answer.stdout.splitlines()) == [
+        f"{run} r{rank} | rank {rank} {run + 1}" for run in (0, 1) for rank in (0, 1)
+    ]
+    assert "--- e/1 x=2" in answer.stderr
+    again = place.hpcrun("run")
+    assert again.returncode == 0
+    assert again.stdout == ""
+    assert "2 completed already" in again.stderr
+
+
+def test_run_of_what_fails_shows_why(place: Place) -> None:
+    place.spec(["/nonexistent/program"], resources={"time": "00:10:00"})
+    answer = place.hpcrun("run")
+    assert answer.returncode == 1
+    assert "/nonexistent/program" in answer.stdout
+
+
+def test_run_of_what_runs_already(place: Place) -> None:
+    place.spec(["sleep", "300"])
+    assert place.actions() == [(0, "new")]
+    answer = place.hpcrun("run")
+    assert answer.returncode == 2
+    assert "e/0 is queued or running already (job local:" in answer.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_run_that_is_stopped_leaves_nothing(place: Place, number: signal.Signals) -> None:
+    place.spec(["sh", "-c", "trap '' TERM INT; echo begun; sleep 300 & wait; sleep 300"])
+    process = subprocess.Popen(
+        place.argv("run"),
+        cwd=place.code,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert "begun" in process.stdout.readline()
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+    directory = place.paths.submission(1).directory
+    _until(lambda: not list(processes.of_submission(directory)))
+    place.spec(["true"])
+    assert place.hpcrun("run").returncode == 0

@@ -1,0 +1,142 @@
+"""Real Slurm clusters as fixtures. See tests/testbed for what they can do.
+
+`slurm22` and `slurm24` are one cluster each per session; `slurm` runs a test on both;
+`make_cluster(version, **options)` gives a test one of its own, with other settings.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.ward import Reference
+from tests.testbed import VERSIONS, Cluster, missing
+
+_HERE = Path(__file__).parent
+_FIXTURES = {"slurm22": VERSIONS[0], "slurm24": VERSIONS[1]}
+
+# Preemption with it and without it.
+_EXTRA = {VERSIONS[0]: {}, VERSIONS[1]: {"PreemptParameters": "send_user_signal"}}
+
+Clusters = dict[str, Cluster]
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark all that needs a cluster, so that `-m "not cluster"` leaves it out."""
+    if _HERE in item.path.parents:
+        item.add_marker(pytest.mark.cluster)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is `usually` shown on another version, unless HPCRUN_THOROUGH=1."""
+    if os.environ.get("HPCRUN_THOROUGH") == "1":
+        return
+    left_out = set()
+    for item in items:
+        usually = item.get_closest_marker("usually")
+        if usually is not None and _version(item) not in usually.args:
+            left_out.add(item)
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _version(item: pytest.Item) -> str:
+    """The version of Slurm that a test uses; the first where it brings up a cluster of its own."""
+    assert isinstance(item, pytest.Function)
+    names = item.fixturenames
+    if "slurm" in names:
+        return str(item.callspec.params["slurm"])
+    return next((version for name, version in _FIXTURES.items() if name in names), VERSIONS[0])
+
+
+def _require(version: str) -> None:
+    reason = missing(version)
+    if reason is None:
+        return
+    reason = f"no Slurm {version}: {reason}"
+    if os.environ.get("HPCRUN_REQUIRE_CLUSTER") == "1":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def clusters() -> Iterator[Clusters]:
+    """The clusters that are up, by version; they go down with the session."""
+    up: Clusters = {}
+    yield up
+    for cluster in up.values():
+        cluster.down()
+
+
+def _cluster(version: str, clusters: Clusters) -> Cluster:
+    _require(version)
+    if version not in clusters:
+        cluster = Cluster(version, extra=_EXTRA[version])
+        cluster.up()
+        clusters[version] = cluster
+    return clusters[version]
+
+
+@pytest.fixture(scope="session")
+def slurm22(clusters: Clusters) -> Cluster:
+    """Slurm 22.05 with four nodes."""
+    return _cluster(VERSIONS[0], clusters)
+
+
+@pytest.fixture(scope="session")
+def slurm24(clusters: Clusters) -> Cluster:
+    """Slurm 24.11 with four nodes."""
+    return _cluster(VERSIONS[1], clusters)
+
+
+@pytest.fixture(scope="session", params=VERSIONS)
+def slurm(request: pytest.FixtureRequest, clusters: Clusters) -> Cluster:
+    """Each version in turn."""
+    return _cluster(request.param, clusters)
+
+
+@pytest.fixture(scope="session")
+def reference(slurm: Cluster) -> Reference:
+    """What runs end with that nothing happens to."""
+    return Reference.make(slurm)
+
+
+@pytest.fixture
+def make_cluster() -> Iterator[Callable[..., Cluster]]:
+    """Bring up clusters with settings of the test's own, for the time of the test."""
+    made: list[Cluster] = []
+
+    def make(version: str = VERSIONS[0], nodes: int = 4, **options: object) -> Cluster:
+        _require(version)
+        cluster = Cluster(version, nodes, **options)
+        cluster.up()
+        made.append(cluster)
+        return cluster
+
+    yield make
+    for cluster in made:
+        cluster.down()
+
+
+@pytest.fixture(autouse=True)
+def _leave_clusters_as_they_were(
+    request: pytest.FixtureRequest, clusters: Clusters
+) -> Iterator[None]:
+    yield
+    names = request.fixturenames
+    used = {version for fixture, version in _FIXTURES.items() if fixture in names}
+    if "slurm" in names:
+        used.add(_version(request.node))
+    for version in used & set(clusters):
+        cluster = clusters[version]
+        try:
+            cluster.reset()
+        except Exception as error:
+            warnings.warn(f"Slurm {version} begins anew after {error!r}", stacklevel=1)
+            cluster.down()
+            cluster.up()

@@ -1,0 +1,88 @@
+"""A model that shows whether anything was lost: dropout, momentum, a schedule, a forked helper.
+
+Where ``config.fault`` says so, the first attempt that gets there does something bad.
+"""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+
+import deepspeed
+import torch
+from torch.nn import functional
+
+
+def train(session):
+    config = session.config
+    torch.manual_seed(int(config.seed))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Dropout(0.2), torch.nn.Linear(64, 1)
+    )
+    helper = multiprocessing.get_context("fork").Process(
+        target=time.sleep, args=(600,), daemon=True
+    )
+    helper.start()
+    engine, _, _, scheduler = session.initialize(model=model, model_parameters=model.parameters())
+    session.restore(engine)
+    for step in session.steps(total=int(config.total_steps)):
+        misbehave(session, step)
+        for indices in session.micro_batches(step):
+            inputs = torch.stack([sample(index) for index in indices])
+            loss = functional.mse_loss(engine(inputs), inputs.sum(1, keepdim=True))
+            engine.backward(loss)
+            engine.step()
+        value = loss.detach()
+        if config.get("fault") == "nan" and step >= int(config.fault_step):
+            value = value * float("nan")
+        session.log({"loss": value, "lr": scheduler.get_last_lr()[0]}, step=step)
+        if not helper.is_alive():
+            raise RuntimeError(f"the forked helper died with {helper.exitcode}")
+        time.sleep(float(config.pause))
+    helper.terminate()
+    helper.join()
+    digest(session, engine)
+
+
+def sample(index):
+    return torch.randn(16, generator=torch.Generator().manual_seed(index))
+
+
+def misbehave(session, step):
+    """The fault of this spec, in the rank it names."""
+    config = session.config
+    kind = config.get("fault")
+    if (
+        not kind
+        or step != int(config.fault_step)
+        or session.rank != int(config.get("fault_rank", 0))
+    ):
+        return
+    if kind == "always":
+        raise ValueError("this cannot work")
+    if kind == "memory":
+        hoard = []
+        while True:
+            hoard.append(bytearray(os.urandom(1 << 20)) * 64)
+    if session.attempt > 1 or kind == "nan":
+        return
+    if kind == "exception":
+        raise ValueError("once is enough")
+    if kind == "exit":
+        sys.exit(3)
+    os.kill(os.getpid(), getattr(signal, kind))
+
+
+def digest(session, engine):
+    """The weights that this rank ended with."""
+    parameters = list(engine.module.parameters())
+    state = hashlib.sha256()
+    # With ZeRO 3 each rank holds a part, which is padded with whatever the memory held.
+    with deepspeed.zero.GatheredParameters(parameters):
+        for parameter in parameters:
+            state.update(parameter.detach().contiguous().numpy().tobytes())
+    path = session.directory / f"digest-{session.rank}.json"
+    path.write_text(json.dumps({"digest": state.hexdigest(), "attempt": session.attempt}))

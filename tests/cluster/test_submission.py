@@ -1,0 +1,408 @@
+"""`hpcrun submit` on real Slurms of both versions, as an ordinary user."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.layout import SubmissionPaths
+from tests.testbed import Cluster
+from tests.testbed.daemons import until
+
+TIME_LIMIT = "00:10:00"
+
+
+class Workplace:
+    """A directory of the ordinary user on the shared file system, and `hpcrun` in it."""
+
+    def __init__(self, cluster: Cluster, name: str = "work") -> None:
+        self.cluster = cluster
+        self.directory = cluster.layout.home / f"{name}-{uuid.uuid4().hex[:8]}"
+        cluster.run(["mkdir", str(self.directory)])
+        self.root = self.directory / "root"
+        self.code = self.directory / "code"
+        cluster.run(["mkdir", str(self.code)])
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file of the code, as the user."""
+        self.cluster.run(["tee", str(self.code / name)], input=text)
+
+    def spec(self, command: list[str], **more: Any) -> None:
+        """Write `e.yaml`, whose entry is a command."""
+        spec: dict[str, Any] = {
+            "name": "e",
+            "entry": command,
+            "resources": {"time": TIME_LIMIT, "mem": "500M"},
+            "environment": {"python": self.cluster.python},
+        }
+        spec["resources"] |= more.pop("resources", {})
+        # JSON is YAML.
+        self.write("e.yaml", json.dumps({**spec, **more}))
+
+    def hpcrun(
+        self, *arguments: str, env: dict[str, str] | None = None, root: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run hpcrun on the login node."""
+        argv = [self.cluster.python, "-m", "hpcrun", *arguments, "--root", str(root or self.root)]
+        return self.cluster.run(argv, cwd=self.code, env=env, check=False)
+
+    def submit(self, *arguments: str, **options: Any) -> dict[str, Any]:
+        """Submit `e.yaml`; what `--json` says."""
+        answer = self.hpcrun("submit", "e.yaml", "--json", *arguments, **options)
+        assert answer.returncode == 0, answer.stderr
+        submitted: dict[str, Any] = json.loads(answer.stdout)
+        return submitted
+
+    def rank_log(self, run: int = 0, attempt: int = 1) -> str:
+        path = self.root / "e" / "runs" / str(run) / "attempts" / str(attempt)
+        return (path / "rank-00000.log").read_text()
+
+    def submission(self, number: int = 1) -> SubmissionPaths:
+        return SubmissionPaths(self.root / "e" / "submissions" / str(number))
+
+
+@pytest.fixture
+def place(slurm: Cluster) -> Iterator[Workplace]:
+    workplace = Workplace(slurm)
+    yield workplace
+    _remove(workplace)
+
+
+def _remove(workplace: Workplace) -> None:
+    slurm = workplace.cluster
+    slurm.run(["scancel", "--me"], check=False)
+    slurm.run(["chmod", "-R", "u+rwX", str(workplace.directory)], check=False)
+    slurm.run(["rm", "-rf", str(workplace.directory)], check=False)
+
+
+def _job(submitted: dict[str, Any]) -> str:
+    job_id: str = submitted["arrays"][0]["job_id"]
+    return job_id
+
+
+def _wait(place: Workplace, submitted: dict[str, Any], timeout: float = 90) -> None:
+    for run in submitted["runs"]:
+        if run["action"] != "completed":
+            place.cluster.wait_job(run["job_id"], timeout=timeout)
+
+
+def _until_file(path: Path, holds: Callable[[str], bool] = bool) -> None:
+    until(lambda: path.exists() and holds(path.read_text()), f"{path.name} written", 60)
+
+
+def test_an_array_runs_as_it_was_printed(place: Workplace) -> None:
+    place.spec(
+        ["sh", "-c", 'echo "$0 on $(hostname) as $(id -un)"', "value ${config.x}"],
+        config={"x": 0},
+        sweep={"grid": {"config.x": [10, 20, 30]}, "max_parallel": 2},
+    )
+    dry = place.hpcrun("submit", "e.yaml", "--dry-run")
+    assert dry.returncode == 0, dry.stderr
+    assert not place.root.exists()
+    planned = place.hpcrun("plan", "e.yaml")
+    assert planned.stdout == dry.stdout
+    submitted = place.submit()
+    assert [run["action"] for run in submitted["runs"]] == ["new"] * 3
+    job = _job(submitted)
+    assert [run["job_id"] for run in submitted["runs"]] == [f"{job}_{n}" for n in range(3)]
+    script = place.submission().script().read_text()
+    assert script.rstrip("\n") in dry.stdout
+    held = place.cluster.run(["scontrol", "write", "batch_script", job, "-"]).stdout
+    assert held.rstrip("\n\0") == script.rstrip("\n")
+    _wait(place, submitted)
+    for run, value in enumerate((10, 20, 30)):
+        assert place.rank_log(run).startswith(f"value {value} on n")
+        assert place.rank_log(run).endswith(f"as {place.cluster.user}\n")
+    again = place.submit()
+    assert again["submission"] is None
+    assert [run["action"] for run in again["runs"]] == ["completed"] * 3
+
+
+def test_fifty_runs_are_as_many_files_as_one(place: Workplace) -> None:
+    place.spec(
+        ["sleep", "1000"],
+        config={"x": 0},
+        sweep={"grid": {"config.x": list(range(50))}, "max_parallel": 1},
+        args=["${config.x}"],
+    )
+    submitted = place.submit(env={"SBATCH_HOLD": "1"})
+    assert len(submitted["runs"]) == 50
+    files = [path for path in place.root.rglob("*") if path.is_file()]
+    names = {path.name for path in files if "slurm-" not in path.name}
+    archive = json.loads(place.submission().submission.read_text())["code"]["archive"]
+    assert names >= {
+        *("plan.json", "submission.json", "hpcrun.zip", "script-0.sbatch", "journal.jsonl"),
+        archive,
+    }
+    submission_files = [path for path in files if "runs" not in path.parts]
+    assert len(submission_files) <= 8
+    place.cluster.run(["scancel", _job(submitted)])
+
+
+def test_nothing_of_the_submitter_leaks_into_the_job(place: Workplace) -> None:
+    place.spec(
+        ["env"],
+        resources={"sbatch": {"hold": True}},
+        environment={"python": place.cluster.python, "variables": {"MINE": "a 'b' $(c); \"d\""}},
+    )
+    secret = uuid.uuid4().hex
+    leaking = {
+        "MY_SECRET": secret,
+        "PYTHONPATH": "/leaked",
+        "LD_PRELOAD": "",
+        "SLURM_CPU_BIND": "leaked",
+        "SLURM_MEM_BIND": "leaked",
+        "SBATCH_EXPORT": "ALL",
+        "SBATCH_COMMENT": "leaked",
+        "PMIX_RANK": "leaked",
+    }
+    submitted = place.submit(env=leaking)
+    job = _job(submitted)
+    state = str(place.cluster.layout.spool("login"))
+
+    def holds(text: str) -> bool:
+        grep = ["grep", "-rqF", text, state]
+        return place.cluster.run(grep, user=False, check=False).returncode == 0
+
+    assert holds(str(place.submission().directory))
+    assert not holds(secret)
+    place.cluster.run(["scontrol", "release", job])
+    _wait(place, submitted)
+    log = place.rank_log()
+    assert secret not in log
+    assert "leaked" not in log
+    assert "MINE=a 'b' $(c); \"d\"\n" in log
+    assert "SLURM_CONF=/etc/slurm/slurm.conf\n" in log
+    for path in place.submission().directory.iterdir():
+        assert secret.encode() not in path.read_bytes(), path
+    shown = place.cluster.run(["scontrol", "show", "job", job], check=False).stdout
+    assert "leaked" not in shown
+
+
+def test_from_inside_an_allocation(place: Workplace) -> None:
+    place.spec(["sh", "-c", "env; cat /proc/self/status"])
+    argv = [place.cluster.python, "-m", "hpcrun", "submit", "e.yaml", "--json"]
+    allocated = place.cluster.run(
+        ["salloc", "-N1", "-n3", "--mem=100", *argv, "--root", str(place.root)],
+        cwd=place.code,
+        env={"SLURM_CPU_BIND": "quiet,mask_cpu:0x1", "SLURM_HINT": "nomultithread"},
+    )
+    submitted = json.loads(allocated.stdout)
+    _wait(place, submitted)
+    log = place.rank_log()
+    assert f"SLURM_JOB_ID={_job(submitted)}\n" in log
+    assert "SLURM_HINT" not in log
+    assert "mask_cpu:0x1" not in log
+    assert "SLURM_NTASKS=1\n" in log
+
+
+def test_the_code_of_the_moment_of_submission(place: Workplace) -> None:
+    place.write("what.sh", "echo the first version; sleep 0\n")
+    place.spec(["sh", "what.sh"], resources={"sbatch": {"hold": True}})
+    submitted = place.submit()
+    place.write("what.sh", "echo the second version\n")
+    place.cluster.run(["scontrol", "release", _job(submitted)])
+    _wait(place, submitted)
+    assert place.rank_log() == "the first version\n"
+
+
+def test_a_path_full_of_traps(slurm: Cluster) -> None:
+    place = Workplace(slurm, "a $(touch owned); & #x é")
+    place.code = place.directory / 'it\'s "the" code'
+    slurm.run(["mkdir", str(place.code)])
+    try:
+        trap = "$(touch owned) 'q' \"d\" ; `touch owned`\nline two"
+        place.spec(["printf", "%s", "${config.x}"], config={"x": trap})
+        submitted = place.submit()
+        _wait(place, submitted)
+        assert place.rank_log() == trap
+        log = place.submission().batch_log(_job(submitted))
+        assert "completed" in log.read_text()
+        assert not list(place.directory.rglob("owned"))
+        assert place.submit()["runs"][0]["action"] == "completed"
+    finally:
+        _remove(place)
+
+
+def test_stopped_and_submitted_again(place: Workplace) -> None:
+    place.write("long.sh", "echo attempt $HPCRUN_ATTEMPT; sleep ${1:-600}\n")
+    place.spec(["sh", "long.sh"])
+    first = place.submit()
+    log = place.root / "e" / "runs" / "0" / "attempts" / "1" / "rank-00000.log"
+    _until_file(log)
+    attached = place.submit()
+    assert attached["submission"] is None
+    assert attached["runs"][0]["action"] == "attached"
+    assert attached["runs"][0]["job_id"] == _job(first)
+    cancelled = place.hpcrun("cancel", "e", "--yes")
+    assert cancelled.returncode == 0, cancelled.stderr
+    place.cluster.wait_job(_job(first))
+    place.write("long.sh", "echo attempt $HPCRUN_ATTEMPT\n")
+    second = place.submit("--wait")
+    assert second["runs"][0]["action"] == "resumed"
+    assert second["submission"] == 2
+    assert place.rank_log(attempt=2) == "attempt 2\n"
+    third = place.submit("--new")
+    assert [(run["run"], run["action"]) for run in third["runs"]] == [(1, "new")]
+    _wait(place, third)
+
+
+def test_wait_tells_of_a_failure(place: Workplace) -> None:
+    place.spec(
+        ["sh", "-c", "exit $0", "${config.x}"],
+        config={"x": 0},
+        sweep={"grid": {"config.x": [0, 3]}},
+    )
+    answer = place.hpcrun("submit", "e.yaml", "--wait")
+    assert answer.returncode == 1, answer.stderr
+    assert "did not complete: e/1;" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("resources", "says", "hints"),
+    [
+        ({"partition": "nope"}, "invalid partition specified: nope", "cancel, high, main"),
+        ({"constraint": "nope"}, "Invalid feature", "resources.constraint"),
+        ({"reservation": "nope"}, "reservation is invalid", "resources.reservation"),
+        ({"gpus_per_node": 3}, "not available", "gpus_per_node"),
+        ({"mem": "9000G"}, "Memory specification", "memory"),
+    ],
+)
+def test_a_refusal(place: Workplace, resources: dict[str, Any], says: str, hints: str) -> None:
+    place.spec(["true"], resources=resources)
+    answer = place.hpcrun("submit", "e.yaml")
+    assert answer.returncode == 3, answer.stderr
+    assert says in answer.stderr
+    assert hints in answer.stderr
+    assert not place.root.exists()
+
+
+def test_a_part_is_refused(place: Workplace) -> None:
+    place.spec(
+        ["true"], config={"x": 0}, sweep={"grid": {"resources.mem": ["100M", "9000G", "200M"]}}
+    )
+    answer = place.hpcrun("submit", "e.yaml")
+    assert answer.returncode == 3, answer.stderr
+    assert "submitted: job" in answer.stderr
+    assert "not submitted: run 1; run 2" in answer.stderr
+    events = [
+        json.loads(line)["event"] for line in place.submission().journal.read_text().splitlines()
+    ]
+    assert events == ["submitting", "submitted", "submitting", "refused"]
+
+
+def test_slurmctld_is_down(place: Workplace) -> None:
+    place.spec(["true"])
+    place.cluster.stop_controller()
+    began = time.monotonic()
+    answer = place.hpcrun("submit", "e.yaml")
+    assert answer.returncode == 4, answer.stderr
+    assert "Unable to contact slurm controller" in answer.stderr
+    assert "repeat the same command" in answer.stderr
+    assert not place.root.exists()
+    assert time.monotonic() - began < 60
+    place.cluster.start_controller()
+    _wait(place, place.submit())
+
+
+def test_slurmdbd_is_down(place: Workplace) -> None:
+    place.cluster.stop_database_daemon()
+    place.spec(["false"])
+    _wait(place, place.submit())
+    assert place.submit()["runs"][0]["action"] == "resumed"
+    place.cluster.start_database_daemon()
+
+
+def test_no_slurm_where_slurm_was_asked_for(place: Workplace) -> None:
+    place.spec(["true"], cluster="slurm")
+    answer = place.hpcrun("submit", "e.yaml", env={"PATH": "/nonexistent"})
+    assert answer.returncode == 4, answer.stderr
+    assert "no sbatch on PATH" in answer.stderr
+    assert not place.root.exists()
+
+
+@pytest.mark.parametrize("where", ["root", "experiment"])
+def test_a_directory_that_cannot_be_written_to(place: Workplace, where: str) -> None:
+    place.spec(["true"])
+    locked = place.directory / "locked"
+    blocked = locked if where == "root" else locked / "e" / "submissions"
+    place.cluster.run(["mkdir", "-p", str(blocked)])
+    place.cluster.run(["chmod", "555", str(blocked)])
+    answer = place.hpcrun("submit", "e.yaml", root=locked)
+    assert answer.returncode == 2, answer.stderr
+    assert "cannot be written: Permission denied" in answer.stderr
+    assert "--root DIR" in answer.stderr
+    assert list(blocked.iterdir()) == []
+
+
+def test_code_that_cannot_be_read(place: Workplace) -> None:
+    place.spec(["true"])
+    place.write("secret.py", "")
+    place.cluster.run(["chmod", "0", str(place.code / "secret.py")])
+    answer = place.hpcrun("submit", "e.yaml")
+    assert answer.returncode == 2, answer.stderr
+    assert "secret.py: cannot be frozen with the code: Permission denied" in answer.stderr
+    assert not place.root.exists()
+
+
+def test_in_the_foreground_of_an_allocation(place: Workplace) -> None:
+    place.spec(
+        ["sh", "-c", "echo rank $RANK of $WORLD_SIZE on $(hostname) $SLURM_CPU_BIND"],
+        resources={"nodes": 2, "ntasks_per_node": 2},
+    )
+    argv = [place.cluster.python, "-m", "hpcrun", "run", "e.yaml", "--root", str(place.root)]
+    small = place.cluster.run(["salloc", "-N1", "-n4", *argv], cwd=place.code, check=False)
+    assert small.returncode == 3, small.stderr
+    assert "asks for 2 nodes (resources.nodes); the allocation" in small.stderr
+    assert not place.root.exists()
+    answer = place.cluster.run(
+        ["salloc", "-N2", "--ntasks-per-node=2", *argv], cwd=place.code, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+    lines = sorted(answer.stdout.splitlines())
+    assert [line.partition(" on ")[0] for line in lines] == [
+        f"r{rank} | rank {rank} of 4" for rank in range(4)
+    ]
+    assert len({line.split(" on ")[1] for line in lines}) == 2
+
+
+INTERRUPT = """
+import os, signal, subprocess, sys, time
+process = subprocess.Popen(sys.argv[2:])
+while process.poll() is None and not os.path.exists(sys.argv[1]):
+    time.sleep(0.1)
+process.send_signal(signal.SIGINT)
+process.wait()
+"""
+
+
+def test_what_an_interrupted_run_in_an_allocation_had_not_begun_is_free_again(
+    place: Workplace,
+) -> None:
+    """The allocation lives on after Ctrl-C, and keeps no run busy that it does not run."""
+    place.spec(["sh", "-c", 'sleep "$0"', "${config.x}"], config={"x": 0})
+    place.write("interrupt.py", INTERRUPT)
+    log = place.root / "e" / "runs" / "0" / "attempts" / "1" / "rank-00000.log"
+    hpcrun = [place.cluster.python, "-m", "hpcrun"]
+    sweep = ["--root", str(place.root), "--sweep", "config.x=60,0"]
+    interrupted = [place.cluster.python, "interrupt.py", str(log), *hpcrun, "run", "e.yaml", *sweep]
+    states = [*hpcrun, "status", "e", "--json", "--root", str(place.root)]
+    lines = " ; ".join(shlex.join(words) for words in (interrupted, states))
+    answer = place.cluster.run(
+        ["salloc", "--nodes=1", "--mem=2000", "sh", "-c", lines], cwd=place.code, check=False
+    )
+    listed = json.loads(answer.stdout[answer.stdout.index("[") :])
+    found = {run["run"]: run["state"] for run in listed}
+    assert found[0] in ("failed", "cancelled"), answer
+    assert found[1] == "planned", answer
+
+    submitted = place.submit("--sweep", "config.x=60,0")
+    assert [run["action"] for run in submitted["runs"]] == ["resumed", "new"]

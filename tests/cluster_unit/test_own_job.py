@@ -1,0 +1,175 @@
+"""What a job learns of its own end, from answers recorded on Slurm 22.05 and 24.11.
+
+A recording was made 0.3 s after the job heard SIGTERM: of a job that was cancelled, requeued by its
+owner, preempted with a grace (under PreemptMode REQUEUE and CANCEL) or stopped at its time limit,
+and cancelled while slurmdbd was down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from hpcrun import causes
+from hpcrun.causes import Evidence, JobFacts
+from hpcrun.cluster import own_job, slurm
+
+RECORDED = Path(__file__).parent / "recorded" / "own_job"
+KINDS = {
+    "scancel": "cancelled",
+    "scancel-nodb": "cancelled",
+    "requeue": causes.REQUEUED,
+    "preempt-main": causes.PREEMPTED,
+    "preempt-cancel": causes.PREEMPTED,
+    "limit": causes.TIME_LIMIT,
+}
+CASES = sorted(path.stem for path in RECORDED.glob("*.txt"))
+
+
+class Recording:
+    """One file: when the job's program began, two answers of Slurm, and the batch log."""
+
+    def __init__(self, name: str) -> None:
+        began, rest = (RECORDED / f"{name}.txt").read_text().split("--- scontrol\n")
+        self.began = float(began.split()[1])
+        self.scontrol, rest = rest.split("--- sacct\n")
+        self.sacct, self.log = rest.split("--- log\n")
+
+    def answer(self, argv: Sequence[str], *, timeout: float | None = None) -> str:
+        text = self.scontrol if argv[0] == "scontrol" else self.sacct
+        if not text:
+            raise slurm.CommandFailed(f"{argv[0]}: connection refused")
+        return text
+
+
+@pytest.fixture
+def facts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> JobFacts:
+    recording = Recording(request.param)
+    monkeypatch.setattr(slurm, "command", recording.answer)
+    log = tmp_path / "slurm-1.log"
+    log.write_text(f"2026-11-20T17:00:00 hpcrun: attempt 1 of e/0 on n1\n{recording.log}")
+    return own_job.facts("1", recording.began, own_job.last_words(log, 1))
+
+
+@pytest.mark.parametrize(("facts", "name"), [(name, name) for name in CASES], indirect=["facts"])
+def test_the_cause_follows_from_what_slurm_says(facts: JobFacts, name: str) -> None:
+    version, _, case = name.partition("-")
+    assert version in ("22.05", "24.11")
+    assert causes.decide(Evidence(supervisor_lost=True, job=facts)).kind == KINDS[case]
+
+
+def test_both_versions_were_recorded() -> None:
+    cases = {name.partition("-")[2] for name in CASES}
+    assert cases == set(KINDS)
+    for case in KINDS:
+        assert {f"22.05-{case}", f"24.11-{case}"} <= set(CASES)
+
+
+ATTEMPTS = """\
+2026-11-20T16:37:16 hpcrun: attempt 1 of e/0 on n1, n2
+slurmstepd-n1: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-20T16:38:54 DUE TO PREEMPTION ***
+2026-11-20T16:39:01 hpcrun: attempt 2 of e/0 on n1, n2
+slurmstepd-n1: error: *** STEP 1.3 ON n1 CANCELLED AT 2026-11-20T16:39:20 ***
+2026-11-20T16:39:21 hpcrun: attempt 2 failed: rank 1 on n2 was ended by SIGSEGV
+2026-11-20T16:40:01 hpcrun: attempt 3 of e/0 on n1, n2
+slurmstepd-n1: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-20T16:41:54 ***
+"""
+
+
+def test_each_attempt_has_its_own_last_words(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert own_job.last_words(log, 1) is None
+    log.write_text(ATTEMPTS)
+    assert own_job.last_words(log, 1) == "DUE TO PREEMPTION"
+    assert own_job.last_words(log, 2) is None
+    assert own_job.last_words(log, 3) == ""
+    assert own_job.last_words(log, 4) is None
+
+
+def test_an_earlier_start_is_not_taken_for_the_one_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accounting hears of a new start a moment after it."""
+    rows = "7|PREEMPTED|1000|1100||\n7.0|OUT_OF_MEMORY|1000|1100|5K|\n"
+    shown = "JobId=7 JobState=RUNNING Restarts=1 StartTime=1200 EndTime=9000 PreemptTime=1090\n"
+
+    def answer(argv: Sequence[str], *, timeout: float | None = None) -> str:
+        return shown if argv[0] == "scontrol" else rows
+
+    monkeypatch.setattr(slurm, "command", answer)
+    now = own_job.facts("7", 1201)
+    assert (now.state, now.preempted, now.out_of_memory, now.restarts) == (
+        "RUNNING",
+        False,
+        False,
+        1,
+    )
+    before = own_job.facts("7", 1002, over=True)
+    assert (before.state, before.preempted, before.out_of_memory) == ("PREEMPTED", True, True)
+    assert before.ends == 1100
+
+
+class Controller:
+    """Answers `scontrol` from a list, and remembers what it was asked."""
+
+    def __init__(self, *answers: str | None) -> None:
+        self.answers, self.asked = list(answers), []
+
+    def __call__(self, argv: Sequence[str], *, timeout: float | None = None) -> str:
+        if argv[1] == "--oneliner":
+            return "JobId=7 JobState=RUNNING"
+        self.asked.append(" ".join(argv))
+        answer = self.answers.pop(0) if self.answers else None
+        if answer is not None:
+            raise slurm.CommandFailed(answer)
+        return ""
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_job.time, "sleep", lambda seconds: None)
+
+
+def test_a_requeue_waits_out_a_controller_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    down = "slurm_requeue error: Unable to contact slurm controller (connect failure)"
+    halfway = "Unexpected message received for job 7_3"
+    controller = Controller(down, halfway, None)
+    monkeypatch.setattr(slurm, "command", controller)
+    assert own_job.requeue("7_3", say=lambda message: None)
+    assert controller.asked == ["scontrol requeue 7_3"] * 3
+
+
+def test_a_job_that_slurm_has_requeued_itself_gets_its_nodes_excluded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    controller = Controller("7_2: Job is pending execution", None)
+    monkeypatch.setattr(slurm, "command", controller)
+    assert own_job.requeue("7_2", ["n2"], say=lambda message: None)
+    assert controller.asked == ["scontrol requeue 7_2", "scontrol update jobid=7_2 ExcNodeList=n2"]
+
+
+def test_a_requeue_excludes_nodes_beside_those_of_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = Controller(None, "Requested operation is presently disabled", None)
+    monkeypatch.setattr(slurm, "command", controller)
+    assert own_job.requeue("7", ["n2"], kept="n[8-9]", say=lambda message: None)
+    update = "scontrol update jobid=7 ExcNodeList=n[8-9],n2"
+    assert controller.asked == ["scontrol requeue 7", update, update]
+
+
+def test_a_requeue_that_is_refused_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = Controller("Requested operation is presently disabled for job 7")
+    monkeypatch.setattr(slurm, "command", controller)
+    said: list[str] = []
+    assert not own_job.requeue("7", say=said.append)
+    assert "presently disabled" in said[0]
+
+
+def test_a_requeue_that_nobody_wants_any_more_is_not_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    controller = Controller()
+    monkeypatch.setattr(slurm, "command", controller)
+    assert not own_job.requeue("7", between=lambda: False, say=lambda message: None)
+    assert controller.asked == []

@@ -1,0 +1,74 @@
+"""The batch solver, as properties."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcrun.compile.batch import KEYS, Triple, Unsolvable, nearest, solve
+
+small = st.integers(1, 512)
+ranks_of = st.integers(1, 256)
+maybe = st.none() | st.just("auto") | st.integers(1, 100_000)
+
+
+@given(
+    micro=small, accumulation=small, ranks=ranks_of, hidden=st.sampled_from([(), (0,), (1,), (2,)])
+)
+def test_any_sufficient_part_gives_the_triple_back(
+    micro: int, accumulation: int, ranks: int, hidden: tuple[int, ...]
+) -> None:
+    whole = [micro * accumulation * ranks, micro, accumulation]
+    part = [None if index in hidden else value for index, value in enumerate(whole)]
+    assert solve(*part, ranks) == Triple(*whole)
+
+
+@given(train=maybe, micro=maybe, accumulation=maybe, ranks=ranks_of)
+def test_an_answer_holds_together_and_keeps_what_was_given(
+    train: int | str | None, micro: int | str | None, accumulation: int | str | None, ranks: int
+) -> None:
+    wanted = dict(zip(KEYS, (train, micro, accumulation), strict=True))
+    fixed = {key: value for key, value in wanted.items() if isinstance(value, int)}
+    refused: Unsolvable | None = None
+    try:
+        found = solve(train, micro, accumulation, ranks)
+    except Unsolvable as error:
+        refused = error
+    if refused is not None:
+        assert refused.key is None
+        for one in refused.nearest:
+            assert one.train == one.micro * one.accumulation * ranks
+            assert min(one.micro, one.accumulation) >= 1
+        assert refused.nearest if isinstance(train, int) else not isinstance(micro, int)
+    else:
+        assert found.train == found.micro * found.accumulation * ranks
+        assert found.as_keys().items() >= fixed.items()
+
+
+@given(train=st.integers(1, 5000), micro=st.integers(1, 64), ranks=st.integers(1, 64))
+def test_the_nearest_is_no_further_than_keeping_the_micro_batch(
+    train: int, micro: int, ranks: int
+) -> None:
+    below = max(1, train // (micro * ranks))
+    kept = min(abs(train - micro * ranks * below), abs(train - micro * ranks * (below + 1)))
+    offered = nearest({KEYS[0]: train, KEYS[1]: micro}, ranks, count=50)
+    assert min(abs(train - one.train) for one in offered if one.micro == micro) <= kept
+
+
+@pytest.mark.parametrize("bad", [0, -4, 2.0, "8", True])
+def test_what_is_no_positive_whole_number_is_named(bad: object) -> None:
+    with pytest.raises(Unsolvable) as error:
+        solve(bad, 1, 1, 2)
+    assert error.value.key == "train_batch_size"
+
+
+def test_the_accumulation_alone_is_not_enough() -> None:
+    with pytest.raises(Unsolvable, match="accepted are train_batch_size"):
+        solve("auto", None, 4, 2)
+
+
+def test_the_nearest_come_closest_first() -> None:
+    with pytest.raises(Unsolvable) as error:
+        solve(250, 4, None, 16)
+    assert [str(one) for one in error.value.nearest][:2] == ["256 = 4 x 4", "192 = 4 x 3"]

@@ -1,0 +1,356 @@
+"""Wrong inputs: what each says, how it ends, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+BASE = """\
+name: demo
+entry: train:main
+cluster: slurm
+config: {lr: 1.0e-3, model: {layers: 2}}
+deepspeed_config: ds.json
+deepspeed: {train_batch_size: 8}
+resources: {nodes: 2, ntasks_per_node: 2}
+"""
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """One wrong input: a spec (or lines added to BASE), arguments, and the words of the answer."""
+
+    id: str
+    words: tuple[str, ...]
+    add: str = ""
+    drop: str = ""
+    spec: str | bytes | None = None
+    arguments: tuple[str, ...] = ()
+    files: dict[str, str | bytes] = field(default_factory=dict)
+    exit: int = 2
+
+    def text(self) -> str | bytes:
+        if self.spec is not None:
+            return self.spec
+        kept = [
+            line for line in BASE.splitlines() if not self.drop or not line.startswith(self.drop)
+        ]
+        return "\n".join([*kept, self.add]) + "\n"
+
+
+def wrong(id: str, *words: str, **rest: Any) -> Wrong:
+    return Wrong(id, words, **rest)
+
+
+def resources(id: str, text: str, *words: str) -> Wrong:
+    return Wrong(id, ("spec.yaml:7", *words), drop="resources", add=f"resources: {{{text}}}")
+
+
+TABLE = [
+    # misspelt keys, at each level
+    wrong("top level key", "spec.yaml:8", "resource:", "unknown key", "accepts name, extends",
+          "did you mean 'resources'?", add="resource: {nodes: 1}"),
+    resources("resources key", "node: 2", "resources.node:", "'resources' accepts nodes",
+              "did you mean 'nodes'?"),
+    resources("cpus", "cpus: 2", "resources.cpus:", "did you mean 'resources.cpus_per_task'?"),
+    resources("memory", "memory: 2G", "did you mean 'resources.mem'?"),
+    resources("gpus", "gpus: 2", "did you mean 'resources.gpus_per_node'?"),
+    resources("gpu", "gpu: 2", "did you mean 'resources.gpus_per_node'?"),
+    resources("walltime", 'walltime: "1:00:00"', "did you mean 'resources.time'?"),
+    resources("timeout", "timeout: 60", "did you mean 'resources.time'?"),
+    resources("tasks", "tasks: 4", "did you mean 'resources.ntasks_per_node'?"),
+    wrong("key at the wrong level", "nodes:", "did you mean 'resources.nodes'?", add="nodes: 4"),
+    wrong("environment key", "environment.variable:", "did you mean 'variables'?",
+          add="environment: {variable: {A: b}}"),
+    wrong("checkpoint key", "checkpoint.evry:", "did you mean 'every'?",
+          add="checkpoint: {evry: 5}"),
+    wrong("recovery key", "recovery.resume_arg:", "did you mean 'resume_args'?",
+          add="recovery: {resume_arg: [--resume]}"),
+    wrong("objective key", "objective.metrics:", "did you mean 'metric'?",
+          add="objective: {metrics: loss}"),
+    wrong("code key", "code.links:", "did you mean 'link'?", add="code: {links: [data]}"),
+    wrong("sweep key", "sweep.max_parallell:", "did you mean 'max_parallel'?",
+          add="sweep: {max_parallell: 3}"),
+    wrong("sweep block of later", "sweep.when:", "not there yet", "grid, max_parallel",
+          add="sweep: {grid: {config.lr: [1.0]}, when: []}"),
+    # wrong types and values
+    resources("nodes is a word", "nodes: two", "resources.nodes:", "a string ('two')",
+              "accepted is a whole number"),
+    resources("nodes is a float", "nodes: 2.5", "a number (2.5)", "accepted is a whole number"),
+    resources("nodes is null", "nodes: null", "nothing (null)", "accepted is a whole number"),
+    resources("negative nodes", "nodes: -1", "resources.nodes:", "found -1", "from 1"),
+    resources("no nodes", "nodes: 0", "resources.nodes:", "found 0", "from 1"),
+    wrong("resources is a list", "resources:", "found a list", "accepted is a mapping",
+          drop="resources", add="resources: [nodes, 2]"),
+    wrong("args is a string", "args:", "found a string ('--fast')", "a list of strings",
+          "write a list: [--fast]", add="args: --fast"),
+    wrong("config is a string", "config:", "found a string", "a mapping", drop="config",
+          add="config: lr=3"),
+    wrong("mode", "objective.mode:", "'minimum'", "min or max", "did you mean 'min'?",
+          add="objective: {metric: loss, mode: minimum}"),
+    wrong("every is zero", "checkpoint.every:", "found 0", "from 1", add="checkpoint: {every: 0}"),
+    wrong("the file is a list", "spec.yaml:1", "holds a list", "accepted is a mapping",
+          spec="- name: demo\n"),
+    resources("partition form", 'partition: "gpu fast"', "resources.partition:", "'gpu fast'",
+              "the name of a partition"),
+    resources("memory form", "mem: 64 gigs", "resources.mem:", "'64 gigs'", "64G"),
+    resources("exclude form", "exclude: 'a b'", "resources.exclude:", "host list"),
+    resources("ntasks with gpus", "gpus_per_node: 4, ntasks_per_node: 8", "one rank per GPU"),
+    # time
+    resources("unquoted time", "time: 12:00:00", "resources.time:", "12:00:00", "the number 43200",
+              'quote it: "12:00:00"'),
+    resources("unquoted short time", "time: 90:00", "the number 5400", 'quote it: "90:00"'),
+    resources("bad time", "time: 12h", "resources.time:", "'12h'", "HH:MM:SS", "in quotes"),
+    resources("no time at all", 'time: "0"', "resources.time:", "a limit above zero"),
+    # YAML
+    wrong("duplicate key", "spec.yaml:8", "name:", "given twice, first in line 1",
+          add="name: again"),
+    wrong("duplicate key inside", "config.lr:", "given twice", drop="config",
+          add="config:\n  lr: 1\n  lr: 2"),
+    resources("no for a string", "exclude: no", "resources.exclude:", "(False)",
+              'YAML reads no as a truth value; quote it: "no"'),
+    wrong("yes in a list of strings", "args.1:", "YAML reads yes as a truth value",
+          add="args: [--fast, yes]"),
+    wrong("yes for a variable", "environment.variables.DEBUG:", 'quote it: "on"',
+          add="environment: {variables: {DEBUG: on}}"),
+    wrong("key that is a truth value", "config:", "the key no is true or false", 'quote it: "no"',
+          drop="config", add="config: {no: 1}"),
+    wrong("syntax error", "spec.yaml:3", "YAML syntax error",
+          "began in line 2", spec="name: demo\nentry: [train.py\n"),
+    wrong("tabs", "spec.yaml:2", "YAML syntax error", spec="config:\n\tlr: 3\n"),
+    wrong("two documents", "YAML syntax error", "another document",
+          spec="name: demo\n---\nname: demo\n"),
+    wrong("python tag", "config.x:", "tag", "not accepted", drop="config",
+          add="config: {x: !!python/name:os.system }"),
+    wrong("alias of itself", "alias refers to itself", drop="config", add="config: &c {a: *c}"),
+    wrong("not UTF-8", "spec.yaml:2", "byte 0xe9 is not UTF-8", "iconv",
+          spec=b"name: demo\n# caf\xe9\n"),
+    # interpolation
+    wrong("cycle", "config.a:", "interpolation cycle", "config.b:", drop="config",
+          add="config: {a: '${config.b}', b: '${config.a}'}"),
+    wrong("cycle through itself", "config.a.b:", "interpolation cycle", drop="config",
+          add="config: {a: {b: '${config.a}'}}"),
+    wrong("missing variable", "config.a:", "the environment variable HPCRUN_NOT_SET is not set",
+          "${oc.env:HPCRUN_NOT_SET,VALUE}", drop="config",
+          add="config: {a: '${oc.env:HPCRUN_NOT_SET}'}"),
+    wrong("missing key", "config.a:", "refers to the key 'config.lrr'", "did you mean",
+          drop="config",
+          add="config: {a: '${config.lrr}', lr: 1}"),
+    wrong("shell variable", "environment.setup.0:", "$HOME or \\${HOME}", "${oc.env:HOME}",
+          add="environment: {setup: ['export PATH=${HOME}/bin:$PATH']}"),
+    wrong("bad interpolation", "config.a:", "not a valid interpolation", drop="config",
+          add="config: {a: '${oops'}"),
+    wrong("unknown resolver", "config.a:", "a resolver 'env' that does not exist",
+          "did you mean 'oc.env'?", drop="config", add="config: {a: '${env:HOME}'}"),
+    wrong("unknown placeholder", "config.a:", "${hpcrun:dir} does not exist", "${hpcrun:scratch}",
+          drop="config", add="config: {a: '${hpcrun:dir}'}"),
+    wrong("placeholder too early", "environment.variables.OUT:", "known only as an attempt starts",
+          "config, args", add="environment: {variables: {OUT: '${hpcrun:directory}'}}"),
+    wrong("mandatory value", "config.data:", "must be given", "config.data=VALUE", drop="config",
+          add="config: {data: '???'}"),
+    # files
+    wrong("no spec", "there is no spec 'sepc.yaml'", "did you mean 'spec.yaml'?",
+          arguments=("SPEC=sepc.yaml",)),
+    wrong("spec is a directory", "is a directory", arguments=("SPEC=.",)),
+    wrong("missing extends", "spec.yaml:8", "extends:", "no file 'bas.yaml'",
+          "did you mean 'base.yaml'?", add="extends: bas.yaml", files={"base.yaml": "args: []\n"}),
+    wrong("circle of extends", "extend each other in a circle", "spec.yaml -> other.yaml",
+          add="extends: other.yaml", files={"other.yaml": "extends: spec.yaml\n"}),
+    wrong("mistake in another file", "base/other.yaml:1", "resources.nods:",
+          "did you mean 'nodes'?",
+          add="extends: base/other.yaml", files={"base/other.yaml": "resources: {nods: 1}\n"}),
+    wrong("missing DeepSpeed file", "deepspeed_config:", "no file 'ds_zero.json'", "ds.json",
+          drop="deepspeed_config", add="deepspeed_config: ds_zero.json"),
+    wrong("unknown preset", "deepspeed_config:", "'zeroo2'", "zero0, zero1, zero2, zero3",
+          "did you mean 'zero2'?", drop="deepspeed_config", add="deepspeed_config: zeroo2"),
+    wrong("DeepSpeed file is no JSON", "ds.json:1", "not JSON", files={"ds.json": "{'a': 1}"}),
+    wrong("duplicate key in JSON", "ds.json", "given twice", files={"ds.json": '{"a": 1, "a": 2}'}),
+    wrong("missing link", "code.link.0:", "no 'data'", add="code: {link: [data]}"),
+    wrong("link that leaves", "code.link.0:", "'../data'", "in the spec's directory",
+          add="code: {link: [../data]}"),
+    wrong("missing code root", "code.root:", "no directory", add="code: {root: nowhere}"),
+    wrong("missing secrets", "environment.secrets_file:", "No such file",
+          add="environment: {secrets_file: tokens}"),
+    wrong("secrets that others read", "environment.secrets_file:", "others may read", "chmod 600",
+          add="environment: {secrets_file: tokens}", files={"tokens": "A=b\n"}),
+    # the entry
+    wrong("no entry", "entry:", "is missing", "a script (train.py)", drop="entry"),
+    wrong("missing script", "entry:", "no file 'trian.py'", "did you mean 'train.py'?",
+          drop="entry",
+          add="entry: trian.py"),
+    wrong("missing function", "entry:", "train.py has no 'mian'", "did you mean 'main'?",
+          drop="entry", add="entry: train:mian"),
+    wrong("missing module", "entry:", "there is no module 'trian'", "did you mean 'train'?",
+          drop="entry", add="entry: trian:main"),
+    wrong("missing file of a function", "entry:", "no file 'src/train.py'", drop="entry",
+          add="entry: src/train.py:main"),
+    wrong("entry with a syntax error", "broken.py, line 2", "Python syntax error", drop="entry",
+          add="entry: broken:main", files={"broken.py": "def main():\n  return (\n"}),
+    wrong("command as a string", "entry:", "write the command as a list", drop="entry",
+          add="entry: python train.py"),
+    wrong("module without a function", "entry:", "add the function: train:main", drop="entry",
+          add="entry: train"),
+    wrong("nested flag", "config.model:", "nested mapping", "use 'args'", drop="entry",
+          add="entry: train.py"),
+    wrong("args of a function", "args:", "a function takes no arguments", add="args: [--fast]"),
+    # overrides and sweeps
+    wrong("override of no field", "command line: resources.nods:", "there is no key resources.nods",
+          "did you mean 'nodes'?", arguments=("resources.nods=3",)),
+    wrong("override of no key", "command line: config.lrr:", "config has lr, model",
+          "did you mean 'lr'?", "+config.lrr=VALUE", arguments=("config.lrr=3",)),
+    wrong("override without a value", "found 'config.lr'", "key=value and +key=value",
+          arguments=("config.lr",)),
+    wrong("override of a wrong type", "command line: resources.nodes:", "('many')",
+          arguments=("resources.nodes=many",)),
+    wrong("override that is no YAML", "command line: config.model:", "YAML syntax error",
+          arguments=("config.model={layers: [}",)),
+    wrong("sweep without values", "--sweep:", "accepted is key=a,b",
+          arguments=("--sweep", "config.lr")),
+    wrong("sweep of no key", "command line: config.lrr:", "there is no key",
+          arguments=("--sweep", "config.lrr=1,2")),
+    wrong("sweep that is empty", "sweep.grid.config.lr:", "the list is empty",
+          add="sweep: {grid: {config.lr: []}}"),
+    wrong("sweep with a duplicate", "sweep.grid.config.lr:", "0.5 is given twice",
+          add="sweep: {grid: {config.lr: [0.5, 5.0e-1]}}"),
+    wrong("sweep of a scalar", "sweep.grid.config.lr:", "accepted is a list", "write [3]",
+          add="sweep: {grid: {config.lr: 3}}"),
+    wrong("sweep of the cluster", "sweep.grid.cluster:", "cannot be swept",
+          add="sweep: {grid: {cluster: [local, slurm]}}"),
+    wrong("sweeps that overlap", "overlaps with config.model",
+          add="sweep: {grid: {config.model: {choices: {a: {layers: 1}}},\n"
+          "  config.model.layers: [2]}}"),
+    wrong("one bad point of a sweep", "resources.nodes:", "found 0", "[in nodes=0]",
+          add="sweep: {grid: {resources.nodes: [1, 0]}}"),
+    # the batch and DeepSpeed
+    wrong("impossible batch", "deepspeed.train_batch_size:", "train_batch_size=9",
+          "4 data-parallel ranks", "nearest possible", "8 = 2 x 1", drop="deepspeed:",
+          add="deepspeed: {train_batch_size: 9}"),
+    wrong("contradicting batch", "train_batch_size=8", "train_micro_batch_size_per_gpu=3",
+          "nearest possible", drop="deepspeed:",
+          add="deepspeed: {train_batch_size: 8, train_micro_batch_size_per_gpu: 3}"),
+    wrong("no batch", "deepspeed:", "cannot be solved", "train_micro_batch_size_per_gpu",
+          drop="deepspeed:"),
+    wrong("batch of zero", "deepspeed.train_batch_size:", "found 0", "at least 1",
+          drop="deepspeed:", add="deepspeed: {train_batch_size: 0}"),
+    wrong("batch that is a float", "found 8.5", "whole number", drop="deepspeed:",
+          add="deepspeed: {train_batch_size: 8.5}"),
+    wrong("DeepSpeed would ignore it", "deepspeed.zero_optimisation:", "does not know this key",
+          "did you mean 'zero_optimization'?", drop="deepspeed:",
+          add="deepspeed: {train_batch_size: 8, zero_optimisation: {stage: 2}}"),
+    wrong("DeepSpeed would ignore it in a block", "deepspeed.optimizer.param:",
+          "did you mean 'params'?", drop="deepspeed:",
+          add="deepspeed: {train_batch_size: 8, optimizer: {type: AdamW, param: {lr: 1}}}"),
+    wrong("in the DeepSpeed file", "ds.json:1", "zero_optimization.sage:", "did you mean 'stage'?",
+          files={"ds.json": '{"zero_optimization": {"sage": 2}}'}),
+    wrong("removed from DeepSpeed", "deepspeed.amp:", "has removed", "use fp16, bf16",
+          drop="deepspeed:", add="deepspeed: {train_batch_size: 8, amp: {enabled: true}}"),
+    wrong("fp16 on CPUs", "deepspeed.fp16.enabled:", "does not run on CPUs", "use bf16",
+          drop="deepspeed:", add="deepspeed: {train_batch_size: 8, fp16: {enabled: true}}"),
+    wrong("auto for a function", "deepspeed.gradient_clipping:", "Hugging Face", drop="deepspeed:",
+          add="deepspeed: {train_batch_size: 8, gradient_clipping: auto}"),
+    wrong("zero stage", "deepspeed.zero_optimization.stage:", "found 4", "0, 1, 2 and 3",
+          arguments=("deepspeed.zero_optimization.stage=4",)),
+    # sbatch and the shell
+    resources("sbatch owned output", "sbatch: {output: x.log}", "resources.sbatch.output:",
+              "hpcrun owns this option", "hpcrun logs"),
+    resources("sbatch owned gres", "sbatch: {gres: 'gpu:4'}", "resources.sbatch.gres:",
+              "use resources.gpus_per_node"),
+    resources("sbatch gres with a GPU", "sbatch: {gres: 'nvme:1,gpu:a100:2'}",
+              "resources.sbatch.gres:", "use resources.gpus_per_node and resources.gpu_type"),
+    resources("GPU type with a count", "gpus_per_node: 2, gpu_type: 'a100:2'",
+              "resources.gpu_type:", "'a100:2'", "such as a100"),
+    resources("sbatch clusters", "sbatch: {clusters: a}", "resources.sbatch.clusters:",
+              "one cluster only"),
+    resources("sbatch M", "sbatch: {M: a}", "resources.sbatch.M:", "one cluster only"),
+    resources("sbatch owned signal", "sbatch: {signal: USR1@60}", "resources.sbatch.signal:",
+          "owns"),
+    resources("sbatch unknown", "sbatch: {licences: fs}", "no such option",
+              "did you mean 'licenses'?"),
+    resources("sbatch underscore", "sbatch: {mail_type: END}", "did you mean 'mail-type'?"),
+    resources("sbatch newline", 'sbatch: {licenses: "a\\n#SBATCH --uid=0"}', "one line"),
+    wrong("name with a semicolon", "name:", "'a;rm -rf ~'", "a letter first", drop="name",
+          add="name: 'a;rm -rf ~'"),
+    wrong("name with a substitution", "name:", "'$(id)'", drop="name", add="name: $(id)"),
+    wrong("name with a newline", "name:", r"'a\nb'", drop="name", add='name: "a\\nb"'),
+    wrong("name that is a path", "name:", "'../x'", drop="name", add="name: ../x"),
+    resources("partition with a substitution", "partition: '$(id)'", "resources.partition:"),
+    resources("partition with a newline", 'partition: "a\\n#SBATCH --uid=0"',
+              "resources.partition:"),
+    resources("account with quotes", "account: \"a'b\"", "resources.account:"),
+    wrong("variable's name", "environment.variables.A;B:", "letters, digits and _",
+          add="environment: {variables: {'A;B': c}}"),
+    wrong("variable of the job", "environment.variables.RANK:", "the job sets this variable itself",
+          add="environment: {variables: {RANK: 3}}"),
+    wrong("secret in the script", "environment.variables.WANDB_API_KEY:", "looks like a secret",
+          "secrets_file", add="environment: {variables: {WANDB_API_KEY: abc}}"),
+    wrong("root with a newline", "the root", "line break", arguments=("--root", "/tmp/a\nb")),
+    # the cluster's profile
+    wrong("unknown cluster", "cluster:", "no cluster profile 'slurmm'", "local, slurm",
+          "did you mean 'slurm'?", drop="cluster", add="cluster: slurmm"),
+    wrong("mistake in a profile", "configs/clusters/mine.yaml:1", "executer:",
+          "did you mean 'executor'?", drop="cluster", add="cluster: mine",
+          files={"configs/clusters/mine.yaml": "executer: slurm\n"}),
+    wrong("over the profile's time", "resources.time:", "at most 00:30:00", drop="cluster",
+          add="cluster: mine",
+          files={"configs/clusters/mine.yaml": 'limits: {max_time: "00:30:00"}\n'}),
+    wrong("over the profile's nodes", "resources.nodes:", "found 2", "at most 1", drop="cluster",
+          add="cluster: mine", files={"configs/clusters/mine.yaml": "limits: {max_nodes: 1}\n"}),
+    wrong("over the profile's arrays", "run 3 cannot be the task of an array", "max_array_size",
+          drop="cluster", add="cluster: mine\nsweep: {grid: {config.lr: [1.0, 2.0, 3.0, 4.0]}}",
+          files={"configs/clusters/mine.yaml": "limits: {max_array_size: 3}\n"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in TABLE])
+def test_each_mistake_says_what_is_wrong_and_leaves_nothing(
+    case: Wrong, project: Any, hpcrun: Callable[..., Any]
+) -> None:
+    for name, text in case.files.items():
+        project.write(name, text)
+    project.write("spec.yaml", case.text())
+    arguments = list(case.arguments)
+    spec = "spec.yaml"
+    if arguments and arguments[0].startswith("SPEC="):
+        spec = arguments.pop(0).removeprefix("SPEC=")
+    before = project.files()
+
+    answer = hpcrun("plan", spec, *arguments)
+
+    assert answer.code == case.exit, answer.err
+    for word in case.words:
+        assert word in answer.err, answer.err
+    assert "Traceback" not in answer.err
+    assert answer.out == ""
+    assert project.files() == before
+
+
+def test_the_base_of_the_table_is_right(project: Any, hpcrun: Callable[..., Any]) -> None:
+    project.write("spec.yaml", BASE)
+    assert hpcrun("plan", "spec.yaml").code == 0
+
+
+def test_all_mistakes_are_told_at_once(project: Any, hpcrun: Callable[..., Any]) -> None:
+    project.write("base.yaml", "resources: {nods: 1}\nargs: [yes]\n")
+    project.write(
+        "spec.yaml",
+        "extends: base.yaml\nname: 3d\nentry: trian.py\nresources:\n  nodes: -2\n  time: 9h\n"
+        "deepspeed: {train_batch_size: 7, zero_optimisation: {}}\nconfig: {a: '${config.b}'}\n",
+    )
+    answer = hpcrun("plan", "spec.yaml", "config.z=1", "resources.nodes=-3")
+    lines = answer.err.removeprefix("error: ").splitlines()
+    assert answer.code == 2
+    starts = [line.split(": ")[0] + ": " + line.split(": ")[1] for line in lines]
+    assert starts == [
+        "command line: config.z",
+        "command line: resources.nodes",
+        "spec.yaml:2: name",
+        "spec.yaml:3: entry",
+        "spec.yaml:6: resources.time",
+        "spec.yaml:7: deepspeed.zero_optimisation",
+        "spec.yaml:8: config.a",
+        "base.yaml:1: resources.nods",
+        "base.yaml:2: args.0",
+    ]

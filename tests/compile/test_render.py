@@ -1,0 +1,173 @@
+"""The rendered script: nothing from YAML reaches the shell unquoted, and values arrive intact."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcrun.compile import compile_spec, freeze
+from hpcrun.compile.render import directive, quote, ranges
+from hpcrun.errors import UsageError
+
+EVIL = [
+    "plain",
+    "two words",
+    "it's",
+    'say "hi"',
+    "$(touch PWNED)",
+    "`touch PWNED`",
+    "; touch PWNED;",
+    "a\ntouch PWNED\n#",
+    "\\",
+    "${HOME}".replace("$", "\\$"),
+    "$HOME",
+    "* ? [a-z] {a,b} ~ ! # & | > <",
+    "é ü 漢",
+    "-n",
+    "",
+]
+STUB = """\
+#!{python} -E
+import json, os, sys
+found = {{name: value for name, value in os.environ.items()}}
+json.dump([sys.argv[1:], found], open({answer!r}, "w"))
+"""
+
+
+def run_script(script: str, directory: Path, environment: dict[str, str]) -> None:
+    path = directory / "job.sbatch"
+    path.write_text(script)
+    subprocess.run(["bash", str(path)], cwd=directory, env=environment, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("array", [False, True])
+def test_values_arrive_and_nothing_else_happens(project: Any, tmp_path: Path, array: bool) -> None:
+    odd = tmp_path / "odd; touch PWNED; 'dir' $(touch PWNED)"
+    odd.mkdir()
+    answer = odd / "answer.json"
+    stub = odd / "py thon"
+    stub.write_text(STUB.format(python=sys.executable, answer=str(answer)))
+    stub.chmod(0o755)
+    root = odd / "root 100%"
+    variables = {f"V{index}": text for index, text in enumerate(EVIL)}
+    spec = {
+        "entry": "train.py",
+        "cluster": "slurm",
+        "config": {"text": "; touch PWNED"},
+        "args": ["$(touch PWNED)"],
+        "environment": {
+            "python": str(stub),
+            "variables": variables,
+            "setup": ["export FROM_SETUP=yes"],
+        },
+    }
+    path = project.write("odd.yaml", json.dumps(spec))
+    sweeps = ["config.text=a,b"] if array else []
+    plan = freeze(compile_spec(path, (), sweeps, root=root), submission=3)
+    work = tmp_path / "work"
+    work.mkdir()
+    environment = {"SLURM_EXPORT_ENV": "NIL", "SLURM_ARRAY_TASK_ID": "1", "SLURM_JOB_ID": "7"}
+    run_script(plan.arrays[0].script, work, environment)
+    arguments, found = json.loads(answer.read_text())
+    submission = root / "odd" / "submissions" / "3"
+    run = "1" if array else "0"
+    assert arguments == ["-m", "hpcrun.run.keeper", str(submission), "--run", run]
+    for index, text in enumerate(EVIL):
+        assert found[f"V{index}"] == text.replace("\\$", "$")
+    assert found["PYTHONPATH"].split(":")[0] == str(submission / "hpcrun.zip")
+    assert found["FROM_SETUP"] == "yes"
+    assert "SLURM_EXPORT_ENV" not in found
+    assert found["SLURM_JOB_ID"] == "7"
+    assert found["HOME"]
+    assert found["USER"]
+    assert "/bin" in found["PATH"]
+    assert not list(tmp_path.rglob("PWNED"))
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"])))
+def test_quoting_survives_the_shell(text: str) -> None:
+    answer = subprocess.run(
+        ["bash", "-c", f"printf %s {quote(text)}"], capture_output=True, check=True, timeout=20
+    )
+    assert answer.stdout.decode() == text
+
+
+def _read_as_sbatch_does(text: str) -> str:
+    """The argument parser of sbatch.c (_get_argument), for one option."""
+    found, quoted, escaped = "", "", False
+    for character in text:
+        if escaped:
+            found, escaped = found + character, False
+        elif character == "\\":
+            escaped = True
+        elif quoted and character == quoted:
+            quoted = ""
+        elif not quoted and character in "'\"":
+            quoted = character
+        elif not quoted and (character == "#" or character.isspace()):
+            break
+        else:
+            found += character
+    return found
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"])))
+def test_directives_survive_sbatch(text: str) -> None:
+    assert _read_as_sbatch_does(directive("output", text)) == f"--output={text}"
+
+
+@pytest.mark.parametrize("bad", ["a\nb", "a\x00", "\t", "\x7f", "a\r"])
+def test_a_directive_is_one_line(bad: str) -> None:
+    with pytest.raises(UsageError, match="sbatch --partition"):
+        directive("partition", bad)
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, unique=True).map(sorted))
+def test_ranges_are_the_numbers(numbers: list[int]) -> None:
+    found: list[int] = []
+    for part in ranges(numbers).split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    assert found == numbers
+
+
+def test_sbatch_options_of_profile_and_spec(project: Any) -> None:
+    project.write("configs/clusters/mine.yaml", "sbatch: {licenses: 'a:1', exclusive: true}\n")
+    path = project.write(
+        "spec.yaml",
+        "entry: train.py\ncluster: mine\nresources:\n  mem: 0\n  constraint: a&b\n"
+        "  sbatch: {licenses: 'b c'}\n",
+    )
+    script = freeze(compile_spec(path)).arrays[0].script
+    header = [line for line in script.splitlines() if line.startswith("#SBATCH")]
+    assert '#SBATCH --licenses="b c"' in header
+    assert "#SBATCH --exclusive" in header
+    assert "#SBATCH --mem=0" in header
+    assert "#SBATCH --constraint=a&b" in header
+    for always in ("--requeue", "--open-mode=append", "--export=NIL", "--cpus-per-task=1"):
+        assert f"#SBATCH {always}" in header
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ("gpus_per_node: 2", "2"),
+        ("gpus_per_node: 2, gpu_type: a100", "a100:2"),
+        ("gpus_per_node: 1, gpu_type: 1g.10gb", "1g.10gb:1"),
+        ("gpu_type: a100", None),
+    ],
+)
+def test_type_of_gpus(project: Any, wanted: str, expected: str | None) -> None:
+    spec = f"entry: train.py\ncluster: slurm\nresources: {{{wanted}, sbatch: {{gres: 'nvme:1'}}}}\n"
+    header = freeze(compile_spec(project.write("spec.yaml", spec))).arrays[0].script.splitlines()
+    found = [line for line in header if line.startswith("#SBATCH --gpus-per-node")]
+    assert found == ([f"#SBATCH --gpus-per-node={expected}"] if expected else [])
+    assert "#SBATCH --gres=nvme:1" in header

@@ -1,0 +1,27 @@
+"""What holds for the whole suite."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+# A shell that starts the suite in the background has it ignore Ctrl-C, and every child inherits
+# that: the tests that interrupt a command would test nothing.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Where several processes test: what shares a cluster or compiled operators stays together."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith("tests/cluster/"):
+                return "Slurm 24.11" if "24.11" in nodeid else "Slurm 22.05"
+            shares_operators = nodeid.startswith(("tests/run/", "tests/test_training"))
+            return "training" if shares_operators else nodeid
+
+    return Together(config, log)

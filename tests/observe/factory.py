@@ -1,0 +1,193 @@
+"""Experiments on disk, made through the same modules that submission and supervisors use."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcrun import layout, ledger, records
+from hpcrun.layout import AttemptPaths, RunPaths, SubmissionPaths
+from hpcrun.observe.history import user
+from hpcrun.plan import Array, Entry, Plan, RunPlan
+
+T0 = 1_700_000_000.0
+
+
+class Experiment:
+    """One experiment under ``root``; its methods add to it what a submission or a run would."""
+
+    def __init__(self, root: Path, name: str = "study") -> None:
+        self.name = name
+        self.paths = layout.experiment(root, name)
+
+    def submit(
+        self,
+        runs: Sequence[int] = (0,),
+        *,
+        swept: dict[int, dict[str, Any]] | None = None,
+        job_id: str | None = "100",
+        when: float = T0,
+        spec: dict[str, Any] | None = None,
+        world: int = 2,
+        who: str | None = None,
+        **journal: Any,
+    ) -> SubmissionPaths:
+        """A submission of ``runs``; ``job_id=None`` leaves it planned, without a journal."""
+        existing = self.paths.submissions()
+        paths = self.paths.submission(len(existing) + 1)
+        paths.directory.mkdir(parents=True)
+        plan = Plan(
+            name=self.name,
+            spec_file=f"/home/someone/{self.name}.yaml",
+            code_root="/home/someone",
+            directory=".",
+            cluster={"name": "generic", "executor": "slurm"},
+            max_parallel=None,
+            runs=tuple(_run(number, (swept or {}).get(number, {}), spec, world) for number in runs),
+            arrays=(Array(tuple(runs), "#!/bin/bash\nexec true\n", 1.5),),
+        )
+        plan.write(paths.plan)
+        paths.script(0).write_text(plan.arrays[0].script)
+        records.write_json(
+            paths.submission,
+            {
+                "number": paths.number,
+                "time": when,
+                "user": who or user(),
+                "host": "login",
+                "argv": ["hpcrun", "submit", plan.spec_file],
+                "hpcrun": "0",
+                "python": {},
+                "code": {"archive": "abc.tar.gz", "digest": "abc", "git": None, "files": 1},
+            },
+        )
+        if job_id is not None:
+            entry = {"event": "submitting", "time": when, "array": 0, "runs": list(runs)}
+            records.append(paths.journal, entry)
+            entry = {**entry, "event": "submitted", "job_id": job_id, **journal}
+            records.append(paths.journal, entry)
+        return paths
+
+    def run(self, number: int = 0) -> RunPaths:
+        return self.paths.run(number)
+
+    def start(
+        self,
+        run: int = 0,
+        attempt: int = 1,
+        *,
+        job_id: str = "100",
+        submission: int = 1,
+        when: float = T0 + 60,
+        workers: bool = True,
+        nodes: Sequence[str] = ("node1",),
+        world: int = 2,
+    ) -> AttemptPaths:
+        """What a supervisor does when an attempt starts."""
+        paths = self.run(run)
+        found = paths.attempt(attempt)
+        found.directory.mkdir(parents=True)
+        records.append(
+            paths.ledger,
+            {
+                **{"event": ledger.STARTED, "time": when, "attempt": attempt, "job_id": job_id},
+                **{"submission": submission, "nodes": list(nodes), "restart_count": 0},
+                **{"host": nodes[0], "pid": 1, "world_size": world},
+            },
+        )
+        if workers:
+            event = {"event": ledger.WORKERS, "time": when + 1, "attempt": attempt}
+            records.append(paths.ledger, event)
+        return found
+
+    def end(self, run: int = 0, attempt: int = 1, outcome: str = "completed", **cause: Any) -> None:
+        """What a supervisor does when an attempt ends."""
+        paths = self.run(run)
+        if outcome == "completed":
+            ledger.set_intent(paths, ledger.FINISHED)
+        ledger.write(
+            paths,
+            ledger.ENDED,
+            attempt,
+            outcome=outcome,
+            exit_code=0 if outcome == "completed" else 1,
+            cause=cause or None,
+        )
+
+    def log(self, run: int, attempt: int, rank: int, text: str) -> Path:
+        path = self.run(run).attempt(attempt).rank_log(rank)
+        with open(path, "a") as stream:
+            stream.write(text)
+        return path
+
+    def metrics(
+        self, run: int, attempt: int, steps: Sequence[int], restored: int | None = 0, **at: Any
+    ) -> None:
+        """Metrics lines; each value of ``at`` is a number or a function of the step."""
+        paths = self.run(run).attempt(attempt)
+        if restored is not None:
+            records.append(
+                paths.session,
+                {"event": "started", "time": T0, "total_steps": 100, "world_size": 2},
+            )
+            records.append(paths.session, {"event": "restored", "time": T0, "step": restored})
+        with open(paths.metrics, "a") as stream:
+            for step in steps:
+                values = {
+                    name: value(step) if callable(value) else value for name, value in at.items()
+                }
+                stream.write(json.dumps({"step": step, "time": T0 + step, **values}) + "\n")
+
+
+def _run(number: int, swept: dict[str, Any], spec: dict[str, Any] | None, world: int) -> RunPlan:
+    full: dict[str, Any] = {
+        "name": "study",
+        "config": {"lr": 1e-3, "seed": 0, "model": {"name": "tiny", "depth": 2}},
+        "resources": {"nodes": 1, "gpus_per_node": 0, "ntasks_per_node": world},
+        "deepspeed": {"train_batch_size": 8, "optimizer": {"params": {"lr": 1e-3}}},
+        "objective": {"metric": "loss", "mode": "min"},
+        **(spec or {}),
+    }
+    full = json.loads(json.dumps(full))
+    for key, value in swept.items():
+        target = full
+        *parents, leaf = key.split(".")
+        for parent in parents:
+            target = target.setdefault(parent, {})
+        target[leaf] = value
+    label = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in swept.items())
+    entry = Entry(kind="script", file="train.py", argv=("--lr=0.001",))
+    return RunPlan(number, f"{number:032x}", label, swept, entry, full)
+
+
+def slurm_shim(directory: Path, *, squeue: str = "", sacct: str = "", fail: str = "") -> Path:
+    """A stand-in for Slurm's clients, not Slurm: prints canned answers and logs its calls.
+
+    Parameters
+    ----------
+    squeue, sacct
+        What the commands print.
+    fail
+        When given, both print it to stderr and exit 1.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, answer in (("squeue", squeue), ("sacct", sacct), ("scancel", ""), ("sbatch", "")):
+        (directory / f"{name}.answer").write_text(answer)
+        ending = f"echo '{fail}' >&2; exit 1" if fail else f"cat '{directory}/{name}.answer'"
+        script = directory / name
+        script.write_text(f"#!/bin/sh\necho \"{name} $*\" >> '{directory}/calls'\n{ending}\n")
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    return directory
+
+
+def shim_calls(directory: Path) -> list[str]:
+    path = directory / "calls"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def path_with(directory: Path) -> str:
+    return f"{directory}{os.pathsep}{os.environ['PATH']}"

@@ -1,0 +1,338 @@
+"""The state of a run as a table: evidence in, state and reason out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.layout import SubmissionPaths
+from hpcrun.ledger import Attempt
+from hpcrun.observe.history import Submission
+from hpcrun.observe.state import STATES, Evidence, Job, decide
+
+T = 1_700_000_000.0
+PENDING = Job("PENDING", waiting=True, reason="Priority")
+RUNNING = Job("RUNNING")
+GONE = Job("GONE", ended=True)
+
+
+def over(state: str, **more: Any) -> Job:
+    return Job(state, ended=True, **more)
+
+
+def sub(
+    event: str = "submitted", job: str | None = "100", number: int = 1, **more: Any
+) -> Submission:
+    paths = SubmissionPaths(Path(f"/r/study/submissions/{number}"))
+    record = {"time": more.pop("time", T)}
+    return Submission(paths, event, record, job if event == "submitted" else None, **more)
+
+
+def attempt(
+    number: int = 1,
+    outcome: str | None = None,
+    *,
+    job: str = "100",
+    submission: int = 1,
+    workers: bool = True,
+    time: float = T + 60,
+    **cause: Any,
+) -> Attempt:
+    ended = None if outcome is None else {"outcome": outcome, "cause": cause or None}
+    started = {"job_id": job, "submission": submission, "time": time, "nodes": ["n1"]}
+    return Attempt(number, started, T + 61 if workers else None, ended)
+
+
+CRASH = {"kind": "rank_crash", "message": "rank 1 was ended by SIGKILL"}
+TERM = {"kind": "signal", "message": "the supervisor received SIGTERM"}
+SAVED = {"kind": "saved", "message": "saved its state"}
+SILENT = "Slurm does not answer"
+LOCAL = sub(job="local:7")
+
+TABLE: list[tuple[str, dict[str, Any], str, str | None, bool]] = [
+    ("nothing but a plan", {}, "planned", None, False),
+    ("refused", {"submission": sub("refused", message="bad QOS")}, "planned", "bad QOS", False),
+    ("submitting", {"submission": sub("submitting")}, "unknown", "repeat the submit", False),
+    ("pending", {"submission": sub(), "job": PENDING}, "pending", "Priority: waits", False),
+    (
+        "pending for a reason that has no words",
+        {"submission": sub(), "job": Job("PENDING", waiting=True, reason="(Odd)")},
+        "pending",
+        "(Odd)",
+        False,
+    ),
+    ("configuring", {"submission": sub(), "job": Job("CONFIGURING")}, "pending", "configur", False),
+    ("job began", {"submission": sub(), "job": RUNNING}, "running", "has not begun", False),
+    ("unknown job", {"submission": sub()}, "unknown", "does not know job 100", False),
+    ("silent, pending", {"submission": sub(), "silence": SILENT}, "pending", "as of", False),
+    (
+        "cancelled in the queue by scancel",
+        {"submission": sub(), "job": over("CANCELLED")},
+        "cancelled",
+        "in Slurm",
+        True,
+    ),
+    (
+        "job over before an attempt",
+        {"submission": sub(), "job": over("FAILED", exit_code=1)},
+        "failed",
+        "Slurm: FAILED, exit code 1",
+        True,
+    ),
+    (
+        "accounting knows no end",
+        {"submission": sub(), "job": Job("UNKNOWN", reason="forgotten")},
+        "unknown",
+        "forgotten",
+        False,
+    ),
+    ("starting", {"attempts": [attempt(workers=False)], "job": RUNNING}, "running", "nodes", False),
+    ("running", {"attempts": [attempt()], "job": RUNNING}, "running", None, False),
+    ("completing", {"attempts": [attempt()], "job": Job("COMPLETING")}, "running", None, False),
+    ("suspended", {"attempts": [attempt()], "job": Job("SUSPENDED")}, "running", None, False),
+    ("silent, running", {"attempts": [attempt()], "silence": SILENT}, "running", "as of", False),
+    ("open, job unknown", {"attempts": [attempt()]}, "unknown", "no end of attempt 1", False),
+    (
+        "open, accounting without an end",
+        {"attempts": [attempt()], "job": Job("UNKNOWN", reason="forgotten")},
+        "unknown",
+        "forgotten",
+        False,
+    ),
+    ("open, requeued", {"attempts": [attempt()], "job": PENDING}, "requeued", "Priority", False),
+    (
+        "open, node failure",
+        {"attempts": [attempt()], "job": over("NODE_FAIL")},
+        "failed",
+        "Slurm: NODE_FAIL), and the ledger has no end of attempt 1",
+        True,
+    ),
+    (
+        "open, job completed",
+        {"attempts": [attempt()], "job": over("COMPLETED")},
+        "failed",
+        "no end of attempt 1",
+        True,
+    ),
+    (
+        "open, scancel",
+        {"attempts": [attempt()], "job": over("CANCELLED")},
+        "cancelled",
+        "in Slurm",
+        True,
+    ),
+    ("completed", {"attempts": [attempt(1, "completed")], "job": RUNNING}, "completed", None, True),
+    (
+        "finished by intent",
+        {"intent": "finished", "attempts": [attempt()]},
+        "completed",
+        None,
+        True,
+    ),
+    (
+        "crashed",
+        {"attempts": [attempt(1, "failed", **CRASH)], "job": over("FAILED")},
+        "failed",
+        "rank 1 was ended by SIGKILL",
+        True,
+    ),
+    (
+        "crashed, job still ending",
+        {"attempts": [attempt(1, "failed", **CRASH)], "job": RUNNING},
+        "failed",
+        "SIGKILL",
+        True,
+    ),
+    (
+        "crashed, then requeued by Slurm",
+        {"attempts": [attempt(1, "failed", **CRASH)], "job": PENDING},
+        "requeued",
+        "Priority",
+        False,
+    ),
+    (
+        "crashed, second attempt runs",
+        {"attempts": [attempt(1, "failed", **CRASH), attempt(2)], "job": RUNNING},
+        "running",
+        None,
+        False,
+    ),
+    (
+        "crashed, Slurm silent",
+        {"attempts": [attempt(1, "failed", **CRASH)], "silence": SILENT},
+        "failed",
+        "SIGKILL",
+        True,
+    ),
+    (
+        "time limit",
+        {"attempts": [attempt(1, "failed", **TERM)], "job": over("TIMEOUT")},
+        "failed",
+        "SIGTERM (Slurm: TIMEOUT)",
+        True,
+    ),
+    (
+        "scancel seen by the supervisor as a signal",
+        {"attempts": [attempt(1, "failed", **TERM)], "job": over("CANCELLED")},
+        "cancelled",
+        "in Slurm",
+        True,
+    ),
+    (
+        "stopped, job requeued",
+        {"attempts": [attempt(1, "stopped", **SAVED)], "job": PENDING},
+        "requeued",
+        "Priority",
+        False,
+    ),
+    (
+        "stopped, job lives",
+        {"attempts": [attempt(1, "stopped", **SAVED)], "job": RUNNING},
+        "restarting",
+        "saved",
+        False,
+    ),
+    (
+        "stopped, job over",
+        {"attempts": [attempt(1, "stopped", **SAVED)], "job": over("COMPLETED")},
+        "failed",
+        "submit it again",
+        True,
+    ),
+    (
+        "stopped, Slurm silent",
+        {"attempts": [attempt(1, "stopped", **SAVED)], "silence": SILENT},
+        "unknown",
+        "as of",
+        False,
+    ),
+    ("cancelled by its end", {"attempts": [attempt(1, "cancelled")]}, "cancelled", None, True),
+    (
+        "cancelled, ranks still end",
+        {"intent": "cancelled", "attempts": [attempt()], "job": RUNNING},
+        "cancelled",
+        "still ending",
+        False,
+    ),
+    (
+        "cancelled, job gone",
+        {"intent": "cancelled", "attempts": [attempt()], "job": over("CANCELLED")},
+        "cancelled",
+        None,
+        True,
+    ),
+    ("cancelled before it was submitted", {"intent": "cancelled"}, "cancelled", None, True),
+    (
+        "cancelled in the queue",
+        {"intent": "cancelled", "submission": sub(), "job": PENDING},
+        "cancelled",
+        "still ending",
+        False,
+    ),
+    (
+        "cancelled, Slurm silent",
+        {"intent": "cancelled", "submission": sub(), "silence": SILENT},
+        "cancelled",
+        "does not answer",
+        False,
+    ),
+    (
+        "cancelled, end on record, job still there",
+        {"intent": "cancelled", "attempts": [attempt(1, "failed", **TERM)], "job": RUNNING},
+        "cancelled",
+        None,
+        True,
+    ),
+    (
+        "cancelled before its local turn",
+        {"intent": "cancelled", "submission": LOCAL, "job": RUNNING},
+        "cancelled",
+        None,
+        True,
+    ),
+    (
+        "resubmitted and pending",
+        {
+            "submission": sub(job="200", number=2, time=T + 900),
+            "attempts": [attempt(1, "failed", **CRASH)],
+            "job": PENDING,
+        },
+        "pending",
+        "Priority",
+        False,
+    ),
+    (
+        "resubmitted within one submission",
+        {
+            "submission": sub(job="200", time=T + 900),
+            "attempts": [attempt(1, "failed", **CRASH)],
+            "job": PENDING,
+        },
+        "pending",
+        "Priority",
+        False,
+    ),
+    (
+        "foreground attempt after an old submission",
+        {
+            "submission": sub(job="50"),
+            "attempts": [attempt(job="local:9", submission=2)],
+            "job": RUNNING,
+        },
+        "running",
+        None,
+        False,
+    ),
+    ("local, its turn comes", {"submission": LOCAL, "job": RUNNING}, "waiting", "turn", False),
+    ("local, executor gone", {"submission": LOCAL, "job": GONE}, "failed", "executor ended", True),
+    (
+        "local, supervisor ended first",
+        {"submission": sub(job="local:7", ended=True), "job": GONE},
+        "failed",
+        "its supervisor ended before an attempt",
+        True,
+    ),
+    (
+        "local, elsewhere",
+        {"submission": LOCAL, "silence": "it runs on there"},
+        "waiting",
+        "it runs on there; as of",
+        False,
+    ),
+    (
+        "local, process gone",
+        {"submission": LOCAL, "attempts": [attempt(job="local:7")], "job": GONE},
+        "failed",
+        "its process is gone, and the ledger has no end",
+        True,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "state", "reason", "is_over"),
+    [row[1:] for row in TABLE],
+    ids=[row[0] for row in TABLE],
+)
+def test_state(given: dict[str, Any], state: str, reason: str | None, is_over: bool) -> None:
+    if given.get("attempts") and "submission" not in given:
+        given = {"submission": sub(), **given}
+    verdict = decide(Evidence(**{"updated": T, **given}))
+    assert verdict.state in STATES
+    assert (verdict.state, verdict.over) == (state, is_over)
+    if reason is None:
+        assert verdict.reason is None
+    else:
+        assert reason in (verdict.reason or "")
+
+
+@pytest.mark.parametrize("job", [None, Job("UNKNOWN"), Job("SPECIAL_EXIT", waiting=True), RUNNING])
+@pytest.mark.parametrize("attempts", [[], [attempt()], [attempt(workers=False)]])
+@pytest.mark.parametrize("silence", [None, SILENT])
+def test_without_a_known_end_a_run_is_never_failed(
+    job: Job | None, attempts: list[Attempt], silence: str | None
+) -> None:
+    evidence = Evidence(sub(), attempts, None, job, silence, T)
+    assert decide(evidence).state != "failed"

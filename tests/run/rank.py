@@ -1,0 +1,216 @@
+"""One rank with a tiny DeepSpeed engine, told what to do line by line (see `ranks.Ranks`)."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed.utils import safe_get_full_fp32_param
+
+from hpcrun.errors import HpcrunError
+from hpcrun.layout import RunPaths
+from hpcrun.run import rng
+from hpcrun.run.checkpoint import Store
+from hpcrun.run.fence import Fence
+from hpcrun.run.manifest import Fault, Manifest
+from hpcrun.run.retention import Retention
+from tests.run import operations
+
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+class Counter:
+    """A state of the user's, different on each rank."""
+
+    def __init__(self) -> None:
+        self.count = RANK * 100
+
+    def state_dict(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.count = state["count"]
+
+
+class Rank:
+    """What a rank can be told; every method is collective and returns plain data."""
+
+    def engine(self, stage: int, seed: int = 0) -> None:
+        """Begin with a new engine and new generators."""
+        torch.manual_seed(seed)
+        layers = [torch.nn.Linear(8, 24), torch.nn.GELU(), torch.nn.Linear(24, 4)]
+        model = torch.nn.Sequential(*layers)
+        config = {
+            "train_batch_size": 4 * WORLD,
+            "train_micro_batch_size_per_gpu": 2,
+            "gradient_accumulation_steps": 2,
+            "zero_optimization": {"stage": stage},
+            "optimizer": {"type": "AdamW", "params": {"lr": 0.01, "torch_adam": True}},
+            "scheduler": {
+                "type": "WarmupDecayLR",
+                "params": {"warmup_num_steps": 3, "total_num_steps": 20},
+            },
+        }
+        self._engine, *_ = deepspeed.initialize(
+            model=model, model_parameters=list(model.parameters()), config=config
+        )
+        self._counter = Counter()
+        rng.seed_all(rng.derive(seed, 0, RANK))
+
+    def train(self, steps: int) -> list[str]:
+        """Take optimizer steps on random data; the losses, exactly."""
+        losses = []
+        for _ in range(steps * 2):
+            x = torch.randn(2, 8) + random.random()
+            loss = self._engine(x).square().mean()
+            self._engine.backward(loss)
+            self._engine.step()
+            losses.append(loss.item().hex())
+            self._counter.count += 1
+        return losses
+
+    def digest(self) -> dict[str, Any]:
+        """All that a resumed run needs, exactly."""
+        weights, moments = hashlib.sha256(), hashlib.sha256()
+        for parameter in self._engine.module.parameters():
+            weights.update(safe_get_full_fp32_param(parameter).numpy().tobytes())
+        for state in self._engine.optimizer.optimizer.state.values():
+            for name, value in sorted(state.items()):
+                moments.update(f"{name}={torch.as_tensor(value).tolist()}".encode())
+        generators = repr((random.getstate(), torch.get_rng_state().tolist()))
+        return {
+            "weights": weights.hexdigest(),
+            "moments": moments.hexdigest(),
+            "generators": hashlib.sha256(generators.encode()).hexdigest(),
+            "steps": self._engine.global_steps,
+            "lr": [group["lr"] for group in self._engine.optimizer.param_groups],
+            "count": self._counter.count,
+        }
+
+    def save(self, run: str, step: int, attempt: int = 1, keep: int = 2) -> dict[str, Any]:
+        """Save; what the manifest holds."""
+        store = self._store(run, attempt, keep)
+        saved = store.save(self._engine, step, self._states(), {"loss": 1.5})
+        return {
+            "world_size": saved.world_size,
+            "stage": saved.zero_stage,
+            "files": len(saved.files),
+        }
+
+    def restore(self, run: str, expected: bool = False) -> list[Any]:
+        """Restore; step and name."""
+        self._reports: list[str] = []
+
+        def report(event: str, *, checkpoint: str, message: str) -> None:
+            self._reports.append(f"{event}: {checkpoint} {message}")
+
+        store = self._store(run, 2, 2)
+        states = self._states()
+        return list(store.restore(self._engine, states, expected=expected, report=report))
+
+    def full_disk(self, rank: int) -> None:
+        """On one rank, what DeepSpeed writes next goes to a device that is full."""
+        if rank == RANK:
+            self._before_write(lambda path: path.symlink_to("/dev/full"))
+
+    def full_disk_for_generators(self, rank: int) -> None:
+        """On one rank, what hpcrun itself writes next goes to a device that is full."""
+        if rank == RANK:
+            self._before_write(
+                lambda path: (path.parent / f"rank-{RANK:05d}.pt").symlink_to("/dev/full")
+            )
+
+    def die_at(self, rank: int, operation: str, path: str) -> None:
+        """One rank is killed before an operation on a file whose path has ``path`` in it."""
+
+        def tick(done: str, of: Path) -> None:
+            if done == operation and path in str(of):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        if rank == RANK:
+            operations.watch(tick)
+
+    def fail_to_read(self, rank: int, path: str) -> None:
+        """On one rank, the next file whose path has ``path`` in it cannot be read."""
+        original = torch.load
+
+        def load(file: Any, *arguments: Any, **options: Any) -> Any:
+            if path in str(file):
+                torch.load = original
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return original(file, *arguments, **options)
+
+        if rank == RANK:
+            torch.load = load
+
+    def lose_after_check(self, pattern: str) -> None:
+        """Files of the next checkpoint that is restored vanish once they have been checked."""
+        original = Store._verify
+
+        def verify(store: Store, directory: Path, entry: Manifest) -> Fault | None:
+            Store._verify = original  # type: ignore[method-assign]
+            found = original(store, directory, entry)
+            if RANK == 0:
+                for path in directory.glob(pattern):
+                    path.unlink()
+            torch.distributed.barrier()
+            return found
+
+        Store._verify = verify  # type: ignore[method-assign]
+
+    def become(self, user: int) -> None:
+        """Go on as another user, as far as files are concerned."""
+        os.seteuid(user)
+
+    def reports(self) -> list[str]:
+        """What the last restore said of checkpoints that it did not use."""
+        return self._reports
+
+    def _before_write(self, act: Callable[[Path], object]) -> None:
+        """Do something before the next file of DeepSpeed's, once."""
+        writer = type(self._engine.checkpoint_engine)
+        original = writer.save
+
+        def save(self: Any, state: Any, path: str) -> Any:
+            writer.save = original
+            act(Path(path))
+            return original(self, state, path)
+
+        writer.save = save
+
+    def _store(self, run: str, attempt: int, keep: int) -> Store:
+        paths = RunPaths(Path(run))
+        fence = Fence(paths.attempt(attempt + 1).directory)
+        return Store(paths, attempt, RANK, WORLD, fence, Retention(newest=keep))
+
+    def _states(self) -> dict[str, Any]:
+        return {"counter": self._counter}
+
+
+def main() -> None:
+    """Answer the lines of one descriptor on the other."""
+    questions = os.fdopen(int(sys.argv[1]), "r")
+    answers = os.fdopen(int(sys.argv[2]), "w")
+    deepspeed.init_distributed(dist_backend="gloo")
+    rank = Rank()
+    for line in questions:
+        name, arguments = json.loads(line)
+        try:
+            answer = {"value": getattr(rank, name)(**arguments)}
+        except HpcrunError as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""What an attempt left behind, as evidence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun import records
+from hpcrun.layout import AttemptPaths, RunPaths
+from hpcrun.run import evidence, manifest
+from hpcrun.run.launchers import RankEnd
+from hpcrun.run.manifest import Manifest
+
+KILLED = RankEnd(2, "n2", None, "SIGKILL")
+EXITED = RankEnd(1, "n1", 3, None)
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> AttemptPaths:
+    return AttemptPaths(tmp_path)
+
+
+def _record(rank: int, time: float = 1.0, **fields: Any) -> dict[str, Any]:
+    empty = {"exit_code": None, "signal": None, "exception": None, "message": None}
+    return {"rank": rank, "node": f"n{rank}", "time": time, **empty, **fields}
+
+
+RAISED = _record(1, exit_code=1, exception="ValueError", message="bad loss")
+SAVED = _record(3, exit_code=75)
+
+# name: (records, launcher's sighting) -> (rank, exit code, signal, exception) of the first failure
+TABLE: dict[str, tuple[list[dict[str, Any]], RankEnd | None, tuple[Any, ...] | None]] = {
+    "nothing went wrong": ([], None, None),
+    "an exception": ([RAISED], RankEnd(1, "n1", 1, None), (1, 1, None, "ValueError")),
+    "a child ended by a signal": (
+        [_record(0, signal="SIGSEGV")],
+        None,
+        (0, None, "SIGSEGV", None),
+    ),
+    "only the launcher saw an exit": ([], EXITED, (1, 3, None, None)),
+    "a killed rank leaves no record": ([], KILLED, (2, None, "SIGKILL", None)),
+    "its peers fail after it": ([RAISED], KILLED, (2, None, "SIGKILL", None)),
+    "the earliest record counts": (
+        [_record(0, 9.0, exit_code=4), _record(5, 2.0, exit_code=6)],
+        EXITED,
+        (5, 6, None, None),
+    ),
+    "a record comes before an exit that was seen": (
+        [_record(4, exit_code=9)],
+        EXITED,
+        (4, 9, None, None),
+    ),
+    "saved and wants more": ([SAVED], RankEnd(3, "n3", 75, None), (3, 75, None, None)),
+    "one failed while the others had saved": (
+        [SAVED, _record(1, 5.0, exit_code=1, exception="OSError")],
+        RankEnd(3, "n3", 75, None),
+        (1, 1, None, "OSError"),
+    ),
+    "records of no use": ([{}, {"rank": "1"}], EXITED, (1, 3, None, None)),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_first_failure(attempt: AttemptPaths, name: str) -> None:
+    left, seen, expected = TABLE[name]
+    for index, record in enumerate(left):
+        records.write_json(attempt.exit_record(index), record)
+    found = evidence.failure(attempt, seen)
+    if expected is None:
+        assert found is None
+        return
+    assert found is not None
+    keys = ("rank", "exit_code", "signal", "exception")
+    assert tuple(found.get(key) for key in keys) == expected
+
+
+def test_a_torn_record_is_passed_over(attempt: AttemptPaths) -> None:
+    attempt.exit_record(0).write_text('{"rank": 0, "exit')
+    found = evidence.failure(attempt, EXITED)
+    assert found is not None
+    assert found["rank"] == 1
+
+
+def test_the_end_of_the_ranks_log_is_kept(attempt: AttemptPaths) -> None:
+    attempt.rank_log(2).write_bytes(b"".join(b"line %d\n" % n for n in range(5000)) + b"\xfflast")
+    found = evidence.failure(attempt, KILLED)
+    assert found is not None
+    assert found["log_tail"] == [f"line {n}" for n in range(4981, 5000)] + ["\ufffdlast"]
+    assert not found["out_of_memory"]
+
+
+def test_slurm_writes_into_the_ranks_log_that_the_kernel_killed_it(attempt: AttemptPaths) -> None:
+    words = "slurmstepd: error: Detected 1 oom_kill event in StepId=5.1.\n"
+    attempt.rank_log(2).write_text(words)
+    found = evidence.failure(attempt, KILLED)
+    assert found is not None
+    assert found["out_of_memory"]
+    attempt.rank_log(1).write_text(words)
+    found = evidence.failure(attempt, EXITED)
+    assert found is not None
+    assert not found["out_of_memory"]
+
+
+def test_a_tail_is_bounded_and_never_missed(tmp_path: Path) -> None:
+    assert evidence.tail(tmp_path / "none") == []
+    (tmp_path / "log").write_bytes(b"x" * 10_000_000)
+    (line,) = evidence.tail(tmp_path / "log")
+    assert len(line) == 16384
+
+
+def test_how_far_it_came(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "3")
+    attempt = run.attempt(2)
+    attempt.directory.mkdir(parents=True)
+    assert evidence.progress(run, attempt) == evidence.Progress(None, None, None)
+    records.append(attempt.metrics, {"step": 7})
+    assert evidence.progress(run, attempt) == evidence.Progress(None, 7, None)
+    records.append(attempt.session, {"event": "restored", "step": 4})
+    assert evidence.progress(run, attempt) == evidence.Progress(4, 7, 0)
+    directory = run.checkpoint(6, 2)
+    directory.mkdir(parents=True)
+    (directory / "model.pt").write_bytes(b"weights")
+    Manifest(6, 2, 0.0, 1, 0, 8, {"model.pt": manifest.describe(directory / "model.pt")}).write(
+        directory
+    )
+    records.append(attempt.session, {"event": "saved", "step": 6})
+    assert evidence.progress(run, attempt) == evidence.Progress(4, 7, 6)

@@ -1,0 +1,131 @@
+"""Which of DeepSpeed's operators a run needs, and the cache of compiled ones."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.errors import HpcrunError
+from hpcrun.run import extensions
+
+SHARED = "ShareMemCommBuilder"
+CPU_ADAM = "CPUAdamBuilder"
+FUSED = "FusedAdamBuilder"
+OFFLOADED = {"offload_optimizer": {"device": "cpu"}}
+ADAMW = {"type": "AdamW", "params": {"lr": 1.0}}
+TORCH_ADAM = {"type": "adam", "params": {"torch_adam": True}}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "deepspeed", "builders"),
+    [
+        (0, None, [SHARED]),
+        (0, {}, [SHARED]),
+        (8, {}, []),
+        (0, {"optimizer": {"type": "SGD"}}, [SHARED]),
+        (0, {"optimizer": ADAMW}, [SHARED, FUSED]),
+        (8, {"optimizer": ADAMW}, [FUSED]),
+        (8, {"optimizer": {"type": "Adam"}}, [FUSED]),
+        (8, {"optimizer": {"type": "Adam", "params": None}}, [FUSED]),
+        (0, {"optimizer": TORCH_ADAM}, [SHARED]),
+        (8, {"optimizer": ADAMW, "zero_optimization": OFFLOADED}, [CPU_ADAM]),
+        (0, {"optimizer": ADAMW, "zero_optimization": OFFLOADED}, [SHARED, CPU_ADAM]),
+        (8, {"zero_optimization": {"offload_optimizer": {"device": "none"}}}, []),
+        (8, {"zero_optimization": None, "optimizer": None}, []),
+    ],
+)
+def test_what_a_configuration_needs(
+    gpus: int, deepspeed: dict[str, Any] | None, builders: list[str]
+) -> None:
+    spec = {"resources": {"gpus_per_node": gpus}, "deepspeed": deepspeed}
+    assert extensions.needed(spec) == builders
+
+
+def test_the_key_says_what_was_compiled() -> None:
+    pytest.importorskip("deepspeed")
+    first = extensions.key([SHARED])
+    assert first is not None
+    assert first == extensions.key([SHARED])
+    assert first != extensions.key([SHARED, FUSED])
+    assert len(first) == 20
+
+
+def test_without_deepspeed_there_is_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise extensions.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(extensions.metadata, "version", missing)
+    assert extensions.key([SHARED]) is None
+
+
+def _builder(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    """What is run in place of DeepSpeed's builders."""
+    monkeypatch.setattr(extensions, "_BUILD", program)
+
+
+def _names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+COMPILES = """
+import os, pathlib, sys
+directory = pathlib.Path(os.environ["TORCH_EXTENSIONS_DIR"], "deepspeed_shm_comm")
+directory.mkdir()
+(directory / "x.so").write_text(" ".join(sys.argv[1:]))
+"""
+
+
+def test_compiled_once_then_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "deep" / "cache"
+    _builder(monkeypatch, COMPILES)
+    extensions.build(cache, "key", ["A", "B"])
+    product = cache / "key" / "deepspeed_shm_comm" / "x.so"
+    assert product.read_text() == "A B"
+    assert _names(cache) == ["key"]
+    _builder(monkeypatch, "raise SystemExit(1)")
+    extensions.build(cache, "key", ["A", "B"])
+    extensions.copy(cache, "key", tmp_path / "own")
+    own = tmp_path / "own" / "deepspeed_shm_comm" / "x.so"
+    assert own.stat().st_mtime_ns == product.stat().st_mtime_ns
+
+
+def test_who_is_second_takes_what_the_first_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "key" / "other"
+    _builder(monkeypatch, f"import os; os.makedirs({str(other)!r})")
+    extensions.build(tmp_path, "key", ["A"])
+    assert _names(tmp_path) == ["key"]
+    assert other.is_dir()
+
+
+def test_a_compiler_that_fails_is_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _builder(monkeypatch, "import sys; print('x.cpp:3: error: no g++'); print('z'); sys.exit(1)")
+    with pytest.raises(HpcrunError) as caught:
+        extensions.build(tmp_path, "key", ["A", "B"])
+    text = str(caught.value)
+    assert text.startswith("DeepSpeed's A, B do not compile on this node:\nx.cpp:3: error: no g++")
+    assert "needs a C++ compiler and ninja" in text
+    assert "z" in capsys.readouterr().out
+    assert _names(tmp_path) == []
+
+
+def test_a_compiler_that_was_killed_asks_for_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _builder(monkeypatch, "import sys; print('g++: fatal error: Killed signal'); sys.exit(1)")
+    with pytest.raises(HpcrunError, match=r"resources\.mem"):
+        extensions.build(tmp_path, "key", ["A"])
+
+
+def test_the_builders_come_from_the_jobs_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _builder(monkeypatch, f"import sys; sys.exit(sys.executable != {sys.executable!r})")
+    extensions.build(tmp_path, "key", ["A"])
+    assert (tmp_path / "key").is_dir()

@@ -1,0 +1,361 @@
+"""The rules of the session, around an engine that only counts; test_checkpoint has real ones."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hpcrun
+from hpcrun import records
+from hpcrun.errors import CheckpointError, HpcrunError
+from hpcrun.layout import AttemptPaths
+from hpcrun.run import manifest
+from hpcrun.run.session import Session
+from tests.run.factory import FakeEngine, launch_of
+
+torch = pytest.importorskip("torch")
+
+VARIABLES = ("HPCRUN_LAUNCH", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+Start = Callable[..., Session]
+
+
+@pytest.fixture(autouse=True)
+def outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
+    """Start an attempt of one rank in this process."""
+
+    def start(attempt: int = 1, total_steps: int | None = None, **spec: Any) -> Session:
+        launch = launch_of(tmp_path, attempt=attempt, **spec)
+        launch.write()
+        monkeypatch.setenv("HPCRUN_LAUNCH", str(launch.paths.launch))
+        monkeypatch.setenv("HPCRUN_SCRATCH", "/scratch")
+        return hpcrun.session(total_steps)
+
+    return start
+
+
+def _attempt(session: Session) -> AttemptPaths:
+    assert session.directory is not None
+    return AttemptPaths(session.directory / "attempts" / str(session.attempt))
+
+
+def _events(session: Session) -> list[tuple[str, int | None]]:
+    found = records.read_lines(_attempt(session).session)
+    return [(record["event"], record.get("step")) for record in found]
+
+
+def _metrics(session: Session) -> list[dict[str, Any]]:
+    return list(records.read_lines(_attempt(session).metrics))
+
+
+def _checkpoints(session: Session) -> list[str]:
+    assert session.directory is not None
+    return [path.name for path, _ in manifest.complete(session.directory / "checkpoints")]
+
+
+def test_outside_hpcrun_everything_is_harmless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    session = hpcrun.session(total_steps=3)
+    assert (session.rank, session.world_size, session.attempt) == (0, 1, 0)
+    assert (session.directory, session.scratch, session.seed) == (None, None, 0)
+    assert dict(session.config) == {}
+    assert session.deepspeed_config == {}
+    engine = FakeEngine()
+    assert session.restore(engine) == 0
+    for _ in range(3):
+        engine.step()
+        session.step({"loss": torch.tensor(1.0)})
+    session.save()
+    session.finish()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_outside_hpcrun_the_loop_of_steps_works_as_well(tmp_path: Path) -> None:
+    session = hpcrun.session()
+    engine = FakeEngine()
+    session.restore(engine)
+    for step in session.steps(total=2):
+        engine.step()
+        session.log({"loss": 1.0}, step=step)
+    assert engine.global_steps == 2
+
+
+def test_a_plain_launcher_outside_hpcrun_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in zip(VARIABLES[1:], ("3", "4", "1", "2"), strict=True):
+        monkeypatch.setenv(name, value)
+    session = hpcrun.session()
+    assert (session.rank, session.world_size) == (3, 4)
+    assert (session.local_rank, session.local_world_size) == (1, 2)
+
+
+def test_what_the_spec_says(start: Start) -> None:
+    session = start(
+        config={"seed": 11, "out": "${hpcrun:directory}/out", "at": "${hpcrun:attempt}"},
+        deepspeed={"train_batch_size": 8, "csv_monitor": {"output_path": "${hpcrun:scratch}"}},
+    )
+    assert session.config.out == f"{session.directory}/out"
+    assert session.config.at == "1"
+    assert (session.seed, session.attempt) == (11, 1)
+    assert session.scratch == Path("/scratch")
+    first = session.deepspeed_config
+    assert first["csv_monitor"]["output_path"] == "/scratch"
+    first["csv_monitor"]["output_path"] = "changed"
+    assert session.deepspeed_config["csv_monitor"]["output_path"] == "/scratch"
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("method", ["steps", "step"])
+def test_steps_before_restore_are_an_error(start: Start, inside: bool, method: str) -> None:
+    session = start() if inside else hpcrun.session()
+    with pytest.raises(HpcrunError, match=rf"session\.{method}\(\) was called before") as caught:
+        list(session.steps(total=2)) if method == "steps" else session.step()
+    assert "hint: call session.restore(engine" in str(caught.value)
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_another_number_of_optimizer_steps_is_found_at_once(start: Start, times: int) -> None:
+    session = start()
+    engine = FakeEngine()
+    session.restore(engine)
+    seen = []
+    message = f"after step 1 the engine counts {times} optimizer steps"
+
+    def loop() -> None:
+        for step in session.steps(total=5):
+            seen.append(step)
+            for _ in range(times):
+                engine.step()
+
+    with pytest.raises(HpcrunError, match=message) as caught:
+        loop()
+    assert seen == [1]
+    assert "engine.step() once for each of session.micro_batches(step)" in str(caught.value)
+    assert _checkpoints(session) == []
+
+
+def test_a_state_that_cannot_be_saved_is_refused_at_restore(start: Start) -> None:
+    session = start()
+    with pytest.raises(TypeError, match=r"restore\(loader=…\): list has no state_dict\(\)"):
+        session.restore(FakeEngine(), loader=[1, 2])
+    with pytest.raises(TypeError, match=r"restore\(ema=…\): int"):
+        session.restore(FakeEngine(), ema=3)
+
+
+def _train(session: Session, total: int) -> FakeEngine:
+    engine = FakeEngine()
+    session.restore(engine)
+    for step in session.steps(total=total):
+        engine.step()
+        session.log({"loss": engine.weight, "noise": torch.rand(())}, step=step)
+    session.finish()
+    return engine
+
+
+def test_a_whole_run(start: Start) -> None:
+    session = start(checkpoint={"every": 2, "keep": 2})
+    _train(session, 5)
+    assert _events(session) == [
+        *(("restored", 0), ("started", None)),
+        *(("saved", 2), ("saved", 4), ("saved", 5), ("finished", 5)),
+    ]
+    assert _checkpoints(session) == ["step-00000005-a1", "step-00000004-a1"]
+    assert [line["step"] for line in _metrics(session)] == [1, 2, 3, 4, 5]
+    assert [line["loss"] for line in _metrics(session)] == [0.5, 1.0, 1.5, 2.0, 2.5]
+    assert all(line["step_seconds"] >= 0 for line in _metrics(session))
+
+
+def test_a_stopped_run_goes_on_where_it_was(start: Start) -> None:
+    """The last step is saved although none is due, and a longer run goes on from there."""
+    whole = _metrics_of_whole(start)
+    first = start(attempt=1, checkpoint={"every": 100})
+    _train(first, 3)
+    second = start(attempt=2, checkpoint={"every": 100})
+    engine = _train(second, 6)
+    assert _events(second)[0] == ("restored", 3)
+    assert (engine.global_steps, engine.weight) == (6, 3.0)
+    both = _metrics(first) + _metrics(second)
+    assert [(line["step"], line["loss"], line["noise"]) for line in both] == whole
+
+
+def _metrics_of_whole(start: Start) -> list[tuple[int, float, float]]:
+    session = start(attempt=9, checkpoint={"every": 100})
+    _train(session, 6)
+    lines = [(line["step"], line["loss"], line["noise"]) for line in _metrics(session)]
+    assert session.directory is not None
+    shutil.rmtree(session.directory)
+    assert len({noise for _, _, noise in lines}) == 6
+    return lines
+
+
+def test_a_finished_run_takes_no_further_step(start: Start) -> None:
+    _train(start(attempt=1), 3)
+    second = start(attempt=2)
+    _train(second, 3)
+    assert ("saved", 3) not in _events(second)
+    assert _metrics(second) == []
+    assert _checkpoints(second) == ["step-00000003-a1"]
+
+
+def test_progress_without_a_checkpoint_is_never_started_again_at_step_0(start: Start) -> None:
+    first = start(attempt=1)
+    _train(first, 3)
+    assert first.directory is not None
+    shutil.rmtree(first.directory / "checkpoints")
+    with pytest.raises(CheckpointError, match="not started again at step 0 by itself") as caught:
+        _train(start(attempt=2), 3)
+    assert "--new" in str(caught.value)
+
+
+def test_an_attempt_that_never_saved_is_no_progress(start: Start) -> None:
+    start(attempt=1).restore(FakeEngine())
+    assert start(attempt=2).restore(FakeEngine()) == 0
+
+
+def test_a_periodic_save_that_fails_does_not_end_the_run(
+    start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = start(checkpoint={"every": 1})
+    assert session._store is not None
+    save = session._store.save
+
+    def fail_once(engine: Any, step: int, states: Any, metrics: Any) -> Any:
+        if step == 2:
+            raise CheckpointError("no room")
+        return save(engine, step, states, metrics)
+
+    monkeypatch.setattr(session._store, "save", fail_once)
+    _train(session, 3)
+    assert ("save_failed", 2) in _events(session)
+    assert _checkpoints(session) == ["step-00000003-a1", "step-00000001-a1"]
+    assert "no room; training goes on" in capsys.readouterr().out
+
+
+def test_the_last_save_that_fails_does_end_it(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = start()
+    assert session._store is not None
+
+    def fail(*arguments: Any) -> Any:
+        raise CheckpointError("no room")
+
+    monkeypatch.setattr(session._store, "save", fail)
+    with pytest.raises(CheckpointError, match="no room"):
+        _train(session, 3)
+
+
+def test_an_existing_loop_in_three_lines(start: Start) -> None:
+    """`step` acts when the engine has taken a step, so it may stand inside accumulation."""
+    session = start(total_steps=3, checkpoint={"every": 2})
+    engine = FakeEngine()
+    session.restore(engine)
+    micro = 0
+    while engine.global_steps < 3:
+        micro += 1
+        if micro % 4 == 0:
+            engine.step()
+        session.step({"loss": float(micro)})
+    session.finish()
+    assert [(line["step"], line["loss"]) for line in _metrics(session)] == [
+        *((1, 4.0), (2, 8.0), (3, 12.0)),
+    ]
+    assert _events(session) == [
+        *(("restored", 0), ("started", None), ("saved", 2), ("saved", 3), ("finished", 3)),
+    ]
+
+
+class _Loader:
+    def __init__(self) -> None:
+        self.position = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position = state["position"]
+
+
+def test_states_are_saved_with_the_engine(start: Start) -> None:
+    first = start(attempt=1)
+    loader = _Loader()
+    engine = FakeEngine()
+    first.restore(engine, loader=loader)
+    for _ in first.steps(total=2):
+        engine.step()
+        loader.position += 5
+    later = _Loader()
+    assert start(attempt=2).restore(FakeEngine(), loader=later) == 2
+    assert later.position == 10
+
+
+def _sampler(rank: int, world: int, micro: int, accumulation: int) -> Session:
+    session = Session(None)
+    session.rank, session.world_size = rank, world
+    session._spec = {
+        "deepspeed": {
+            "train_batch_size": micro * accumulation * world,
+            "train_micro_batch_size_per_gpu": micro,
+            "gradient_accumulation_steps": accumulation,
+        }
+    }
+    return session
+
+
+_SMALL = st.integers(1, 6)
+
+
+@given(world=_SMALL, micro=_SMALL, accumulation=_SMALL, step=st.integers(1, 50))
+def test_every_sample_of_a_global_batch_exactly_once(
+    world: int, micro: int, accumulation: int, step: int
+) -> None:
+    batch = world * micro * accumulation
+    seen: list[int] = []
+    for rank in range(world):
+        micros = list(_sampler(rank, world, micro, accumulation).micro_batches(step))
+        assert [len(indices) for indices in micros] == [micro] * accumulation
+        seen += [index for indices in micros for index in indices]
+    assert sorted(seen) == list(range((step - 1) * batch, step * batch))
+
+
+@given(st.data())
+def test_a_ranks_share_does_not_depend_on_how_it_is_cut(data: st.DataObject) -> None:
+    world, step = data.draw(_SMALL), data.draw(st.integers(1, 50))
+    share = data.draw(st.sampled_from([4, 6, 12, 24]))
+    rank = data.draw(st.integers(0, world - 1))
+    divisors = [micro for micro in range(1, share + 1) if share % micro == 0]
+    shares = {
+        tuple(index for part in session.micro_batches(step) for index in part)
+        for micro in divisors
+        for session in [_sampler(rank, world, micro, share // micro)]
+    }
+    assert len(shares) == 1
+
+
+@given(step=st.integers(1, 50), worlds=st.lists(st.sampled_from([1, 2, 3, 4, 6, 12]), min_size=2))
+def test_a_global_batch_holds_the_same_samples_at_any_world_size(
+    step: int, worlds: list[int]
+) -> None:
+    batches = {
+        frozenset(
+            index
+            for rank in range(world)
+            for part in _sampler(rank, world, 12 // world, 2).micro_batches(step)
+            for index in part
+        )
+        for world in worlds
+    }
+    assert len(batches) == 1

@@ -1,0 +1,239 @@
+"""Slurm's node lists, and what srun says and is told.
+
+``recorded/srun-VERSION.txt`` is what real sruns of our test bed wrote to stderr.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcrun.cluster import steps
+from hpcrun.cluster.steps import TaskEnd, expand, parse_task_end
+from hpcrun.errors import HpcrunError
+from hpcrun.run import launchers
+
+RECORDED = Path(__file__).parent / "recorded"
+VERSIONS = ["22.05", "24.11"]
+
+
+@pytest.mark.parametrize(
+    ("nodelist", "names"),
+    [
+        ("n1", ["n1"]),
+        ("n1,n2", ["n1", "n2"]),
+        ("n[1-3],m7", ["n1", "n2", "n3", "m7"]),
+        ("n[1,3-4,9]", ["n1", "n3", "n4", "n9"]),
+        ("gpu[08-11]", ["gpu08", "gpu09", "gpu10", "gpu11"]),
+        ("n[098-101]", ["n098", "n099", "n100", "n101"]),
+        ("r1-n[1-2]-ib", ["r1-n1-ib", "r1-n2-ib"]),
+        ("a[1-2],b[3],c-d", ["a1", "a2", "b3", "c-d"]),
+        ("", []),
+    ],
+)
+def test_node_lists_are_expanded_in_slurms_order(nodelist: str, names: list[str]) -> None:
+    assert list(expand(nodelist)) == names
+
+
+@pytest.mark.parametrize("nodelist", ["n[1-x]", "n[]", "n[a]", "n[1-2,]", "n[-3]"])
+def test_a_list_that_is_not_understood_is_shown(nodelist: str) -> None:
+    with pytest.raises(HpcrunError, match="is not understood") as caught:
+        expand(nodelist)
+    assert nodelist in str(caught.value)
+
+
+def _compressed(prefix: str, numbers: list[int], width: int, suffix: str) -> str:
+    """The numbers as Slurm writes them, neighbours as ranges."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    words = [
+        f"{first:0{width}d}" + (f"-{last:0{width}d}" if last > first else "")
+        for first, last in ranges
+    ]
+    return f"{prefix}[{','.join(words)}]{suffix}"
+
+
+_NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,6}[a-z]", fullmatch=True)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            _NAMES,
+            st.lists(st.integers(0, 400), min_size=1, max_size=20, unique=True).map(sorted),
+            st.integers(1, 5),
+            st.sampled_from(["", "-ib", "x"]),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_what_is_compressed_expands_to_the_same_names(
+    groups: list[tuple[str, list[int], int, str]],
+) -> None:
+    text = ",".join(_compressed(*group) for group in groups)
+    names = [
+        f"{prefix}{number:0{width}d}{suffix}"
+        for prefix, numbers, width, suffix in groups
+        for number in numbers
+    ]
+    assert list(expand(text)) == names
+    assert list(expand(",".join(names))) == names
+
+
+def _recorded(version: str) -> dict[str, list[str]]:
+    sections: dict[str, list[str]] = {}
+    for line in (RECORDED / f"srun-{version}.txt").read_text().splitlines()[1:]:
+        if line.startswith("## "):
+            sections[line[3:]] = current = []
+        else:
+            current.append(line)
+    return sections
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_end_that_srun_told_is_understood(version: str) -> None:
+    """Nothing that tells of a task's end is passed over, and nothing else is taken for one."""
+    for section, lines in _recorded(version).items():
+        told = [line for line in lines if ": task" in line]
+        assert told, section
+        for line in lines:
+            assert (parse_task_end(line) is not None) == (line in told), (section, line)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("section", "rank", "code", "signal"),
+    [
+        ("one exits 3", 1, 3, None),
+        ("sparse exit 7", 0, 7, None),
+        ("killed", 1, None, "SIGKILL"),
+        ("terminated", 0, None, "SIGTERM"),
+        ("segv", 0, None, "SIGSEGV"),
+        ("abort with core", 0, None, "SIGABRT"),
+        ("bus", 0, None, "SIGBUS"),
+        ("fpe", 0, None, "SIGFPE"),
+        ("ill", 0, None, "SIGILL"),
+        ("int", 0, None, "SIGINT"),
+        ("hup", 0, None, "SIGHUP"),
+        ("usr1", 0, None, "SIGUSR1"),
+        ("usr2", 0, None, "SIGUSR2"),
+        ("pipe", 0, None, "SIGPIPE"),
+        ("alarm", 0, None, "SIGALRM"),
+        ("xcpu", 0, None, "SIGXCPU"),
+        ("rt34", 0, None, "SIGRTMIN"),
+        ("oom", 0, None, "SIGKILL"),
+        ("not there", 0, 2, None),
+        ("time limit", 0, None, "SIGKILL"),
+    ],
+)
+def test_ends_by_code_and_by_signal(
+    version: str, section: str, rank: int, code: int | None, signal: str | None
+) -> None:
+    ends = [end for line in _recorded(version)[section] if (end := parse_task_end(line))]
+    assert len(ends) == 1
+    assert ends[0].node in ("n1", "n2")
+    assert (ends[0].rank, ends[0].exit_code) == (rank, code)
+    assert launchers._signal_name(ends[0].what) == signal
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_several_tasks_of_a_node_come_as_one_line(version: str) -> None:
+    ends = {parse_task_end(line) for line in _recorded(version)["all exit 1"]}
+    assert ends == {
+        TaskEnd("n1", 0, "Exited with exit code 1", 1),
+        TaskEnd("n2", 2, "Exited with exit code 1", 1),
+    }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "rank 3: srun: error: n1: task 1: Killed",
+        "srun: error: n1: task x: Killed",
+        "srun: error: Unable to create step for job 3: Job/step already completing or completed",
+        "srun: error: Timed out waiting for job step to complete",
+    ],
+)
+def test_other_lines_tell_of_no_end(line: str) -> None:
+    assert parse_task_end(line) is None
+
+
+def test_an_agents_step_shares_what_the_workers_have() -> None:
+    argv = steps.agent_argv(
+        "n7", Path("/log dir/50%/agent-n7.log"), "a100:4", ["python", "-m", "a", "b c"]
+    )
+    assert argv[0] == "srun"
+    assert argv[-4:] == ["python", "-m", "a", "b c"]
+    shared = ("--overlap", "--gpus-per-node=a100:4", "--mem=0")
+    for flag in (*shared, "--export=ALL", "--nodelist=n7", "--nodes=1"):
+        assert flag in argv
+    assert {"--ntasks=1", "--ntasks-per-node=1", "--cpus-per-task=1"} <= set(argv)
+    assert "--output=/log dir/50%%/agent-n7.log" in argv
+    assert "--open-mode=append" in argv
+
+
+def _workers(**changes: object) -> list[str]:
+    settings: dict[str, object] = {
+        "ranks_per_node": 4,
+        "cpus_per_task": 8,
+        "gpus": "4",
+        "log_pattern": "/a/rank-%5t.log",
+        "name": "hpcrun-workers-1",
+        "command": ["python", "-m", "w"],
+    }
+    return steps.workers_argv(["n1", "n2"], **{**settings, **changes})  # type: ignore[arg-type]
+
+
+def test_the_workers_step_is_all_ranks_in_blocks() -> None:
+    argv = _workers()
+    assert argv[0] == "srun"
+    assert argv[-3:] == ["python", "-m", "w"]
+    for flag in (
+        *("--overlap", "--export=ALL", "--nodes=2", "--ntasks=8", "--ntasks-per-node=4"),
+        *("--nodelist=n1,n2", "--distribution=block", "--cpus-per-task=8", "--gpus-per-node=4"),
+        *("--output=/a/rank-%5t.log", "--job-name=hpcrun-workers-1", "--open-mode=append"),
+    ):
+        assert flag in argv
+    # The supervisor ends the others, and srun waits for stragglers as long as that takes.
+    assert {"--kill-on-bad-exit=0", "--wait=0"} <= set(argv)
+
+
+def test_what_was_not_asked_for_is_not_passed() -> None:
+    argv = _workers(gpus=None)
+    assert not [flag for flag in argv if flag.startswith("--gpus")]
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "124")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
+    return monkeypatch
+
+
+def test_a_jobs_allocation(job: pytest.MonkeyPatch) -> None:
+    assert steps.Allocation.current() == steps.Allocation("124", "124", ("n1", "n2"), 0)
+
+
+def test_an_array_element_has_the_name_that_requeue_needs(job: pytest.MonkeyPatch) -> None:
+    job.setenv("SLURM_ARRAY_JOB_ID", "120")
+    job.setenv("SLURM_ARRAY_TASK_ID", "0")
+    job.setenv("SLURM_RESTART_COUNT", "2")
+    assert steps.Allocation.current() == steps.Allocation("124", "120_0", ("n1", "n2"), 2)
+
+
+@pytest.mark.parametrize("missing", ["SLURM_JOB_ID", "SLURM_JOB_NODELIST"])
+def test_outside_a_job_it_says_so(job: pytest.MonkeyPatch, missing: str) -> None:
+    job.delenv(missing)
+    with pytest.raises(HpcrunError, match="not inside a Slurm job"):
+        steps.Allocation.current()

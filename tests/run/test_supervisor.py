@@ -1,0 +1,422 @@
+"""Attempts on the local executor, with real processes, from their claim to their end.
+
+Every test ends with `Place.end`, which finds no process and no file left on the node.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun import ledger, records
+from hpcrun.cluster import processes
+from hpcrun.layout import SubmissionPaths
+from hpcrun.plan import Entry
+from hpcrun.run import fabric
+from hpcrun.run.supervisor import Supervisor
+from tests.run.factory import Place, until
+
+FOREVER = "sleep 300"
+
+
+def _events(place: Place) -> list[str]:
+    return [record["event"] for record in records.read_lines(place.run.ledger)]
+
+
+def test_a_run_that_completes(place: Place) -> None:
+    place.submit('echo "hello from $RANK"', ranks=2)
+    code, said = place.supervise()
+    assert code == 0
+    assert "attempt 1 completed" in said
+    assert _events(place) == ["attempt_started", "workers_started", "attempt_ended", "decided"]
+    attempt = place.attempt()
+    assert attempt.outcome == "completed"
+    assert attempt.decided is not None
+    assert attempt.decided["action"] == "nothing"
+    assert attempt.cause is None
+    assert attempt.started["nodes"] == ["local0"]
+    assert attempt.started["world_size"] == 2
+    assert attempt.started["submission"] == 1
+    assert attempt.started["job_id"] == f"local:{attempt.started['pid']}"
+    assert [place.output(rank) for rank in (0, 1)] == ["hello from 0\n", "hello from 1\n"]
+    assert ledger.intent(place.run) == "finished"
+
+
+def test_a_finished_run_is_never_run_again(place: Place) -> None:
+    place.submit("true")
+    place.supervise()
+    written = place.run.ledger.read_bytes()
+    code, said = place.supervise()
+    assert code == 0
+    assert "study/3 is finished; nothing to do" in said
+    assert place.run.ledger.read_bytes() == written
+    assert len(place.run.attempts()) == 1
+
+
+def test_a_cancelled_run_stays_cancelled(place: Place) -> None:
+    place.submit("true")
+    ledger.set_intent(place.run, ledger.CANCELLED)
+    code, said = place.supervise()
+    assert code == 0
+    assert "study/3 is cancelled; nothing to do" in said
+    assert place.run.attempts() == []
+    assert not place.run.ledger.exists()
+
+
+def test_the_first_rank_that_fails_is_named_and_the_others_end_at_once(place: Place) -> None:
+    place.submit(f"if [ $RANK = 1 ]; then echo 'no such token'; exit 3; fi; {FOREVER}", ranks=3)
+    began = time.monotonic()
+    code, said = place.supervise()
+    assert time.monotonic() - began < 20
+    assert code == 3
+    cause = place.cause()
+    assert cause["kind"] == "rank_crash"
+    assert (cause["rank"], cause["node"], cause["exit_code"]) == (1, "local0", 3)
+    assert cause["message"] == "rank 1 on local0 ended with exit code 3"
+    assert cause["log_tail"] == ["no such token"]
+    assert "attempt 1 failed: rank 1 on local0 ended with exit code 3" in said
+    assert ledger.intent(place.run) is None
+    assert [path.name for path in place.run.attempt(1).exit_records()] == ["exit-00001.json"]
+
+
+def test_a_signal_that_ends_the_users_program(place: Place) -> None:
+    place.submit(f"[ $RANK = 1 ] && kill -SEGV $$; {FOREVER}", ranks=2)
+    code, _ = place.supervise()
+    assert code == 1
+    cause = place.cause()
+    assert (cause["rank"], cause["signal"], cause["exit_code"]) == (1, "SIGSEGV", None)
+    assert cause["message"] == "rank 1 on local0 was ended by SIGSEGV"
+
+
+def test_a_rank_that_is_killed_and_can_say_nothing(place: Place) -> None:
+    """The worker itself is killed; its orphaned program must not live on."""
+    place.submit(f"[ $RANK = 0 ] && kill -KILL $PPID; {FOREVER}", ranks=2)
+    code, _ = place.supervise()
+    assert code == 1
+    cause = place.cause()
+    assert (cause["rank"], cause["node"], cause["signal"]) == (0, "local0", "SIGKILL")
+    assert place.run.attempt(1).exit_records() == []
+
+
+def test_a_rank_that_saved_and_wants_to_be_started_again(place: Place) -> None:
+    place.submit("exit 75", recovery={})
+    code, _ = place.supervise()
+    assert code == 75
+    assert place.attempt().decided["action"] == "requeue"  # type: ignore[index]
+    assert place.attempt().outcome == "stopped"
+    assert place.cause()["kind"] == "saved"
+    assert ledger.intent(place.run) is None
+
+
+def test_a_command_that_does_not_exist(place: Place) -> None:
+    place.submit(Entry("command", argv=("./no-such-program", "--flag")))
+    code, _ = place.supervise()
+    assert code == 1
+    message = place.cause()["message"]
+    assert "the command './no-such-program' cannot be started: No such file" in message
+    assert "relative paths are looked up in the frozen code" in message
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_supervisor_ends_everything(place: Place, number: signal.Signals) -> None:
+    place.submit(f"trap '' TERM INT; {FOREVER} & {FOREVER}", ranks=2)
+    supervisor = place.start()
+    until(lambda: "workers_started" in _events(place) and len(place.left()) >= 8)
+    supervisor.send_signal(number)
+    code, _ = place.end(supervisor)
+    assert code == 1
+    assert place.attempt().outcome == "stopped"
+    assert place.cause()["message"] == f"asked to stop by {number.name}"
+    assert ledger.intent(place.run) is None
+
+
+def test_a_signal_before_the_ranks_are_started(place: Place) -> None:
+    place.submit(FOREVER)
+    supervisor = place.start()
+    until(lambda: "attempt_started" in _events(place))
+    supervisor.terminate()
+    code, _ = place.end(supervisor)
+    assert code == 1
+    assert _events(place)[-2:] == ["attempt_ended", "decided"]
+    assert place.cause()["message"] == "asked to stop by SIGTERM"
+
+
+def test_cancelled_while_it_runs(place: Place) -> None:
+    place.submit(FOREVER)
+    supervisor = place.start()
+    until(lambda: "workers_started" in _events(place))
+    ledger.set_intent(place.run, ledger.CANCELLED)
+    supervisor.terminate()
+    code, _ = place.end(supervisor)
+    assert code == 1
+    assert place.attempt().outcome == "cancelled"
+    assert place.cause()["message"] == "cancelled by the user"
+    assert ledger.intent(place.run) == "cancelled"
+
+
+def test_agents_clean_up_when_their_supervisor_is_gone(place: Place) -> None:
+    place.submit(f"trap '' TERM; echo began; {FOREVER} & {FOREVER}", nodes=2)
+    supervisor = place.start()
+    ranks = [place.run.attempt(1).rank_log(rank) for rank in (0, 1)]
+    until(lambda: all(log.exists() and "began" in log.read_text() for log in ranks))
+    assert len(place.scratch()) == 2
+    supervisor.kill()
+    supervisor.communicate()
+    until(lambda: place.scratch() == [] and place.left() == [])
+    assert place.attempt().ended is None
+
+
+def test_the_code_of_the_moment_of_submission_is_the_working_directory(place: Place) -> None:
+    (place.code / "lib.txt").write_text("frozen lib\n")
+    study = place.code / "studies" / "one"
+    study.mkdir(parents=True)
+    (study / "data.txt").write_text("frozen data\n")
+    place.submit("cat data.txt ../../lib.txt; pwd", directory="studies/one")
+    (study / "data.txt").write_text("edited since\n")
+    (place.code / "lib.txt").unlink()
+    code, _ = place.supervise()
+    assert code == 0
+    data, lib, directory = place.output().splitlines()
+    assert (data, lib) == ("frozen data", "frozen lib")
+    assert Path(directory).is_relative_to(place.temporary)
+    assert directory.endswith("/code/studies/one")
+
+
+def test_linked_data_is_where_it_was(place: Place) -> None:
+    study = place.code / "study"
+    (study / "deep").mkdir(parents=True)
+    (study / "main.txt").write_text("code")
+    code = {"link": ["data", "deep/more"]}
+    place.submit("cat data/big.bin; echo out > deep/more/out.txt", directory="study", code=code)
+    for name, text in (("data", "not frozen\n"), ("deep/more", "")):
+        (study / name).mkdir()
+        (study / name / "big.bin").write_text(text)
+    assert place.supervise()[0] == 0
+    assert place.output() == "not frozen\n"
+    assert (study / "deep/more/out.txt").read_text() == "out\n"
+    assert (study / "data/big.bin").exists()
+
+
+PRINT = "import json, sys; print(json.dumps(sys.argv[1:]))"
+
+
+def test_placeholders_are_filled_in_arguments_and_in_deepspeeds_json(place: Place) -> None:
+    (place.code / "show.py").write_text(PRINT)
+    argv = ("--out=${hpcrun:directory}/o", "${hpcrun:deepspeed_config}", "${hpcrun:attempt}")
+    deepspeed = {"csv_monitor": {"output_path": "${hpcrun:directory}/csv"}}
+    # With a GPU asked for, none of DeepSpeed's operators needs compiling.
+    resources = {"nodes": 1, "ntasks_per_node": 1, "gpus_per_node": 1, "cpus_per_task": 1}
+    entry = Entry("script", file="show.py", argv=(*argv, "$HOME;`x`", "${hpcrun:scratch}"))
+    place.submit(entry, deepspeed=deepspeed, resources=resources)
+    assert place.supervise()[0] == 0
+    out, json_path, attempt, hostile, scratch = json.loads(place.output())
+    assert out == f"--out={place.run.directory}/o"
+    assert json_path == str(place.run.attempt(1).deepspeed)
+    assert (attempt, hostile) == ("1", "$HOME;`x`")
+    assert Path(scratch).parent == place.temporary
+    written = records.read_json(place.run.attempt(1).deepspeed)
+    assert written == {"csv_monitor": {"output_path": f"{place.run.directory}/csv"}}
+
+
+def test_an_unknown_placeholder_ends_the_attempt_by_name(place: Place) -> None:
+    place.submit(Entry("command", argv=("echo", "${hpcrun:nope}")))
+    assert place.supervise()[0] == 1
+    assert "${hpcrun:nope} is not known; there are directory" in place.cause()["message"]
+
+
+def test_resume_arguments_from_the_second_attempt_on(place: Place) -> None:
+    program = f"{PRINT}; sys.exit(5)"
+    entry = Entry("command", argv=("python3", "-c", program, "--lr=1"))
+    place.submit(entry, recovery={"resume_args": ["--resume=${hpcrun:attempt}"]})
+    assert [place.supervise()[0] for _ in range(3)] == [75, 75, 5]
+    assert [json.loads(place.output(attempt=number)) for number in (1, 2, 3)] == [
+        ["--lr=1"],
+        ["--lr=1", "--resume=2"],
+        ["--lr=1", "--resume=3"],
+    ]
+    assert [attempt.outcome for attempt in ledger.read(place.run)] == ["failed"] * 3
+
+
+def test_a_script_talks_back_by_the_metrics_file(place: Place) -> None:
+    place.submit(
+        "for s in 1 2; do echo '{\"step\":'$s',\"loss\":0.5}' >>$HPCRUN_METRICS_FILE; done"
+    )
+    assert place.supervise()[0] == 0
+    lines = list(records.read_lines(place.run.attempt(1).metrics))
+    assert lines == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.5}]
+
+
+def _environments(place: Place, ranks: int) -> list[dict[str, str]]:
+    return [
+        dict(line.split("=", 1) for line in place.output(rank).split("\0") if line)
+        for rank in range(ranks)
+    ]
+
+
+def test_ranks_on_two_nodes(place: Place) -> None:
+    place.submit("env -0", nodes=2, ranks=2)
+    assert place.supervise()[0] == 0
+    assert place.attempt().started["nodes"] == ["local0", "local1"]
+    found = _environments(place, 4)
+    names = ("RANK", "NODE_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "MASTER_ADDR")
+    assert [tuple(each[name] for name in names) for each in found] == [
+        ("0", "0", "0", "2", "4", "127.0.0.1"),
+        ("1", "0", "1", "2", "4", "127.0.0.1"),
+        ("2", "1", "0", "2", "4", "127.0.0.1"),
+        ("3", "1", "1", "2", "4", "127.0.0.1"),
+    ]
+    (port,) = {each["MASTER_PORT"] for each in found}
+    low, high = fabric.port_range()
+    assert low <= int(port) < high
+    first, second = found[0]["HPCRUN_SCRATCH"], found[2]["HPCRUN_SCRATCH"]
+    assert first != second
+    assert [each["HPCRUN_SCRATCH"] for each in found] == [first, first, second, second]
+    assert all(each["GLOO_SOCKET_IFNAME"] == "lo" for each in found)
+    assert [each["PWD"] for each in found[::2]] == [f"{first}/code", f"{second}/code"]
+
+
+def test_each_gpu_goes_to_one_node(place: Place) -> None:
+    resources = {"nodes": 2, "ntasks_per_node": 2, "gpus_per_node": 2, "cpus_per_task": 1}
+    place.submit("echo $CUDA_VISIBLE_DEVICES", resources=resources)
+    assert place.supervise()[0] == 0
+    assert [place.output(rank) for rank in range(4)] == ["0,1\n", "0,1\n", "2,3\n", "2,3\n"]
+
+
+def test_no_other_job_gets_the_port_while_a_run_lasts(place: Place) -> None:
+    place.submit(f"echo $MASTER_PORT; {FOREVER}")
+    supervisor = place.start()
+    log = place.run.attempt(1).rank_log(0)
+    until(lambda: log.exists() and log.read_text())
+    port = int(log.read_text())
+    low, high = fabric.port_range()
+    seed = next(seed for seed in range(high - low) if low + seed * 16 % (high - low) == port)
+    rival = fabric.PortReservation(seed)
+    rival.release()
+    assert rival.port != port
+    supervisor.terminate()
+    place.end(supervisor)
+
+
+def test_secrets_reach_the_ranks_and_no_file(place: Place, tmp_path: Path) -> None:
+    secret = tmp_path / "secrets.env"
+    secret.write_text("API_KEY='sesame open'\n")
+    secret.chmod(0o600)
+    place.submit("[ ${#API_KEY} = 11 ]", environment={"secrets_file": str(secret)})
+    assert place.supervise()[0] == 0
+    files = [path for path in place.root.rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if b"sesame" in path.read_bytes()]
+
+
+def test_secrets_that_others_can_read_stop_the_run(place: Place, tmp_path: Path) -> None:
+    secret = tmp_path / "secrets.env"
+    secret.write_text("API_KEY=sesame\n")
+    secret.chmod(0o644)
+    place.submit("true", environment={"secrets_file": str(secret)})
+    assert place.supervise()[0] == 1
+    assert "can be read by others than its owner" in place.cause()["message"]
+
+
+@pytest.mark.parametrize("key", ["fast_interface", "management_interface"])
+def test_a_network_that_the_node_does_not_have(place: Place, key: str) -> None:
+    place.submit("true", fabric={key: "nosuch0"})
+    assert place.supervise()[0] == 1
+    cause = place.cause()
+    assert cause["kind"] == "launch"
+    assert f"fabric.{key}: this node" in cause["message"]
+    assert "'nosuch0'" in cause["message"]
+
+
+def _no_archive(path: Path) -> None:
+    path.unlink()
+
+
+def _cut_archive(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:2500])
+
+
+@pytest.mark.parametrize("break_it", [_no_archive, _cut_archive])
+def test_code_that_cannot_be_unpacked(place: Place, break_it: Any) -> None:
+    (place.code / "random.bin").write_bytes(os.urandom(5000))
+    place.submit("true", nodes=2)
+    assert (place.experiment.code / "1.tar.gz").stat().st_size > 5000
+    break_it(place.experiment.code / "1.tar.gz")
+    assert place.supervise()[0] == 1
+    assert " cannot be used: " in place.cause()["message"]
+    assert ".tar.gz" in place.cause()["message"]
+    assert "workers_started" not in _events(place)
+
+
+def test_a_run_has_one_live_attempt(place: Place) -> None:
+    place.submit(FOREVER)
+    first = place.start()
+    until(lambda: "workers_started" in _events(place))
+    second = place.start()
+    said, _ = second.communicate(timeout=60)
+    assert second.returncode == 1
+    assert "attempt 1 still runs as process" in said
+    assert [attempt.number for attempt in ledger.read(place.run)] == [1]
+    first.terminate()
+    assert place.end(first)[0] == 1
+    assert place.attempt().outcome == "stopped"
+
+
+def test_the_end_of_a_supervisor_that_was_killed_is_recorded_by_the_next(place: Place) -> None:
+    place.submit(FOREVER, recovery={})
+    supervisor = place.start()
+    until(lambda: "workers_started" in _events(place))
+    supervisor.kill()
+    supervisor.communicate()
+    until(lambda: place.scratch() == [])
+    processes.kill_all(place.submission.directory)
+    place.submit("true", recovery={})
+    code, said = place.supervise()
+    assert code == 0
+    assert "attempt 1 had ended without a word" in said
+    assert place.cause(1)["kind"] == "supervisor_lost"
+    assert place.attempt(2).outcome == "completed"
+
+
+def test_a_run_whose_budget_a_lost_supervisor_has_spent_is_not_started(place: Place) -> None:
+    place.submit(FOREVER, recovery={"budgets": {"supervisor_lost": 1}})
+    supervisor = place.start()
+    until(lambda: "workers_started" in _events(place))
+    supervisor.kill()
+    supervisor.communicate()
+    until(lambda: place.scratch() == [])
+    processes.kill_all(place.submission.directory)
+    code, said = place.supervise()
+    assert code == 1
+    assert "recovery.budgets.supervisor_lost is 1" in said
+    assert len(place.run.attempts()) == 1
+
+
+def test_claims_at_one_moment_get_different_numbers(place: Place) -> None:
+    place.submit("true")
+    barrier = threading.Barrier(16)
+    claimed: list[int] = []
+
+    def claim() -> None:
+        supervisor = Supervisor(SubmissionPaths(place.submission.directory), 3)
+        barrier.wait()
+        claimed.append(supervisor._claim().number)
+
+    threads = [threading.Thread(target=claim) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(claimed) == list(range(1, 17))
+
+
+def test_a_run_that_is_not_in_the_plan(place: Place) -> None:
+    place.submit("true")
+    with pytest.raises(Exception, match="study: there is no run 7 in this plan"):
+        Supervisor(SubmissionPaths(place.submission.directory), 7)

@@ -1,0 +1,180 @@
+"""A rank's environment, and the record of its end. Real ranks are in test_supervisor."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hpcrun import records
+from hpcrun.errors import HpcrunError
+from hpcrun.run import secrets, worker
+from hpcrun.run.launch import Launch, Node
+from tests.run.factory import launch_of
+
+NODES = (
+    Node("n1", "/n1/code", "/n1", "ib0", "10.9.0.1", hca="=mlx5_0:1", extensions="/n1/ext"),
+    Node("n2", "/n2/code", "/n2", "ib1", "10.9.0.2"),
+)
+DEFAULTS = (
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_SOCKET_IFNAME",
+    "NCCL_IB_HCA",
+    "OMP_NUM_THREADS",
+    "DS_ACCELERATOR",
+)
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*DEFAULTS, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    return launch_of(tmp_path, nodes=NODES, ranks_per_node=2, attempt=4)
+
+
+def test_every_variable_of_a_rank(launch: Launch) -> None:
+    attempt = f"{launch.directory}/attempts/4"
+    assert worker.environment(launch, 1) == {
+        "RANK": "1",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "NODE_RANK": "0",
+        "MASTER_ADDR": "10.9.0.1",
+        "MASTER_PORT": "12345",
+        "HPCRUN_LAUNCH": f"{attempt}/launch.json",
+        "HPCRUN_DIRECTORY": launch.directory,
+        "HPCRUN_ATTEMPT": "4",
+        "HPCRUN_RUN": "study/3",
+        "HPCRUN_METRICS_FILE": f"{attempt}/metrics.jsonl",
+        "HPCRUN_SCRATCH": "/n1",
+        "PYTHONUNBUFFERED": "1",
+        "TORCH_EXTENSIONS_DIR": "/n1/ext",
+        "GLOO_SOCKET_IFNAME": "ib0",
+        "NCCL_SOCKET_IFNAME": "ib0",
+        "NCCL_IB_HCA": "=mlx5_0:1",
+        "OMP_NUM_THREADS": "1",
+        "DS_ACCELERATOR": "cpu",
+    }
+
+
+def test_a_rank_of_another_node(launch: Launch) -> None:
+    found = worker.environment(launch, 2)
+    assert (found["RANK"], found["NODE_RANK"], found["LOCAL_RANK"]) == ("2", "1", "0")
+    assert found["MASTER_ADDR"] == "10.9.0.1"
+    assert found["GLOO_SOCKET_IFNAME"] == "ib1"
+    assert found["HPCRUN_SCRATCH"] == "/n2"
+    assert "NCCL_IB_HCA" not in found
+    assert "TORCH_EXTENSIONS_DIR" not in found
+
+
+def test_what_the_user_set_for_the_fabric_stays(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in DEFAULTS:
+        monkeypatch.setenv(name, f"my-{name}")
+    found = worker.environment(launch, 0)
+    assert {name: found[name] for name in DEFAULTS} == {name: f"my-{name}" for name in DEFAULTS}
+
+
+def test_what_says_which_rank_this_is_never_stays(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+    for name in forced:
+        monkeypatch.setenv(name, "stale")
+    found = worker.environment(launch, 0)
+    assert [found[name] for name in forced] == ["0", "4", "0", "0", "10.9.0.1", "12345"]
+
+
+def test_with_gpus_deepspeed_finds_them_itself(tmp_path: Path) -> None:
+    node = Node("n1", "/c", "/s", "ib0", "10.9.0.1", devices="2,3")
+    resources = {"gpus_per_node": 2, "cpus_per_task": 7}
+    launch = launch_of(tmp_path, nodes=(node,), ranks_per_node=2, resources=resources)
+    found = worker.environment(launch, 1)
+    assert "DS_ACCELERATOR" not in found
+    assert found["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert found["OMP_NUM_THREADS"] == "7"
+
+
+def test_where_slurm_shares_out_the_gpus_nothing_is_said_of_them(launch: Launch) -> None:
+    assert "CUDA_VISIBLE_DEVICES" not in worker.environment(launch, 0)
+
+
+def test_the_rank_is_the_local_executors_or_slurms(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert worker.rank_of(launch, 3) == 3
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    monkeypatch.setenv("SLURM_PROCID", "2")
+    assert worker.rank_of(launch, None) == 2
+    # Of the step, not of the job, where Slurm says both.
+    monkeypatch.setenv("SLURM_NTASKS", "99")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    assert worker.rank_of(launch, None) == 2
+
+
+@pytest.mark.parametrize("tasks", ["3", "5", None])
+def test_another_number_of_tasks_than_ranks_is_an_error(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch, tasks: str | None
+) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    if tasks:
+        monkeypatch.setenv("SLURM_STEP_NUM_TASKS", tasks)
+    message = f"Slurm started {tasks or 0} tasks where 4 ranks are needed"
+    with pytest.raises(HpcrunError, match=message):
+        worker.rank_of(launch, None)
+
+
+@pytest.mark.parametrize(
+    ("code", "recorded"),
+    [(3, (3, None)), (-9, (None, "SIGKILL")), (-15, (None, "SIGTERM")), (75, (75, None))],
+)
+def test_the_record_of_an_end(
+    launch: Launch, code: int, recorded: tuple[int | None, str | None]
+) -> None:
+    worker.record_end(launch, 2, code, None, None)
+    record = records.read_json(launch.paths.exit_record(2))
+    assert (record["exit_code"], record["signal"]) == recorded
+    assert (record["rank"], record["node"], record["exception"]) == (2, "n2", None)
+
+
+def _secrets(tmp_path: Path, text: str, mode: int = 0o600) -> str:
+    path = tmp_path / "secrets"
+    path.write_text(text)
+    path.chmod(mode)
+    return str(path)
+
+
+def test_secrets_are_read(tmp_path: Path) -> None:
+    text = "# mine\n\nA=1\nexport B = 'two words'\nC=\"x=y\"\nD=\nE='\n"
+    expected = {"A": "1", "B": "two words", "C": "x=y", "D": "", "E": "'"}
+    assert secrets.read(_secrets(tmp_path, text)) == expected
+    assert secrets.read(None) == {}
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
+def test_a_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
+    path = _secrets(tmp_path, "TOKEN=hidden", mode)
+    with pytest.raises(HpcrunError, match="can be read by others") as caught:
+        secrets.read(path)
+    assert f"chmod 600 {path}" in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["hidden", "=hidden", "A B=hidden", "1A=hidden"])
+def test_a_line_that_is_none_is_named_but_not_shown(tmp_path: Path, line: str) -> None:
+    path = _secrets(tmp_path, f"A=1\n{line}\n")
+    with pytest.raises(HpcrunError) as caught:
+        secrets.read(path)
+    assert f"{path}:2 is not NAME=value" in str(caught.value)
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_file_that_is_not_on_this_node(tmp_path: Path) -> None:
+    with pytest.raises(HpcrunError, match=f"cannot be read on {os.uname().nodename}: No such"):
+        secrets.read(str(tmp_path / "none"))

@@ -1,0 +1,202 @@
+"""Why an attempt ended, as a table: evidence -> what the ledger says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpcrun import causes
+from hpcrun.causes import Evidence, JobFacts
+
+
+def _failure(**fields: Any) -> dict[str, Any]:
+    empty = {"exit_code": None, "signal": None, "exception": None, "message": None, "log_tail": []}
+    return {"rank": 1, "node": "n1", **empty, **fields}
+
+
+CRASH = _failure(exit_code=1, exception="ValueError", message="bad loss")
+KILLED = _failure(signal="SIGKILL")
+SAVED = _failure(exit_code=75)
+PREEMPTED = JobFacts(state="PREEMPTED")
+IN_GRACE = JobFacts(state="RUNNING", preempted=True)
+SCANCELLED = JobFacts(state="CANCELLED", cancelled_by="ada", words="")
+
+# name: evidence -> (outcome, exit code, kind, a part of the message)
+TABLE: dict[str, tuple[Evidence, tuple[str, int, str | None, str]]] = {
+    "all is well": (Evidence(finished=True, exit_code=0), ("completed", 0, None, "completed")),
+    "finished, and the supervisor died before it could say so": (
+        Evidence(finished=True, supervisor_lost=True),
+        ("completed", 0, None, "completed"),
+    ),
+    "finished, yet srun failed": (
+        Evidence(finished=True, exit_code=1),
+        ("failed", 1, "unknown", "ended with exit code 1, and none left a record"),
+    ),
+    "no one finished": (
+        Evidence(exit_code=0),
+        ("failed", 1, "unknown", "without an error and before the entry had finished"),
+    ),
+    "an exception": (
+        Evidence(failure=CRASH),
+        ("failed", 1, "rank_crash", "rank 1 on n1 raised ValueError: bad loss"),
+    ),
+    "an exception without words": (
+        Evidence(failure={**CRASH, "message": ""}),
+        ("failed", 1, "rank_crash", "rank 1 on n1 raised ValueError"),
+    ),
+    "an exit code": (
+        Evidence(failure=_failure(exit_code=3), exit_code=3),
+        ("failed", 3, "rank_crash", "rank 1 on n1 ended with exit code 3"),
+    ),
+    "no node is known": (
+        Evidence(failure=_failure(exit_code=2, node=None)),
+        ("failed", 2, "rank_crash", "rank 1 ended with exit code 2"),
+    ),
+    "killed by somebody": (
+        Evidence(failure=KILLED, job=JobFacts(state="RUNNING")),
+        ("failed", 1, "rank_crash", "rank 1 on n1 was ended by SIGKILL"),
+    ),
+    "killed by the kernel, says accounting": (
+        Evidence(failure=KILLED, job=JobFacts(state="RUNNING", out_of_memory=True)),
+        ("failed", 1, "out_of_memory", "rank 1 on n1 was killed because its job was out of memory"),
+    ),
+    "killed by the kernel, says srun": (
+        Evidence(
+            failure={**KILLED, "out_of_memory": True},
+            job=JobFacts(memory="it asked for 500M"),
+        ),
+        ("failed", 1, "out_of_memory", "(it asked for 500M)"),
+    ),
+    "a segfault is no lack of memory": (
+        Evidence(failure=_failure(signal="SIGSEGV"), job=JobFacts(out_of_memory=True)),
+        ("failed", 1, "rank_crash", "was ended by SIGSEGV"),
+    ),
+    "the GPU's memory": (
+        Evidence(failure=_failure(exit_code=1, exception="OutOfMemoryError", message="CUDA …")),
+        ("failed", 1, "out_of_memory", "raised OutOfMemoryError: CUDA"),
+    ),
+    "a loss that is none": (
+        Evidence(failure=_failure(exit_code=1, exception="NonFiniteLossError", message="step 9")),
+        ("failed", 1, "non_finite_loss", "step 9"),
+    ),
+    "nothing to go on from": (
+        Evidence(failure=_failure(exit_code=1, exception="CheckpointError", message="damaged")),
+        ("failed", 1, "bad_checkpoint", "damaged"),
+    ),
+    "a script that saved and wants more": (
+        Evidence(failure=SAVED, exit_code=75),
+        ("stopped", 75, "saved", "asks to be started again"),
+    ),
+    "stopped before its time limit": (
+        Evidence(failure=SAVED, exit_code=75, stop="time_limit", job=JobFacts(state="RUNNING")),
+        ("stopped", 75, "time_limit", "reached its time limit"),
+    ),
+    "the time limit came first": (
+        Evidence(supervisor_lost=True, job=JobFacts(state="TIMEOUT")),
+        ("stopped", 75, "time_limit", "reached its time limit"),
+    ),
+    "preempted with a grace": (
+        Evidence(failure=SAVED, exit_code=75, stop="preempted", job=IN_GRACE),
+        ("stopped", 75, "preempted", "preempted by Slurm"),
+    ),
+    "a rank that falls while its job is taken away is no crash": (
+        Evidence(failure=CRASH, exit_code=1, stop="preempted", job=IN_GRACE),
+        ("stopped", 75, "preempted", "preempted by Slurm"),
+    ),
+    "preempted without a word": (
+        Evidence(supervisor_lost=True, job=PREEMPTED),
+        ("stopped", 75, "preempted", "preempted by Slurm"),
+    ),
+    "preempted once more, which Slurm calls a requeue": (
+        Evidence(stop="preempted", job=JobFacts(state="REQUEUED", words="DUE TO JOB REQUEUE")),
+        ("stopped", 75, "preempted", "preempted by Slurm"),
+    ),
+    "preempted while accounting is down": (
+        Evidence(signal="SIGTERM", job=JobFacts(words="DUE TO PREEMPTION")),
+        ("stopped", 75, "preempted", "preempted by Slurm"),
+    ),
+    "requeued by an administrator": (
+        Evidence(failure=SAVED, stop="requeued", job=JobFacts(words="DUE TO JOB REQUEUE")),
+        ("stopped", 75, "requeued", "requeued by its owner or an administrator"),
+    ),
+    "asked to stop by hand": (
+        Evidence(failure=SAVED, stop="signal", signal="SIGUSR2", job=JobFacts(state="RUNNING")),
+        ("stopped", 75, "signal", "asked to stop by SIGUSR2"),
+    ),
+    "a node that fell silent": (
+        Evidence(lost_nodes=("n2",), failure=CRASH, job=JobFacts(state="RUNNING")),
+        ("stopped", 75, "node_failure", "node n2 did not answer any more"),
+    ),
+    "a node that Slurm noticed first": (
+        Evidence(supervisor_lost=True, job=JobFacts(state="NODE_FAIL")),
+        ("stopped", 75, "node_failure", "Slurm lost a node of the job"),
+    ),
+    "a supervisor that nobody knows anything of": (
+        Evidence(supervisor_lost=True, job=JobFacts(state="FAILED")),
+        ("stopped", 75, "supervisor_lost", "(Slurm: FAILED)"),
+    ),
+    "a supervisor whose agents had the job requeued": (
+        Evidence(
+            supervisor_lost=True,
+            orphaned=True,
+            job=JobFacts(state="REQUEUED", words="DUE TO JOB REQUEUE"),
+        ),
+        ("stopped", 75, "supervisor_lost", "the supervisor was lost"),
+    ),
+    "a supervisor that was lost with its node": (
+        Evidence(
+            supervisor_lost=True,
+            orphaned=True,
+            lost_nodes=("n1",),
+            job=JobFacts(state="REQUEUED"),
+        ),
+        ("stopped", 75, "node_failure", "node n1 did not answer any more"),
+    ),
+    "agents that did not start": (
+        Evidence(launch_error="no answer within 300 s"),
+        ("failed", 1, "launch", "no answer within 300 s"),
+    ),
+    "cancelled": (
+        Evidence(intent="cancelled", failure=KILLED),
+        ("cancelled", 1, "cancelled", "cancelled by the user"),
+    ),
+    "cancelled as it finished": (
+        Evidence(intent="cancelled", finished=True, exit_code=0),
+        ("cancelled", 1, "cancelled", "cancelled by the user"),
+    ),
+    "a plain scancel": (
+        Evidence(failure=SAVED, stop="signal", job=SCANCELLED),
+        ("cancelled", 1, "cancelled", "cancelled in Slurm by ada"),
+    ),
+    "a plain scancel while accounting is down": (
+        Evidence(signal="SIGTERM", job=JobFacts(state="COMPLETING", words="")),
+        ("cancelled", 1, "cancelled", "cancelled in Slurm"),
+    ),
+    "finished while a scancel came": (
+        Evidence(finished=True, exit_code=0, job=SCANCELLED),
+        ("completed", 0, None, "completed"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_table(name: str) -> None:
+    evidence, (outcome, code, kind, message) = TABLE[name]
+    end = causes.decide(evidence)
+    assert (end.outcome, end.exit_code, end.kind) == (outcome, code, kind)
+    assert message in end.message
+
+
+def test_a_crash_keeps_what_why_needs() -> None:
+    end = causes.decide(Evidence(failure={**CRASH, "log_tail": ["one", "two"]}))
+    assert end.cause is not None
+    assert (end.cause["rank"], end.cause["node"], end.cause["exit_code"]) == (1, "n1", 1)
+    assert end.cause["log_tail"] == ["one", "two"]
+
+
+def test_lost_nodes_are_named() -> None:
+    cause = causes.decide(Evidence(lost_nodes=("n2", "n4"))).cause
+    assert cause is not None
+    assert cause["nodes"] == ["n2", "n4"]
+    assert "nodes n2, n4" in cause["message"]

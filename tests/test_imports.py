@@ -1,0 +1,254 @@
+"""Imports point one way, and nothing slow is imported before it is needed.
+
+The rules are those of docs/architecture.md, "Imports".
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # what mypy and pytest bring along on Python 3.10
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "hpcrun"
+SHARED = {
+    *("errors", "records", "layout", "plan", "ledger", "resources"),
+    *("causes", "recovery", "lead", "slurm_time"),
+}
+# Part of the package -> the parts that it may import, beside itself and what is shared.
+MAY_IMPORT = {
+    "shared": set(),
+    "compile": set(),
+    "cluster": {"compile"},
+    "observe": {"cluster"},
+    "run": {"cluster.steps", "cluster.own_job"},
+    "cli": {"observe", "cluster", "compile"},
+}
+# Imported from hpcrun.zip on compute nodes, by a Python that need have no library of ours.
+ON_COMPUTE_NODES = ("run", "shared", "cluster.steps", "cluster.slurm", "cluster.own_job")
+TRAINING = {"torch", "deepspeed", "numpy"}
+NEVER = {"torch", "deepspeed", "submitit"}
+NOT_FOR_HELP = {*NEVER, "omegaconf", "rich", "jinja2", "yaml"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement."""
+
+    importer: str
+    target: str
+    lazy: bool
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.importer}:{self.line} imports {self.target}"
+
+
+def _name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def _imports(module: str) -> Iterator[Import]:
+    """Every import of a module but those that only the type checker sees."""
+
+    def visit(node: ast.AST, lazy: bool) -> Iterator[Import]:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            children: list[ast.AST] = list(node.orelse)
+        else:
+            children = list(ast.iter_child_nodes(node))
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(module, alias.name, lazy, node.lineno)
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}:{node.lineno}: a relative import"
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                target = name if name in MODULES else str(node.module)
+                yield Import(module, target, lazy, node.lineno)
+        inside = lazy or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        for child in children:
+            yield from visit(child, inside)
+
+    yield from visit(ast.parse(MODULES[module].read_text()), False)
+
+
+def _part(module: str) -> str:
+    """``hpcrun.cluster.steps`` -> ``cluster``; the modules at the top are ``shared``."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in MAY_IMPORT else "shared"
+
+
+def _is(module: str, wanted: str) -> bool:
+    return module == f"hpcrun.{wanted}" or module.startswith(f"hpcrun.{wanted}.")
+
+
+ALL = [one for module in MODULES for one in _imports(module)]
+
+
+def test_every_module_is_in_a_known_part() -> None:
+    known = {"hpcrun", "hpcrun.__main__", *(f"hpcrun.{name}" for name in SHARED)}
+    top = {module for module in MODULES if _part(module) == "shared"}
+    assert top == known
+
+
+def test_imports_point_one_way() -> None:
+    # The package itself hands out Session, and `python -m hpcrun` is the command line.
+    entrances = {("hpcrun", "hpcrun.run.session"), ("hpcrun.__main__", "hpcrun.cli.main")}
+    wrong = [
+        str(one)
+        for one in ALL
+        if one.target.split(".")[0] == "hpcrun"
+        and (one.importer, one.target) not in entrances
+        and _part(one.target) not in ("shared", _part(one.importer))
+        and not any(_is(one.target, allowed) for allowed in MAY_IMPORT[_part(one.importer)])
+    ]
+    assert wrong == []
+
+
+def test_compute_nodes_need_the_standard_library_alone() -> None:
+    here = [
+        one
+        for one in ALL
+        if _part(one.importer) in ON_COMPUTE_NODES
+        or any(_is(one.importer, part) for part in ON_COMPUTE_NODES)
+    ]
+    assert here
+    outside = [one for one in here if _top(one) not in {"hpcrun", *sys.stdlib_module_names}]
+    assert [str(one) for one in outside if not (one.lazy and _top(one) in TRAINING)] == []
+    assert {_part(one.importer) for one in outside} <= {"run"}
+
+
+def test_what_a_module_of_compute_nodes_imports_is_fit_for_them_too() -> None:
+    reached = set()
+    waiting = [
+        module
+        for module in MODULES
+        if module not in ("hpcrun", "hpcrun.__main__")
+        and any(_is(module, part) or _part(module) == part for part in ON_COMPUTE_NODES)
+    ]
+    while waiting:
+        module = waiting.pop()
+        if module in reached:
+            continue
+        reached.add(module)
+        package = module.rpartition(".")[0]
+        targets = {one.target for one in ALL if one.importer == module and not one.lazy}
+        waiting += [target for target in {*targets, package} if target in MODULES]
+    unfit = [
+        str(one)
+        for one in ALL
+        if one.importer in reached
+        and not one.lazy
+        and _top(one) not in {"hpcrun", *sys.stdlib_module_names}
+    ]
+    assert unfit == []
+
+
+def test_every_library_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {
+        _normal(re.split(r"[^\w.-]", line)[0])
+        for line in [*project["dependencies"], *project["optional-dependencies"]["train"]]
+    }
+    provided = importlib.metadata.packages_distributions()
+    used = {_top(one) for one in ALL} - {"hpcrun", *sys.stdlib_module_names}
+    undeclared = {
+        name
+        for name in used
+        if not declared & {_normal(found) for found in provided.get(name, [name])}
+    }
+    assert undeclared == set()
+
+
+def _top(one: Import) -> str:
+    return one.target.split(".")[0]
+
+
+def _normal(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def _modules_of(arguments: list[str], directory: Path) -> set[str]:
+    """Top-level modules that a command has imported when it ends."""
+    script = (
+        "import json, sys\n"
+        "from hpcrun.cli.main import main\n"
+        "try:\n"
+        "    main(sys.argv[2:])\n"
+        "except SystemExit as end:\n"
+        "    code = end.code\n"
+        "with open(sys.argv[1], 'w') as file:\n"
+        "    json.dump([code, sorted({name.split('.')[0] for name in sys.modules})], file)\n"
+    )
+    answer = directory / "modules.json"
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("HPCRUN_")
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", script, str(answer), *arguments],
+        cwd=directory,
+        env={**environment, "PYTHONPATH": str(ROOT), "HOME": str(directory)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    code, modules = json.loads(answer.read_text())
+    assert code in (0, None), ended.stderr
+    return set(modules)
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory whose ``root`` holds an experiment that has run."""
+    directory = tmp_path_factory.mktemp("experiment")
+    arguments = ["submit", "hello", "cluster=local", "--root", "root", "--wait"]
+    _modules_of(arguments, directory)
+    return directory
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]], ids=" ".join)
+def test_help_imports_next_to_nothing(arguments: list[str], tmp_path: Path) -> None:
+    assert _modules_of(arguments, tmp_path) & NOT_FOR_HELP == set()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["plan", "language-model", "cluster=slurm"],
+        ["submit", "language-model", "cluster=slurm", "--dry-run"],
+        ["submit", "hello", "cluster=local"],
+        ["run", "hello"],
+        ["list"],
+        ["status"],
+        ["status", "hello/0", "--json"],
+        ["logs"],
+        ["results"],
+        ["why"],
+        ["show", "hello/0"],
+        ["completion", "bash"],
+    ],
+    ids=" ".join,
+)
+def test_no_command_imports_what_is_slow(arguments: list[str], experiment: Path) -> None:
+    if arguments[0] != "completion":
+        arguments = [*arguments, "--root", "root"]
+    assert _modules_of(arguments, experiment) & NEVER == set()

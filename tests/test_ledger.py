@@ -1,0 +1,102 @@
+"""The ledger of a run and its intent."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcrun import ledger, records
+from hpcrun.layout import RunPaths
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunPaths:
+    paths = RunPaths(tmp_path / "7")
+    paths.directory.mkdir()
+    return paths
+
+
+def _write_two_attempts(run: RunPaths) -> None:
+    ledger.write(run, ledger.STARTED, 1, job_id="12_7", nodes=["n1"])
+    ledger.write(run, ledger.WORKERS, 1)
+    cause = {"kind": "rank_crash", "message": "rank 3 raised ValueError", "rank": 3}
+    ledger.write(run, ledger.ENDED, 1, outcome="failed", exit_code=1, cause=cause)
+    ledger.write(run, ledger.STARTED, 2, job_id="13_7", nodes=["n2"])
+
+
+def test_a_run_that_never_started_has_no_attempts(run: RunPaths) -> None:
+    assert ledger.read(run) == []
+
+
+def test_attempts_in_order_with_what_is_known_of_each(run: RunPaths) -> None:
+    before = time.time()
+    _write_two_attempts(run)
+    first, second = ledger.read(run)
+    assert (first.number, first.outcome, first.started["nodes"]) == (1, "failed", ["n1"])
+    assert first.cause is not None
+    assert first.cause["rank"] == 3
+    assert first.workers_started is not None
+    assert before <= first.started["time"] <= first.workers_started <= time.time()
+    assert (second.number, second.outcome, second.cause) == (2, None, None)
+    assert second.workers_started is None
+    assert second.ended is None
+
+
+def test_two_attempts_may_write_in_turn(run: RunPaths) -> None:
+    ledger.write(run, ledger.STARTED, 2)
+    ledger.write(run, ledger.STARTED, 1)
+    ledger.write(run, ledger.ENDED, 2, outcome="completed", exit_code=0, cause=None)
+    ledger.write(run, ledger.ENDED, 1, outcome="cancelled", exit_code=1)
+    found = [(each.number, each.outcome) for each in ledger.read(run)]
+    assert found == [(1, "cancelled"), (2, "completed")]
+
+
+def test_every_prefix_of_a_ledger_can_be_read(run: RunPaths) -> None:
+    """A crash may cut the file anywhere; what was whole before the cut still counts."""
+    _write_two_attempts(run)
+    whole = run.ledger.read_bytes()
+    ends = [index for index in range(len(whole)) if whole[index : index + 1] == b"\n"]
+    for cut in range(len(whole)):
+        run.ledger.write_bytes(whole[:cut])
+        # A line that lacks only its newline is whole.
+        lines = sum(end <= cut for end in ends)
+        attempts = ledger.read(run)
+        assert len(attempts) == (0, 1, 1, 1, 2)[lines]
+        assert (attempts[0].outcome if attempts else None) == ("failed" if lines >= 3 else None)
+
+
+def test_an_event_after_a_torn_line_is_kept(run: RunPaths) -> None:
+    ledger.write(run, ledger.STARTED, 1)
+    with open(run.ledger, "ab") as stream:
+        stream.write(b'{"event":"attempt_en')
+    ledger.write(run, ledger.STARTED, 2)
+    assert [attempt.number for attempt in ledger.read(run)] == [1, 2]
+
+
+def test_foreign_lines_are_passed_over(run: RunPaths) -> None:
+    records.append(run.ledger, {"event": "attempt_started"})
+    records.append(run.ledger, {"event": "attempt_started", "attempt": "1"})
+    assert ledger.read(run) == []
+    records.append(run.ledger, {"event": "of a later version", "attempt": 1})
+    (attempt,) = ledger.read(run)
+    assert (attempt.started, attempt.outcome) == ({}, None)
+
+
+def test_an_intent_is_on_disk_until_it_is_taken_back(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "not" / "there" / "3")
+    assert ledger.intent(run) is None
+    ledger.set_intent(run, ledger.CANCELLED)
+    assert ledger.intent(run) == "cancelled"
+    ledger.set_intent(run, ledger.FINISHED)
+    assert ledger.intent(run) == "finished"
+    ledger.set_intent(run, None)
+    assert ledger.intent(run) is None
+    ledger.set_intent(run, None)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"intent":"dance"}', '{"other":1}', "\0\0"])
+def test_an_intent_that_says_nothing_known_is_none(run: RunPaths, text: str) -> None:
+    run.intent.write_text(text)
+    assert ledger.intent(run) is None

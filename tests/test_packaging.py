@@ -1,0 +1,184 @@
+"""A wheel, installed where there is no checkout and no torch, plans, submits and runs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A virtual environment with hpcrun in it, and an empty directory to work in."""
+
+    bin: Path
+    directory: Path
+
+    def __call__(
+        self, program: str, *arguments: str, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        answer = subprocess.run(
+            [self.bin / program, *arguments],
+            cwd=self.directory,
+            env={
+                "PATH": f"{self.bin}:/usr/bin:/bin",
+                "HOME": str(self.directory.parent / "home"),
+            },
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert not check or answer.returncode == 0, answer.stdout + answer.stderr
+        return answer
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout, built by its own build back end without the network."""
+    directory = tmp_path_factory.mktemp("wheel")
+    arguments = ["--wheel", "--no-isolation", "--outdir", str(directory), str(ROOT)]
+    built = subprocess.run(
+        [sys.executable, "-m", "build", *arguments], capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    return next(directory.glob("*.whl"))
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel and what it requires, without its extras, in an environment of their own."""
+    directory = tmp_path_factory.mktemp("installed")
+    environment = directory / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    python = environment / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "-q", "--no-deps", "--no-index", str(wheel)], check=True)
+    [libraries] = environment.glob("lib/python*/site-packages")
+    for distribution in _required(wheel):
+        _link(distribution, libraries)
+    for name in ("empty", "home"):
+        (directory / name).mkdir()
+    return Installed(environment / "bin", directory / "empty")
+
+
+def _required(wheel: Path) -> set[str]:
+    """Distributions that ``pip install`` of the wheel would bring along."""
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        lines = archive.read(name).decode().splitlines()
+    waiting = [line.partition(": ")[2] for line in lines if line.startswith("Requires-Dist: ")]
+    found: set[str] = set()
+    while waiting:
+        requirement, _, marker = waiting.pop().partition(";")
+        name = re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement.strip())[0]).lower()
+        if name in found or "extra" in marker:
+            continue
+        try:
+            more = importlib.metadata.requires(name)
+        except importlib.metadata.PackageNotFoundError:
+            assert marker, f"{name} is required and not installed here"
+            continue  # for another platform or another Python
+        found.add(name)
+        waiting += more or []
+    return found
+
+
+def _link(distribution: str, libraries: Path) -> None:
+    """Show one installed distribution, and nothing else, in another environment."""
+    files = importlib.metadata.files(distribution) or []
+    for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
+        source = Path(sysconfig.get_paths()["purelib"], top)
+        target = libraries / top
+        if not target.exists():
+            target.symlink_to(source)
+
+
+def test_the_wheel_carries_what_runs_need(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    shipped = [
+        path.relative_to(ROOT)
+        for directory in ("configs", "jobs", "templates")
+        for path in (ROOT / directory).rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    ]
+    assert shipped
+    assert {f"hpcrun/_data/{path}" for path in shipped} <= names
+    assert any(name.endswith("/licenses/LICENSE") for name in names)
+    assert not [name for name in names if name.startswith(("tests/", "bench/", "docs/"))]
+
+
+def test_nothing_that_trains_is_there(installed: Installed) -> None:
+    code = "import importlib.util as util; print(*map(util.find_spec, ('torch', 'deepspeed')))"
+    assert installed("python", "-c", code).stdout.split() == ["None", "None"]
+
+
+def test_plan(installed: Installed) -> None:
+    arguments = ["plan", "language-model", "cluster=slurm", "--root", "root"]
+    shown = installed("hpcrun", *arguments).stdout
+    assert "#SBATCH --job-name=language-model" in shown
+    assert '"train_batch_size": 16' in shown
+    assert shown == installed("hpcrun", *arguments).stdout
+    assert shown == installed("hpcrun", "submit", *arguments[1:], "--dry-run").stdout
+    assert list(installed.directory.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", [["submit", "--wait"], ["run"]], ids=" ".join)
+def test_a_shipped_experiment_runs(verb: list[str], installed: Installed, tmp_path: Path) -> None:
+    root = ["--root", str(tmp_path / "root")]
+    installed("hpcrun", *verb, "hello", "cluster=local", "resources.nodes=2", *root)
+    [status] = json.loads(installed("hpcrun", "status", "--json", *root).stdout)
+    assert (status["experiment"], status["run"], status["state"]) == ("hello", 0, "completed")
+    lines = installed("hpcrun", "logs", *root).stdout.splitlines()
+    assert sorted(re.findall(r"hello from rank (\d) of 4", "\n".join(lines))) == list("0123")
+    assert list(installed.directory.iterdir()) == []
+
+
+def test_training_without_torch_is_refused_before_it_starts(
+    installed: Installed, tmp_path: Path
+) -> None:
+    root = ["--root", str(tmp_path / "root")]
+    arguments = ["submit", "language-model", "cluster=local", *root]
+    answer = installed("hpcrun", *arguments, check=False)
+    assert answer.returncode == 2, answer.stdout + answer.stderr
+    assert "torch" in answer.stderr
+    assert not (tmp_path / "root" / "language-model").exists()
+
+
+def test_the_version_is_said_once(installed: Installed) -> None:
+    from hpcrun import __version__
+
+    assert installed("hpcrun", "--version").stdout == f"hpcrun {__version__}\n"
+    code = "from importlib.metadata import version; print(version('hpcrun'))"
+    assert installed("python", "-c", code).stdout.strip() == __version__
+    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_nothing_of_this_machine_is_in_the_repository() -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if tracked.returncode != 0:
+        pytest.skip("not a git checkout")
+    # Where this lies is nobody's business; registries are configured, never named.
+    words = [str(Path.home() / ".pyenv"), "pypi" + ".org", "pytorch" + ".org/whl"]
+    if len(ROOT.parts) > 2:
+        words.append(str(ROOT))
+    found = []
+    for name in filter(None, tracked.stdout.split("\0")):
+        path = ROOT / name
+        if not path.is_file():
+            continue
+        text = path.read_bytes().decode(errors="replace")
+        found += [f"{name}: {word}" for word in words if word in text]
+    assert found == []

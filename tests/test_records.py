@@ -1,0 +1,153 @@
+"""Files on shared storage: whole lines, whole files, torn tails."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcrun import records
+
+
+def test_appended_lines_read_back_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    for number in range(3):
+        records.append(path, {"number": number, "text": 'a "b"\nc', "path": Path("/x")})
+    assert path.read_bytes().count(b"\n") == 3
+    found = list(records.read_lines(path))
+    assert [record["number"] for record in found] == [0, 1, 2]
+    assert found[0] == {"number": 0, "text": 'a "b"\nc', "path": "/x"}
+
+
+def test_nothing_where_there_is_no_file(tmp_path: Path) -> None:
+    assert list(records.read_lines(tmp_path / "none")) == []
+
+
+@pytest.mark.parametrize("torn", [b'{"num', b"{", b'{"number":1', b'{"text":"\xc3'])
+def test_a_torn_tail_costs_one_line_and_no_other(tmp_path: Path, torn: bytes) -> None:
+    path = tmp_path / "lines.jsonl"
+    records.append(path, {"number": 0})
+    with open(path, "ab") as stream:
+        stream.write(torn)
+    assert [record["number"] for record in records.read_lines(path)] == [0]
+    records.append(path, {"number": 2})
+    records.append(path, {"number": 3})
+    assert [record["number"] for record in records.read_lines(path)] == [0, 2, 3]
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6))
+def test_whatever_a_file_holds_reading_yields_only_objects(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "anything.jsonl"
+    path.write_bytes(b"\n".join([*pieces, b'{"kept":true}']))
+    found = list(records.read_lines(path))
+    assert all(isinstance(record, dict) for record in found)
+    assert found[-1] == {"kept": True}
+
+
+def test_lines_that_are_not_objects_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(b'1\n[2]\nnull\n\n"x"\n{"ok":1}\n')
+    assert list(records.read_lines(path)) == [{"ok": 1}]
+
+
+def _append_many(path: str, writer: int) -> None:
+    for number in range(200):
+        records.append(Path(path), {"writer": writer, "number": number, "fill": "x" * 300})
+
+
+def test_lines_of_several_processes_never_interleave(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_append_many, args=(str(path), w)) for w in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    # A line that another process is just writing may look torn, which gives an empty line.
+    lines = [line for line in path.read_bytes().split(b"\n") if line]
+    assert len(lines) == 800
+    found = [json.loads(line) for line in lines]
+    for writer in range(4):
+        own = [record["number"] for record in found if record["writer"] == writer]
+        assert own == list(range(200))
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "value.json"
+    records.write_json(path, {"b": 1, "a": [2]})
+    records.write_json(path, {"b": 2, "a": []})
+    assert path.read_text() == '{\n  "b": 2,\n  "a": []\n}\n'
+    assert records.read_json(path) == {"b": 2, "a": []}
+    assert [each.name for each in tmp_path.iterdir()] == ["value.json"]
+
+
+def test_a_failed_replacement_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "value.json"
+    records.write_json(path, {"old": True})
+
+    def fail(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        records.write_json(path, {"old": False})
+    assert records.read_json(path) == {"old": True}
+    assert [each.name for each in tmp_path.iterdir()] == ["value.json"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 256 KiB."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system takes root")
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(directory)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("this machine lets root mount nothing")
+    yield directory
+    subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+def test_on_a_full_disk_the_old_file_stays(small_disk: Path) -> None:
+    path = small_disk / "value.json"
+    old = b"x" * 50_000
+    records.write_bytes(path, old)
+    with pytest.raises(OSError, match="No space left"):
+        records.write_bytes(path, b"y" * 250_000)
+    assert path.read_bytes() == old
+    assert [each.name for each in small_disk.iterdir()] == ["value.json"]
+
+
+def test_on_a_full_disk_an_append_fails_aloud_and_costs_no_other_line(small_disk: Path) -> None:
+    path = small_disk / "lines.jsonl"
+    records.append(path, {"number": 0})
+    filler = small_disk / "filler"
+    with open(filler, "wb", buffering=0) as stream, contextlib.suppress(OSError):
+        while True:
+            stream.write(b"z" * 4096)
+    with pytest.raises(OSError, match=r"No space left|could be appended"):
+        records.append(path, {"number": 1, "fill": "w" * 8192})
+    filler.unlink()
+    records.append(path, {"number": 2})
+    assert [record["number"] for record in records.read_lines(path)] == [0, 2]
+
+
+def test_reading_says_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        records.read_json(tmp_path / "none.json")
+    (tmp_path / "torn.json").write_text('{"a":')
+    with pytest.raises(ValueError, match="Expecting value"):
+        records.read_json(tmp_path / "torn.json")

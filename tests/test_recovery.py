@@ -1,0 +1,129 @@
+"""What is done after an attempt, as a table over ledgers."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcrun import causes, recovery
+from hpcrun.ledger import Attempt
+from hpcrun.recovery import Policy
+
+OUTCOMES = {None: "completed", "cancelled": "cancelled"}
+
+
+def ledger(*ends: str | tuple[str, int], submission: int = 1) -> list[Attempt]:
+    """Attempts that ended so: a kind, with the step that was checkpointed by then."""
+    attempts = []
+    for number, end in enumerate(ends, 1):
+        kind, step = end if isinstance(end, tuple) else (end, 0)
+        cause = {"kind": kind, "message": kind}
+        if kind == causes.NODE_FAILURE:
+            cause["nodes"] = [f"n{number}"]  # type: ignore[assignment]
+        ended = {"outcome": "failed", "cause": cause, "checkpoint_step": step}
+        started = {"submission": submission}
+        attempts.append(Attempt(number, started, ended=ended))
+    return attempts
+
+
+CRASH = causes.RANK_CRASH
+REQUEUE, STOP, NOTHING = recovery.REQUEUE, recovery.STOP, recovery.NOTHING
+
+TABLE: dict[str, tuple[list[Attempt], Policy, str]] = {
+    "a crash": (ledger(CRASH), Policy(), REQUEUE),
+    "two crashes": (ledger(CRASH, CRASH), Policy(), REQUEUE),
+    "three crashes at the same place": (ledger(CRASH, CRASH, CRASH), Policy(), STOP),
+    "crashes of different kinds, no progress": (
+        ledger(CRASH, causes.LAUNCH, causes.UNKNOWN),
+        Policy(),
+        STOP,
+    ),
+    "time limits without a checkpoint": (ledger(*[causes.TIME_LIMIT] * 3), Policy(), STOP),
+    "time limits that each bring it further": (
+        ledger(*[(causes.TIME_LIMIT, 100 * step) for step in range(1, 60)]),
+        Policy(),
+        REQUEUE,
+    ),
+    "crashes, each a checkpoint further": (
+        ledger((CRASH, 10), (CRASH, 20), (CRASH, 30), (CRASH, 40)),
+        Policy(),
+        REQUEUE,
+    ),
+    "progress once, then none": (
+        ledger((CRASH, 10), (CRASH, 10), (CRASH, 10), (CRASH, 10)),
+        Policy(),
+        STOP,
+    ),
+    "progress between": (
+        ledger((CRASH, 10), (CRASH, 10), (CRASH, 20), (CRASH, 20)),
+        Policy(),
+        REQUEUE,
+    ),
+    "preemptions do not count": (ledger(*[causes.PREEMPTED] * 50), Policy(), REQUEUE),
+    "preemptions between crashes do not forgive them": (
+        ledger(CRASH, causes.PREEMPTED, CRASH, causes.PREEMPTED, CRASH),
+        Policy(),
+        STOP,
+    ),
+    "a preemption after three crashes that had progress": (
+        ledger((CRASH, 1), (CRASH, 2), (causes.PREEMPTED, 2)),
+        Policy(),
+        REQUEUE,
+    ),
+    "a node is lost again and again": (ledger(*[causes.NODE_FAILURE] * 20), Policy(), STOP),
+    "a budget of the user's": (
+        ledger((causes.OUT_OF_MEMORY, 5)),
+        Policy(budgets={causes.OUT_OF_MEMORY: 1}),
+        STOP,
+    ),
+    "a budget above the default": (
+        ledger(*[(CRASH, step) for step in range(1, 15)]),
+        Policy(budgets={CRASH: 100}),
+        REQUEUE,
+    ),
+    "ten crashes in spite of progress": (
+        ledger(*[(CRASH, step) for step in range(1, 11)]),
+        Policy(),
+        STOP,
+    ),
+    "an administrator's requeue": (ledger(CRASH, causes.REQUEUED), Policy(), NOTHING),
+    "requeue is switched off": (ledger(causes.PREEMPTED), Policy(requeue=False), STOP),
+    "max_failures of one": (ledger(CRASH), Policy(max_failures=1), STOP),
+    "submitted again by a person": (
+        [*ledger(CRASH, CRASH, CRASH), *ledger(CRASH, submission=2)],
+        Policy(),
+        REQUEUE,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_table(name: str) -> None:
+    attempts, policy, expected = TABLE[name]
+    assert recovery.decide(attempts, policy).kind == expected
+
+
+@pytest.mark.parametrize("outcome", ["completed", "cancelled"])
+def test_a_run_that_is_over_stays_so(outcome: str) -> None:
+    attempts = ledger(CRASH, CRASH)
+    attempts[-1].ended = {"outcome": outcome, "cause": None}
+    assert recovery.decide(attempts, Policy()).kind == NOTHING
+
+
+def test_nodes_that_were_lost_are_excluded() -> None:
+    attempts = ledger(causes.NODE_FAILURE, CRASH, causes.NODE_FAILURE)
+    assert recovery.decide(attempts, Policy()).exclude == ("n1", "n3")
+
+
+def test_a_program_without_checkpoints_of_ours_is_measured_by_what_it_logs() -> None:
+    attempts = ledger(CRASH, CRASH, CRASH)
+    for attempt, reached in zip(attempts, (10, 20, 30), strict=True):
+        assert attempt.ended is not None
+        attempt.ended |= {"checkpoint_step": None, "reached_step": reached}
+    assert recovery.decide(attempts, Policy()).kind == REQUEUE
+
+
+def test_the_reason_names_the_setting() -> None:
+    reason = recovery.decide(ledger(CRASH, CRASH, CRASH), Policy()).reason
+    assert "recovery.max_failures is 3" in reason
+    reason = recovery.decide(ledger((CRASH, 5)), Policy(budgets={CRASH: 1})).reason
+    assert "recovery.budgets.rank_crash is 1" in reason
