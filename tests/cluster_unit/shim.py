@@ -7,10 +7,11 @@ that come back. Each call appends its arguments to ``calls`` and prints the next
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-_PROGRAM = """#!/usr/bin/env python3
+_PROGRAM = f"#!{sys.executable} -IS" + """
 import json, os, sys, time
 here = os.path.dirname(os.path.abspath(__file__))
 name = os.path.basename(__file__)
