@@ -39,7 +39,14 @@ MAY_IMPORT = {
     "cli": {"observe", "cluster", "compile"},
 }
 # Imported from hpcrun.zip on compute nodes, by a Python that need have no library of ours.
-ON_COMPUTE_NODES = ("run", "shared", "cluster.steps", "cluster.slurm", "cluster.own_job")
+ON_COMPUTE_NODES = (
+    "run",
+    "shared",
+    "cluster.steps",
+    "cluster.slurm",
+    "cluster.lost_nodes",
+    "cluster.own_job",
+)
 TRAINING = {"torch", "deepspeed", "numpy"}
 NEVER = {"torch", "deepspeed", "submitit"}
 NOT_FOR_HELP = {*NEVER, "omegaconf", "rich", "jinja2", "yaml"}

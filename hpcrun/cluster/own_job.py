@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpcrun import records
 from hpcrun.causes import JobFacts
-from hpcrun.cluster import slurm
+from hpcrun.cluster import lost_nodes, slurm
 from hpcrun.cluster.slurm_text import parse_time
 
 _TIMEOUT = 8.0
@@ -51,7 +51,7 @@ def facts(job: str, began: float, words: str | None = None, *, over: bool = Fals
     over
         The start in question is an earlier one, of which the controller knows nothing any more.
     """
-    shown = {} if over else _show(job)
+    shown = {} if over else slurm.show("job", job, timeout=_TIMEOUT)
     rows = _rows(job, began)
     state, _, by = rows[0]["State"].partition(" by ") if rows else ("", "", "")
     if state in ("", "RUNNING"):
@@ -104,17 +104,12 @@ def end_time(job: str, *, fresh: bool = False) -> float | None:
     told = os.environ.get("SLURM_JOB_END_TIME", "")
     if told.isdigit() and not fresh:
         return float(told)
-    return parse_time(_show(job).get("EndTime", ""))
+    return parse_time(slurm.show("job", job, timeout=_TIMEOUT).get("EndTime", ""))
 
 
 def kill_wait() -> float:
     """Seconds between Slurm's TERM and its KILL."""
-    try:
-        text = slurm.command(["scontrol", "show", "config"], timeout=_TIMEOUT)
-    except slurm.CommandFailed:
-        return _KILL_WAIT
-    found = re.search(r"^KillWait\s*=\s*(\d+)", text, re.MULTILINE)
-    return float(found[1]) if found else _KILL_WAIT
+    return float(slurm.configuration(timeout=_TIMEOUT).get("KillWait", _KILL_WAIT))
 
 
 def requeue(
@@ -122,6 +117,7 @@ def requeue(
     exclude: Sequence[str] = (),
     *,
     kept: str | None = None,
+    lost: Sequence[str] = (),
     patience: float = 600.0,
     between: Callable[[], bool] = lambda: True,
     say: Say,
@@ -134,6 +130,8 @@ def requeue(
         Nodes that the next start must not use, beside ``kept``.
     kept
         The job's own ``--exclude``, as a host list.
+    lost
+        Nodes of this start of the job that do not answer.
     patience
         Seconds in which a controller that does not answer is asked again.
     between
@@ -144,6 +142,7 @@ def requeue(
     bool
         Whether Slurm accepted it, or had requeued the job already.
     """
+    lost_nodes.wait_until_known(lost, lambda: between() and _state(job) in ("RUNNING", ""))
     deadline = time.monotonic() + patience
     while between():
         problem = _try(["scontrol", "requeue", job])
@@ -172,8 +171,11 @@ def _exclude(job: str, nodes: str, say: Say) -> None:
 
 
 def _queued(job: str) -> bool:
-    shown = _show(job)
-    return shown.get("JobState", "") in ("PENDING", "REQUEUED", "REQUEUE_HOLD")
+    return _state(job) in ("PENDING", "REQUEUED", "REQUEUE_HOLD")
+
+
+def _state(job: str) -> str:
+    return slurm.show("job", job, timeout=_TIMEOUT).get("JobState", "")
 
 
 def _try(argv: Sequence[str]) -> str | None:
@@ -182,14 +184,6 @@ def _try(argv: Sequence[str]) -> str | None:
     except slurm.CommandFailed as error:
         return str(error)
     return None
-
-
-def _show(job: str) -> dict[str, str]:
-    try:
-        text = slurm.command(["scontrol", "--oneliner", "show", "job", job], timeout=_TIMEOUT)
-    except slurm.CommandFailed:
-        return {}
-    return dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", text.splitlines()[0] if text else ""))
 
 
 def _rows(job: str, began: float) -> list[dict[str, str]]:

@@ -27,12 +27,14 @@ __all__ = [
     "available",
     "cancel",
     "command",
+    "configuration",
     "is_transient",
     "is_unreachable",
     "jobs_by_script",
     "partitions",
     "query",
     "scrubbed_environment",
+    "show",
 ]
 
 TIMEOUT = 60.0
@@ -303,3 +305,27 @@ def command(argv: Sequence[str], *, timeout: float | None = None) -> str:
         words = answer.stderr.strip() or f"{argv[0]} ended with exit code {answer.returncode}"
         raise CommandFailed(words)
     return answer.stdout
+
+
+def show(what: str, name: str, *, timeout: float | None = None) -> dict[str, str]:
+    """The fields of ``scontrol show job`` or ``node``; none when Slurm does not answer.
+
+    Of a pending array's many records, the first one's.
+    """
+    try:
+        text = command(["scontrol", "--oneliner", "show", what, name], timeout=timeout)
+    except CommandFailed:
+        return {}
+    return dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", text.splitlines()[0] if text else ""))
+
+
+def configuration(*, timeout: float | None = None) -> dict[str, str]:
+    """The first word of each setting of ``scontrol show config``; none when Slurm does not answer.
+
+    Of ``300 sec``, ``300``.
+    """
+    try:
+        text = command(["scontrol", "show", "config"], timeout=timeout)
+    except CommandFailed:
+        return {}
+    return dict(re.findall(r"^(\w+)\s*=\s*(\S+)", text, re.MULTILINE))

@@ -119,18 +119,18 @@ class Aftermath:
         )
         return action
 
-    def carry_out(self, action: Action, attempt: int, kind: str | None) -> bool:
+    def carry_out(self, action: Action, attempt: int, end: End) -> bool:
         """Have the run started again where that was decided; whether it will be.
 
         Parameters
         ----------
-        kind
-            What ended the attempt. An allocation that is being taken away is of no more use.
+        end
+            The attempt's. An allocation that is being taken away is of no more use.
         """
         if action.kind != recovery.REQUEUE:
             return False
         if not self._launcher.requeues:
-            return not (self._launcher.is_slurm and kind in causes.TAKEN_AWAY)
+            return not (self._launcher.is_slurm and end.kind in causes.TAKEN_AWAY)
 
         def still_wanted() -> bool:
             replaced = self._paths.attempt(attempt + 1).directory.exists()
@@ -140,6 +140,7 @@ class Aftermath:
             self._launcher.job_id,
             action.exclude,
             kept=self._run.spec["resources"].get("exclude"),
+            lost=(end.cause or {}).get("nodes") or () if end.kind == causes.NODE_FAILURE else (),
             between=still_wanted,
             say=self._say,
         )

@@ -63,6 +63,7 @@ class Orphan:
             mine.job_id,
             lost,
             kept=self._run.spec["resources"].get("exclude"),
+            lost=lost,
             between=self._is_ours,
             patience=_FOREVER,
             say=say,

@@ -73,7 +73,7 @@ class Supervisor:
         action = aftermath.record(attempt.number, end)
         if action.kind != recovery.NOTHING:
             say(f"{action.kind}: {action.reason}")
-        if aftermath.carry_out(action, attempt.number, end.kind):
+        if aftermath.carry_out(action, attempt.number, end):
             return EXIT_SAVED
         return end.exit_code if end.exit_code != EXIT_SAVED else EXIT_FAILED
 

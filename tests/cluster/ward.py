@@ -165,10 +165,6 @@ class Ward(Workbench):
         for attempt in attempts:
             began = seconds(steps[f"hpcrun-workers-{attempt.number}"])
             assert abs((attempt.workers_started or 0.0) - began) <= 2
-        lost = any((attempt.cause or {}).get("kind") == "node_failure" for attempt in attempts)
-        if self.cluster.version == "22.05" and lost and len(starts) == len(attempts) - 1:
-            # Requeued before Slurm knew that the node was down: it keeps one record of both starts.
-            return
         # On 24.11 what finished after a preemption is started once more, and finds nothing to do.
         assert len(starts) - len(attempts) in (0, 1), "\n".join(map(str, rows))
         for attempt, row in zip(attempts, starts, strict=False):

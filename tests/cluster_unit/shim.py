@@ -11,7 +11,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-_PROGRAM = f"#!{sys.executable} -IS" + """
+_PROGRAM = (
+    f"#!{sys.executable} -IS"
+    + """
 import json, os, sys, time
 here = os.path.dirname(os.path.abspath(__file__))
 name = os.path.basename(__file__)
@@ -30,6 +32,7 @@ sys.stdout.write(answer.get("out", ""))
 sys.stderr.write(answer.get("err", ""))
 sys.exit(answer.get("code", 0))
 """
+)
 
 
 @dataclass
