@@ -11,22 +11,26 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.ward import BY_STAGE, EVERY, STAGES, Reference
+from tests.cluster.ward import ARRAY, EVERY, SINGLE, STAGE, STAGES, Reference
 from tests.testbed.daemons import until
 
 pytestmark = pytest.mark.timeout(900)
 
 
-def test_elements_of_an_array_that_are_hurt_in_different_ways(reference: Reference) -> None:
-    """Killed rank, requeue by hand, killed supervisor, signal by hand: one each, siblings apart."""
+FORMS = [pytest.param(SINGLE, marks=pytest.mark.usually), ARRAY]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_runs_that_are_hurt_in_different_ways(reference: Reference, form: str) -> None:
+    """Killed rank, requeue by hand, killed supervisor, signal by hand: one each."""
     ward, slurm = reference.ward, reference.ward.cluster
-    ward.submit("storm", sweep=BY_STAGE)
+    runs = ward.submit_each(form, f"storm-{form}", STAGE, STAGES)
     raw: dict[int, str] = {}
     nodes: dict[int, list[str]] = {}
 
-    def hurt(runs: list[dict[str, Any]]) -> bool:
-        for run in runs:
-            number, job = run["run"], str(run["job_id"])
+    def hurt(found: list[dict[str, Any]]) -> bool:
+        for number, run in enumerate(found):
+            job = str(run["job_id"])
             if number in raw or (run["step"] or 0) < 12:
                 continue
             raw[number], nodes[number] = ward.raw_job_id(job), run["nodes"]
@@ -40,23 +44,22 @@ def test_elements_of_an_array_that_are_hurt_in_different_ways(reference: Referen
                 slurm.run(["scancel", "--signal=USR2", job])
         return len(raw) == 4
 
-    first = ward.wait("storm", hurt)[0]
+    first = ward.wait(runs, hurt)[0]
     assert str(first["job_id"]).partition("_")[0] in raw.values(), "one has the array's own id"
-    ended = ward.wait_for_end("storm")
-    assert [run["state"] for run in ended] == ["completed"] * 4, ward.explain("storm")
-    assert [ward.kinds("storm", run) for run in range(4)] == [
+    ward.wait_for_end(runs)
+    assert [ward.kinds(run) for run in runs] == [
         ["rank_crash", None],
         ["requeued", None],
         ["supervisor_lost", None],
         ["signal", None],
     ]
-    crash = ward.attempts("storm", 0)[0].cause
+    crash = ward.attempts(runs[0])[0].cause
     assert crash is not None
     assert (crash["rank"], crash["node"], crash["signal"]) == (1, nodes[0][1], "SIGKILL")
-    for run in range(4):
-        reference.assert_same("storm", run, STAGES[run])
-        ward.assert_reconciled("storm", run, str(ended[run]["job_id"]))
-    lost = [ward.lost_steps("storm", run) for run in range(4)]
+    for run, stage in zip(runs, STAGES, strict=True):
+        reference.assert_same(run, stage)
+        ward.assert_reconciled(run)
+    lost = [ward.lost_steps(run) for run in runs]
     assert lost[1] == lost[3] == [0]
     assert 0 <= lost[0][0] <= EVERY
     assert 0 <= lost[2][0] <= EVERY
@@ -82,12 +85,38 @@ def test_preempted(reference: Reference, partition: str, stage: int) -> None:
     )
     (run,) = ward.wait_for_step(name, 12)
     ward.preempt(run["nodes"])
-    (ended,) = ward.wait_for_end(name)
-    assert ended["state"] == "completed", ward.explain(name)
-    assert ward.kinds(name) == ["preempted", None]
-    assert ward.lost_steps(name) == [0]
-    reference.assert_same(name, 0, stage)
-    ward.assert_reconciled(name, 0, str(ended["job_id"]))
+    ward.wait_for_end(name)
+    _assert_stopped_and_continued(reference, name, stage)
+
+
+@pytest.mark.usually
+@pytest.mark.parametrize("partition", ["main", "cancel"])
+def test_an_element_that_is_preempted(reference: Reference, partition: str) -> None:
+    """It has the array's own id; its sibling, on other nodes, hears nothing."""
+    ward = reference.ward
+    runs = ward.submit_each(
+        ARRAY,
+        f"element-{partition}",
+        STAGE,
+        [2, 3],
+        resources={"partition": partition, "sbatch": {"exclusive": True}},
+    )
+    found = ward.wait_for_step(runs, 12)
+    array = str(found[0]["job_id"]).partition("_")[0]
+    (hurt,) = (i for i in (0, 1) if ward.raw_job_id(str(found[i]["job_id"])) == array)
+    ward.preempt(found[hurt]["nodes"])
+    ward.wait_for_end(runs)
+    _assert_stopped_and_continued(reference, runs[hurt], 2 + hurt)
+    assert ward.kinds(runs[1 - hurt]) == [None]
+    reference.assert_same(runs[1 - hurt], 3 - hurt)
+
+
+def _assert_stopped_and_continued(reference: Reference, run: str, stage: int) -> None:
+    ward = reference.ward
+    assert ward.kinds(run) == ["preempted", None]
+    assert ward.lost_steps(run) == [0]
+    reference.assert_same(run, stage)
+    ward.assert_reconciled(run)
 
 
 @pytest.mark.usually
@@ -97,49 +126,55 @@ def test_preempted_three_times_while_it_starts(reference: Reference) -> None:
     for attempt in (1, 2, 3):
         ward.wait("early", lambda runs, n=attempt: runs[0]["attempt"] == n)
         slurm.wait_job(ward.preempt(["n1", "n2"], 1))
-    (ended,) = ward.wait_for_end("early")
-    assert ended["state"] == "completed", ward.explain("early")
+    ward.wait_for_end("early")
     assert ward.kinds("early")[:-1] == ["preempted"] * 3, ward.explain("early")
-    reference.assert_same("early", 0, 1)
+    reference.assert_same("early")
 
 
-@pytest.mark.usually("24.11")
-def test_a_time_limit(reference: Reference) -> None:
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(SINGLE, marks=pytest.mark.usually),
+        pytest.param(ARRAY, marks=pytest.mark.usually("24.11")),
+    ],
+)
+def test_a_time_limit(reference: Reference, form: str) -> None:
     ward = reference.ward
-    ward.submit(
-        "limit",
+    runs = ward.submit_each(
+        form,
+        f"limit-{form}",
+        STAGE,
+        [0, 3] if form == ARRAY else [1],
         resources={"time": "00:01:00"},
         config={"pause": 1.0},
         recovery={"stop_before": "00:00:30"},
     )
-    (ended,) = ward.wait_for_end("limit")
-    assert ended["state"] == "completed", ward.explain("limit")
-    assert set(ward.kinds("limit")[:-1]) == {"time_limit"}
-    assert set(ward.lost_steps("limit")) == {0}
-    reference.assert_same("limit", 0, 1)
-    ward.assert_reconciled("limit", 0, str(ended["job_id"]))
+    ward.wait_for_end(runs)
+    for run, stage in zip(runs, [0, 3] if form == ARRAY else [1], strict=True):
+        assert set(ward.kinds(run)[:-1]) == {"time_limit"}
+        assert set(ward.lost_steps(run)) == {0}
+        reference.assert_same(run, stage)
+        ward.assert_reconciled(run)
 
 
 @pytest.mark.usually("22.05")
 def test_a_cancelled_run_stays_cancelled_until_it_is_requeued(reference: Reference) -> None:
     """By scancel while it runs, and by hpcrun while it waits for its requeue."""
     ward, slurm = reference.ward, reference.ward.cluster
-    ward.submit("twice", sweep={"grid": {"config.seed": [1, 2]}})
-    runs = ward.wait_for_step("twice", 3)
-    slurm.run(["scancel", str(runs[0]["job_id"])])
-    raw = ward.raw_job_id(str(runs[1]["job_id"]))
-    ward.kill(runs[1]["nodes"][0], "hpcrun.run.worke[r]", raw)
-    ward.wait("twice", lambda runs: runs[1]["state"] == "requeued", 60)
-    ward.hpcrun("cancel", "twice/1", "--yes")
-    ended = ward.wait_for_end("twice")
-    assert [run["state"] for run in ended] == ["cancelled"] * 2
+    runs = ward.submit_each(ARRAY, "twice", "config.seed", [1, 2])
+    found = ward.wait_for_step(runs, 3)
+    slurm.run(["scancel", str(found[0]["job_id"])])
+    raw = ward.raw_job_id(str(found[1]["job_id"]))
+    ward.kill(found[1]["nodes"][0], "hpcrun.run.worke[r]", raw)
+    ward.wait(runs, lambda found: found[1]["state"] == "requeued", 60)
+    ward.hpcrun("cancel", runs[1], "--yes")
+    ward.wait_for_end(runs, "cancelled")
     time.sleep(8)
     assert [run["state"] for run in ward.status("twice")] == ["cancelled"] * 2
-    assert [len(ward.attempts("twice", run)) for run in (0, 1)] == [1, 1]
-    assert ward.kinds("twice", 0) == ["cancelled"]
+    assert [len(ward.attempts(run)) for run in runs] == [1, 1]
+    assert ward.kinds(runs[0]) == ["cancelled"]
     until(lambda: slurm.run(["squeue", "--me", "-h"]).stdout == "", "an empty queue", 30)
     ward.hpcrun("requeue", "twice", "--yes")
-    ended = ward.wait_for_end("twice")
-    assert [run["state"] for run in ended] == ["completed"] * 2, ward.explain("twice")
-    assert [ward.attempts("twice", run)[1].number for run in (0, 1)] == [2, 2]
-    reference.assert_same("twice", 0, 1)
+    ward.wait_for_end(runs)
+    assert [ward.attempts(run)[1].number for run in runs] == [2, 2]
+    reference.assert_same(runs[0])

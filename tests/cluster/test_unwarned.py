@@ -10,45 +10,55 @@ import time
 
 import pytest
 
-from tests.cluster.ward import EVERY, Reference
+from tests.cluster.ward import ARRAY, EVERY, SINGLE, STAGE, Reference
 
 pytestmark = pytest.mark.timeout(900)
 
+# What a rank does once -> the kind of end that follows, and words of its message.
+ONCE = {
+    "exception": ("rank_crash", "once is enough"),
+    "SIGSEGV": ("rank_crash", "SIGSEGV"),
+    "exit": ("rank_crash", "exit code 3"),
+    "memory-once": ("out_of_memory", "memory"),
+    "memory-in-save": ("out_of_memory", "memory"),
+}
+
 
 @pytest.mark.usually
-def test_ranks_that_fall_once_are_started_again(reference: Reference) -> None:
-    """By an exception, a segfault and an exit code, as elements of an array."""
+@pytest.mark.parametrize("form", [SINGLE, ARRAY])
+def test_ranks_that_fall_once_are_started_again(reference: Reference, form: str) -> None:
     ward = reference.ward
-    faults = ["exception", "SIGSEGV", "exit"]
-    ward.submit(
-        "stumble",
+    runs = ward.submit_each(
+        form,
+        f"stumble-{form}",
+        "config.fault",
+        list(ONCE),
         config={"pause": 0, "fault": "none", "fault_step": 13, "fault_rank": 1},
-        sweep={"grid": {"config.fault": faults}},
     )
-    ended = ward.wait_for_end("stumble")
-    assert [run["state"] for run in ended] == ["completed"] * 3, ward.explain("stumble")
-    for run, words in enumerate(["once is enough", "SIGSEGV", "exit code 3"]):
-        assert ward.kinds("stumble", run) == ["rank_crash", None]
-        cause = ward.attempts("stumble", run)[0].cause
+    ward.wait_for_end(runs)
+    for run, (kind, words) in zip(runs, ONCE.values(), strict=True):
+        assert ward.kinds(run) == [kind, None]
+        cause = ward.attempts(run)[0].cause
         assert cause is not None
-        assert cause["rank"] == 1
+        assert kind != "rank_crash" or cause["rank"] == 1
         assert words in cause["message"]
-        assert 0 <= ward.lost_steps("stumble", run)[0] <= EVERY
-        reference.assert_same("stumble", run, 1)
-        ward.assert_reconciled("stumble", run, str(ended[run]["job_id"]))
+        assert 0 <= ward.lost_steps(run)[0] <= EVERY
+        reference.assert_same(run)
+        ward.assert_reconciled(run)
 
 
 @pytest.mark.usually("24.11")
 def test_ends_that_come_again_stop_the_run_and_are_named(reference: Reference) -> None:
     ward = reference.ward
     faults = {"always": "rank_crash", "nan": "non_finite_loss", "memory": "out_of_memory"}
-    ward.submit(
+    runs = ward.submit_each(
+        ARRAY,
         "doomed",
+        "config.fault",
+        list(faults),
         config={"pause": 0, "fault": "none", "fault_step": 13, "fault_rank": 1},
-        sweep={"grid": {"config.fault": list(faults)}},
     )
-    ended = ward.wait_for_end("doomed")
-    assert [run["state"] for run in ended] == ["failed"] * 3, ward.explain("doomed")
+    ended = ward.wait_for_end(runs, "failed")
     assert [run["cause"]["kind"] for run in ended] == list(faults.values())
     assert all(1 < run["attempt"] <= 4 for run in ended)
     assert "ValueError: this cannot work" in ended[0]["reason"]
@@ -58,41 +68,60 @@ def test_ends_that_come_again_stop_the_run_and_are_named(reference: Reference) -
     assert "out of memory" in why
 
 
-@pytest.mark.usually("24.11")
-def test_nodes_that_lose_their_power(reference: Reference) -> None:
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(SINGLE, marks=pytest.mark.usually),
+        pytest.param(ARRAY, marks=pytest.mark.usually("24.11")),
+    ],
+)
+def test_nodes_that_lose_their_power(reference: Reference, form: str) -> None:
     """One run loses its second node, another the one with its supervisor."""
     ward, slurm = reference.ward, reference.ward.cluster
-    for name in ("second", "batch"):
-        ward.submit(name, resources={"sbatch": {"exclusive": True}})
-    second, batch = ward.wait_for_step("second", 12)[0], ward.wait_for_step("batch", 12)[0]
-    slurm.power_off(second["nodes"][1])
-    slurm.power_off(batch["nodes"][0])
-    for name in ("second", "batch"):
-        (ended,) = ward.wait_for_end(name)
-        assert ended["state"] == "completed", ward.explain(name)
-        assert ward.kinds(name) == ["node_failure", None]
-        assert 0 <= ward.lost_steps(name)[0] <= EVERY
-        reference.assert_same(name, 0, 1)
-        ward.assert_reconciled(name, 0, str(ended["job_id"]))
+    alone = {"sbatch": {"exclusive": True}}
+    runs = ward.submit_each(form, f"power-{form}", STAGE, [1, 2], resources=alone)
+    found = ward.wait_for_step(runs, 12)
+    for lost, run in zip((1, 0), found, strict=True):
+        slurm.power_off(run["nodes"][lost])
+    ward.wait_for_end(runs)
+    for run, stage in zip(runs, (1, 2), strict=True):
+        assert ward.kinds(run) == ["node_failure", None]
+        assert 0 <= ward.lost_steps(run)[0] <= EVERY
+        reference.assert_same(run, stage)
+        ward.assert_reconciled(run)
 
 
 @pytest.mark.usually
-def test_a_controller_that_is_down_when_a_rank_dies(reference: Reference) -> None:
+@pytest.mark.parametrize(
+    ("form", "down"),
+    [
+        (SINGLE, ["controller", "database_daemon"]),
+        (ARRAY, ["controller"]),
+        (ARRAY, ["database_daemon"]),
+    ],
+)
+def test_slurm_that_is_down_when_a_rank_dies(
+    reference: Reference, form: str, down: list[str]
+) -> None:
+    """Of an array, the element with the array's own id; its sibling hears nothing."""
     ward, slurm = reference.ward, reference.ward.cluster
-    ward.submit("alone")
-    (run,) = ward.wait_for_step("alone", 12)
-    raw = ward.raw_job_id(str(run["job_id"]))
-    slurm.stop_controller()
-    slurm.stop_database_daemon()
-    ward.kill(run["nodes"][1], "hpcrun.run.worke[r]", raw)
+    stages = [0, 2] if form == ARRAY else [1]
+    runs = ward.submit_each(form, f"alone-{form}-{len(down)}-{down[0][0]}", STAGE, stages)
+    found = ward.wait_for_step(runs, 12)
+    raw = [ward.raw_job_id(str(run["job_id"])) for run in found]
+    hurt = raw.index(str(found[0]["job_id"]).partition("_")[0])
+    for daemon in down:
+        getattr(slurm, f"stop_{daemon}")()
+    ward.kill(found[hurt]["nodes"][1], "hpcrun.run.worke[r]", raw[hurt])
     time.sleep(20)
-    slurm.start_database_daemon()
-    slurm.start_controller()
-    (ended,) = ward.wait_for_end("alone")
-    assert ended["state"] == "completed", ward.explain("alone")
-    assert ward.kinds("alone") == ["rank_crash", None]
-    assert 0 <= ward.lost_steps("alone")[0] <= EVERY
-    reference.assert_same("alone", 0, 1)
+    for daemon in reversed(down):
+        getattr(slurm, f"start_{daemon}")()
+    ward.wait_for_end(runs)
+    for number, (run, stage) in enumerate(zip(runs, stages, strict=True)):
+        assert ward.kinds(run) == (["rank_crash", None] if number == hurt else [None])
+        reference.assert_same(run, stage)
+        ward.assert_reconciled(run)
+    assert 0 <= ward.lost_steps(runs[hurt])[0] <= EVERY
 
 
 @pytest.mark.usually
@@ -105,7 +134,7 @@ def test_stale_ranks_that_wake_up_write_nothing(reference: Reference) -> None:
     for node in run["nodes"]:
         ward.kill(node, "hpcrun.run.worke[r]", raw, "STOP")
     time.sleep(2)
-    paths = ward.experiment("stale").run(0)
+    paths = ward.paths("stale")
     paths.attempt(2).directory.mkdir()
     written = (paths.attempt(1).metrics, paths.attempt(1).session)
     before = [path.read_bytes() for path in written]

@@ -6,7 +6,7 @@ import datetime
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hpcrun import ledger
-from hpcrun.layout import ExperimentPaths
+from hpcrun.layout import ExperimentPaths, RunPaths
 from tests.cluster.workbench import Workbench
 from tests.testbed import Cluster
 from tests.testbed.daemons import until
@@ -29,6 +29,7 @@ EVERY = 10
 STATES = {
     None: {"COMPLETED", "PREEMPTED"},
     "rank_crash": {"REQUEUED"},
+    "out_of_memory": {"REQUEUED"},
     "requeued": {"REQUEUED"},
     "signal": {"REQUEUED"},
     "supervisor_lost": {"REQUEUED"},
@@ -52,7 +53,17 @@ SPEC: dict[str, Any] = {
     "resources": {"nodes": 2, "cpus_per_task": 1, "time": "00:10:00", "mem": 2000},
     "checkpoint": {"every": EVERY},
 }
-BY_STAGE = {"grid": {"deepspeed.zero_optimization.stage": STAGES}}
+STAGE = "deepspeed.zero_optimization.stage"
+
+# How runs are submitted.
+ARRAY, SINGLE = "array", "single"
+
+# A WHERE of one experiment or run, or several.
+Where = str | Sequence[str]
+
+
+def _is_of(run: dict[str, Any], where: str) -> bool:
+    return where in (run["experiment"], f"{run['experiment']}/{run['run']}")
 
 
 def seconds(stamp: str) -> float:
@@ -63,7 +74,7 @@ def seconds(stamp: str) -> float:
 class Ward(Workbench):
     """The desk; its experiments are made of `SPEC`."""
 
-    def submit(self, name: str, **changes: Any) -> None:
+    def submit(self, name: str, *overrides: str, **changes: Any) -> None:
         """Submit `SPEC`, or what is left of it after changes at its first two levels."""
         spec = {
             **SPEC,
@@ -72,65 +83,86 @@ class Ward(Workbench):
                 for key, value in changes.items()
             },
         }
-        self.hpcrun("submit", self.spec(name, spec))
+        self.hpcrun("submit", self.spec(name, spec), *overrides)
+
+    def submit_each(
+        self, form: str, name: str, key: str, values: Sequence[Any], **changes: Any
+    ) -> list[str]:
+        """Submit a run for each value of a key, as the elements of an array or as single jobs."""
+        if form == ARRAY:
+            self.submit(name, sweep={"grid": {key: list(values)}}, **changes)
+            return [f"{name}/{number}" for number in range(len(values))]
+        names = [f"{name}-{number}" for number in range(len(values))]
+        for each, value in zip(names, values, strict=True):
+            self.submit(each, f"{key}={value}", **changes)
+        return [f"{each}/0" for each in names]
 
     def wait(
         self,
-        name: str,
+        runs: Where,
         holds: Callable[[list[dict[str, Any]]], bool],
         seconds: float = 240,
     ) -> list[dict[str, Any]]:
-        """Wait until something holds of the runs' status."""
+        """Wait until something holds of the runs' status, which comes in their order."""
+        where = [runs] if isinstance(runs, str) else list(runs)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            runs = self.status(name)
-            if holds(runs):
-                return runs
+            found = self.status(*where)
+            found.sort(key=lambda run: next(i for i, one in enumerate(where) if _is_of(run, one)))
+            if holds(found):
+                return found
             time.sleep(0.5)
-        pytest.fail(f"{name} did not get there:\n{self.explain(name)}")
+        pytest.fail(f"{where} did not get there:\n{self.explain(*where)}")
 
-    def wait_for_step(self, name: str, step: int) -> list[dict[str, Any]]:
+    def wait_for_step(self, runs: Where, step: int) -> list[dict[str, Any]]:
         """Wait until every run has logged a step."""
-        return self.wait(name, lambda runs: all((run["step"] or 0) >= step for run in runs))
+        return self.wait(runs, lambda found: all((run["step"] or 0) >= step for run in found))
 
-    def wait_for_end(self, name: str, seconds: float = 240) -> list[dict[str, Any]]:
-        """Wait until nothing more happens to any run."""
+    def wait_for_end(
+        self, runs: Where, state: str = "completed", seconds: float = 240
+    ) -> list[dict[str, Any]]:
+        """Wait until nothing more happens to any run, and find all of them in this state."""
         final = ("completed", "failed", "cancelled")
-        return self.wait(name, lambda runs: all(run["state"] in final for run in runs), seconds)
+        ended = self.wait(runs, lambda found: all(run["state"] in final for run in found), seconds)
+        where = [runs] if isinstance(runs, str) else runs
+        assert {run["state"] for run in ended} == {state}, self.explain(*where)
+        return ended
 
-    def experiment(self, name: str) -> ExperimentPaths:
-        return ExperimentPaths(self.root / name)
+    def paths(self, run: str) -> RunPaths:
+        """Where a run's files are; `NAME` stands for `NAME/0`."""
+        name, _, number = run.partition("/")
+        return ExperimentPaths(self.root / name).run(int(number or 0))
 
-    def attempts(self, name: str, run: int = 0) -> list[ledger.Attempt]:
+    def attempts(self, run: str) -> list[ledger.Attempt]:
         """The ledger of a run."""
-        return ledger.read(self.experiment(name).run(run))
+        return ledger.read(self.paths(run))
 
-    def kinds(self, name: str, run: int = 0) -> list[str | None]:
+    def kinds(self, run: str) -> list[str | None]:
         """What ended each attempt; None for the one that completed."""
-        return [(attempt.cause or {}).get("kind") for attempt in self.attempts(name, run)]
+        return [(attempt.cause or {}).get("kind") for attempt in self.attempts(run)]
 
-    def outcome(self, name: str, run: int = 0) -> tuple[list[str], dict[int, float]]:
+    def outcome(self, run: str) -> tuple[list[str], dict[int, float]]:
         """The digest of each rank's state at the end, and the loss of each step."""
-        directory = self.experiment(name).run(run).directory
+        directory = self.paths(run).directory
         digests = [
             json.loads((directory / f"digest-{rank}.json").read_text())["digest"]
             for rank in range(2)
         ]
         losses: dict[int, float] = {}
-        for attempt in self.attempts(name, run):
-            for record in self.metrics(name, run, attempt.number):
+        for attempt in self.attempts(run):
+            name, _, number = run.partition("/")
+            for record in self.metrics(name, int(number or 0), attempt.number):
                 if "ranks" in record:
                     continue
                 known = losses.setdefault(record["step"], record["loss"])
                 assert known == record["loss"], f"step {record['step']} was replayed differently"
         return digests, losses
 
-    def lost_steps(self, name: str, run: int = 0) -> list[int]:
+    def lost_steps(self, run: str) -> list[int]:
         """Of each attempt that was followed by another: the steps that this one had to replay."""
-        attempts = self.attempts(name, run)
         return [
             int((before.ended or {})["reached_step"]) - int((after.ended or {})["restored_step"])
-            for before, after in itertools.pairwise(attempts)
+            for before, after in itertools.pairwise(self.attempts(run))
         ]
 
     def kill(self, node: str, what: str, job: str | None = None, number: str = "KILL") -> None:
@@ -151,8 +183,9 @@ class Ward(Workbench):
         where = ["-p", "high", f"-N{len(nodes)}", "-w", ",".join(nodes)]
         return self.cluster.run(["sbatch", "--parsable", *where, *command]).stdout.strip()
 
-    def assert_reconciled(self, name: str, run: int, job_id: str) -> None:
+    def assert_reconciled(self, run: str) -> None:
         """The ledger's attempts are accounting's starts of the job, of the same causes."""
+        job_id = str(self.status(run)[0]["job_id"])
         until(
             lambda: "RUNNING" not in {row["State"] for row in self.cluster.sacct(job_id)},
             "the end in accounting",
@@ -161,7 +194,7 @@ class Ward(Workbench):
         rows = self.cluster.sacct(job_id)
         starts = [row for row in rows if "." not in row["JobID"] and row["Start"] != "Unknown"]
         steps = {row["JobName"]: row["Start"] for row in rows if "hpcrun-workers" in row["JobName"]}
-        attempts = self.attempts(name, run)
+        attempts = self.attempts(run)
         for attempt in attempts:
             began = seconds(steps[f"hpcrun-workers-{attempt.number}"])
             assert abs((attempt.workers_started or 0.0) - began) <= 2
@@ -187,8 +220,9 @@ class Reference:
     ward: Ward
     outcomes: list[tuple[list[str], dict[int, float]]]
 
-    def assert_same(self, name: str, run: int, stage: int) -> None:
-        digests, losses = self.ward.outcome(name, run)
+    def assert_same(self, run: str, stage: int = 1) -> None:
+        """The run ended with the same weights, and had the same loss at each step."""
+        digests, losses = self.ward.outcome(run)
         expected_digests, expected_losses = self.outcomes[stage]
         assert losses == expected_losses
         assert digests == expected_digests
@@ -200,9 +234,9 @@ class Reference:
         ward.write("survivor.py", JOB.read_text())
         # The compiler of DeepSpeed's operator needs more memory than the runs themselves.
         ward.submit("warm", resources={"mem": 6000}, config={"total_steps": 1})
-        assert [run["state"] for run in ward.wait_for_end("warm")] == ["completed"]
-        ward.submit("calm", sweep=BY_STAGE, config={"pause": 0})
-        assert [run["state"] for run in ward.wait_for_end("calm")] == ["completed"] * 4
-        outcomes = [ward.outcome("calm", run) for run in range(4)]
+        ward.wait_for_end("warm")
+        calm = ward.submit_each(ARRAY, "calm", STAGE, STAGES, config={"pause": 0})
+        ward.wait_for_end(calm)
+        outcomes = [ward.outcome(run) for run in calm]
         assert all(sorted(losses) == list(range(1, STEPS + 1)) for _, losses in outcomes)
         return cls(ward, outcomes)

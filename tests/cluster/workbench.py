@@ -106,10 +106,10 @@ class Workbench:
         assert isinstance(answer, list)
         return answer
 
-    def explain(self, name: str) -> str:
-        """Everything that may tell why a run did not do what a test wants."""
-        said = self.hpcrun("logs", name, "--stream", "all", "--tail", "40", check=False)
-        state = self.hpcrun("status", name, check=False)
+    def explain(self, *where: str) -> str:
+        """Everything that may tell why runs did not do what a test wants."""
+        said = self.hpcrun("logs", *where, "--stream", "all", "--tail", "40", check=False)
+        state = self.hpcrun("status", *where, check=False)
         asked = ["squeue --states=all", "sinfo --Node --long", "scontrol show job"]
         slurm = [self.cluster.run(one.split(), check=False).stdout for one in asked]
         return "\n".join([state.stdout + state.stderr, said.stdout + said.stderr, *slurm])

@@ -27,7 +27,7 @@ def train(session):
     )
     helper.start()
     engine, _, _, scheduler = session.initialize(model=model, model_parameters=model.parameters())
-    session.restore(engine)
+    session.restore(engine, glutton=Glutton(session))
     for step in session.steps(total=int(config.total_steps)):
         misbehave(session, step)
         for indices in session.micro_batches(step):
@@ -63,17 +63,41 @@ def misbehave(session, step):
         return
     if kind == "always":
         raise ValueError("this cannot work")
-    if kind == "memory":
-        hoard = []
-        while True:
-            hoard.append(bytearray(os.urandom(1 << 20)) * 64)
+    if kind == "memory" or (kind == "memory-once" and session.attempt == 1):
+        take_all_memory()
     if session.attempt > 1 or kind == "nan":
         return
     if kind == "exception":
         raise ValueError("once is enough")
     if kind == "exit":
         sys.exit(3)
-    os.kill(os.getpid(), getattr(signal, kind))
+    if kind in signal.Signals.__members__:
+        os.kill(os.getpid(), getattr(signal, kind))
+
+
+def take_all_memory():
+    hoard = []
+    while True:
+        hoard.append(bytearray(os.urandom(1 << 20)) * 64)
+
+
+class Glutton:
+    """A state of which the second save takes all memory, where the spec says so."""
+
+    def __init__(self, session):
+        named = session.rank == int(session.config.get("fault_rank", 0))
+        self.hungry = named and session.config.get("fault") == "memory-in-save"
+        self.hungry &= session.attempt == 1
+        self.saves = 0
+
+    def state_dict(self):
+        self.saves += 1
+        if self.hungry and self.saves == 2:
+            take_all_memory()
+        return {}
+
+    def load_state_dict(self, state):
+        pass
 
 
 def digest(session, engine):
