@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,70 @@ def append(path: Path, *records: dict[str, Any]) -> None:
             raise OSError(f"{path}: only {written} of {len(line)} bytes could be appended")
     finally:
         os.close(descriptor)
+
+
+def patiently(
+    write: Callable[[], None],
+    say: Callable[[str], None],
+    what: str,
+    *,
+    pauses: Sequence[float] = (),
+) -> bool:
+    """Write where a full disk must not end what goes on; whether it was written.
+
+    Parameters
+    ----------
+    what
+        What cannot be written, for the message.
+    pauses
+        Seconds before each further try.
+    """
+    for pause in (*pauses, None):
+        try:
+            write()
+            return True
+        except OSError as error:
+            say(f"{what} cannot be written: {error}")
+            if pause is not None:
+                time.sleep(pause)
+    return False
+
+
+class Appender:
+    """JSON lines of one file; those that cannot be written wait for the next call.
+
+    Parameters
+    ----------
+    say
+        Told once when the file cannot be written, and once when it can again.
+
+    Attributes
+    ----------
+    error
+        Why the lines that wait could not be written; None when none waits.
+    """
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        self._path, self._say = path, say
+        self._waiting: list[dict[str, Any]] = []
+        self.error: OSError | None = None
+
+    def write(self, *records: dict[str, Any]) -> None:
+        """Append records, after those that wait."""
+        self._waiting += records
+        if not self._waiting:
+            return
+        try:
+            append(self._path, *self._waiting)
+        except OSError as error:
+            if self.error is None:
+                self._say(f"{self._path.name} cannot be written, its lines wait: {error}")
+            self.error = error
+            return
+        self._waiting.clear()
+        if self.error is not None:
+            self._say(f"{self._path.name} is written again")
+        self.error = None
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

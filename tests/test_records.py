@@ -151,3 +151,38 @@ def test_reading_says_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "torn.json").write_text('{"a":')
     with pytest.raises(ValueError, match="Expecting value"):
         records.read_json(tmp_path / "torn.json")
+
+
+def test_lines_wait_while_a_disk_is_full(small_disk: Path) -> None:
+    said: list[str] = []
+    file = records.Appender(small_disk / "lines.jsonl", said.append)
+    file.write({"number": 0})
+    filler = small_disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as stream:
+        while stream.write(bytes(4096)):
+            pass
+    long = "x" * 3000
+    for number in (1, 2, 3):
+        file.write({"number": number, "text": long})
+    assert file.error is not None
+    filler.unlink()
+    file.write()
+    assert file.error is None
+    numbers = [record["number"] for record in records.read_lines(small_disk / "lines.jsonl")]
+    assert list(dict.fromkeys(numbers)) == [0, 1, 2, 3]
+    assert len(said) == 2
+    assert "No space left" in said[0] or "bytes could be appended" in said[0]
+    assert "is written again" in said[1]
+
+
+def test_what_cannot_be_written_is_tried_again_and_told() -> None:
+    said: list[str] = []
+    left = [OSError("no space"), OSError("no space")]
+
+    def write() -> None:
+        if left:
+            raise left.pop()
+
+    assert not records.patiently(write, said.append, "the ledger")
+    assert records.patiently(write, said.append, "the ledger", pauses=(0, 0))
+    assert said == ["the ledger cannot be written: no space"] * 2

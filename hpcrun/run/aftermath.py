@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpcrun import causes, ledger, recovery
+from hpcrun import causes, ledger, records, recovery
 from hpcrun.causes import End, Evidence, JobFacts
 from hpcrun.cluster import own_job
 from hpcrun.errors import HpcrunError
@@ -21,6 +21,8 @@ from hpcrun.run.launchers import Launcher
 
 # Accounting hears of a step's end a moment after it.
 _ACCOUNTING_DELAY = 4.0
+# Before each further try to write to a disk that is full.
+_PAUSES = (0.5, 2.0, 5.0)
 
 Say = Callable[[str], None]
 
@@ -105,9 +107,9 @@ class Aftermath:
             person has submitted the run again since.
         """
         if end.outcome == causes.COMPLETED:
-            ledger.set_intent(self._paths, ledger.FINISHED)
+            self._intend(ledger.FINISHED)
         elif end.outcome == causes.CANCELLED and not concluded:
-            ledger.set_intent(self._paths, ledger.CANCELLED)
+            self._intend(ledger.CANCELLED)
         came = evidence.progress(self._paths, self._paths.attempt(attempt))
         fields = {**dataclasses.asdict(end), **dataclasses.asdict(came), **details}
         self._write(ledger.ENDED, attempt, fields)
@@ -170,14 +172,17 @@ class Aftermath:
 
     def _write(self, event: str, attempt: int, fields: dict[str, Any]) -> None:
         """A full disk must not keep the supervisor from requeueing the run."""
-        for pause in (0.5, 2.0, 5.0, None):
-            try:
-                ledger.write(self._paths, event, attempt, **fields)
-                return
-            except OSError as error:
-                self._say(f"the ledger cannot be written: {error}")
-                if pause is not None:
-                    time.sleep(pause)
+        records.patiently(
+            lambda: ledger.write(self._paths, event, attempt, **fields),
+            self._say,
+            "the ledger",
+            pauses=_PAUSES,
+        )
+
+    def _intend(self, value: str) -> None:
+        records.patiently(
+            lambda: ledger.set_intent(self._paths, value), self._say, "the intent", pauses=_PAUSES
+        )
 
 
 def _with_end(

@@ -23,6 +23,7 @@ from hpcrun.run.fence import Fence
 from hpcrun.run.manifest import Fault, File, Manifest
 from hpcrun.run.retention import Retention
 from hpcrun.run.shards import Unreadable, local_reads, recorded_writes
+from hpcrun.run.tell import tell
 
 _QUARANTINE = "bad-"
 _TRASH = ".trash-"
@@ -199,7 +200,7 @@ class Store:
         try:
             self._tidy()
         except OSError as error:
-            print(f"hpcrun: old checkpoints could not be removed: {error}", flush=True)
+            tell(f"old checkpoints could not be removed: {error}")
         return None
 
     def _tidy(self) -> None:
@@ -270,7 +271,7 @@ class Store:
                 if name in saved["states"]:
                     stateful.load_state_dict(saved["states"][name])
                 elif self._rank == 0:
-                    print(f"hpcrun: no state of {name!r} was saved; it begins anew", flush=True)
+                    tell(f"no state of {name!r} was saved; it begins anew")
             # Last: to load a state may take random numbers.
             rng.restore(saved["rng"])
         except Exception as error:
@@ -295,12 +296,9 @@ class Store:
                     f"is damaged and passed over: {fault.message} (it cannot be put aside: "
                     f"{error.strerror})"
                 )
-        print(f"hpcrun: {directory.name} {message}", flush=True)
+        tell(f"{directory.name} {message}")
         if report is not None:
-            try:
-                report("quarantined", checkpoint=directory.name, message=message)
-            except OSError as error:
-                print(f"hpcrun: this could not be recorded: {error}", flush=True)
+            report("quarantined", checkpoint=directory.name, message=message)
 
     def gather(self, value: Any) -> list[Any]:
         """What each rank says, in the order of ranks."""

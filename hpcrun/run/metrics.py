@@ -17,6 +17,7 @@ from hpcrun.errors import NonFiniteLossError
 from hpcrun.run import group
 from hpcrun.run.exchange import Exchange
 from hpcrun.run.fence import Fence
+from hpcrun.run.tell import tell
 
 # Short steps share an exchange, and a write: about one a second.
 WINDOW = 1.0
@@ -86,7 +87,6 @@ class MetricsLog:
         watched: frozenset[str] = frozenset(),
         told_to_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._path = path
         self._rank = rank
         self._world_size = world_size
         self._fence = fence
@@ -100,9 +100,15 @@ class MetricsLog:
         self._exchanged = time.monotonic()
         self._stop = False
         self._lines: list[dict[str, Any]] = []
+        self._file = records.Appender(path, tell)
         self._written = float("-inf")
         self.latest: dict[str, float] = {}
         self.not_finite: list[int] = []
+
+    @property
+    def error(self) -> OSError | None:
+        """Why lines that should be in the file are not; None when they are."""
+        return self._file.error
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         """Log values of one step; several calls of one step become one line.
@@ -260,7 +266,7 @@ class MetricsLog:
 
     def _write(self) -> None:
         lines, self._lines = self._lines, []
-        if lines:
+        if lines or self._file.error:
             self._fence.check()
-            records.append(self._path, *lines)
+            self._file.write(*lines)
             self._written = time.monotonic()

@@ -58,7 +58,8 @@ class Orphan:
         lost = [mine.batch_node] if silent and mine.batch_node != mine.node else []
         if self._is_ours():
             note = {"node": mine.node, "time": time.time(), "lost_nodes": lost}
-            records.write_json(self._paths.attempt(mine.attempt).orphaned, note)
+            path = self._paths.attempt(mine.attempt).orphaned
+            records.patiently(lambda: records.write_json(path, note), say, path.name)
         return own_job.requeue(
             mine.job_id,
             lost,

@@ -23,6 +23,7 @@ from hpcrun.run.fence import Fence
 from hpcrun.run.launch import Launch
 from hpcrun.run.metrics import MetricsLog
 from hpcrun.run.retention import Retention
+from hpcrun.run.tell import tell
 
 GLOO_SETTLES = 0.1
 
@@ -75,6 +76,7 @@ class Session:
         self._own_seconds = 0.0
         self._step_seconds = 0.0
         self._metrics: MetricsLog | None = None
+        self._events: records.Appender | None = None
         self._store: Store | None = None
         if launch and self.scratch:
             checkpoint = self._spec.get("checkpoint") or {}
@@ -83,6 +85,7 @@ class Session:
             self._every = checkpoint.get("every")
             self._non_finite_steps = int(recovery.get("non_finite_steps", 3))
             self._fence = Fence(launch.run_paths.attempt(launch.attempt + 1).directory)
+            self._events = records.Appender(launch.paths.session, tell)
             self._metrics = MetricsLog(
                 launch.paths.metrics,
                 self.rank,
@@ -328,6 +331,9 @@ class Session:
             step_seconds=self._step_seconds,
             own_seconds=self._own_seconds,
         )
+        for file in (self._metrics, self._events):
+            if file is not None and file.error:
+                raise file.error
 
     def _meet(self) -> None:
         """No rank leaves while another still needs its part in a collective."""
@@ -350,7 +356,7 @@ class Session:
                 self._event("save_failed", step=step, message=str(error))
                 if self.rank == 0:
                     what = "it leaves without a checkpoint" if leaving else "training goes on"
-                    print(f"hpcrun: {error}; {what}", flush=True)
+                    tell(f"{error}; {what}")
         if leaving:
             self._event("left", step=step)
             raise SystemExit(EXIT_SAVED)
@@ -368,11 +374,9 @@ class Session:
         self._event("started", total_steps=total, world_size=self.world_size)
 
     def _event(self, event: str, **details: Any) -> None:
-        if self._launch is not None and self.rank == 0:
+        if self._events is not None and self.rank == 0:
             self._fence.check()
-            records.append(
-                self._launch.paths.session, {"event": event, "time": time.time(), **details}
-            )
+            self._events.write({"event": event, "time": time.time(), **details})
 
     def _has_progress(self) -> bool:
         """Whether an earlier attempt saved: then a start at step 0 would lose it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -109,7 +110,9 @@ class Supervisor:
             )
             self._write_launch(crew, attempt)
             workers = launcher.start_workers(self.run, attempt)
-            ledger.write(self.paths, ledger.WORKERS, attempt.number)
+            records.patiently(
+                lambda: ledger.write(self.paths, ledger.WORKERS, attempt.number), say, "the ledger"
+            )
             code = self._watch(crew, workers, warning)
         except Ended as ended:
             say(str(ended))
@@ -217,9 +220,10 @@ class Supervisor:
 
 
 def say(message: str) -> None:
-    """A line in the batch step's log."""
+    """A line in the batch step's log, a file that Slurm keeps beside the run's."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-    print(f"{stamp} hpcrun: {message}", flush=True)
+    with contextlib.suppress(OSError):
+        os.write(sys.stdout.fileno(), f"{stamp} hpcrun: {message}\n".encode())
 
 
 def put_python_first_on_path() -> None:

@@ -107,8 +107,11 @@ class WarnedStop:
             return
         self.reason = reason
         self._say(f"asked to stop: {reason}" + (f" ({self.signal})" if self.signal else ""))
-        ledger.write(
-            self._paths, ledger.STOPPING, self._attempt.number, reason=reason, signal=self.signal
+        details = {"reason": reason, "signal": self.signal}
+        records.patiently(
+            lambda: ledger.write(self._paths, ledger.STOPPING, self._attempt.number, **details),
+            self._say,
+            "the ledger",
         )
         if not self._can_save():
             raise Ended("there is nothing to save")

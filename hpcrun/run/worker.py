@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import contextlib
 import importlib
 import os
 import signal
@@ -23,6 +24,7 @@ from hpcrun import records
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.run import ranks, secrets, stop
 from hpcrun.run.launch import VARIABLE, Launch, Node
+from hpcrun.run.tell import tell
 
 _LOOK_EVERY = 0.2
 
@@ -171,22 +173,21 @@ def _ignore_slurms_signal() -> None:
 def record_end(
     launch: Launch, rank: int, code: int, error: BaseException | None, shown: str | None
 ) -> None:
-    """Leave a record of a bad end where the supervisor finds it."""
+    """Leave a record of a bad end where the supervisor finds it, if the disk is not full."""
     number = -code if code < 0 else None
     exception = None if error is None else type(error).__name__
-    records.write_json(
-        launch.paths.exit_record(rank),
-        {
-            "rank": rank,
-            "node": launch.nodes[rank // launch.ranks_per_node].name,
-            "time": time.time(),
-            "exit_code": None if number else code,
-            "signal": signal.Signals(number).name if number else None,
-            "exception": exception,
-            "message": _words(error),
-            "traceback": shown,
-        },
-    )
+    path = launch.paths.exit_record(rank)
+    record = {
+        "rank": rank,
+        "node": launch.nodes[rank // launch.ranks_per_node].name,
+        "time": time.time(),
+        "exit_code": None if number else code,
+        "signal": signal.Signals(number).name if number else None,
+        "exception": exception,
+        "message": _words(error),
+        "traceback": shown,
+    }
+    records.patiently(lambda: records.write_json(path, record), tell, path.name)
 
 
 def _words(error: BaseException | None) -> str | None:
@@ -233,8 +234,9 @@ def main() -> None:
     code = work(launch, rank_of(launch, arguments.rank))
     if code == EXIT_OK:
         wait_for_threads_and_exit_handlers()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
     # The threads of gloo and NCCL outlive the interpreter's state: a rank that had finished was
     # seen to abort ("terminate called without an active exception"), one that failed to hang.
     os._exit(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -242,6 +243,24 @@ def test_a_periodic_save_that_fails_does_not_end_the_run(
     assert ("save_failed", 2) in _events(session)
     assert _checkpoints(session) == ["step-00000003-a1", "step-00000001-a1"]
     assert "no room; training goes on" in capsys.readouterr().out
+
+
+def test_a_disk_that_is_full_for_a_while_does_not_end_the_run(
+    start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = start(checkpoint={"every": 1})
+
+    def full(path: Path, *lines: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "append", full)
+        with pytest.raises(OSError, match="No space left"):
+            _train(session, 2)
+    session.finish()
+    assert [line["step"] for line in _metrics(session)] == [1, 2]
+    assert [event for event, _ in _events(session)][:2] == ["restored", "started"]
+    assert "its lines wait" in capsys.readouterr().out
 
 
 def test_the_last_save_that_fails_does_end_it(
