@@ -103,7 +103,9 @@ def decide(attempts: Sequence[Attempt], policy: Policy) -> Action:
             f"{failures} ends in a row that the run itself caused, with no new checkpointed step; "
             f"recovery.max_failures is {policy.max_failures}",
         )
-    return Action(REQUEUE, "it goes on from its newest checkpoint", _suspects(mine))
+    kept = any(progress(attempt) for attempt in attempts)
+    reason = "it goes on from its newest checkpoint" if kept else "it starts again"
+    return Action(REQUEUE, reason, _suspects(mine))
 
 
 def _of_submission(attempts: Sequence[Attempt]) -> list[Attempt]:

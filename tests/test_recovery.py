@@ -127,3 +127,14 @@ def test_the_reason_names_the_setting() -> None:
     assert "recovery.max_failures is 3" in reason
     reason = recovery.decide(ledger((CRASH, 5)), Policy(budgets={CRASH: 1})).reason
     assert "recovery.budgets.rank_crash is 1" in reason
+
+
+@pytest.mark.parametrize(
+    ("attempts", "words"),
+    [
+        (ledger(CRASH), "it starts again"),
+        (ledger((CRASH, 10), (causes.PREEMPTED, 10)), "it goes on from its newest checkpoint"),
+    ],
+)
+def test_the_reason_says_where_it_begins(attempts: list[Attempt], words: str) -> None:
+    assert recovery.decide(attempts, Policy()).reason == words

@@ -18,13 +18,10 @@ loses its supervisor without a ``dismiss`` ends the ranks of its node and has it
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
-import shutil
 import signal
 import sys
 import tarfile
-import tempfile
 import traceback
 import zlib
 from pathlib import Path
@@ -39,6 +36,7 @@ from hpcrun.run import extensions, fabric, ranks, stop
 from hpcrun.run.beat import Heartbeat, Listener
 from hpcrun.run.channel import TOKEN_VARIABLE, Channel
 from hpcrun.run.orphan import Orphan
+from hpcrun.run.scratch import Scratch
 
 
 class Agent:
@@ -54,7 +52,8 @@ class Agent:
         self.cache = extension_cache(self.submission)
         self.builders = _builders(self.run)
         self.key = extensions.key(self.builders) if self.builders else None
-        self.scratch = _scratch(self.node)
+        self._scratch = Scratch(os.environ.get(TOKEN_VARIABLE, ""), self.node)
+        self.scratch = self._scratch.path
         self.reservation: fabric.PortReservation | None = None
         self.orphan = Orphan(arguments, self.submission, self.run)
         self._signals: list[int] = []
@@ -186,24 +185,7 @@ class Agent:
         """Remove what is node-local."""
         if self.reservation:
             self.reservation.release()
-        shutil.rmtree(self.scratch, ignore_errors=True)
-
-
-def _scratch(node: str) -> Path:
-    """A new node-local directory, of the same name on every node of the attempt where it can be.
-
-    The name comes from the attempt's token, and mkdir refuses a directory that is there already, so
-    nobody else on the node can have prepared it.
-    """
-    digest = hashlib.sha256(os.environ.get(TOKEN_VARIABLE, "").encode()).hexdigest()[:12]
-    base = Path(tempfile.gettempdir())
-    path = base / f"hpcrun-{digest}"
-    try:
-        path.mkdir(mode=0o700)
-    except FileExistsError:
-        path = base / f"hpcrun-{digest}-{node}"
-        path.mkdir(mode=0o700)
-    return path
+        self._scratch.remove()
 
 
 def _builders(run: RunPlan) -> list[str]:

@@ -158,31 +158,30 @@ class MetricsLog:
             Seconds to wait for the others. Of a step that could not be averaged in that time, the
             line says so by ``"ranks": 1``.
         """
-        deadline = time.monotonic() + patience
-        for _ in range(2):
-            if self._sent is None and self._steps:
+        if not self._complete(time.monotonic() + patience):
+            self._alone([*(self._sent[0] if self._sent else ()), *self._steps])
+        self._write()
+
+    def _complete(self, deadline: float) -> bool:
+        """Average what waits with the other ranks; False when they do not come in time."""
+        while self._sent is not None or self._steps:
+            if self._sent is None:
                 if self._world_size > 1 and not group.has_one_of_the_host():
                     # To form the group would wait for ranks that may never come.
-                    self._alone(self._steps)
-                    break
+                    return False
                 try:
                     self._send(self._steps)
                 except Exception:
                     # The process group may be gone in any way.
-                    self._alone(self._steps)
-                    break
-            if self._sent is not None:
-                steps, exchange = self._sent
-                try:
-                    in_time = exchange.wait(deadline - time.monotonic())
-                    if in_time:
-                        self._receive()
-                except RuntimeError:
-                    in_time = False
-                if not in_time:
-                    self._alone([*steps, *self._steps])
-                    break
-        self._write()
+                    return False
+                continue
+            try:
+                if not self._sent[1].wait(deadline - time.monotonic()):
+                    return False
+                self._receive()
+            except RuntimeError:
+                return False
+        return True
 
     def check(self, steps: int) -> None:
         """See that the watched metrics were finite at one of the last so many steps; 0: never.

@@ -1,0 +1,76 @@
+"""The node-local directory of an attempt, and those that agents before could not remove."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+_PREFIX = "hpcrun-"
+_LOCK = "lock"
+
+
+class Scratch:
+    """A new directory below the node's temporary one, locked for as long as its agent lives.
+
+    Its name comes from the attempt's token, so that it is the same on every node where it can be;
+    and mkdir refuses a directory that is there already, so nobody else on the node can have
+    prepared it.
+
+    Attributes
+    ----------
+    path
+        The directory; only its owner can read it.
+    """
+
+    def __init__(self, token: str, node: str) -> None:
+        base = Path(tempfile.gettempdir())
+        name = _PREFIX + hashlib.sha256(token.encode()).hexdigest()[:12]
+        self.path = base / name
+        try:
+            self.path.mkdir(mode=0o700)
+        except FileExistsError:
+            self.path = base / f"{name}-{node}"
+            self.path.mkdir(mode=0o700)
+        self._lock = _hold(self.path)
+        sweep(base)
+
+    def remove(self) -> None:
+        """Remove the directory with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _hold(directory: Path) -> int:
+    """Lock a directory; under its name the lock is never seen free while this process lives."""
+    new = directory / f".{_LOCK}"
+    descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    new.rename(directory / _LOCK)
+    return descriptor
+
+
+def sweep(base: Path) -> None:
+    """Remove the directories of this user's agents that were killed."""
+    for directory in base.glob(_PREFIX + "*"):
+        with contextlib.suppress(OSError):
+            if directory.is_symlink() or directory.stat().st_uid != os.geteuid():
+                continue
+            if _is_free(directory / _LOCK):
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def _is_free(lock: Path) -> bool:
+    """Whether nobody holds a lock; raises OSError where there is none."""
+    descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

@@ -1,0 +1,70 @@
+"""Node-local directories: an agent's own, and those of agents that were killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from hpcrun.run.scratch import Scratch, sweep
+
+HOLDER = """
+import sys
+from hpcrun.run.scratch import Scratch
+print(Scratch(sys.argv[1], "n1").path, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return tmp_path
+
+
+def _hold(token: str) -> tuple[subprocess.Popen[str], Path]:
+    command = [sys.executable, "-c", HOLDER, token]
+    holder = subprocess.Popen(command, stdin=-1, stdout=-1, text=True)
+    assert holder.stdout is not None
+    return holder, Path(holder.stdout.readline().strip())
+
+
+def test_agents_of_one_attempt_on_one_machine_have_one_each(base: Path) -> None:
+    first, second = Scratch("token", "n1"), Scratch("token", "n2")
+    assert second.path.name == f"{first.path.name}-n2"
+    assert first.path.stat().st_mode & 0o777 == 0o700
+    first.remove()
+    assert list(base.iterdir()) == [second.path]
+
+
+def test_what_a_killed_agent_left_goes_with_the_next_one(base: Path) -> None:
+    killed, left = _hold("killed")
+    living, used = _hold("living")
+    (left / "code").mkdir()
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    mine = Scratch("mine", "n1")
+    assert sorted(base.iterdir()) == sorted([mine.path, used])
+    living.communicate("")
+
+
+def test_only_what_is_surely_a_dead_agents_own_is_swept(base: Path) -> None:
+    unlocked, foreign, other = base / "hpcrun-new", base / "hpcrun-foreign", base / "else"
+    for directory in (unlocked, foreign, other):
+        directory.mkdir()
+    for directory in (foreign, other):
+        (directory / "lock").touch()
+    link = base / "hpcrun-link"
+    link.symlink_to(other)
+    if os.geteuid() == 0:
+        os.chown(foreign, 61500, 61500)
+    else:
+        (foreign / "lock").unlink()
+    sweep(base)
+    assert sorted(base.iterdir()) == sorted([unlocked, foreign, other, link])
