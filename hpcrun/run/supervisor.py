@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import time
@@ -54,19 +55,7 @@ class Supervisor:
             return EXIT_FAILED
         if ledger.intent(self.paths) is not None:
             return EXIT_OK
-        attempt = self._claim()
-        ledger.write(
-            self.paths,
-            ledger.STARTED,
-            attempt.number,
-            job_id=launcher.job_id,
-            submission=self.submission.number,
-            nodes=list(launcher.nodes),
-            restart_count=launcher.restart_count,
-            host=os.uname().nodename,
-            pid=os.getpid(),
-            world_size=self.run.world_size,
-        )
+        attempt = self._begin(launcher)
         nodes = ", ".join(launcher.nodes)
         say(f"attempt {attempt.number} of {self.plan.name}/{self.run.number} on {nodes}")
         end = self._bring_to_end(launcher, attempt, aftermath)
@@ -83,6 +72,35 @@ class Supervisor:
         if self.plan.cluster["executor"] == "slurm":
             return SlurmLauncher(self.run, network)
         return LocalLauncher(self.run, network)
+
+    def _begin(self, launcher: Launcher) -> AttemptPaths:
+        """Claim the next attempt and put it on record.
+
+        Raises
+        ------
+        HpcrunError
+            The file system takes no files: nothing that the attempt did would be kept.
+        """
+        try:
+            attempt = self._claim()
+            ledger.write(
+                self.paths,
+                ledger.STARTED,
+                attempt.number,
+                job_id=launcher.job_id,
+                submission=self.submission.number,
+                nodes=list(launcher.nodes),
+                restart_count=launcher.restart_count,
+                host=os.uname().nodename,
+                pid=os.getpid(),
+                world_size=self.run.world_size,
+            )
+        except OSError as error:
+            raise HpcrunError(
+                f"the attempt cannot be recorded: {error}",
+                hint=f"make room, then: hpcrun requeue {shlex.quote(str(self.paths.directory))}",
+            ) from error
+        return attempt
 
     def _claim(self) -> AttemptPaths:
         """Take the next attempt's number; the directory's creation is the claim."""

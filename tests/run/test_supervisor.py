@@ -5,6 +5,7 @@ Every test ends with `Place.end`, which finds no process and no file left on the
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import pytest
 
 from hpcrun import ledger, records
 from hpcrun.cluster import processes
+from hpcrun.errors import HpcrunError
 from hpcrun.layout import SubmissionPaths
 from hpcrun.plan import Entry
 from hpcrun.run import fabric
@@ -68,6 +70,21 @@ def test_a_cancelled_run_stays_cancelled(place: Place) -> None:
     assert "study/3 is cancelled; nothing to do" in said
     assert place.run.attempts() == []
     assert not place.run.ledger.exists()
+
+
+def test_a_start_that_cannot_be_recorded_says_how_to_go_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.submit("true")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ledger, "write", full)
+    supervisor = Supervisor(place.submission, 3)
+    with pytest.raises(HpcrunError, match="cannot be recorded.*No space left") as caught:
+        supervisor._begin(supervisor._launcher())
+    assert f"hpcrun requeue {place.run.directory}" in str(caught.value.hint)
 
 
 def test_the_first_rank_that_fails_is_named_and_the_others_end_at_once(place: Place) -> None:
