@@ -82,7 +82,7 @@ def test_a_start_that_cannot_be_recorded_says_how_to_go_on(
 
     monkeypatch.setattr(ledger, "write", full)
     supervisor = Supervisor(place.submission, 3)
-    with pytest.raises(HpcrunError, match="cannot be recorded.*No space left") as caught:
+    with pytest.raises(HpcrunError, match=r"cannot be recorded.*No space left") as caught:
         supervisor._begin(supervisor._launcher())
     assert f"hpcrun requeue {place.run.directory}" in str(caught.value.hint)
 
