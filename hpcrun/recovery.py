@@ -9,6 +9,9 @@ from typing import Any
 from hpcrun import causes
 from hpcrun.ledger import Attempt
 
+# Seconds for which a node that was lost once is not used.
+_SUSPECTED = 86_400.0
+
 REQUEUE = "requeue"
 STOP = "stop"
 NOTHING = "nothing"
@@ -105,7 +108,7 @@ def decide(attempts: Sequence[Attempt], policy: Policy) -> Action:
         )
     kept = any(progress(attempt) for attempt in attempts)
     reason = "it goes on from its newest checkpoint" if kept else "it starts again"
-    return Action(REQUEUE, reason, _suspects(mine))
+    return Action(REQUEUE, reason, suspects(attempts))
 
 
 def _of_submission(attempts: Sequence[Attempt]) -> list[Attempt]:
@@ -134,12 +137,25 @@ def progress(attempt: Attempt) -> int:
     return int(kept if kept is not None else end.get("reached_step") or 0)
 
 
-def _suspects(attempts: Sequence[Attempt]) -> tuple[str, ...]:
-    found: dict[str, None] = {}
-    for attempt in attempts:
-        if (attempt.cause or {}).get("kind") == causes.NODE_FAILURE:
-            found.update(dict.fromkeys((attempt.cause or {}).get("nodes") or ()))
-    return tuple(found)
+def suspects(attempts: Sequence[Attempt]) -> tuple[str, ...]:
+    """Nodes that the next start must not use: lost within a day of the last end, or twice.
+
+    Of the attempts since a person last submitted the run. A node that was repaired is used again:
+    a run of weeks would else wait for ever where there are few.
+    """
+    if not attempts:
+        return ()
+    lost: dict[str, list[float]] = {}
+    latest = 0.0
+    for attempt in _of_submission(attempts):
+        cause, ended = attempt.cause or {}, float((attempt.ended or {}).get("time") or 0.0)
+        latest = max(latest, ended)
+        if cause.get("kind") == causes.NODE_FAILURE:
+            for node in cause.get("nodes") or ():
+                lost.setdefault(node, []).append(ended)
+    return tuple(
+        node for node, times in lost.items() if len(times) > 1 or latest - times[0] <= _SUSPECTED
+    )
 
 
 def _times(number: int, kind: str) -> str:

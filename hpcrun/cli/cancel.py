@@ -11,7 +11,7 @@ import click
 
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.selection import acts_on_runs, ask_first, select
-from hpcrun.errors import ClusterUnreachable
+from hpcrun.errors import ClusterRefused, ClusterUnreachable
 
 if TYPE_CHECKING:
     from hpcrun.observe.status import RunStatus
@@ -94,6 +94,12 @@ def _cancel(selected: Sequence[Selected], output: Output) -> None:
             from hpcrun.cluster import slurm
 
             slurm.cancel(queued)
+    except ClusterRefused as error:
+        raise ClusterRefused(
+            f"the runs are marked as cancelled and do not start again; Slurm ended no job: "
+            f"{error.message}",
+            hint="see what still runs: hpcrun status",
+        ) from None
     except ClusterUnreachable as error:
         raise ClusterUnreachable(
             f"the runs are marked as cancelled, and Slurm could not be told: {error.message}",

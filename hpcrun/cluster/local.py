@@ -7,6 +7,7 @@ Standard library only, because it runs from the frozen ``hpcrun.zip``.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shlex
@@ -20,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hpcrun import ledger
+from hpcrun import ledger, records
 from hpcrun.cluster import journal, processes
 from hpcrun.errors import (
     EXIT_FAILED,
@@ -248,12 +249,14 @@ class Runner:
 
     def _ended(self, number: int, code: int) -> None:
         if self._goes_on(number, code):
-            self._say(f"run {number} ended with exit code {code}; it is started again")
             self._again.append(number)
+            self._say(f"run {number} ended with exit code {code}; it is started again")
             return
         self._codes[number] = code
         self._say(f"run {number} ended with exit code {code}")
-        journal.write_end(self.submission, number, code)
+        records.patiently(
+            lambda: journal.write_end(self.submission, number, code), self._say, "the journal"
+        )
 
     def _goes_on(self, number: int, code: int) -> bool:
         """Whether the supervisor asks to be started again, or could not say so.
@@ -266,7 +269,7 @@ class Runner:
 
     def _say(self, message: str) -> None:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-        with open(self.submission.local_log(), "a") as log:
+        with contextlib.suppress(OSError), open(self.submission.local_log(), "a") as log:
             log.write(f"{stamp} hpcrun: {message}\n")
 
 

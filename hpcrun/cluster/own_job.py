@@ -133,7 +133,8 @@ def requeue(
     lost
         Nodes of this start of the job that do not answer.
     patience
-        Seconds in which a controller that does not answer is asked again.
+        Seconds in which a controller that refuses for now is asked again; one that cannot be
+        reached is waited for as long as the job lives, because nobody else can have its nodes.
     between
         Asked before each try; False gives up (somebody else did it, or the run was cancelled).
 
@@ -150,12 +151,19 @@ def requeue(
             if exclude:
                 _exclude(job, ",".join([*([kept] if kept else []), *exclude]), say)
             return True
-        if _REFUSED.search(problem) or time.monotonic() > deadline:
-            say(f"Slurm did not requeue the job: {problem}")
+        late = time.monotonic() > deadline and not slurm.is_unreachable(problem)
+        if _REFUSED.search(problem) or late:
+            say(f"Slurm did not requeue the job, `hpcrun requeue` starts a new one: {problem}")
             return False
         say(f"the requeue is tried again, Slurm says: {problem}")
         time.sleep(2)
     return False
+
+
+def is_forgotten(job: str) -> bool:
+    """Whether slurmctld knows a job no more; accounting may still call it running."""
+    problem = _try(["scontrol", "show", "job", job])
+    return problem is not None and "invalid job id" in problem.lower()
 
 
 def _exclude(job: str, nodes: str, say: Say) -> None:

@@ -224,7 +224,7 @@ def _non_finite(case: _Case) -> str:
     if (deepspeed.get("fp16") or {}).get("enabled"):
         parts.append("deepspeed.bf16.enabled=true in place of fp16, whose range is small")
     good = "The newest checkpoint" if case.kept is None else f"The checkpoint of step {case.kept:,}"
-    good += " is still good: nothing is saved while the loss is not finite."
+    good += " was saved while the loss was still finite."
     if case.kept == 0:
         good = "No checkpoint was saved before."
     return (

@@ -135,8 +135,14 @@ class Aftermath:
             return not (self._launcher.is_slurm and end.kind in causes.TAKEN_AWAY)
 
         def still_wanted() -> bool:
-            replaced = self._paths.attempt(attempt + 1).directory.exists()
-            return ledger.intent(self._paths) is None and not replaced
+            if ledger.intent(self._paths) or self._paths.attempt(attempt + 1).directory.exists():
+                return False
+            found = Evidence(supervisor_lost=True, job=self.facts(attempt))
+            if causes.decide(found).outcome != causes.CANCELLED:
+                return True
+            self._say("not requeued: the job has been cancelled meanwhile")
+            self._intend(ledger.CANCELLED)
+            return False
 
         return own_job.requeue(
             self._launcher.job_id,
@@ -163,7 +169,8 @@ class Aftermath:
         submission = self._submission.experiment.submission(number)
         words = own_job.last_words(submission.batch_log(job), attempt.number)
         facts = own_job.facts(job, attempt.started.get("time") or 0.0, words, over=True)
-        if job != self._launcher.job_id and facts.state in ("RUNNING", "SUSPENDED", "COMPLETING"):
+        alive = facts.state in ("RUNNING", "SUSPENDED", "COMPLETING")
+        if alive and job != self._launcher.job_id and not own_job.is_forgotten(job):
             raise HpcrunError(
                 f"attempt {attempt.number} still runs in job {job}",
                 hint=f"wait for it, or scancel {job}",

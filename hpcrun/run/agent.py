@@ -37,6 +37,7 @@ from hpcrun.run.beat import Heartbeat, Listener
 from hpcrun.run.channel import TOKEN_VARIABLE, Channel
 from hpcrun.run.orphan import Orphan
 from hpcrun.run.scratch import Scratch
+from hpcrun.run.tell import say
 
 
 class Agent:
@@ -82,7 +83,7 @@ class Agent:
         # A failed send ends the loop before what had arrived by then was read.
         if any(message["type"] == "dismiss" for message in channel.receive(timeout=0)):
             return
-        print("the supervisor is gone", flush=True)
+        say("the supervisor is gone")
         # Ranks outlive Slurm's TERM: without this they would train on until its KILL.
         ranks.kill(self.scratch)
         self.orphan.requeue(silent=not channel.closed)
@@ -125,7 +126,7 @@ class Agent:
         """Do what one message asks."""
         if message["type"] == "build":
             if not (self.cache / str(self.key)).is_dir():
-                print(f"compiling {', '.join(self.builders)}", flush=True)
+                say(f"compiling {', '.join(self.builders)}")
             assert self.key is not None
             extensions.build(self.cache, self.key, self.builders, channel.hung_up)
             return {"type": "built"}
@@ -153,7 +154,7 @@ class Agent:
         if self.node_rank == 0:
             self.reservation = fabric.PortReservation(self.job)
             answer["port"] = self.reservation.port
-        print(f"ready: {interface} {address}, code in {code}", flush=True)
+        say(f"ready: {interface} {address}, code in {code}")
         return answer
 
     def unpack(self, destination: Path) -> None:

@@ -34,9 +34,14 @@ class Fence:
         always
             Look even where the last look was a moment ago.
         """
-        now = time.monotonic()
-        if not always and now - self._looked < _INTERVAL:
-            return
-        if self._successor.exists():
+        if self.passed(always=always):
             os._exit(EXIT_STALE)
+
+    def passed(self, *, always: bool = False) -> bool:
+        """Whether the attempt was seen to be no longer the newest; looks once a second."""
+        if not always and time.monotonic() - self._looked < _INTERVAL:
+            return False
+        if self._successor.exists():
+            return True
         self._looked = time.monotonic()
+        return False

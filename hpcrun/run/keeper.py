@@ -21,6 +21,7 @@ from hpcrun.layout import SubmissionPaths
 from hpcrun.plan import Plan
 from hpcrun.run import stop
 from hpcrun.run.orphan import Orphan
+from hpcrun.run.tell import say
 
 
 def main() -> None:
@@ -37,15 +38,20 @@ def main() -> None:
     for number in (*stop.SIGNALS, signal.SIGINT):
         signal.signal(number, forward)
     code = supervisor.wait()
-    if code < 0:
-        code = replace(SubmissionPaths(arguments.submission), arguments.run, -code)
+    if code:
+        code = replace(SubmissionPaths(arguments.submission), arguments.run, code)
     sys.exit(code)
 
 
-def replace(submission: SubmissionPaths, number: int, killed_by: int) -> int:
-    """Have the job requeued in the place of a supervisor that was killed; the job's exit code.
+def replace(submission: SubmissionPaths, number: int, code: int) -> int:
+    """Have the job requeued in the place of a supervisor that could not; the job's exit code.
 
     One that had asked for the requeue itself may meet the TERM of it as it leaves.
+
+    Parameters
+    ----------
+    code
+        The supervisor's exit code; negative for the signal that killed it.
     """
     allocation = steps.Allocation.current()
     run = Plan.read(submission.plan).run(number)
@@ -55,8 +61,12 @@ def replace(submission: SubmissionPaths, number: int, killed_by: int) -> int:
         if attempt.started.get("job_id") == allocation.name
         and attempt.started.get("restart_count") == allocation.restart_count
     ]
-    if not attempts or attempts[-1].decided is None:
-        print(f"hpcrun: the supervisor was ended by {signal.Signals(killed_by).name}", flush=True)
+    decided = bool(attempts) and attempts[-1].decided is not None
+    if not decided:
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        say(f"the supervisor ended {how} and without a decision")
+    if code > 0 and (decided or not attempts):
+        return code
     if not attempts:
         return EXIT_FAILED
     mine = argparse.Namespace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -154,8 +155,8 @@ class _SlurmWorkers:
     def _read(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            sys.stderr.write(line)
-            sys.stderr.flush()
+            with contextlib.suppress(OSError):
+                os.write(2, line.encode(errors="backslashreplace"))
             end = steps.parse_task_end(line)
             if end and self._failure is None:
                 out_of_memory = end.what == _OUT_OF_MEMORY

@@ -21,6 +21,8 @@ from hpcrun.run.tell import tell
 
 # Short steps share an exchange, and a write: about one a second.
 WINDOW = 1.0
+# Fields of a line that are not metrics.
+RESERVED = frozenset({"step", "time", "ranks"})
 MOST_STEPS = 8
 
 
@@ -40,7 +42,7 @@ class _OnItsWay:
     def __init__(self, tensor: Any) -> None:
         import torch
 
-        self._host = torch.empty((), dtype=torch.float32, pin_memory=True)
+        self._host = torch.empty((), dtype=torch.float64, pin_memory=True)
         self._host.copy_(tensor.detach().reshape(()), non_blocking=True)
         self._copied = torch.cuda.Event()
         self._copied.record()
@@ -120,7 +122,17 @@ class MetricsLog:
             order.
         step
             The finished optimizer step, from 1.
+
+        Raises
+        ------
+        ValueError
+            A name is one of the line's own fields.
         """
+        if taken := RESERVED.intersection(metrics):
+            raise ValueError(
+                f"no metric can be named {' or '.join(sorted(taken))}: hpcrun's own fields are "
+                "called so"
+            )
         current = self._step(step)
         for name, value in metrics.items():
             if not hasattr(value, "detach"):
@@ -149,7 +161,7 @@ class MetricsLog:
             self._receive()
         self._write()
 
-    def leave(self, patience: float) -> None:
+    def leave(self, patience: float, *, failing: bool = False) -> None:
         """Write what is known as this process ends; other ranks may be gone.
 
         Parameters
@@ -157,15 +169,22 @@ class MetricsLog:
         patience
             Seconds to wait for the others. Of a step that could not be averaged in that time, the
             line says so by ``"ranks": 1``.
+        failing
+            This rank left at a place of its own. Nothing is sent then: an exchange of another
+            length would meet the one of its peers, and gloo aborts the ranks that take part.
         """
-        if not self._complete(time.monotonic() + patience):
-            self._alone([*(self._sent[0] if self._sent else ()), *self._steps])
-        self._write()
+        try:
+            if not self._complete(time.monotonic() + patience, failing):
+                self._alone([*(self._sent[0] if self._sent else ()), *self._steps])
+        finally:
+            self._write()
 
-    def _complete(self, deadline: float) -> bool:
-        """Average what waits with the other ranks; False when they do not come in time."""
+    def _complete(self, deadline: float, failing: bool) -> bool:
+        """Average what waits with the other ranks; False when that is not to be had in time."""
         while self._sent is not None or self._steps:
             if self._sent is None:
+                if failing:
+                    return False
                 if self._world_size > 1 and not group.has_one_of_the_host():
                     # To form the group would wait for ranks that may never come.
                     return False

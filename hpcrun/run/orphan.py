@@ -10,6 +10,7 @@ from hpcrun.cluster import own_job
 from hpcrun.layout import SubmissionPaths
 from hpcrun.plan import RunPlan
 from hpcrun.recovery import Policy
+from hpcrun.run.tell import say
 
 # Agents act one after another, and the first that succeeds is the last.
 _TURN = 3.0
@@ -62,7 +63,7 @@ class Orphan:
             records.patiently(lambda: records.write_json(path, note), say, path.name)
         return own_job.requeue(
             mine.job_id,
-            lost,
+            [*dict.fromkeys([*recovery.suspects(ledger.read(self._paths)), *lost])],
             kept=self._run.spec["resources"].get("exclude"),
             lost=lost,
             between=self._is_ours,
@@ -87,8 +88,3 @@ class Orphan:
             return False
         facts = own_job.facts(mine.job_id, self._began)
         return facts.state != "CANCELLED" and facts.restarts in (None, mine.restarts)
-
-
-def say(message: str) -> None:
-    """A line in the agent's log."""
-    print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {message}", flush=True)

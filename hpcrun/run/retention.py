@@ -51,9 +51,10 @@ class Retention:
         if self.every:
             kept |= {path for path, found in complete if found.step % self.every == 0}
         rated = [
-            (value if self.mode == "min" else -value, -found.step, path)
+            (value if self.mode == "min" else -value, found.step, path)
             for path, found in complete
             if math.isfinite(value := found.metrics.get(self.metric, math.nan))
         ]
+        # Of equals the oldest: evaluated more rarely than saved, the later ones carry its value.
         kept |= {path for _, _, path in sorted(rated)[: self.best]}
         return [path for path, _ in complete if path not in kept]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import copy
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from hpcrun import records
 from hpcrun.errors import EXIT_SAVED, CheckpointError, HpcrunError
-from hpcrun.run import group, rng, samples, stop
+from hpcrun.run import group, rng, samples, stop, weights
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.config import Config
 from hpcrun.run.fence import Fence
@@ -279,27 +280,32 @@ class Session:
             self._save_last()
 
     def save(self) -> None:
-        """Save a checkpoint of the step just finished; collective.
+        """Save a checkpoint of the step that the engine has just taken; collective.
 
-        Nothing is saved while the loss is not finite: a checkpoint of such weights would replace
-        one that can be gone on from.
+        Nothing is saved while the loss or a weight is not finite: such a checkpoint would replace
+        one that can be gone on from. (Of ZeRO 3, whose parts are padded, the loss alone tells.)
 
         Raises
         ------
         CheckpointError
             Some rank could not write.
         """
-        if self._store is None or self._metrics is None or self._saved_step == self._last_step:
+        if self._store is None or self._metrics is None:
+            return
+        # In the body of the loop the engine is a step ahead.
+        step = max(self._last_step, int(getattr(self._engine, "global_steps", 0)))
+        if step == self._saved_step:
             return
         self._metrics.flush()
-        if any(self._store.gather(bool(self._metrics.not_finite))):
-            self._event("save_skipped", step=self._last_step, message="the loss is not finite")
+        wrong = "the loss is not finite" if self._metrics.not_finite else None
+        if wrong is None and not weights.are_finite(self._engine):
+            wrong = "a weight is not finite"
+        if any(said := self._store.gather(wrong)):
+            self._event("save_skipped", step=step, message=next(filter(None, said)))
             return
         began = time.perf_counter()
-        manifest = self._store.save(
-            self._engine, self._last_step, self._states, self._metrics.latest
-        )
-        self._saved_step = self._last_step
+        manifest = self._store.save(self._engine, step, self._states, self._metrics.latest)
+        self._saved_step = step
         self._event(
             "saved",
             step=manifest.step,
@@ -308,15 +314,22 @@ class Session:
             bytes=manifest.bytes,
         )
 
-    def leave(self) -> None:
+    def leave(self, *, failing: bool | None = None) -> None:
         """As the process ends, write what waits for the next step: loops stop when they like.
 
         Other ranks may be gone, so this waits for them a moment at most. Then gloo's threads are
         let run: one that drops its last tensor while the interpreter is torn down aborts the rank
         (pytorch#190489), and destroying the groups ends no thread while DeepSpeed refers to them.
+
+        Parameters
+        ----------
+        failing
+            This rank leaves where its peers do not; None: after an exception that nobody caught.
         """
         if self._metrics is not None:
-            self._metrics.leave(patience=0.5)
+            if failing is None:
+                failing = hasattr(sys, "last_value")
+            self._metrics.leave(patience=0.5, failing=failing)
         if group.in_use():
             time.sleep(GLOO_SETTLES)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import resource
 import shlex
 import signal
 import sys
@@ -23,6 +24,7 @@ from hpcrun.run.aftermath import Aftermath
 from hpcrun.run.crew import Crew, NodesLost
 from hpcrun.run.launch import Launch
 from hpcrun.run.launchers import Launcher, LocalLauncher, RankEnd, SlurmLauncher, Workers
+from hpcrun.run.tell import say
 from hpcrun.run.warned import Ended, WarnedStop
 
 OTHERS_GRACE = 1.0
@@ -140,7 +142,7 @@ class Supervisor:
         except HpcrunError as error:
             launch_error = str(error)
         except Exception as error:
-            traceback.print_exc()
+            say(traceback.format_exc())
             launch_error = f"{type(error).__name__}: {error}"
         finally:
             if workers is not None and workers.exit_code() is None:
@@ -148,9 +150,16 @@ class Supervisor:
                     crew.kill_ranks()
                 workers.kill(nodes_are_lost=bool(lost))
             if crew is not None:
-                crew.dismiss(lost)
+                self._dismiss(crew, lost)
         seen = workers.failure() if workers is not None else None
         return self._end(aftermath, warning, attempt, code, seen, lost, launch_error)
+
+    def _dismiss(self, crew: Crew, lost: tuple[str, ...]) -> None:
+        """Agents that could not be dismissed leave when they lose this process."""
+        try:
+            crew.dismiss(lost)
+        except Exception:
+            say(traceback.format_exc())
 
     def _end(
         self,
@@ -237,19 +246,19 @@ class Supervisor:
         self._signals.append(signal.Signals(number).name)
 
 
-def say(message: str) -> None:
-    """A line in the batch step's log, a file that Slurm keeps beside the run's."""
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-    with contextlib.suppress(OSError):
-        os.write(sys.stdout.fileno(), f"{stamp} hpcrun: {message}\n".encode())
-
-
 def put_python_first_on_path() -> None:
     """What activating its virtual environment does: ``python``, ninja and the like are its own."""
     directory = str(Path(sys.executable).parent)
     entries = os.environ.get("PATH", os.defpath).split(os.pathsep)
     if entries[0] != directory:
         os.environ["PATH"] = os.pathsep.join([directory, *entries])
+
+
+def allow_many_connections() -> None:
+    """Each agent takes two descriptors, and the usual soft limit is 1024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def main() -> None:
@@ -259,6 +268,7 @@ def main() -> None:
     parser.add_argument("--run", type=int, required=True)
     arguments = parser.parse_args()
     put_python_first_on_path()
+    allow_many_connections()
     try:
         code = Supervisor(SubmissionPaths(arguments.submission), arguments.run).supervise()
     except (HpcrunError, OSError) as error:

@@ -15,6 +15,8 @@ from hpcrun.run.launchers import Launcher
 from hpcrun.slurm_time import seconds
 
 _LOOK_EVERY = 2.0
+# Seconds between questions after a limit that is not known.
+_ASK_EVERY = 60.0
 # Of the time between Slurm's TERM and its KILL, for the record and the requeue.
 _KEPT = 3.0
 _LOCAL_GRACE = 15.0
@@ -126,7 +128,12 @@ class WarnedStop:
         )
 
     def _limit_is_near(self) -> bool:
-        if self._end_time is None or time.time() < self._look_at:
+        if time.time() < self._look_at:
+            return False
+        if self._end_time is None:
+            # Without a limit, or Slurm did not answer as the job began.
+            self._look_at = time.time() + _ASK_EVERY
+            self._end_time = self._launcher.end_time(fresh=True)
             return False
         limit = self._end_time - self._began
         wanted = (self._run.spec.get("recovery") or {}).get("stop_before")

@@ -23,6 +23,7 @@ from pathlib import Path
 from hpcrun import records
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.run import ranks, secrets, stop
+from hpcrun.run.fence import EXIT_STALE, Fence
 from hpcrun.run.launch import VARIABLE, Launch, Node
 from hpcrun.run.tell import tell
 
@@ -104,10 +105,10 @@ def call_function(launch: Launch, node: Node, rank: int) -> int:
         function(current)
     except SystemExit as leaving:
         if leaving.code not in (None, 0):
-            current.leave()
+            current.leave(failing=True)
             raise
     except BaseException:
-        current.leave()
+        current.leave(failing=True)
         raise
     current.finish()
     return EXIT_OK
@@ -143,7 +144,11 @@ def run_child(launch: Launch, node: Node, rank: int) -> int:
         ) from error
 
     asked = False
+    fence = Fence(launch.run_paths.attempt(launch.attempt + 1).directory)
     while (code := _ended(child)) is None:
+        if fence.passed():
+            child.kill()
+            os._exit(EXIT_STALE)
         if wanted and not asked and stop.flag(scratch).exists():
             asked = True
             number = signal.Signals[wanted]
@@ -185,7 +190,7 @@ def record_end(
         "signal": signal.Signals(number).name if number else None,
         "exception": exception,
         "message": _words(error),
-        "traceback": shown,
+        "traceback": shown and _printable(shown),
     }
     records.patiently(lambda: records.write_json(path, record), tell, path.name)
 
@@ -193,7 +198,12 @@ def record_end(
 def _words(error: BaseException | None) -> str | None:
     if isinstance(error, HpcrunError):
         return error.message + (f" ({error.hint})" if error.hint else "")
-    return None if error is None else str(error)
+    return None if error is None else _printable(str(error))
+
+
+def _printable(text: str) -> str:
+    """Lone surrogates (of a file name, of crawled text) cannot be shown on any terminal."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def work(launch: Launch, rank: int) -> int:
@@ -215,10 +225,12 @@ def work(launch: Launch, rank: int) -> int:
         code = leaving.code if isinstance(leaving.code, int) else EXIT_FAILED
         record_end(launch, rank, code, None, None)
         if isinstance(leaving.code, str):
-            print(leaving.code, file=sys.stderr)
+            with contextlib.suppress(OSError):
+                print(leaving.code, file=sys.stderr)
     except BaseException as error:
         shown = traceback.format_exc()
-        print(shown, end="", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):
+            print(shown, end="", file=sys.stderr, flush=True)
         record_end(launch, rank, EXIT_FAILED, error, shown)
         code = EXIT_FAILED
     return code if code >= 0 else 128 - code

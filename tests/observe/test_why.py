@@ -282,7 +282,7 @@ HOST = {
             {"kind": "non_finite_loss", "message": "x"},
             {"deepspeed": DEEPSPEED},
             [
-                "The checkpoint of step 40 is still good",
+                "The checkpoint of step 40 was saved while the loss was still finite",
                 "(deepspeed.optimizer.params.lr is 0.003)",
                 "deepspeed.gradient_clipping=1.0 (now none)",
                 "deepspeed.bf16.enabled=true in place of fp16",

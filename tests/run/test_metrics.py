@@ -105,6 +105,31 @@ def test_a_rank_that_died_is_not_waited_for(tmp_path: Path) -> None:
     assert waited < 5
 
 
+def test_a_rank_that_fails_sends_nothing_that_its_peer_would_take_for_a_step(
+    tmp_path: Path,
+) -> None:
+    """It has logged more of step 21 than its peer when it leaves; neither is aborted."""
+    body = (
+        "log.log({'loss': torch.tensor(0.0), 'eval': torch.tensor(0.0)}, 21)\n"
+        "        log.leave(0.5, failing=True)\n"
+        "        Path(directory, 'failed').touch()\n"
+        "        os._exit(3)\n"
+        "    if step == 20 and rank == 0:\n        break"
+    )
+    lines = _two_ranks(tmp_path, body)
+    assert (tmp_path / "failed").exists()
+    assert (tmp_path / "left-0").exists()
+    for line in lines:
+        assert line["loss"] == line["step"] + (0.0 if "ranks" in line else 0.5)
+
+
+@pytest.mark.parametrize("name", ["step", "time", "ranks"])
+def test_a_metric_cannot_have_the_name_of_a_lines_own_field(tmp_path: Path, name: str) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl", 0, 1, Fence(tmp_path / "2"))
+    with pytest.raises(ValueError, match=f"no metric can be named {name}"):
+        log.log({"loss": 1.0, name: 2.0}, 1)
+
+
 def test_one_rank_that_is_told_to_stop_stops_both_at_the_same_step(tmp_path: Path) -> None:
     _two_ranks(tmp_path, "flag.touch()")
     steps = {(tmp_path / f"left-{rank}").read_text().split()[0] for rank in (0, 1)}

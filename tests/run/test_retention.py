@@ -64,9 +64,9 @@ RATED = {10: 3.0, 20: 1.0, 30: 2.0, 40: 4.0, 50: 5.0}
         (Retention(newest=1, best=2, mode="max"), RATED, [40, 50]),
         (Retention(newest=1, best=3, mode="max"), RATED, [10, 40, 50]),
         (Retention(newest=1, best=9), RATED, [10, 20, 30, 40, 50]),
-        # of equals the newest
-        (Retention(newest=1, best=1), dict.fromkeys((10, 20, 30), 1.0), [30]),
-        (Retention(newest=1, best=1), {10: 1.0, 20: 1.0, 30: 2.0}, [20, 30]),
+        # of equals the oldest, whose value the others may only carry on
+        (Retention(newest=1, best=1), dict.fromkeys((10, 20, 30), 1.0), [10, 30]),
+        (Retention(newest=1, best=1), {10: 1.0, 20: 1.0, 30: 2.0}, [10, 30]),
         # what has no number is not best
         (Retention(newest=1, best=2), {**RATED, 20: math.nan, 30: -math.inf}, [10, 40, 50]),
         (Retention(newest=1, best=1, mode="max"), {**RATED, 40: math.inf}, [50]),

@@ -277,6 +277,33 @@ def test_the_last_save_that_fails_does_end_it(
         _train(session, 3)
 
 
+def test_a_save_in_the_body_of_the_loop_has_the_step_of_the_engine(start: Start) -> None:
+    session, engine = start(), FakeEngine()
+    session.restore(engine)
+    for step in session.steps(total=3):
+        engine.step()
+        if step == 2:
+            session.save()
+            break
+    assert _checkpoints(session) == ["step-00000002-a1"]
+    again, engine = start(attempt=2), FakeEngine()
+    assert again.restore(engine) == engine.global_steps == 2
+
+
+def test_weights_that_are_not_finite_are_not_saved(start: Start) -> None:
+    """The last step's own update may spoil them while its loss is still finite."""
+    session, engine = start(checkpoint={"every": 1}), FakeEngine()
+    engine.module = torch.nn.Linear(1, 1)  # type: ignore[attr-defined]
+    session.restore(engine)
+    for step in session.steps(total=2):
+        engine.step()
+        if step == 2:
+            torch.nn.init.constant_(engine.module.weight, float("nan"))  # type: ignore[attr-defined]
+        session.log({"loss": 1.0}, step)
+    assert _checkpoints(session) == ["step-00000001-a1"]
+    assert ("save_skipped", 2) in _events(session)
+
+
 def test_an_existing_loop_in_three_lines(start: Start) -> None:
     """`step` acts when the engine has taken a step, so it may stand inside accumulation."""
     session = start(total_steps=3, checkpoint={"every": 2})
