@@ -114,6 +114,19 @@ def test_nodes_that_were_lost_are_excluded() -> None:
     assert recovery.decide(attempts, Policy()).exclude == ("n1", "n3")
 
 
+def test_a_node_that_was_lost_once_is_used_again_after_a_day() -> None:
+    day = 86_400.0
+    lost = ledger(causes.NODE_FAILURE, causes.NODE_FAILURE, CRASH, causes.NODE_FAILURE, CRASH)
+    for attempt, time in zip(lost, (0.0, 0.5 * day, day, day, 1.4 * day), strict=True):
+        assert attempt.ended is not None
+        attempt.ended["time"] = time
+    assert recovery.suspects(lost) == ("n2", "n4")
+    assert lost[3].cause is not None
+    lost[3].cause["nodes"] = ["n1"]
+    assert recovery.suspects(lost) == ("n1", "n2"), "lost twice"
+    assert recovery.suspects([]) == ()
+
+
 def test_a_program_without_checkpoints_of_ours_is_measured_by_what_it_logs() -> None:
     attempts = ledger(CRASH, CRASH, CRASH)
     for attempt, reached in zip(attempts, (10, 20, 30), strict=True):

@@ -166,6 +166,34 @@ def test_a_requeue_that_is_refused_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     assert "presently disabled" in said[0]
 
 
+@pytest.mark.parametrize(
+    ("problem", "accepted"),
+    [("Unable to contact slurm controller (connect failure)", True), ("Job is odd", False)],
+)
+def test_a_controller_that_is_away_is_waited_for_however_long(
+    monkeypatch: pytest.MonkeyPatch, problem: str, accepted: bool
+) -> None:
+    monkeypatch.setattr(slurm, "command", Controller(problem, problem, None))
+    said: list[str] = []
+    assert own_job.requeue("7", patience=-1, say=said.append) is accepted
+    assert accepted or "`hpcrun requeue` starts a new one" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("problem", "forgotten"),
+    [
+        ("slurm_load_jobs error: Invalid job id specified", True),
+        ("Unable to contact slurm controller (connect failure)", False),
+        (None, False),
+    ],
+)
+def test_only_the_controller_says_that_a_job_is_gone(
+    monkeypatch: pytest.MonkeyPatch, problem: str | None, forgotten: bool
+) -> None:
+    monkeypatch.setattr(slurm, "command", Controller(problem))
+    assert own_job.is_forgotten("7") is forgotten
+
+
 def test_a_requeue_that_nobody_wants_any_more_is_not_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

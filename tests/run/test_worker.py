@@ -151,6 +151,14 @@ def _secrets(tmp_path: Path, text: str, mode: int = 0o600) -> str:
     return str(path)
 
 
+def test_an_exception_that_no_terminal_can_show_is_recorded(launch: Launch) -> None:
+    error = ValueError("cannot decode caf\udce9")
+    worker.record_end(launch, 0, 1, error, f"Traceback: {error}")
+    record = records.read_json(launch.paths.exit_record(0))
+    assert record["message"] == "cannot decode caf\\udce9"
+    assert record["traceback"].encode()
+
+
 def test_secrets_are_read(tmp_path: Path) -> None:
     text = "# mine\n\nA=1\nexport B = 'two words'\nC=\"x=y\"\nD=\nE='\n"
     expected = {"A": "1", "B": "two words", "C": "x=y", "D": "", "E": "'"}
