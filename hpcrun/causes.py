@@ -122,6 +122,8 @@ class Evidence:
         Nodes whose agents fell silent or were cut off.
     launch_error
         Why the ranks could not be started.
+    unusable_nodes
+        The nodes that this is to do with; empty where it is all of them, or none.
     supervisor_lost
         The supervisor left no end of the attempt behind.
     orphaned
@@ -138,6 +140,7 @@ class Evidence:
     signal: str | None = None
     lost_nodes: tuple[str, ...] = ()
     launch_error: str | None = None
+    unusable_nodes: tuple[str, ...] = ()
     supervisor_lost: bool = False
     orphaned: bool = False
     job: JobFacts = field(default_factory=JobFacts)
@@ -186,7 +189,7 @@ def decide(evidence: Evidence) -> End:
     if taken is not None:
         return taken
     if evidence.launch_error:
-        return _end(LAUNCH, evidence.launch_error)
+        return _end(LAUNCH, evidence.launch_error, evidence.unusable_nodes)
     if evidence.failure is not None:
         return _rank_failed(evidence, evidence.failure)
     if evidence.supervisor_lost:

@@ -12,10 +12,10 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     ``outcome`` (``completed``, ``failed``, ``cancelled``, ``stopped``), ``exit_code`` and, unless
     completed, ``cause``: a mapping with ``kind`` (of `hpcrun.causes`) and ``message``, and where
     known ``rank``, ``node``, ``exit_code``, ``signal``, ``exception``, ``log_tail`` (list of
-    lines), ``nodes`` (those that were lost). ``restored_step``, ``reached_step`` and
-    ``checkpoint_step`` say how far it came (`hpcrun.run.evidence.Progress`). An end that the
-    attempt's own supervisor did not live to record is recorded by the next one, with ``time`` as
-    Slurm has it.
+    lines), ``nodes`` (those that were lost, or could not be used). ``restored_step``,
+    ``reached_step`` and ``checkpoint_step`` say how far it came (`hpcrun.run.evidence.Progress`).
+    An end that the attempt's own supervisor did not live to record is recorded by the next one,
+    with ``time`` as Slurm has it.
 ``decided``
     What is done about that end, before Slurm is asked to do it: ``action`` (``requeue``, ``stop``,
     ``nothing``), ``reason``, ``exclude`` (nodes).

@@ -11,11 +11,26 @@ from pathlib import Path
 from typing import Any
 
 
+class ShortWrite(OSError):
+    """The disk filled in the middle of an `append`; ``whole`` lines are in the file."""
+
+    def __init__(self, message: str, whole: int) -> None:
+        super().__init__(message)
+        self.whole = whole
+
+
 def append(path: Path, *records: dict[str, Any]) -> None:
     """Append JSON lines with a single write, so that lines never interleave on one host.
 
     A predecessor that died in the middle of a line leaves a torn tail; a newline is put before the
     record then, which costs the reader that one line and no other.
+
+    Raises
+    ------
+    ShortWrite
+        Only some of it could be written.
+    OSError
+        None of it could.
     """
     line = b"".join(
         json.dumps(record, separators=(",", ":"), default=str).encode() + b"\n"
@@ -28,7 +43,10 @@ def append(path: Path, *records: dict[str, Any]) -> None:
             line = b"\n" + line
         written = os.write(descriptor, line)
         if written != len(line):
-            raise OSError(f"{path}: only {written} of {len(line)} bytes could be appended")
+            raise ShortWrite(
+                f"{path}: only {written} of {len(line)} bytes could be appended",
+                line[:written].lstrip(b"\n").count(b"\n"),
+            )
     finally:
         os.close(descriptor)
 
@@ -87,6 +105,7 @@ class Appender:
         try:
             append(self._path, *self._waiting)
         except OSError as error:
+            del self._waiting[: getattr(error, "whole", 0)]
             if self.error is None:
                 self._say(f"{self._path.name} cannot be written, its lines wait: {error}")
             self.error = error

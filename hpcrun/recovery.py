@@ -138,7 +138,8 @@ def progress(attempt: Attempt) -> int:
 
 
 def suspects(attempts: Sequence[Attempt]) -> tuple[str, ...]:
-    """Nodes that the next start must not use: lost within a day of the last end, or twice.
+    """Nodes that the next start must not use: lost, or unusable where others were not, within a day
+    of the last end or twice.
 
     Of the attempts since a person last submitted the run. A node that was repaired is used again:
     a run of weeks would else wait for ever where there are few.
@@ -150,7 +151,7 @@ def suspects(attempts: Sequence[Attempt]) -> tuple[str, ...]:
     for attempt in _of_submission(attempts):
         cause, ended = attempt.cause or {}, float((attempt.ended or {}).get("time") or 0.0)
         latest = max(latest, ended)
-        if cause.get("kind") == causes.NODE_FAILURE:
+        if cause.get("kind") in (causes.NODE_FAILURE, causes.LAUNCH):
             for node in cause.get("nodes") or ():
                 lost.setdefault(node, []).append(ended)
     return tuple(

@@ -157,6 +157,10 @@ TABLE: dict[str, tuple[Evidence, tuple[str, int, str | None, str]]] = {
         Evidence(launch_error="no answer within 300 s"),
         ("failed", 1, "launch", "no answer within 300 s"),
     ),
+    "a node that could not be prepared": (
+        Evidence(launch_error="node n3 cannot be used: full", unusable_nodes=("n3",)),
+        ("failed", 1, "launch", "node n3 cannot be used: full"),
+    ),
     "cancelled": (
         Evidence(intent="cancelled", failure=KILLED),
         ("cancelled", 1, "cancelled", "cancelled by the user"),

@@ -114,6 +114,14 @@ def test_nodes_that_were_lost_are_excluded() -> None:
     assert recovery.decide(attempts, Policy()).exclude == ("n1", "n3")
 
 
+def test_nodes_that_could_not_be_used_are_excluded() -> None:
+    attempts = ledger(causes.LAUNCH)
+    assert recovery.decide(attempts, Policy()).exclude == ()
+    assert attempts[0].cause is not None
+    attempts[0].cause["nodes"] = ["n7"]
+    assert recovery.decide(attempts, Policy()).exclude == ("n7",)
+
+
 def test_a_node_that_was_lost_once_is_used_again_after_a_day() -> None:
     day = 86_400.0
     lost = ledger(causes.NODE_FAILURE, causes.NODE_FAILURE, CRASH, causes.NODE_FAILURE, CRASH)

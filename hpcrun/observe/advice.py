@@ -260,13 +260,15 @@ def _launch(case: _Case) -> str:
 
 
 def _checkpoint(case: _Case) -> str:
-    aside = [
-        str(event.get("checkpoint"))
-        for one in case.run.attempts
-        for event in one.events
-        if event["event"] == "quarantined"
-    ]
-    told = f"Set aside as damaged: {', '.join(dict.fromkeys(aside))}. " if aside else ""
+    told = ""
+    for event, what in (("quarantined", "Set aside as damaged"), ("passed_over", "Unreadable")):
+        names = {
+            str(each.get("checkpoint")): None
+            for one in case.run.attempts
+            for each in one.events
+            if each["event"] == event
+        }
+        told += f"{what}: {', '.join(names)}. " if names else ""
     return (
         f"{told}The run's checkpoints are in {case.run.selected.paths.checkpoints}; it goes on "
         "from the newest that is whole. Where none is, `hpcrun submit --new` begins a fresh run."

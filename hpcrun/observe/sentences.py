@@ -16,6 +16,7 @@ _EVENTS = {
     "save_failed": ("A save at step {} failed", "Saves at steps {} failed"),
     "save_skipped": ("Nothing was saved at step {}", "Nothing was saved at steps {}"),
     "quarantined": ("Checkpoint {} was set aside", "Checkpoints {} were set aside"),
+    "passed_over": ("Checkpoint {} was passed over", "Checkpoints {} were passed over"),
 }
 _MOST = 6
 
@@ -123,7 +124,7 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """One sentence for all events that differ in nothing but the step."""
     shared: dict[tuple[str, str], list[str]] = {}
     for event in events:
-        place = event.get("checkpoint") if event["event"] == "quarantined" else event.get("step")
+        place = event.get("checkpoint") or event.get("step")
         message = " ".join(str(event.get("message") or "").split()).rstrip(".")
         shared.setdefault((str(event["event"]), message), []).append(str(place))
     for (kind, message), places in shared.items():

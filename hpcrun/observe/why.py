@@ -16,7 +16,7 @@ from hpcrun.observe.where import Selected
 CANCELLED = "cancelled"
 NO_END = "no_end"
 
-TOLD = ("save_failed", "save_skipped", "quarantined")
+TOLD = ("save_failed", "save_skipped", "quarantined", "passed_over")
 
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _NODE = "\0"

@@ -18,7 +18,7 @@ from typing import Any
 
 from hpcrun.errors import CheckpointError
 from hpcrun.layout import RunPaths
-from hpcrun.run import manifest, rng
+from hpcrun.run import manifest, rng, shards
 from hpcrun.run.fence import Fence
 from hpcrun.run.manifest import Fault, File, Manifest
 from hpcrun.run.retention import Retention
@@ -27,6 +27,8 @@ from hpcrun.run.tell import tell
 
 _QUARANTINE = "bad-"
 _TRASH = ".trash-"
+# Seconds before each further look at a checkpoint that could not be read.
+_PAUSES = (1.0, 3.0)
 
 
 class Store:
@@ -97,8 +99,9 @@ class Store:
         files: dict[str, File] = {}
         own = directory / _rank_file(self._rank)
         try:
-            _save_rank_state(own, states)
-            for path in [] if errors else [*written, own]:
+            _save_rank_state(own, shards.with_scaler(engine, states))
+            offloaded = shards.offloaded(engine, directory, self._rank)
+            for path in [] if errors else [*written, *offloaded, own]:
                 files[str(path.relative_to(directory))] = manifest.describe(path, sync=True)
         except Exception as error:  # from the user's state_dict() too
             errors.append(_text(error))
@@ -132,16 +135,16 @@ class Store:
     ) -> tuple[int, str | None]:
         """Restore the newest checkpoint whose files are what its manifest says.
 
-        One that is damaged is put aside as ``bad-…``, and one that only cannot be read is passed
-        over; then the one before it is tried.
+        One that is damaged is put aside as ``bad-…``. One that only cannot be read is tried again
+        after a moment, and passed over. Then the one before it is tried.
 
         Parameters
         ----------
         expected
             The run has progress on record, so starting afresh would lose it.
         report
-            Called on rank 0 as ``report("quarantined", checkpoint=NAME, message=WHY)`` for each
-            one that is not used.
+            Called on rank 0 for each one that is not used, as ``report("quarantined",
+            checkpoint=NAME, message=WHY)`` or ``report("passed_over", …)``.
 
         Returns
         -------
@@ -156,19 +159,24 @@ class Store:
         """
         expected = any(self.gather(expected))
         found, put_aside = self._from_rank_0(self._look)
-        faults = []
+        faults: list[tuple[str, Fault]] = []
         for directory, entry in found:
-            fault = self._try(engine, states, directory, entry)
-            if fault is None:
-                return entry.step, directory.name
-            faults.append(f"{directory.name}: {fault.message}")
-            self._pass_over(directory, fault, report)
+            tried = self._try_patiently(
+                engine, shards.with_scaler(engine, states), directory, entry
+            )
+            if isinstance(tried, Manifest):
+                return tried.step, directory.name
+            faults.append((directory.name, tried))
+            self._pass_over(directory, tried, report)
         if expected or faults or put_aside:
-            reasons = "".join(f"\n  {fault}" for fault in faults)
+            whole = [name for name, fault in faults if not fault.lasting]
+            reasons = "".join(f"\n  {name}: {fault.message}" for name, fault in faults)
             raise CheckpointError(
-                f"{self._run.checkpoints} holds no complete checkpoint, but this run has made "
-                f"progress; it is not started again at step 0 by itself{reasons}",
-                hint="submit with --new to start afresh",
+                f"{self._run.checkpoints} holds no checkpoint that can be restored, but this run "
+                f"has made progress; it is not started again at step 0 by itself{reasons}",
+                hint=f"{', '.join(whole)} may be whole: once it can be read, hpcrun requeue"
+                if whole
+                else "submit with --new to start afresh",
             )
         return 0, None
 
@@ -215,6 +223,19 @@ class Store:
     def _look(self) -> tuple[list[tuple[Path, Manifest | Fault]], bool]:
         put_aside = any(self._run.checkpoints.glob(_QUARANTINE + "*"))
         return manifest.scan(self._run.checkpoints), put_aside
+
+    def _try_patiently(
+        self, engine: Any, states: Mapping[str, Any], directory: Path, entry: Manifest | Fault
+    ) -> Manifest | Fault:
+        """Restore one checkpoint; its manifest, or what is wrong with it."""
+        for pause in (*_PAUSES, None):
+            fault = self._try(engine, states, directory, entry)
+            if fault is None or fault.lasting or pause is None:
+                break
+            # A file server that restarts gives errors of a few seconds.
+            time.sleep(pause)
+            entry = self._from_rank_0(lambda: manifest.inspect(directory)) or entry
+        return fault or entry
 
     def _try(
         self, engine: Any, states: Mapping[str, Any], directory: Path, entry: Manifest | Fault
@@ -298,7 +319,8 @@ class Store:
                 )
         tell(f"{directory.name} {message}")
         if report is not None:
-            report("quarantined", checkpoint=directory.name, message=message)
+            event = "quarantined" if fault.lasting else "passed_over"
+            report(event, checkpoint=directory.name, message=message)
 
     def gather(self, value: Any) -> list[Any]:
         """What each rank says, in the order of ranks."""

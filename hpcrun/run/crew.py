@@ -21,6 +21,8 @@ from hpcrun.run.launchers import Launcher
 
 START_TIMEOUT = 300.0
 LEAVE_TIMEOUT = 10.0
+# What is wrong with all nodes is heard from all of them within this time.
+OTHERS_FAIL = 2.0
 
 
 class NodesLost(HpcrunError):
@@ -29,6 +31,20 @@ class NodesLost(HpcrunError):
     def __init__(self, nodes: tuple[str, ...]) -> None:
         super().__init__(f"no sign of life from {', '.join(nodes)}")
         self.nodes = nodes
+
+
+class NodesUnusable(HpcrunError):
+    """Nodes could not be prepared, or lost their agents.
+
+    Attributes
+    ----------
+    nodes
+        Those that are worse than the others; empty where it is all of them.
+    """
+
+    def __init__(self, message: str, nodes: Collection[str], of: Collection[str]) -> None:
+        super().__init__(message)
+        self.nodes = tuple(nodes) if len(nodes) < len(of) else ()
 
 
 class Crew:
@@ -79,7 +95,7 @@ class Crew:
 
         Raises
         ------
-        HpcrunError
+        NodesUnusable
             An agent failed, ended, or did not answer in time.
         """
         names = self._launcher.nodes
@@ -100,7 +116,7 @@ class Crew:
         ------
         NodesLost
             Nodes were silent for too long.
-        HpcrunError
+        NodesUnusable
             An agent said its last word: its node lives, and somebody or the kernel ended it.
         """
         answers = []
@@ -109,7 +125,11 @@ class Crew:
             if message["type"] == "signal":
                 self.signals.append(str(message.get("signal")))
             elif message["type"] == "gone":
-                raise HpcrunError(f"the agent on node {node} was ended; see agent-{node}.log")
+                raise NodesUnusable(
+                    f"the agent on node {node} was ended; see agent-{node}.log",
+                    [node],
+                    self._launcher.nodes,
+                )
             elif message["type"] != "alive":
                 answers.append((node, message))
         silent = {node for node, listener in self._listeners.items() if listener.silent()}
@@ -167,22 +187,33 @@ class Crew:
     ) -> dict[str, dict[str, Any]]:
         deadline = time.monotonic() + timeout if timeout else None
         answers: dict[str, dict[str, Any]] = {}
-        while missing := [node for node in nodes if node not in answers]:
+        failed: dict[str, str] = {}
+        while missing := [node for node in nodes if node not in answers and node not in failed]:
             self._between()
             for node, message in self.turn(0.2):
                 if message["type"] == kind:
                     answers[node] = message
                 elif message["type"] == "failed":
-                    raise HpcrunError(f"node {node} cannot be used: {message['message']}")
+                    failed[node] = f"node {node} cannot be used: {message['message']}"
             for node in missing:
                 code = self._agents[node].poll()
-                if code is not None:
-                    raise HpcrunError(
+                if code is not None and node not in answers:
+                    failed[node] = (
                         f"the agent on node {node} ended with exit code {code}; "
                         f"see agent-{node}.log"
                     )
+            if failed and (deadline is None or deadline > time.monotonic() + OTHERS_FAIL):
+                deadline = time.monotonic() + OTHERS_FAIL
             if deadline and time.monotonic() > deadline:
-                raise HpcrunError(
-                    f"no answer within {timeout:.0f} s from the agents on {', '.join(missing)}"
-                )
+                break
+        if failed:
+            more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+            first = next(iter(failed.values()))
+            raise NodesUnusable(first + more, failed, self._launcher.nodes)
+        if missing:
+            raise NodesUnusable(
+                f"no answer within {timeout:.0f} s from the agents on {', '.join(missing)}",
+                missing,
+                self._launcher.nodes,
+            )
         return answers

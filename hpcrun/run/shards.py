@@ -6,7 +6,7 @@ barrier or an all-gather.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -83,3 +83,21 @@ def local_reads(engine: Any) -> Iterator[Callable[[], None]]:
     finally:
         del reader.load
         del engine._optimizer_has_ckpt_event_epilogue
+
+
+def offloaded(engine: Any, directory: Path, rank: int) -> list[Path]:
+    """What DeepSpeed copied of this rank's NVMe offload into the checkpoint, by itself."""
+    if not getattr(engine, "zero_nvme_offload_optimizer", bool)():
+        return []
+    own = [
+        each
+        for each in (directory / "offloaded_tensors").glob("rank*")
+        if each.name.removeprefix("rank").lstrip("0") == str(rank or "")
+    ]
+    return sorted(path for each in own for path in each.rglob("*") if path.is_file())
+
+
+def with_scaler(engine: Any, states: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``states``, and the loss scale of fp16 autocast without ZeRO: DeepSpeed does not save it."""
+    scaler = getattr(engine, "torch_autocast_z0_gradscaler", None)
+    return states if scaler is None else {**states, "torch_autocast_z0_gradscaler": scaler}

@@ -11,19 +11,21 @@ import signal
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from hpcrun import causes, ledger, records, recovery
-from hpcrun.causes import End, Evidence
+from hpcrun.causes import End, Evidence, JobFacts
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.layout import AttemptPaths, SubmissionPaths
 from hpcrun.plan import Plan
 from hpcrun.run import evidence, stop
 from hpcrun.run.aftermath import Aftermath
-from hpcrun.run.crew import Crew, NodesLost
+from hpcrun.run.crew import Crew, NodesLost, NodesUnusable
+from hpcrun.run.fence import EXIT_STALE
 from hpcrun.run.launch import Launch
-from hpcrun.run.launchers import Launcher, LocalLauncher, RankEnd, SlurmLauncher, Workers
+from hpcrun.run.launchers import Launcher, LocalLauncher, SlurmLauncher, Workers
 from hpcrun.run.tell import say
 from hpcrun.run.warned import Ended, WarnedStop
 
@@ -62,6 +64,9 @@ class Supervisor:
         say(f"attempt {attempt.number} of {self.plan.name}/{self.run.number} on {nodes}")
         end = self._bring_to_end(launcher, attempt, aftermath)
         say(f"attempt {attempt.number} {end.outcome}" + (f": {end.message}" if end.cause else ""))
+        if self.paths.attempt(attempt.number + 1).directory.exists():
+            say("a later attempt has begun, and has recorded how this one ended")
+            return EXIT_STALE
         action = aftermath.record(attempt.number, end)
         if action.kind != recovery.NOTHING:
             say(f"{action.kind}: {action.reason}")
@@ -121,6 +126,7 @@ class Supervisor:
         crew: Crew | None = None
         workers: Workers | None = None
         lost: tuple[str, ...] = ()
+        unusable: tuple[str, ...] = ()
         launch_error: str | None = None
         code: int | None = None
         warning = WarnedStop(self.run, self.paths, attempt, launcher, aftermath, say)
@@ -139,6 +145,8 @@ class Supervisor:
         except NodesLost as error:
             say(str(error))
             lost = error.nodes
+        except NodesUnusable as error:
+            launch_error, unusable = str(error), error.nodes
         except HpcrunError as error:
             launch_error = str(error)
         except Exception as error:
@@ -152,7 +160,17 @@ class Supervisor:
             if crew is not None:
                 self._dismiss(crew, lost)
         seen = workers.failure() if workers is not None else None
-        return self._end(aftermath, warning, attempt, code, seen, lost, launch_error)
+        found = Evidence(
+            finished=code == 0 and evidence.finished(attempt),
+            exit_code=code,
+            failure=evidence.failure(attempt, seen),
+            stop=warning.reason,
+            signal=warning.signal,
+            lost_nodes=lost,
+            launch_error=launch_error,
+            unusable_nodes=unusable,
+        )
+        return self._end(aftermath, attempt.number, found)
 
     def _dismiss(self, crew: Crew, lost: tuple[str, ...]) -> None:
         """Agents that could not be dismissed leave when they lose this process."""
@@ -161,35 +179,12 @@ class Supervisor:
         except Exception:
             say(traceback.format_exc())
 
-    def _end(
-        self,
-        aftermath: Aftermath,
-        warning: WarnedStop,
-        attempt: AttemptPaths,
-        code: int | None,
-        seen: RankEnd | None,
-        lost: tuple[str, ...],
-        launch_error: str | None,
-    ) -> End:
-        failure = evidence.failure(attempt, seen)
-        finished = code == 0 and evidence.finished(attempt)
-        killed = failure is not None and failure.get("signal") == "SIGKILL"
-        memory = killed and not (failure or {}).get("out_of_memory")
-        return causes.decide(
-            Evidence(
-                intent=ledger.intent(self.paths),
-                finished=finished,
-                exit_code=code,
-                failure=failure,
-                stop=warning.reason,
-                signal=warning.signal,
-                lost_nodes=lost,
-                launch_error=launch_error,
-                job=causes.JobFacts()
-                if finished
-                else aftermath.facts(attempt.number, out_of_memory=bool(memory)),
-            )
-        )
+    def _end(self, aftermath: Aftermath, attempt: int, seen: Evidence) -> End:
+        """What follows from what was seen here, from the intent on disk and from Slurm."""
+        failure = seen.failure or {}
+        by_kernel = failure.get("signal") == "SIGKILL" and not failure.get("out_of_memory")
+        job = JobFacts() if seen.finished else aftermath.facts(attempt, out_of_memory=by_kernel)
+        return causes.decide(replace(seen, intent=ledger.intent(self.paths), job=job))
 
     def _write_launch(self, crew: Crew, attempt: AttemptPaths) -> None:
         nodes, port = crew.prepare()

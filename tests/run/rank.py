@@ -140,13 +140,15 @@ class Rank:
         if rank == RANK:
             operations.watch(tick)
 
-    def fail_to_read(self, rank: int, path: str) -> None:
-        """On one rank, the next file whose path has ``path`` in it cannot be read."""
+    def fail_to_read(self, rank: int, path: str, times: int) -> None:
+        """On one rank, files whose path has ``path`` in it cannot be read so many times."""
         original = torch.load
+        left = times
 
         def load(file: Any, *arguments: Any, **options: Any) -> Any:
-            if path in str(file):
-                torch.load = original
+            nonlocal left
+            if left and path in str(file):
+                left -= 1
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             return original(file, *arguments, **options)
 

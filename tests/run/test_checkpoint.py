@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from hpcrun import records
 from hpcrun.errors import CheckpointError
@@ -98,7 +99,7 @@ def test_progress_without_a_complete_checkpoint_is_an_error(bench: Bench) -> Non
     first, second = bench.restore(expected=True)
     assert first == second
     assert first.startswith("CheckpointError: ")
-    assert "no complete checkpoint, but this run has made progress" in first
+    assert "no checkpoint that can be restored, but this run has made progress" in first
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -276,6 +277,44 @@ def test_a_state_that_was_not_saved_is_said_to_begin_anew(
     _alone(run).save(FakeEngine(), 1, {}, {})
     assert _alone(run).restore(FakeEngine(), {"ema": _Broken(0)}, expected=True) == (1, ONE)
     assert "no state of 'ema' was saved; it begins anew" in capsys.readouterr().out
+
+
+def test_the_loss_scale_of_autocast_without_zero_is_restored(tmp_path: Path) -> None:
+    """DeepSpeed keeps it in the engine and does not save it; fp16 itself needs a GPU."""
+    run = RunPaths(tmp_path)
+    engine = FakeEngine()
+    engine.torch_autocast_z0_gradscaler = torch.amp.GradScaler("cpu", init_scale=128.0)
+    engine.torch_autocast_z0_gradscaler.scale(torch.ones(()))
+    _alone(run).save(engine, 1, {}, {})
+    fresh = FakeEngine()
+    fresh.torch_autocast_z0_gradscaler = torch.amp.GradScaler("cpu")
+    assert _alone(run).restore(fresh, {}, expected=True) == (1, ONE)
+    assert fresh.torch_autocast_z0_gradscaler.state_dict()["scale"] == 128.0
+
+
+def test_what_deepspeed_copies_from_nvme_is_in_the_manifest(tmp_path: Path) -> None:
+    """A stand-in for the swapper, which needs an accelerator."""
+    run = RunPaths(tmp_path)
+
+    class Offloading(FakeEngine):
+        def zero_nvme_offload_optimizer(self) -> bool:
+            return True
+
+        def save_checkpoint(self, directory: str, tag: str, *rest: Any, **named: Any) -> None:
+            super().save_checkpoint(directory, tag, *rest, **named)
+            for rank in (0, 10):
+                own = Path(directory, tag, "offloaded_tensors", f"rank{rank:04d}", "optimizer")
+                own.mkdir(parents=True)
+                (own / "exp_avg.swp").write_bytes(b"moments")
+
+    _alone(run).save(Offloading(), 1, {}, {})
+    found = manifest.read(run.checkpoints / ONE)
+    assert found is not None
+    name = "offloaded_tensors/rank0000/optimizer/exp_avg.swp"
+    assert set(found.files) == {"model.json", "rank-00000.pt", name}
+    (run.checkpoints / ONE / name).write_bytes(b"moment!")
+    with pytest.raises(CheckpointError, match=r"exp_avg\.swp does not have the SHA-256"):
+        _alone(run).restore(Offloading(), {}, expected=True)
 
 
 def test_what_is_complete_is_not_saved_over(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from hpcrun import records
 from hpcrun.layout import RunPaths
-from hpcrun.run import manifest, stop
+from hpcrun.run import checkpoint, manifest, stop
 from hpcrun.run.session import Session
 from tests.run.factory import FakeEngine, launch_of
 from tests.run.ranks import ONE, THREE, TWO, Bench, Ranks
@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.training]
 
 NOBODY = 65534
 IMPATIENT = 20.0
+TRIES = len(checkpoint._PAUSES) + 1
 
 
 @pytest.fixture(scope="module")
@@ -263,20 +264,40 @@ def test_a_directory_that_cannot_be_listed_is_an_error_on_all_ranks(
 def test_a_rank_that_cannot_load_takes_all_to_the_one_before(
     trained: Trained, tmp_path: Path, rank: int, file: str
 ) -> None:
-    """The files were whole when they were checked, and one rank has an I/O error now."""
+    """The files were whole when they were checked, and one rank has I/O errors now."""
     bench = trained.copied(tmp_path / "3")
-    bench.hook("fail_to_read", rank=rank, path=file)
+    bench.hook("fail_to_read", rank=rank, path=file, times=TRIES)
     began = time.monotonic()
     assert bench.restore(expected=True) == [[1, ONE], [1, ONE]]
     assert time.monotonic() - began < IMPATIENT
     assert bench.digest() == trained.digests[ONE]
     (said,), _ = bench.reports()
-    assert "cannot be used this time and is passed over" in said
+    assert said.startswith(f"passed_over: {TWO} cannot be used this time and is passed over")
     assert file in said
     assert "Input/output error" in said
     assert bench.names() == [ONE, TWO]
     assert bench.restore(expected=True) == [[2, TWO], [2, TWO]]
     assert bench.digest() == trained.digests[TWO]
+
+
+def test_what_can_be_read_a_moment_later_is_used(trained: Trained, tmp_path: Path) -> None:
+    bench = trained.copied(tmp_path / "3")
+    bench.hook("fail_to_read", rank=1, path="optim_states", times=1)
+    assert bench.restore(expected=True) == [[2, TWO], [2, TWO]]
+    assert bench.digest() == trained.digests[TWO]
+    assert bench.reports() == [[], []]
+
+
+def test_when_nothing_can_be_read_nobody_is_told_to_begin_anew(
+    trained: Trained, tmp_path: Path
+) -> None:
+    bench = trained.copied(tmp_path / "3")
+    bench.hook("fail_to_read", rank=0, path="model_states", times=2 * TRIES)
+    first, second = bench.restore(expected=True)
+    assert first == second
+    assert f"{TWO}, {ONE} may be whole: once it can be read, hpcrun requeue" in first
+    assert "--new" not in first
+    assert bench.restore(expected=True) == [[2, TWO], [2, TWO]]
 
 
 @pytest.mark.parametrize("trained", [1, 3], indirect=True, ids=["zero-1", "zero-3"])

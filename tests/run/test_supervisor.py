@@ -22,6 +22,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.layout import SubmissionPaths
 from hpcrun.plan import Entry
 from hpcrun.run import fabric
+from hpcrun.run.fence import EXIT_STALE
 from hpcrun.run.supervisor import Supervisor
 from tests.run.factory import Place, until
 
@@ -369,6 +370,19 @@ def test_code_that_cannot_be_unpacked(place: Place, break_it: Any) -> None:
     assert " cannot be used: " in place.cause()["message"]
     assert ".tar.gz" in place.cause()["message"]
     assert "workers_started" not in _events(place)
+
+
+def test_one_that_was_replaced_meanwhile_records_nothing(place: Place) -> None:
+    """As one is that did not run for a while: its successor has said how it ended."""
+    place.submit(FOREVER, recovery={})
+    supervisor = place.start()
+    until(lambda: "workers_started" in _events(place))
+    place.run.attempt(2).directory.mkdir()
+    supervisor.terminate()
+    code, said = place.end(supervisor)
+    assert code == EXIT_STALE
+    assert "a later attempt has begun" in said
+    assert not {"attempt_ended", "decided"}.intersection(_events(place))
 
 
 def test_a_run_has_one_live_attempt(place: Place) -> None:

@@ -1,0 +1,99 @@
+"""Nodes of which some cannot be prepared; the agents are stand-ins that speak the protocol."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from hpcrun.layout import AttemptPaths, SubmissionPaths
+from hpcrun.run import crew
+from hpcrun.run.crew import Crew, NodesUnusable
+from tests.run.factory import REPOSITORY
+
+AGENT = """
+import sys, time
+from hpcrun.run.channel import Channel
+address, node, token, fate, after = sys.argv[1:]
+channel = Channel.connect(address)
+if fate == "mute":
+    time.sleep(60)
+channel.send({"type": "hello", "node": node, "token": token})
+while not channel.closed:
+    for message in channel.receive(timeout=0.1):
+        if message["type"] == "prepare":
+            time.sleep(float(after))
+            if fate == "dies":
+                sys.exit(7)
+            channel.send({"type": "failed", "message": "no space left"})
+"""
+
+
+class _Launcher:
+    """Starts a stand-in a node, with the fate that the test gives it."""
+
+    job_id, port_seed, restart_count, requeues = "1", 1, 0, False
+
+    def __init__(self, fates: dict[str, tuple[str, float]]) -> None:
+        self.fabric = {"management_interface": "lo"}
+        self._fates = fates
+        self.nodes = tuple(fates)
+
+    def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        fate, after = self._fates[node]
+        address = command[command.index("--supervisor") + 1]
+        arguments = [address, node, os.environ[crew.TOKEN_VARIABLE], fate, str(after)]
+        return subprocess.Popen([sys.executable, "-c", AGENT, *arguments], cwd=REPOSITORY)
+
+
+def _refusal(tmp_path: Path, **fates: tuple[str, float]) -> NodesUnusable:
+    attempt = AttemptPaths(tmp_path / "1")
+    found = Crew(
+        _Launcher(fates),  # type: ignore[arg-type]
+        SubmissionPaths(tmp_path),
+        SimpleNamespace(number=3),  # type: ignore[arg-type]
+        attempt,
+        lambda: None,
+    )
+    try:
+        with pytest.raises(NodesUnusable) as caught:
+            found.prepare()
+    finally:
+        found.dismiss(tuple(fates))
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("fate", "message"),
+    [
+        ("fails", "node n2 cannot be used: no space left"),
+        ("dies", "the agent on node n2 was ended; see agent-n2.log"),
+    ],
+)
+def test_the_one_that_is_worse_than_the_others_is_named(
+    tmp_path: Path, fate: str, message: str
+) -> None:
+    refused = _refusal(tmp_path, n1=("fails", 30), n2=(fate, 0), n3=("fails", 30))
+    assert refused.nodes == ("n2",)
+    assert refused.message == message
+
+
+def test_what_is_wrong_with_all_is_no_nodes_fault(tmp_path: Path) -> None:
+    refused = _refusal(tmp_path, n1=("fails", 1.0), n2=("fails", 0))
+    assert refused.nodes == ()
+    assert refused.message == "node n2 cannot be used: no space left (and 1 more)"
+
+
+def test_one_that_never_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "START_TIMEOUT", 2.0)
+    began = time.monotonic()
+    refused = _refusal(tmp_path, n1=("mute", 0), n2=("fails", 0))
+    assert time.monotonic() - began < 30
+    assert refused.nodes == ("n1",)
+    assert refused.message == "no answer within 2 s from the agents on n1"
