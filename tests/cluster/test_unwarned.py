@@ -11,6 +11,7 @@ import time
 import pytest
 
 from tests.cluster.ward import ARRAY, EVERY, SINGLE, STAGE, Reference
+from tests.testbed.daemons import until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -89,6 +90,23 @@ def test_nodes_that_lose_their_power(reference: Reference, form: str) -> None:
         assert 0 <= ward.lost_steps(run)[0] <= EVERY
         reference.assert_same(run, stage)
         ward.assert_reconciled(run)
+
+
+@pytest.mark.usually
+def test_a_run_that_lost_a_node_and_is_cancelled_before_it_is_requeued(
+    reference: Reference,
+) -> None:
+    """Before 24.11 the requeue waits for Slurm to find the node down; the cancel comes then."""
+    ward, slurm = reference.ward, reference.ward.cluster
+    ward.submit("unwanted", resources={"sbatch": {"exclusive": True}})
+    (run,) = ward.wait_for_step("unwanted", 3)
+    slurm.power_off(run["nodes"][1])
+    until(lambda: ward.attempts("unwanted")[0].decided, "the decision", 60)
+    slurm.run(["scancel", str(run["job_id"])])
+    ward.wait_for_end("unwanted", "cancelled")
+    time.sleep(5)
+    assert ward.kinds("unwanted") == ["node_failure"]
+    assert slurm.run(["squeue", "--me", "-h", "-t", "pending,running"]).stdout == ""
 
 
 @pytest.mark.usually
