@@ -17,8 +17,8 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     An end that the attempt's own supervisor did not live to record is recorded by the next one,
     with ``time`` as Slurm has it.
 ``decided``
-    What is done about that end, before Slurm is asked to do it: ``action`` (``requeue``, ``stop``,
-    ``nothing``), ``reason``, ``exclude`` (nodes).
+    What is done about that end, before Slurm is asked to do it: ``action`` (``restart`` in the same
+    allocation, ``requeue``, ``stop``, ``nothing``), ``reason``, ``exclude`` (nodes).
 ``stopping``
     The ranks are asked to save and leave: ``reason`` (``time_limit``, ``preempted``, ``requeued``,
     ``signal``), ``signal``.
@@ -61,6 +61,12 @@ class Attempt:
     @property
     def cause(self) -> dict[str, Any] | None:
         return self.ended.get("cause") if self.ended else None
+
+
+def same_start(one: Attempt, other: Attempt) -> bool:
+    """Whether both belong to one start of a job, so that Slurm knows them as one."""
+    keys = ("job_id", "restart_count", "submission", "pid", "host")
+    return all(one.started.get(key) == other.started.get(key) for key in keys)
 
 
 def write(run: RunPaths, event: str, attempt: int, **details: Any) -> None:

@@ -79,6 +79,11 @@ class RunPlan:
         return int(self.spec["resources"]["nodes"])
 
     @property
+    def spare_nodes(self) -> int:
+        """Nodes of its job beyond those."""
+        return int(self.spec["resources"].get("spare_nodes") or 0)
+
+    @property
     def ranks_per_node(self) -> int:
         """One per GPU, or as many as ``ntasks_per_node`` asks for."""
         resources = self.spec["resources"]

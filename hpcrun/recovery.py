@@ -7,14 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrun import causes
-from hpcrun.ledger import Attempt
+from hpcrun.ledger import Attempt, same_start
 
 # Seconds for which a node that was lost once is not used.
 _SUSPECTED = 86_400.0
 
+RESTART = "restart"
 REQUEUE = "requeue"
 STOP = "stop"
 NOTHING = "nothing"
+
+# The run goes on by itself.
+GOES_ON = frozenset({RESTART, REQUEUE})
 
 # Ends of one kind within one submission after which a run stops. What is not listed has no end.
 BUDGETS: dict[str, int] = {
@@ -30,6 +34,15 @@ BUDGETS: dict[str, int] = {
 }
 
 
+# Ends after which the same allocation can be used again at once, with spares for lost nodes.
+_IN_PLACE = frozenset(
+    {
+        *(causes.RANK_CRASH, causes.OUT_OF_MEMORY, causes.NON_FINITE, causes.HANG, causes.UNKNOWN),
+        *(causes.NODE_FAILURE, causes.LAUNCH),
+    }
+)
+
+
 @dataclass(frozen=True)
 class Policy:
     """The spec's ``recovery`` block.
@@ -40,12 +53,15 @@ class Policy:
         Start again at all.
     max_failures
         Ends that the run itself caused, in a row and with no new checkpointed step, that stop it.
+    in_place
+        Restarts in one allocation, in a row and with no new checkpointed step.
     budgets
         Kind -> ends of that kind that stop it, over `BUDGETS`.
     """
 
     requeue: bool = True
     max_failures: int = 3
+    in_place: int = 2
     budgets: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -55,6 +71,7 @@ class Policy:
         return cls(
             requeue=bool(block.get("requeue", True)),
             max_failures=int(block.get("max_failures") or 3),
+            in_place=int(block.get("in_place", 2)),
             budgets=dict(block.get("budgets") or {}),
         )
 
@@ -66,7 +83,8 @@ class Action:
     Attributes
     ----------
     kind
-        ``requeue``; ``stop``; ``nothing`` (the run is over, or somebody else has requeued it).
+        ``restart`` (in the same allocation); ``requeue``; ``stop``; ``nothing`` (the run is over,
+        or somebody else has requeued it).
     reason
         In words, for the ledger and for ``hpcrun why``.
     exclude
@@ -78,13 +96,15 @@ class Action:
     exclude: tuple[str, ...] = ()
 
 
-def decide(attempts: Sequence[Attempt], policy: Policy) -> Action:
+def decide(attempts: Sequence[Attempt], policy: Policy, *, here: bool = False) -> Action:
     """The action after the end of the last attempt.
 
     Parameters
     ----------
     attempts
         The ledger; the last attempt has an end.
+    here
+        The allocation has enough nodes that can be used, and enough time.
     """
     last = attempts[-1]
     kind = str((last.cause or {}).get("kind"))
@@ -108,7 +128,29 @@ def decide(attempts: Sequence[Attempt], policy: Policy) -> Action:
         )
     kept = any(progress(attempt) for attempt in attempts)
     reason = "it goes on from its newest checkpoint" if kept else "it starts again"
+    # What is wrong with all nodes at once takes longer to mend.
+    stays = kind in _IN_PLACE and not (
+        kind == causes.LAUNCH and not (last.cause or {}).get("nodes")
+    )
+    if here and stays and _may_stay(mine, policy):
+        return Action(RESTART, reason)
     return Action(REQUEUE, reason, suspects(attempts))
+
+
+def _may_stay(attempts: Sequence[Attempt], policy: Policy) -> bool:
+    """Whether the run has not been restarted too often in this start of its job."""
+    last = attempts[-1]
+    if (last.cause or {}).get("kind") not in causes.OWN:
+        # Each lost node takes a spare, and they run out.
+        return policy.in_place > 0
+    furthest, restarts = 0, 0
+    for attempt in attempts:
+        reached = progress(attempt)
+        if reached > furthest or not same_start(attempt, last):
+            restarts = 0
+        furthest = max(furthest, reached)
+        restarts += (attempt.decided or {}).get("action") == RESTART
+    return restarts < policy.in_place
 
 
 def _of_submission(attempts: Sequence[Attempt]) -> list[Attempt]:

@@ -143,6 +143,63 @@ def test_a_program_without_checkpoints_of_ours_is_measured_by_what_it_logs() -> 
     assert recovery.decide(attempts, Policy()).kind == REQUEUE
 
 
+def _here(*ends: str | tuple[str, int], starts: tuple[int, ...] = ()) -> list[Attempt]:
+    """Attempts of which all but the last were followed by a restart in place.
+
+    Parameters
+    ----------
+    starts
+        How often the job had been requeued before each attempt; all were in one start if not given.
+    """
+    attempts = ledger(*ends)
+    for attempt in attempts[:-1]:
+        attempt.decided = {"action": recovery.RESTART}
+    for attempt, count in zip(attempts, starts, strict=False):
+        attempt.started["restart_count"] = count
+    return attempts
+
+
+MANY = Policy(max_failures=10)
+HERE: dict[str, tuple[list[Attempt], Policy, str]] = {
+    "a crash": (_here(CRASH), Policy(), recovery.RESTART),
+    "a second crash at the same place": (_here(CRASH, CRASH), Policy(), recovery.RESTART),
+    "a third": (_here(CRASH, CRASH, CRASH), Policy(), STOP),
+    "a third where more are allowed": (_here(CRASH, CRASH, CRASH), MANY, REQUEUE),
+    "the first after that requeue": (
+        _here(CRASH, CRASH, CRASH, CRASH, starts=(0, 0, 0, 1)),
+        MANY,
+        recovery.RESTART,
+    ),
+    "a third after progress": (
+        _here((CRASH, 1), (CRASH, 2), (CRASH, 3)),
+        MANY,
+        recovery.RESTART,
+    ),
+    "switched off": (_here(CRASH), Policy(in_place=0), REQUEUE),
+    "requeue switched off": (_here(CRASH), Policy(requeue=False), STOP),
+    "a lost node": (_here(causes.NODE_FAILURE), Policy(), recovery.RESTART),
+    "many lost nodes": (_here(*[causes.NODE_FAILURE] * 9), Policy(), recovery.RESTART),
+    "a preemption": (_here(causes.PREEMPTED), Policy(), REQUEUE),
+    "its time limit": (_here(causes.TIME_LIMIT), Policy(), REQUEUE),
+    "a checkpoint that cannot be read": (_here(causes.BAD_CHECKPOINT), Policy(), REQUEUE),
+    "no node can be prepared": (_here(causes.LAUNCH), Policy(), REQUEUE),
+    "somebody else's requeue": (_here(causes.REQUEUED), Policy(), NOTHING),
+}
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_where_the_allocation_can_be_used_again(name: str) -> None:
+    attempts, policy, expected = HERE[name]
+    assert recovery.decide(attempts, policy, here=True).kind == expected
+
+
+def test_a_node_that_cannot_be_prepared_is_replaced_at_once() -> None:
+    attempts = ledger(causes.LAUNCH)
+    assert attempts[0].cause is not None
+    attempts[0].cause["nodes"] = ["n7"]
+    assert recovery.decide(attempts, Policy(), here=True).kind == recovery.RESTART
+
+
 def test_the_reason_names_the_setting() -> None:
     reason = recovery.decide(ledger(CRASH, CRASH, CRASH), Policy()).reason
     assert "recovery.max_failures is 3" in reason

@@ -45,7 +45,9 @@ class Inside:
         for spec in specs:
             wanted = spec["resources"]
             ranks = int(wanted["ntasks_per_node"] or wanted["gpus_per_node"] or 1)
-            self._compare("nodes", wanted["nodes"], self.nodes, "resources.nodes")
+            nodes = wanted["nodes"] + wanted["spare_nodes"]
+            keys = "resources.nodes" + (" + spare_nodes" if wanted["spare_nodes"] else "")
+            self._compare("nodes", nodes, self.nodes, keys)
             cpus = ranks * int(wanted["cpus_per_task"] or 1)
             keys = "ranks per node x resources.cpus_per_task"
             self._compare("CPUs per node", cpus, self.cpus_per_node, keys)

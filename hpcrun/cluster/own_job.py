@@ -7,6 +7,7 @@ accepted or refused for good.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from hpcrun import records
 from hpcrun.causes import JobFacts
-from hpcrun.cluster import lost_nodes, slurm
+from hpcrun.cluster import lost_nodes, slurm, steps
 from hpcrun.cluster.slurm_text import parse_time
 
 _TIMEOUT = 8.0
@@ -32,12 +33,19 @@ _REFUSED = re.compile(
     r"|invalid user id",
     re.IGNORECASE,
 )
-_SACCT = "JobID,State,Start,End,MaxRSS,ReqMem"
+_SACCT = "JobID,State,Start,End,MaxRSS,ReqMem,JobName"
 
 Say = Callable[[str], None]
 
 
-def facts(job: str, began: float, words: str | None = None, *, over: bool = False) -> JobFacts:
+def facts(
+    job: str,
+    began: float,
+    words: str | None = None,
+    *,
+    attempt: int | None = None,
+    over: bool = False,
+) -> JobFacts:
     """What Slurm says of a start of a job.
 
     Parameters
@@ -48,11 +56,13 @@ def facts(job: str, began: float, words: str | None = None, *, over: bool = Fals
         Seconds since the epoch at which something of hpcrun was seen running in that start.
     words
         What `last_words` found.
+    attempt
+        Of the steps of ranks, only this attempt's count; None for all of this start.
     over
         The start in question is an earlier one, of which the controller knows nothing any more.
     """
     shown = {} if over else slurm.show("job", job, timeout=_TIMEOUT)
-    rows = _rows(job, began)
+    rows = _of_attempt(_rows(job, began), attempt)
     state, _, by = rows[0]["State"].partition(" by ") if rows else ("", "", "")
     if state in ("", "RUNNING"):
         state = shown.get("JobState", state)
@@ -166,6 +176,12 @@ def is_forgotten(job: str) -> bool:
     return problem is not None and "invalid job id" in problem.lower()
 
 
+def is_unreachable(job: str) -> bool:
+    """Whether nobody answers a question about the job."""
+    problem = _try(["scontrol", "show", "job", job])
+    return problem is not None and slurm.is_unreachable(problem)
+
+
 def _exclude(job: str, nodes: str, say: Say) -> None:
     """Refused while the job is being ended, so it is tried until the job waits in the queue."""
     deadline = time.monotonic() + 60
@@ -209,17 +225,40 @@ def _rows(job: str, began: float) -> list[dict[str, str]]:
     starts: list[list[dict[str, str]]] = []
     for line in text.splitlines():
         row = dict(zip(names, line.split("|"), strict=False))
-        if len(row) < len(names):
+        if "ReqMem" not in row:
             continue
         if "." not in row["JobID"]:
             starts.append([])
         if starts:
             starts[-1].append(row)
-    for rows in reversed(starts):
+    for index, rows in reversed(list(enumerate(starts))):
         start, end = parse_time(rows[0]["Start"]), parse_time(rows[0]["End"])
         if start is not None and start <= began + 5 and (end is None or end >= began - 1):
-            return rows
+            return _with_the_rest(starts[index:])
     return []
+
+
+def _with_the_rest(records: Sequence[list[dict[str, str]]]) -> list[dict[str, str]]:
+    """A job that outlives a lost node has a new record from there on; the newest comes first."""
+    found = list(records[0])
+    for before, rows in itertools.pairwise(records):
+        if before[0]["State"] != "RESIZING":
+            break
+        found = [*rows, *found]
+    return found
+
+
+def _of_attempt(rows: list[dict[str, str]], attempt: int | None) -> list[dict[str, str]]:
+    """Without the ranks of other attempts in the same start of the job."""
+    if attempt is None:
+        return rows
+    own = steps.workers_name(attempt)
+    names = [row.get("JobName", "") for row in rows]
+    return [
+        row
+        for row, name in zip(rows, names, strict=True)
+        if name == own or not name.startswith(steps.WORKERS)
+    ]
 
 
 def _memory(rows: Sequence[dict[str, str]]) -> str:

@@ -23,6 +23,10 @@ _TASK_ENDED = re.compile(
 )
 
 
+WORKERS = "hpcrun-workers-"
+_NOT_CREATED = re.compile(r"srun: error: (Unable to (?:create step|confirm|contact|resolve).*)")
+
+
 @dataclass(frozen=True)
 class TaskEnd:
     """What srun says of tasks that ended badly.
@@ -153,6 +157,11 @@ def workers_argv(
     return [*argv, *_gpu_flags(gpus), *command]
 
 
+def workers_name(attempt: int) -> str:
+    """The name of an attempt's step of ranks."""
+    return f"{WORKERS}{attempt}"
+
+
 def _gpu_flags(gpus: str | None) -> list[str]:
     return [f"--gpus-per-node={gpus}"] if gpus else []
 
@@ -165,6 +174,12 @@ def parse_task_end(line: str) -> TaskEnd | None:
     first = re.split(r"[,-]", match["tasks"])[0]
     code = int(match["code"]) if match["code"] else None
     return TaskEnd(match["node"], int(first), match["what"], code)
+
+
+def parse_refusal(line: str) -> str | None:
+    """Why srun created no step; None for a line that does not say so."""
+    match = _NOT_CREATED.match(line.strip())
+    return match[1] if match else None
 
 
 def step_id(job_id: str, name: str) -> str | None:

@@ -44,6 +44,7 @@ def check(data: dict[str, Any], limits: dict[str, Any], tree: Tree, problems: Pr
         (("checkpoint", "keep_every"), 1),
         (("checkpoint", "keep_best"), 0),
         (("recovery", "max_failures"), 1),
+        (("recovery", "in_place"), 0),
         (("recovery", "non_finite_steps"), 0),
     ):
         _at_least(data, key, least, tree, problems)
@@ -118,11 +119,13 @@ def _check_limits(
     resources: dict[str, Any], limits: dict[str, Any], tree: Tree, problems: Problems
 ) -> None:
     most_nodes, longest = limits["max_nodes"], limits["max_time"]
-    if most_nodes is not None and resources["nodes"] > most_nodes:
+    nodes, spares = resources["nodes"], resources["spare_nodes"]
+    if most_nodes is not None and nodes + spares > most_nodes:
+        found = f"{nodes} and {spares} spare" if spares else nodes
         problems.at(
             tree,
             ("resources", "nodes"),
-            f"found {resources['nodes']}; this cluster's profile accepts at most {most_nodes}",
+            f"found {found}; this cluster's profile accepts at most {most_nodes}",
         )
     wanted = seconds(resources["time"])
     if longest is not None and wanted is not None and wanted > (seconds(longest) or wanted):

@@ -89,7 +89,7 @@ def options(
     found: dict[str, Any] = {
         "job-name": name,
         "array": array if is_array else None,
-        "nodes": wanted["nodes"],
+        "nodes": first.nodes + first.spare_nodes,
         "ntasks-per-node": first.ranks_per_node,
         "cpus-per-task": wanted["cpus_per_task"] or 1,
         "gpus-per-node": _gpus(wanted),
@@ -103,6 +103,8 @@ def options(
         "exclude": wanted["exclude"],
         **cluster["sbatch"],
         **wanted["sbatch"],
+        # The job outlives a lost node where a spare can take its place.
+        "no-kill": True if first.spare_nodes else None,
         "requeue": True,
         "open-mode": "append",
         "export": "NIL",

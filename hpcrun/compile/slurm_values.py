@@ -113,8 +113,8 @@ def check_time(value: Any, key: Key, tree: Tree, problems: Problems) -> None:
 
 def check_resources(resources: dict[str, Any], key: Key, tree: Tree, problems: Problems) -> None:
     """Note what sbatch would refuse in a block of resources."""
-    for name in ("nodes", "ntasks_per_node", "cpus_per_task", "gpus_per_node"):
-        least = 0 if name == "gpus_per_node" else 1
+    for name in ("nodes", "spare_nodes", "ntasks_per_node", "cpus_per_task", "gpus_per_node"):
+        least = 0 if name in ("gpus_per_node", "spare_nodes") else 1
         value = resources[name]
         if value is not None and value < least:
             problems.at(

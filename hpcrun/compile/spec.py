@@ -13,6 +13,10 @@ class Resources:
     nodes: int = 1
     """Nodes of each run."""
 
+    spare_nodes: int = 0
+    """Nodes that stand by: one of them takes the place of a node that is lost or cannot be used,
+    within seconds and without a requeue. They are allocated, and charged, as the others are."""
+
     ntasks_per_node: int | None = None
     """Ranks on each node when there are no GPUs; with GPUs there is one rank per GPU."""
 
@@ -77,8 +81,12 @@ class Recovery:
     """What happens when an attempt ends before the run is finished."""
 
     requeue: bool = True
-    """Start the run again by itself, from its newest checkpoint. A run that finished or was
-    cancelled never is."""
+    """Start the run again by itself, from its newest checkpoint: in its allocation where that can
+    be, else by a requeue. A run that finished or was cancelled never is."""
+
+    in_place: int = 2
+    """How many times in a row, with no new checkpointed step, a run that failed is restarted in its
+    allocation, which takes seconds, before it is requeued; 0 requeues it at once."""
 
     max_failures: int = 3
     """Ends in a row that the run itself caused (a crash, out of memory, a time limit, …) and that

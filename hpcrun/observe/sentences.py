@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcrun import recovery
+from hpcrun.ledger import Attempt
 from hpcrun.observe import state
 from hpcrun.observe.tables import age
 from hpcrun.observe.why import AttemptStory, RunStory
@@ -144,6 +145,8 @@ def _followed(one: AttemptStory, run: RunStory) -> str:
     if action == recovery.REQUEUE:
         exclude = ", ".join(decided.get("exclude") or ())
         did = "hpcrun requeued it" + (f", excluding {exclude}" if exclude else "")
+    elif action == recovery.RESTART:
+        did = "hpcrun restarted it in place" + _with_spares(one, run)
     elif action == recovery.STOP:
         did = f"hpcrun stopped it: {reason}"
     elif action == recovery.NOTHING and found.outcome != "cancelled":
@@ -152,13 +155,28 @@ def _followed(one: AttemptStory, run: RunStory) -> str:
     return f"{text if did else text[:1].upper() + text[1:]}." if text else ""
 
 
+def _with_spares(one: AttemptStory, run: RunStory) -> str:
+    """``, with n4 for n2``: where the next attempt of the same job had other nodes."""
+    following = _following(one, run)
+    before, after = one.attempt.started.get("nodes"), following and following.started.get("nodes")
+    if not before or not after:
+        return ""
+    gone = [node for node in before if node not in after]
+    came = [node for node in after if node not in before]
+    return f", with {', '.join(came)} for {', '.join(gone)}" if gone and came else ""
+
+
+def _following(one: AttemptStory, run: RunStory) -> Attempt | None:
+    later = [other.attempt for other in run.attempts if other.attempt.number > one.attempt.number]
+    return later[0] if later else None
+
+
 def _next(one: AttemptStory, run: RunStory, action: Any) -> str:
-    later = [other.attempt.number for other in run.attempts]
-    index = later.index(one.attempt.number) + 1
-    if index < len(later):
+    following = _following(one, run)
+    if following is not None:
         gap = "" if one.gap is None else f" {age(one.gap)} later"
         again = ", after it was submitted again" if one.resubmitted else ""
-        return f"attempt {later[index]} began{gap}{again}"
-    if action == recovery.REQUEUE:
+        return f"attempt {following.number} began{gap}{again}"
+    if action in recovery.GOES_ON:
         return "no attempt came of it" if run.status.over else "the next attempt has not begun"
     return ""

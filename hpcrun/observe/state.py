@@ -223,7 +223,7 @@ def _attempt_ended(evidence: Evidence, last: Attempt) -> Verdict:
     if job is not None and job.live and job.waiting:
         return Verdict(REQUEUED, _words(job) or reason)
     decided = last.decided or {}
-    if decided.get("action") == recovery.REQUEUE and job is not None and job.live:
+    if decided.get("action") in recovery.GOES_ON and job is not None and job.live:
         return Verdict(RESTARTING, reason)
     if decided.get("action") == recovery.STOP:
         return Verdict(FAILED, f"{reason}; stopped: {decided.get('reason')}", over=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,6 @@ from hpcrun.recovery import Action, Policy
 from hpcrun.run import evidence
 from hpcrun.run.launchers import Launcher
 
-# Accounting hears of a step's end a moment after it.
-_ACCOUNTING_DELAY = 4.0
 # Before each further try to write to a disk that is full.
 _PAUSES = (0.5, 2.0, 5.0)
 
@@ -79,29 +77,28 @@ class Aftermath:
             self._say(f"attempt {attempt.number} had ended without a word: {end.message}")
         return action
 
-    def facts(self, attempt: int, *, out_of_memory: bool = False) -> JobFacts:
-        """What Slurm says of this start of the job.
-
-        Parameters
-        ----------
-        out_of_memory
-            Wait a moment for accounting to tell whether a step ran out of memory.
-        """
+    def facts(self, attempt: int) -> JobFacts:
+        """What Slurm says of this start of the job."""
         if not self._launcher.requeues:
             return JobFacts()
         words = own_job.last_words(self._submission.batch_log(self._launcher.job_id), attempt)
-        deadline = time.monotonic() + (_ACCOUNTING_DELAY if out_of_memory else 0)
-        while True:
-            facts = own_job.facts(self._launcher.job_id, self._began, words)
-            if facts.out_of_memory or time.monotonic() >= deadline:
-                return facts
-            time.sleep(0.5)
+        return own_job.facts(self._launcher.job_id, self._began, words, attempt=attempt)
 
-    def record(self, attempt: int, end: End, *, concluded: bool = False, **details: Any) -> Action:
+    def record(
+        self,
+        attempt: int,
+        end: End,
+        *,
+        here: bool = False,
+        concluded: bool = False,
+        **details: Any,
+    ) -> Action:
         """Put an end and what is to be done about it into the ledger.
 
         Parameters
         ----------
+        here
+            The run can be restarted in its allocation.
         concluded
             It is an earlier attempt's. That its job was cancelled then says nothing about now: a
             person has submitted the run again since.
@@ -113,7 +110,8 @@ class Aftermath:
         came = evidence.progress(self._paths, self._paths.attempt(attempt))
         fields = {**dataclasses.asdict(end), **dataclasses.asdict(came), **details}
         self._write(ledger.ENDED, attempt, fields)
-        action = recovery.decide(_with_end(ledger.read(self._paths), attempt, fields), self._policy)
+        attempts = _with_end(ledger.read(self._paths), attempt, fields)
+        action = recovery.decide(attempts, self._policy, here=here)
         self._write(
             ledger.DECIDED,
             attempt,
@@ -121,13 +119,15 @@ class Aftermath:
         )
         return action
 
-    def carry_out(self, action: Action, attempt: int, end: End) -> bool:
-        """Have the run started again where that was decided; whether it will be.
+    def carry_out(self, action: Action, attempt: int, end: End, lost: Sequence[str]) -> bool:
+        """Have the run requeued where that was decided; whether it will be started again.
 
         Parameters
         ----------
         end
             The attempt's. An allocation that is being taken away is of no more use.
+        lost
+            Nodes of the job that do not answer.
         """
         if action.kind != recovery.REQUEUE:
             return False
@@ -148,7 +148,7 @@ class Aftermath:
             self._launcher.job_id,
             action.exclude,
             kept=self._run.spec["resources"].get("exclude"),
-            lost=(end.cause or {}).get("nodes") or () if end.kind == causes.NODE_FAILURE else (),
+            lost=lost,
             between=still_wanted,
             say=self._say,
         )
@@ -168,7 +168,8 @@ class Aftermath:
         number = attempt.started.get("submission") or self._submission.number
         submission = self._submission.experiment.submission(number)
         words = own_job.last_words(submission.batch_log(job), attempt.number)
-        facts = own_job.facts(job, attempt.started.get("time") or 0.0, words, over=True)
+        began = attempt.started.get("time") or 0.0
+        facts = own_job.facts(job, began, words, attempt=attempt.number, over=True)
         alive = facts.state in ("RUNNING", "SUSPENDED", "COMPLETING")
         if alive and job != self._launcher.job_id and not own_job.is_forgotten(job):
             raise HpcrunError(

@@ -3,16 +3,20 @@
 The supervisor asks and the agent answers, in this order::
 
     agent       hello    node, token, extension key
+    supervisor  attempt  number: what follows is for this attempt
     supervisor  build    (one agent a key) compile DeepSpeed's operators into the cache
     agent       built
-    supervisor  prepare  fabric: the profile's block
+    supervisor  prepare  fabric: the profile's block, first: it is the first node of the attempt
     agent       ready    what launch.Node holds, and on the first node the port
+    supervisor  kill     the ranks are to be ended at once (Slurm no longer ends single steps of a
+                         job that it is ending itself)
+    agent       killed   none is left
+    supervisor  attempt  the next one in the same allocation, and so on
     supervisor  dismiss  the agent removes its node-local directory and leaves
 
 Both say ``alive`` every two seconds. At any time the agent may say ``signal`` (which its step
-received), and the supervisor ``stop`` (the ranks are to save and leave) or ``kill`` (they are to be
-ended at once: Slurm no longer ends single steps of a job that it is ending itself). An agent that
-loses its supervisor without a ``dismiss`` ends the ranks of its node and has its job requeued.
+received), and the supervisor ``stop`` (the ranks are to save and leave). An agent that loses its
+supervisor without a ``dismiss`` ends the ranks of its node and has its job requeued.
 """
 
 from __future__ import annotations
@@ -39,13 +43,14 @@ from hpcrun.run.orphan import Orphan
 from hpcrun.run.scratch import Scratch
 from hpcrun.run.tell import say
 
+RANKS_GONE = 10.0
+
 
 class Agent:
-    """One node's agent for one attempt."""
+    """One node's agent for one start of a job."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.node: str = arguments.node
-        self.node_rank: int = arguments.node_rank
         self.job = arguments.job
         self.submission = SubmissionPaths(arguments.submission)
         self.plan = Plan.read(self.submission.plan)
@@ -54,7 +59,8 @@ class Agent:
         self.builders = _builders(self.run)
         self.key = extensions.key(self.builders) if self.builders else None
         self._scratch = Scratch(os.environ.get(TOKEN_VARIABLE, ""), self.node)
-        self.scratch = self._scratch.path
+        self.attempt: int = arguments.attempt
+        self.scratch = self._scratch.begin(self.attempt)
         self.reservation: fabric.PortReservation | None = None
         self.orphan = Orphan(arguments, self.submission, self.run)
         self._signals: list[int] = []
@@ -106,9 +112,6 @@ class Agent:
         if message["type"] == "stop":
             stop.flag(self.scratch).touch()
             return
-        if message["type"] == "kill":
-            ranks.kill(self.scratch)
-            return
         try:
             answer = self.answer(message, channel)
         except (HpcrunError, OSError) as error:
@@ -116,14 +119,23 @@ class Agent:
         except Exception as error:
             traceback.print_exc()
             answer = {"type": "failed", "message": f"{type(error).__name__}: {error}"}
-        channel.send(answer)
+        if answer is not None:
+            channel.send({**answer, "attempt": self.attempt})
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
         stop.heard(self.scratch, number).touch()
         self._signals.append(number)
 
-    def answer(self, message: dict[str, Any], channel: Channel) -> dict[str, Any]:
+    def answer(self, message: dict[str, Any], channel: Channel) -> dict[str, Any] | None:
         """Do what one message asks."""
+        if message["type"] == "attempt":
+            self._begin(int(message["number"]))
+            return None
+        if message["type"] == "kill":
+            ranks.kill(self.scratch)
+            if ranks.gone(self.scratch, RANKS_GONE):
+                return {"type": "killed"}
+            return {"type": "failed", "message": "its ranks cannot be ended"}
         if message["type"] == "build":
             if not (self.cache / str(self.key)).is_dir():
                 say(f"compiling {', '.join(self.builders)}")
@@ -131,10 +143,16 @@ class Agent:
             extensions.build(self.cache, self.key, self.builders, channel.hung_up)
             return {"type": "built"}
         if message["type"] == "prepare":
-            return {"type": "ready", **self.prepare(message["fabric"])}
+            return {"type": "ready", **self.prepare(message["fabric"], message["first"])}
         return {"type": "failed", "message": f"unknown message {message['type']!r}"}
 
-    def prepare(self, network: dict[str, Any]) -> dict[str, Any]:
+    def _begin(self, attempt: int) -> None:
+        """What follows is for this attempt."""
+        if attempt != self.attempt:
+            self.attempt = self.orphan.attempt = attempt
+            self.scratch = self._scratch.begin(attempt)
+
+    def prepare(self, network: dict[str, Any], first: bool) -> dict[str, Any]:
         """Unpack the code, find the fabric, copy the warm operators, reserve the port."""
         code = self.scratch / "code"
         self.unpack(code)
@@ -151,8 +169,11 @@ class Agent:
             extensions.copy(self.cache, self.key, self.scratch / "torch_extensions")
             prepared["extensions"] = str(self.scratch / "torch_extensions")
         answer: dict[str, Any] = {"node": prepared}
-        if self.node_rank == 0:
-            self.reservation = fabric.PortReservation(self.job)
+        if self.reservation:
+            self.reservation.release()
+            self.reservation = None
+        if first:
+            self.reservation = fabric.PortReservation(self.job + self.attempt)
             answer["port"] = self.reservation.port
         say(f"ready: {interface} {address}, code in {code}")
         return answer

@@ -1,13 +1,14 @@
-"""The agents of an attempt, seen from the supervisor: started, asked, and sent home."""
+"""The agents of a job, seen from the supervisor: started, asked, and sent home."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from hpcrun.errors import HpcrunError
@@ -18,9 +19,12 @@ from hpcrun.run.beat import Heartbeat, Listener
 from hpcrun.run.channel import TOKEN_VARIABLE, Switchboard
 from hpcrun.run.launch import Node
 from hpcrun.run.launchers import Launcher
+from hpcrun.run.tell import say
 
 START_TIMEOUT = 300.0
 LEAVE_TIMEOUT = 10.0
+# Longer than an agent takes to say that it could not end its ranks.
+KILL_TIMEOUT = 12.0
 # What is wrong with all nodes is heard from all of them within this time.
 OTHERS_FAIL = 2.0
 
@@ -48,17 +52,19 @@ class NodesUnusable(HpcrunError):
 
 
 class Crew:
-    """One agent a node.
+    """One agent a node, spares included, for as long as the job is of use.
 
     Parameters
     ----------
-    between
-        Called often while the crew waits; raises to give up.
+    attempt
+        The first of this start of the job; the agents' logs are in its directory.
 
     Attributes
     ----------
     signals
         Names of the signals that agents heard and nobody has acted on yet.
+    lost
+        Nodes that fell silent in this start of the job.
     """
 
     def __init__(
@@ -67,17 +73,22 @@ class Crew:
         submission: SubmissionPaths,
         run: RunPlan,
         attempt: AttemptPaths,
-        between: Callable[[], None],
     ) -> None:
         self._launcher = launcher
         self._run = run
-        self._between = between
+        self._number = attempt.number
+        self._working: tuple[str, ...] = ()
+        self._unusable: set[str] = set()
+        self._listeners: dict[str, Listener] = {}
+        # What is asked -> node -> the answer of this attempt.
+        self._answers: dict[str, dict[str, dict[str, Any]]] = {}
+        self._failed: dict[str, str] = {}
+        self.signals: list[str] = []
+        self.lost: list[str] = []
         os.environ[TOKEN_VARIABLE] = secrets.token_hex(16)
         _, address = fabric.management(launcher.fabric)
         self._switchboard = Switchboard(address, os.environ[TOKEN_VARIABLE])
         self._agents: dict[str, subprocess.Popen[bytes]] = {}
-        self._listeners: dict[str, Listener] = {}
-        self.signals: list[str] = []
         self._heartbeat = Heartbeat(self._switchboard.broadcast)
         for rank, node in enumerate(launcher.nodes):
             command = [sys.executable, "-m", "hpcrun.run.agent", str(submission.directory)]
@@ -90,76 +101,123 @@ class Crew:
             log = attempt.agent_log(node)
             self._agents[node] = launcher.start_agent(node, log, command)
 
-    def prepare(self) -> tuple[tuple[Node, ...], int]:
-        """Have every node prepared; the nodes, and the port of the rendezvous on the first.
+    def seats(self) -> tuple[str, ...] | None:
+        """The nodes of the next attempt, in Slurm's order; None when too few can be used.
+
+        Those of the last attempt stay, and spares take the places of the others.
+        """
+        usable = [node for node in self._launcher.nodes if node not in self._unusable]
+        by_preference = sorted(usable, key=lambda node: node not in self._working)
+        chosen = by_preference[: self._run.nodes]
+        if len(chosen) < self._run.nodes:
+            return None
+        return tuple(node for node in usable if node in chosen)
+
+    def prepare(
+        self, attempt: int, nodes: Sequence[str], between: Callable[[], None]
+    ) -> tuple[tuple[Node, ...], int]:
+        """Have the nodes of an attempt prepared; what they are, and the rendezvous' port.
+
+        Parameters
+        ----------
+        between
+            Called often meanwhile; raises to give up.
 
         Raises
         ------
         NodesUnusable
             An agent failed, ended, or did not answer in time.
+        NodesLost
+            An agent fell silent.
         """
-        names = self._launcher.nodes
-        hello = self._gather(names, "hello", START_TIMEOUT)
-        builders = {hello[node].get("extensions"): node for node in reversed(names)}
-        self._ask([node for key, node in builders.items() if key], "build", "built", None)
-        ready = self._ask(names, "prepare", "ready", START_TIMEOUT, fabric=self._launcher.fabric)
-        nodes = tuple(
-            Node(**ready[node]["node"], devices=self._launcher.devices(index, self._run))
-            for index, node in enumerate(names)
+        self._number, self._working = attempt, tuple(nodes)
+        for kind in ("ready", "killed"):
+            self._answers.pop(kind, None)
+        self._switchboard.broadcast(self._current)
+        hello = self._gather(nodes, "hello", START_TIMEOUT, between)
+        builders = {hello[node].get("extensions"): node for node in reversed(nodes)}
+        building = [node for key, node in builders.items() if key]
+        self._ask(building, {"type": "build"})
+        self._gather(building, "built", None, between)
+        for node in nodes:
+            question = {"type": "prepare", "fabric": self._launcher.fabric}
+            self._ask([node], {**question, "first": node == nodes[0]})
+        ready = self._gather(nodes, "ready", START_TIMEOUT, between)
+        found = tuple(
+            Node(**ready[node]["node"], devices=self._launcher.devices(node, self._run))
+            for node in nodes
         )
-        return nodes, int(ready[names[0]]["port"])
+        return found, int(ready[nodes[0]]["port"])
 
-    def turn(self, seconds: float) -> list[tuple[str, dict[str, Any]]]:
-        """Wait for messages up to so many seconds; heartbeats and signals are taken out.
+    def turn(self, seconds: float) -> None:
+        """Take in what agents say within so many seconds.
 
         Raises
         ------
         NodesLost
-            Nodes were silent for too long.
+            Nodes of the attempt were silent for too long.
         NodesUnusable
-            An agent said its last word: its node lives, and somebody or the kernel ended it.
+            An agent of one said its last word: its node lives, and somebody or the kernel ended it.
         """
-        answers = []
+        gone: list[str] = []
         for node, message in self._switchboard.poll(seconds):
+            if node in self._unusable:
+                continue
             self._listeners.setdefault(node, Listener()).heard()
-            if message["type"] == "signal":
-                self.signals.append(str(message.get("signal")))
-            elif message["type"] == "gone":
-                raise NodesUnusable(
-                    f"the agent on node {node} was ended; see agent-{node}.log",
-                    [node],
-                    self._launcher.nodes,
-                )
-            elif message["type"] != "alive":
-                answers.append((node, message))
-        silent = {node for node, listener in self._listeners.items() if listener.silent()}
-        if silent:
-            raise NodesLost(tuple(node for node in self._launcher.nodes if node in silent))
-        return answers
+            if message["type"] == "gone":
+                gone.append(node)
+            else:
+                self._take_in(node, message)
+        silent = [node for node, listener in self._listeners.items() if listener.silent()]
+        for node in silent:
+            self.lost.append(node)
+            # Its srun would wait for as long as Slurm does.
+            self._agents[node].kill()
+        self._give_up([*gone, *silent])
+        if lost := [node for node in self._working if node in silent]:
+            raise NodesLost(tuple(lost))
+        if ended := [node for node in self._working if node in gone]:
+            raise NodesUnusable(
+                f"the agent on node {ended[0]} was ended; see agent-{ended[0]}.log",
+                ended,
+                self._working,
+            )
 
     def ask_to_stop(self) -> None:
         """Have every rank save and leave after the same step."""
         self._switchboard.broadcast({"type": "stop"})
 
     def kill_ranks(self) -> None:
-        """Have every agent end the ranks of its node."""
-        self._switchboard.broadcast({"type": "kill"})
+        """Have the agents end the ranks of their nodes, and wait until none is left.
 
-    def dismiss(self, lost: Collection[str] = ()) -> None:
-        """Send the agents home, which makes them clean their nodes; wait for that, bounded.
-
-        Parameters
-        ----------
-        lost
-            Nodes whose agents are not waited for.
+        Nodes on which some cannot be ended are not used again.
         """
+        self._answers.pop("killed", None)
+        self._failed.clear()
+        self._ask(self._working, {"type": "kill"})
+        deadline = time.monotonic() + KILL_TIMEOUT
+        while waiting := [
+            node
+            for node in self._working
+            if node not in self._unusable and node not in self._answers.get("killed", {})
+        ]:
+            if time.monotonic() > deadline:
+                self._give_up(waiting)
+            self._give_up([node for node in waiting if node in self._failed])
+            with contextlib.suppress(NodesLost, NodesUnusable):
+                self.turn(0.05)
+
+    def dismiss(self) -> None:
+        """Send the agents home, which makes them clean their nodes; wait for that, bounded."""
         self._heartbeat.stop()
         self._switchboard.broadcast({"type": "dismiss"})
         deadline = time.monotonic() + LEAVE_TIMEOUT
         # What agents still say is read: closing on unread words would reset the connection, and an
         # agent that never got its dismissal would have the job requeued.
         while time.monotonic() < deadline and any(
-            process.poll() is None for node, process in self._agents.items() if node not in lost
+            process.poll() is None
+            for node, process in self._agents.items()
+            if node not in self.lost
         ):
             for node, message in self._switchboard.poll(0.05):
                 if message["type"] == "hello":
@@ -170,50 +228,71 @@ class Crew:
                 process.kill()
                 process.wait()
 
-    def _ask(
-        self,
-        nodes: Sequence[str],
-        question: str,
-        answer: str,
-        timeout: float | None,
-        **details: Any,
-    ) -> dict[str, dict[str, Any]]:
+    @property
+    def _current(self) -> dict[str, Any]:
+        return {"type": "attempt", "number": self._number}
+
+    def _take_in(self, node: str, message: dict[str, Any]) -> None:
+        kind = message["type"]
+        if kind == "signal":
+            self.signals.append(str(message.get("signal")))
+        elif kind == "hello":
+            self._answers.setdefault(kind, {})[node] = message
+            self._switchboard.send(node, self._current)
+        elif kind != "alive" and message.get("attempt") == self._number:
+            if kind == "failed":
+                self._failed[node] = f"node {node} cannot be used: {message['message']}"
+            else:
+                self._answers.setdefault(kind, {})[node] = message
+
+    def _give_up(self, nodes: Iterable[str]) -> None:
         for node in nodes:
-            self._switchboard.send(node, {"type": question, **details})
-        return self._gather(nodes, answer, timeout)
+            self._unusable.add(node)
+            self._listeners.pop(node, None)
+            if node not in self._working:
+                say(f"the spare node {node} is of no more use")
+
+    def _ask(self, nodes: Iterable[str], question: dict[str, Any]) -> None:
+        for node in nodes:
+            self._switchboard.send(node, question)
 
     def _gather(
-        self, nodes: Sequence[str], kind: str, timeout: float | None
+        self,
+        nodes: Sequence[str],
+        kind: str,
+        timeout: float | None,
+        between: Callable[[], None],
     ) -> dict[str, dict[str, Any]]:
+        """The answers of all nodes to a question."""
+        answers = self._answers.setdefault(kind, {})
         deadline = time.monotonic() + timeout if timeout else None
-        answers: dict[str, dict[str, Any]] = {}
-        failed: dict[str, str] = {}
-        while missing := [node for node in nodes if node not in answers and node not in failed]:
-            self._between()
-            for node, message in self.turn(0.2):
-                if message["type"] == kind:
-                    answers[node] = message
-                elif message["type"] == "failed":
-                    failed[node] = f"node {node} cannot be used: {message['message']}"
+        self._failed.clear()
+        while missing := [node for node in nodes if node not in answers]:
+            between()
+            self.turn(0.2)
             for node in missing:
                 code = self._agents[node].poll()
                 if code is not None and node not in answers:
-                    failed[node] = (
+                    self._failed[node] = (
                         f"the agent on node {node} ended with exit code {code}; "
                         f"see agent-{node}.log"
                     )
-            if failed and (deadline is None or deadline > time.monotonic() + OTHERS_FAIL):
+            if self._failed and (deadline is None or deadline > time.monotonic() + OTHERS_FAIL):
                 deadline = time.monotonic() + OTHERS_FAIL
-            if deadline and time.monotonic() > deadline:
+            if set(self._failed).issuperset(missing) or (
+                deadline is not None and time.monotonic() > deadline
+            ):
                 break
-        if failed:
-            more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-            first = next(iter(failed.values()))
-            raise NodesUnusable(first + more, failed, self._launcher.nodes)
+        if self._failed:
+            more = f" (and {len(self._failed) - 1} more)" if len(self._failed) > 1 else ""
+            raise self._unusable_nodes(next(iter(self._failed.values())) + more, self._failed)
         if missing:
-            raise NodesUnusable(
-                f"no answer within {timeout:.0f} s from the agents on {', '.join(missing)}",
-                missing,
-                self._launcher.nodes,
-            )
+            names = ", ".join(missing)
+            message = f"no answer within {timeout:.0f} s from the agents on {names}"
+            raise self._unusable_nodes(message, missing)
         return answers
+
+    def _unusable_nodes(self, message: str, nodes: Collection[str]) -> NodesUnusable:
+        refusal = NodesUnusable(message, nodes, self._working)
+        self._give_up(refusal.nodes)
+        return refusal

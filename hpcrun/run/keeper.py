@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from hpcrun import ledger
+from hpcrun import ledger, recovery
 from hpcrun.cluster import steps
 from hpcrun.errors import EXIT_FAILED, EXIT_SAVED
 from hpcrun.layout import SubmissionPaths
@@ -61,7 +61,9 @@ def replace(submission: SubmissionPaths, number: int, code: int) -> int:
         if attempt.started.get("job_id") == allocation.name
         and attempt.started.get("restart_count") == allocation.restart_count
     ]
-    decided = bool(attempts) and attempts[-1].decided is not None
+    said = ((attempts[-1].decided if attempts else None) or {}).get("action")
+    # A restart was its own to carry out.
+    decided = said not in (None, recovery.RESTART)
     if not decided:
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         say(f"the supervisor ended {how} and without a decision")

@@ -18,7 +18,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.layout import AttemptPaths
 from hpcrun.plan import RunPlan
 
-# Seconds in which ranks that their agents kill are seen to end.
+# Seconds in which ranks that their agents have killed are seen to end.
 _AGENTS_TURN = 2.0
 
 
@@ -52,6 +52,9 @@ class Workers(Protocol):
     def exit_code(self) -> int | None:
         """None while any rank runs; 0 when all ended well."""
 
+    def refusal(self) -> str | None:
+        """Why no rank could be started, where that was not the ranks' fault."""
+
     def kill(self, *, nodes_are_lost: bool = False) -> None:
         """End every rank, where the agents have not done so a moment before, and wait for that.
 
@@ -63,7 +66,7 @@ class Workers(Protocol):
 
 
 class Launcher(Protocol):
-    """Where an attempt runs."""
+    """Where the attempts of one start of a job run; ``nodes`` are all that it has, with spares."""
 
     nodes: tuple[str, ...]
     job_id: str
@@ -76,13 +79,16 @@ class Launcher(Protocol):
     def end_time(self, *, fresh: bool = False) -> float | None:
         """When the time limit ends the job, in seconds since the epoch; None without a limit."""
 
+    def is_unreachable(self) -> bool:
+        """Whether nobody is there now to start ranks."""
+
     def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start one node's agent."""
 
-    def start_workers(self, run: RunPlan, attempt: AttemptPaths) -> Workers:
-        """Start every rank."""
+    def start_workers(self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str]) -> Workers:
+        """Start every rank on these nodes, which are in Slurm's order."""
 
-    def devices(self, node: int, run: RunPlan) -> str | None:
+    def devices(self, node: str, run: RunPlan) -> str | None:
         """CUDA_VISIBLE_DEVICES of a node's ranks; None where somebody else has set it."""
 
 
@@ -97,7 +103,7 @@ class SlurmLauncher:
 
     def __init__(self, run: RunPlan, fabric: dict[str, Any]) -> None:
         allocation = steps.Allocation.current()
-        self.nodes = allocation.nodes[: run.nodes]
+        self.nodes = allocation.nodes[: run.nodes + run.spare_nodes]
         self.job_id = allocation.name
         self.raw_job_id = allocation.job_id
         self.port_seed = int(allocation.job_id)
@@ -112,6 +118,9 @@ class SlurmLauncher:
     def end_time(self, *, fresh: bool = False) -> float | None:
         return own_job.end_time(self.job_id, fresh=fresh)
 
+    def is_unreachable(self) -> bool:
+        return own_job.is_unreachable(self.job_id)
+
     def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             steps.agent_argv(node, log, self._gpus, command),
@@ -119,11 +128,11 @@ class SlurmLauncher:
             start_new_session=True,
         )
 
-    def start_workers(self, run: RunPlan, attempt: AttemptPaths) -> Workers:
+    def start_workers(self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str]) -> Workers:
         resources = run.spec["resources"]
-        name = f"hpcrun-workers-{attempt.number}"
+        name = steps.workers_name(attempt.number)
         argv = steps.workers_argv(
-            self.nodes,
+            nodes,
             ranks_per_node=run.ranks_per_node,
             cpus_per_task=resources["cpus_per_task"] or 1,
             gpus=self._gpus,
@@ -131,16 +140,17 @@ class SlurmLauncher:
             name=name,
             command=[sys.executable, "-m", "hpcrun.run.worker", str(attempt.launch)],
         )
-        return _SlurmWorkers(argv, self.raw_job_id, name)
+        return _SlurmWorkers(argv, self.raw_job_id, name, attempt)
 
-    def devices(self, node: int, run: RunPlan) -> str | None:
+    def devices(self, node: str, run: RunPlan) -> str | None:
         return None
 
 
 class _SlurmWorkers:
-    def __init__(self, argv: list[str], job_id: str, name: str) -> None:
-        self._job_id, self._name = job_id, name
+    def __init__(self, argv: list[str], job_id: str, name: str, attempt: AttemptPaths) -> None:
+        self._job_id, self._name, self._attempt = job_id, name, attempt
         self._failure: RankEnd | None = None
+        self._refusal: str | None = None
         self._process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
@@ -157,6 +167,7 @@ class _SlurmWorkers:
         for line in self._process.stderr:
             with contextlib.suppress(OSError):
                 os.write(2, line.encode(errors="backslashreplace"))
+            self._refusal = self._refusal or steps.parse_refusal(line)
             end = steps.parse_task_end(line)
             if end and self._failure is None:
                 out_of_memory = end.what == _OUT_OF_MEMORY
@@ -172,12 +183,15 @@ class _SlurmWorkers:
             self._reader.join(timeout=5)
         return code
 
+    def refusal(self) -> str | None:
+        return None if self._attempt.rank_logs() else self._refusal
+
     def kill(self, *, nodes_are_lost: bool = False) -> None:
-        if self._ended(_AGENTS_TURN):
-            return
         if nodes_are_lost:
             self._process.kill()
             self._ended(2)
+            return
+        if self._ended(_AGENTS_TURN):
             return
         step = steps.step_id(self._job_id, self._name)
         if step is None or not steps.kill_step(step) or not self._ended(10):
@@ -202,7 +216,7 @@ class LocalLauncher:
     requeues = False
 
     def __init__(self, run: RunPlan, fabric: dict[str, Any]) -> None:
-        self.nodes = tuple(f"local{index}" for index in range(run.nodes))
+        self.nodes = tuple(f"local{index}" for index in range(run.nodes + run.spare_nodes))
         self.job_id = os.environ.get("HPCRUN_JOB_ID", f"local:{os.getpid()}")
         self.port_seed = os.getpid()
         self.restart_count = 0
@@ -211,6 +225,9 @@ class LocalLauncher:
 
     def end_time(self, *, fresh: bool = False) -> float | None:
         return None
+
+    def is_unreachable(self) -> bool:
+        return False
 
     def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
         with open(log, "ab") as stream:
@@ -222,14 +239,14 @@ class LocalLauncher:
                 start_new_session=True,
             )
 
-    def start_workers(self, run: RunPlan, attempt: AttemptPaths) -> Workers:
-        return _LocalWorkers(run, attempt, self.nodes)
+    def start_workers(self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str]) -> Workers:
+        return _LocalWorkers(run, attempt, nodes)
 
-    def devices(self, node: int, run: RunPlan) -> str | None:
+    def devices(self, node: str, run: RunPlan) -> str | None:
         gpus = int(run.spec["resources"]["gpus_per_node"])
         if not gpus:
             return None
-        needed = gpus * run.nodes
+        needed = gpus * len(self.nodes)
         inherited = os.environ.get("CUDA_VISIBLE_DEVICES")
         usable = inherited.split(",") if inherited else [str(index) for index in range(needed)]
         if len(usable) < needed:
@@ -237,11 +254,12 @@ class LocalLauncher:
                 f"{needed} GPUs are needed and CUDA_VISIBLE_DEVICES={inherited} has {len(usable)}",
                 hint="ask for fewer with resources.gpus_per_node and resources.nodes",
             )
-        return ",".join(usable[node * gpus : (node + 1) * gpus])
+        first = self.nodes.index(node) * gpus
+        return ",".join(usable[first : first + gpus])
 
 
 class _LocalWorkers:
-    def __init__(self, run: RunPlan, attempt: AttemptPaths, nodes: tuple[str, ...]) -> None:
+    def __init__(self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str]) -> None:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._failure: RankEnd | None = None
         self._nodes = nodes
@@ -281,6 +299,9 @@ class _LocalWorkers:
         if any(code is None for code in codes):
             return None
         return max((abs(code) for code in codes if code is not None), default=0)
+
+    def refusal(self) -> str | None:
+        return None
 
     def kill(self, *, nodes_are_lost: bool = False) -> None:
         for process in self._processes:

@@ -26,12 +26,18 @@ class Orphan:
         Those of the agent: ``job_id`` (None where whoever started the supervisor looks after it),
         ``restarts`` (SLURM_RESTART_COUNT of this start of the job), ``attempt``, ``node``,
         ``node_rank``, ``batch_node``.
+
+    Attributes
+    ----------
+    attempt
+        The newest attempt of this start of the job.
     """
 
     def __init__(
         self, arguments: argparse.Namespace, submission: SubmissionPaths, run: RunPlan
     ) -> None:
         self._arguments, self._run = arguments, run
+        self.attempt: int = arguments.attempt
         self._paths = submission.experiment.run(run.number)
         self._began = time.time()
 
@@ -59,7 +65,7 @@ class Orphan:
         lost = [mine.batch_node] if silent and mine.batch_node != mine.node else []
         if self._is_ours():
             note = {"node": mine.node, "time": time.time(), "lost_nodes": lost}
-            path = self._paths.attempt(mine.attempt).orphaned
+            path = self._paths.attempt(self.attempt).orphaned
             records.patiently(lambda: records.write_json(path, note), say, path.name)
         return own_job.requeue(
             mine.job_id,
@@ -74,9 +80,9 @@ class Orphan:
     def _is_settled(self) -> bool:
         """Whether the supervisor has decided before it went that the run does not go on."""
         return any(
-            (attempt.decided or {}).get("action") not in (None, recovery.REQUEUE)
+            (attempt.decided or {}).get("action") not in (None, *recovery.GOES_ON)
             for attempt in ledger.read(self._paths)
-            if attempt.number == self._arguments.attempt
+            if attempt.number == self.attempt
         )
 
     def _is_ours(self) -> bool:
@@ -84,7 +90,7 @@ class Orphan:
         mine = self._arguments
         if ledger.intent(self._paths) is not None or self._is_settled():
             return False
-        if self._paths.attempt(mine.attempt + 1).directory.exists():
+        if self._paths.attempt(self.attempt + 1).directory.exists():
             return False
         facts = own_job.facts(mine.job_id, self._began)
         return facts.state != "CANCELLED" and facts.restarts in (None, mine.restarts)

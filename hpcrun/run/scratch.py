@@ -8,10 +8,12 @@ import hashlib
 import os
 import shutil
 import tempfile
+import threading
 from pathlib import Path
 
 _PREFIX = "hpcrun-"
 _LOCK = "lock"
+_ATTEMPT = "attempt-"
 
 
 class Scratch:
@@ -24,7 +26,7 @@ class Scratch:
     Attributes
     ----------
     path
-        The directory; only its owner can read it.
+        The directory, which only its owner can read; each attempt has one of its own in it.
     """
 
     def __init__(self, token: str, node: str) -> None:
@@ -38,6 +40,15 @@ class Scratch:
             self.path.mkdir(mode=0o700)
         self._lock = _hold(self.path)
         sweep(base)
+
+    def begin(self, attempt: int) -> Path:
+        """A new directory for an attempt; those of attempts before it go in the background."""
+        before = list(self.path.glob(_ATTEMPT + "*"))
+        path = self.path / f"{_ATTEMPT}{attempt}"
+        path.mkdir()
+        for old in before:
+            threading.Thread(target=shutil.rmtree, args=(old, True), daemon=True).start()
+        return path
 
     def remove(self) -> None:
         """Remove the directory with all that is in it."""

@@ -1,4 +1,5 @@
-"""The supervisor: one process per job, in the batch step, from an attempt's claim to its end."""
+"""The supervisor: one process per job, in the batch step, from an attempt's claim to its end, and
+to the next attempt where the allocation can be used again."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import signal
 import sys
 import time
 import traceback
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -29,22 +30,25 @@ from hpcrun.run.launchers import Launcher, LocalLauncher, SlurmLauncher, Workers
 from hpcrun.run.tell import say
 from hpcrun.run.warned import Ended, WarnedStop
 
-OTHERS_GRACE = 1.0
+# In which the peers of a rank that failed may leave their own records.
+OTHERS_GRACE = 0.5
 LEAVE_TOGETHER = 30.0
+START_TRIES = 3
 
 
 class Supervisor:
-    """One attempt of one run."""
+    """One start of one run's job: attempt after attempt, as long as its allocation is of use."""
 
     def __init__(self, submission: SubmissionPaths, number: int) -> None:
         self.submission = submission
         self.plan = Plan.read(submission.plan)
         self.run = self.plan.run(number)
         self.paths = submission.experiment.run(number)
+        self._crew: Crew | None = None
         self._signals: list[str] = []
 
     def supervise(self) -> int:
-        """Run one attempt to its end; the exit code of the job."""
+        """Bring the run to its end, or as far as this job can; the exit code of the job."""
         intent = ledger.intent(self.paths)
         if intent is not None:
             say(f"{self.plan.name}/{self.run.number} is {intent}; nothing to do")
@@ -59,18 +63,36 @@ class Supervisor:
             return EXIT_FAILED
         if ledger.intent(self.paths) is not None:
             return EXIT_OK
-        attempt = self._begin(launcher)
-        nodes = ", ".join(launcher.nodes)
-        say(f"attempt {attempt.number} of {self.plan.name}/{self.run.number} on {nodes}")
-        end = self._bring_to_end(launcher, attempt, aftermath)
-        say(f"attempt {attempt.number} {end.outcome}" + (f": {end.message}" if end.cause else ""))
-        if self.paths.attempt(attempt.number + 1).directory.exists():
-            say("a later attempt has begun, and has recorded how this one ended")
-            return EXIT_STALE
-        action = aftermath.record(attempt.number, end)
-        if action.kind != recovery.NOTHING:
-            say(f"{action.kind}: {action.reason}")
-        if aftermath.carry_out(action, attempt.number, end):
+        return self._bring_to_end(launcher, aftermath)
+
+    def _bring_to_end(self, launcher: Launcher, aftermath: Aftermath) -> int:
+        nodes: Sequence[str] | None = launcher.nodes[: self.run.nodes]
+        lost: Sequence[str] = ()
+        try:
+            while True:
+                assert nodes is not None
+                attempt = self._begin(launcher, nodes)
+                warning = WarnedStop(self.run, self.paths, attempt, launcher, aftermath, say)
+                end = self._attempt(launcher, attempt, nodes, warning, aftermath)
+                say(
+                    f"attempt {attempt.number} {end.outcome}"
+                    + (f": {end.message}" if end.cause else "")
+                )
+                if self.paths.attempt(attempt.number + 1).directory.exists():
+                    say("a later attempt has begun, and has recorded how this one ended")
+                    return EXIT_STALE
+                nodes = self._crew.seats() if self._crew is not None else None
+                here = nodes is not None and warning.leaves_time()
+                action = aftermath.record(attempt.number, end, here=here)
+                if action.kind != recovery.NOTHING:
+                    say(f"{action.kind}: {action.reason}")
+                if action.kind != recovery.RESTART or ledger.intent(self.paths) is not None:
+                    break
+        finally:
+            if self._crew is not None:
+                lost = self._crew.lost
+                self._dismiss(self._crew)
+        if aftermath.carry_out(action, attempt.number, end, lost):
             return EXIT_SAVED
         return end.exit_code if end.exit_code != EXIT_SAVED else EXIT_FAILED
 
@@ -80,7 +102,7 @@ class Supervisor:
             return SlurmLauncher(self.run, network)
         return LocalLauncher(self.run, network)
 
-    def _begin(self, launcher: Launcher) -> AttemptPaths:
+    def _begin(self, launcher: Launcher, nodes: Sequence[str]) -> AttemptPaths:
         """Claim the next attempt and put it on record.
 
         Raises
@@ -96,7 +118,7 @@ class Supervisor:
                 attempt.number,
                 job_id=launcher.job_id,
                 submission=self.submission.number,
-                nodes=list(launcher.nodes),
+                nodes=list(nodes),
                 restart_count=launcher.restart_count,
                 host=os.uname().nodename,
                 pid=os.getpid(),
@@ -107,6 +129,7 @@ class Supervisor:
                 f"the attempt cannot be recorded: {error}",
                 hint=f"make room, then: hpcrun requeue {shlex.quote(str(self.paths.directory))}",
             ) from error
+        say(f"attempt {attempt.number} of {self.plan.name}/{self.run.number} on {', '.join(nodes)}")
         return attempt
 
     def _claim(self) -> AttemptPaths:
@@ -122,24 +145,40 @@ class Supervisor:
                 continue
             return attempt
 
-    def _bring_to_end(self, launcher: Launcher, attempt: AttemptPaths, aftermath: Aftermath) -> End:
-        crew: Crew | None = None
+    def _attempt(
+        self,
+        launcher: Launcher,
+        attempt: AttemptPaths,
+        nodes: Sequence[str],
+        warning: WarnedStop,
+        aftermath: Aftermath,
+    ) -> End:
+        """One attempt, to the end of its last rank."""
         workers: Workers | None = None
         lost: tuple[str, ...] = ()
         unusable: tuple[str, ...] = ()
         launch_error: str | None = None
         code: int | None = None
-        warning = WarnedStop(self.run, self.paths, attempt, launcher, aftermath, say)
         try:
-            crew = Crew(
-                launcher, self.submission, self.run, attempt, lambda: self._heed(warning, crew)
-            )
-            self._write_launch(crew, attempt)
-            workers = launcher.start_workers(self.run, attempt)
-            records.patiently(
-                lambda: ledger.write(self.paths, ledger.WORKERS, attempt.number), say, "the ledger"
-            )
-            code = self._watch(crew, workers, warning)
+            if self._crew is None:
+                self._crew = Crew(launcher, self.submission, self.run, attempt)
+            self._write_launch(self._crew, attempt, nodes, warning)
+            refusals = 0
+            while True:
+                workers = launcher.start_workers(self.run, attempt, nodes)
+                records.patiently(
+                    lambda: ledger.write(self.paths, ledger.WORKERS, attempt.number),
+                    say,
+                    "the ledger",
+                )
+                code = self._watch(self._crew, workers, warning)
+                refusal = workers.refusal() if code else None
+                if refusal is None:
+                    break
+                say(f"the ranks could not be started: {refusal}")
+                refusals += not self._wait_for_slurm(self._crew, launcher, warning)
+                if refusals == START_TRIES:
+                    raise HpcrunError(f"Slurm does not start the ranks: {refusal}")
         except Ended as ended:
             say(str(ended))
         except NodesLost as error:
@@ -153,41 +192,39 @@ class Supervisor:
             say(traceback.format_exc())
             launch_error = f"{type(error).__name__}: {error}"
         finally:
-            if workers is not None and workers.exit_code() is None:
-                if crew is not None:
-                    crew.kill_ranks()
-                workers.kill(nodes_are_lost=bool(lost))
-            if crew is not None:
-                self._dismiss(crew, lost)
+            if workers is not None and self._crew is not None:
+                # Also where srun has returned: of a broken step it does so while ranks live.
+                self._crew.kill_ranks()
+                if code != 0:
+                    workers.kill(nodes_are_lost=bool(lost))
         seen = workers.failure() if workers is not None else None
-        found = Evidence(
-            finished=code == 0 and evidence.finished(attempt),
-            exit_code=code,
-            failure=evidence.failure(attempt, seen),
-            stop=warning.reason,
-            signal=warning.signal,
-            lost_nodes=lost,
-            launch_error=launch_error,
-            unusable_nodes=unusable,
+        finished = code == 0 and evidence.finished(attempt)
+        return causes.decide(
+            Evidence(
+                intent=ledger.intent(self.paths),
+                finished=finished,
+                exit_code=code,
+                failure=evidence.failure(attempt, seen),
+                stop=warning.reason,
+                signal=warning.signal,
+                lost_nodes=lost,
+                launch_error=launch_error,
+                unusable_nodes=unusable,
+                job=JobFacts() if finished else aftermath.facts(attempt.number),
+            )
         )
-        return self._end(aftermath, attempt.number, found)
 
-    def _dismiss(self, crew: Crew, lost: tuple[str, ...]) -> None:
+    def _dismiss(self, crew: Crew) -> None:
         """Agents that could not be dismissed leave when they lose this process."""
         try:
-            crew.dismiss(lost)
+            crew.dismiss()
         except Exception:
             say(traceback.format_exc())
 
-    def _end(self, aftermath: Aftermath, attempt: int, seen: Evidence) -> End:
-        """What follows from what was seen here, from the intent on disk and from Slurm."""
-        failure = seen.failure or {}
-        by_kernel = failure.get("signal") == "SIGKILL" and not failure.get("out_of_memory")
-        job = JobFacts() if seen.finished else aftermath.facts(attempt, out_of_memory=by_kernel)
-        return causes.decide(replace(seen, intent=ledger.intent(self.paths), job=job))
-
-    def _write_launch(self, crew: Crew, attempt: AttemptPaths) -> None:
-        nodes, port = crew.prepare()
+    def _write_launch(
+        self, crew: Crew, attempt: AttemptPaths, names: Sequence[str], warning: WarnedStop
+    ) -> None:
+        nodes, port = crew.prepare(attempt.number, names, lambda: self._heed(warning, crew))
         launch = Launch(
             experiment=self.plan.name,
             run=self.run.number,
@@ -205,6 +242,18 @@ class Supervisor:
         deepspeed = launch.fill(self.run.spec.get("deepspeed") or {}, nodes[0])
         records.write_json(attempt.deepspeed, deepspeed)
         launch.write()
+
+    def _wait_for_slurm(self, crew: Crew, launcher: Launcher, warning: WarnedStop) -> bool:
+        """Wait a moment, or until a controller that is down answers again; whether it was."""
+        was_down = False
+        while True:
+            deadline = time.monotonic() + 2.0
+            while time.monotonic() < deadline:
+                crew.turn(0.2)
+                self._heed(warning, crew)
+            if not launcher.is_unreachable():
+                return was_down
+            was_down = True
 
     def _watch(self, crew: Crew, workers: Workers, warning: WarnedStop) -> int | None:
         """Wait for the ranks' end; what their launcher returned, None when they were killed."""

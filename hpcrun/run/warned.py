@@ -20,6 +20,8 @@ _ASK_EVERY = 60.0
 # Of the time between Slurm's TERM and its KILL, for the record and the requeue.
 _KEPT = 3.0
 _LOCAL_GRACE = 15.0
+# An attempt that does not get further than to its first steps is not worth beginning.
+_START = 30.0
 
 
 class Ended(Exception):
@@ -83,6 +85,11 @@ class WarnedStop:
             raise Ended("no time is left to save")
         return self.reason is not None and before is None
 
+    def leaves_time(self) -> bool:
+        """Whether the time limit leaves something for another attempt in the same allocation."""
+        end = self._end_time
+        return end is None or end - time.time() > self._lead(end) + _START
+
     def _heard(self, name: str) -> None:
         if ledger.intent(self._paths) == ledger.CANCELLED:
             raise Ended("cancelled")
@@ -135,12 +142,7 @@ class WarnedStop:
             self._look_at = time.time() + _ASK_EVERY
             self._end_time = self._launcher.end_time(fresh=True)
             return False
-        limit = self._end_time - self._began
-        wanted = (self._run.spec.get("recovery") or {}).get("stop_before")
-        save, step = lead.measured(self._paths)
-        before = lead.seconds(
-            limit, asked=seconds(wanted) if wanted else None, save=save, step=step
-        )
+        before = self._lead(self._end_time)
         left = self._end_time - before - time.time()
         if left > 0:
             self._look_at = time.time() + max(_LOOK_EVERY, left / 2)
@@ -148,3 +150,10 @@ class WarnedStop:
         # Somebody may have changed the limit since.
         self._end_time = self._launcher.end_time(fresh=True) or self._end_time
         return time.time() >= self._end_time - before
+
+    def _lead(self, end_time: float) -> float:
+        """How long before the limit the ranks are asked to stop, in seconds."""
+        wanted = (self._run.spec.get("recovery") or {}).get("stop_before")
+        save, step = lead.measured(self._paths)
+        limit = end_time - self._began
+        return lead.seconds(limit, asked=seconds(wanted) if wanted else None, save=save, step=step)

@@ -184,7 +184,10 @@ class Ward(Workbench):
         return self.cluster.run(["sbatch", "--parsable", *where, *command]).stdout.strip()
 
     def assert_reconciled(self, run: str) -> None:
-        """The ledger's attempts are accounting's starts of the job, of the same causes."""
+        """The ledger's attempts are accounting's starts of the job, of the same causes.
+
+        Attempts that followed each other in one allocation are one start.
+        """
         job_id = str(self.status(run)[0]["job_id"])
         until(
             lambda: "RUNNING" not in {row["State"] for row in self.cluster.sacct(job_id)},
@@ -198,13 +201,20 @@ class Ward(Workbench):
         for attempt in attempts:
             began = seconds(steps[f"hpcrun-workers-{attempt.number}"])
             assert abs((attempt.workers_started or 0.0) - began) <= 2
+        together = [[attempts[0]]]
+        for before, attempt in itertools.pairwise(attempts):
+            if ledger.same_start(before, attempt):
+                assert (before.decided or {})["action"] == "restart"
+                together[-1].append(attempt)
+            else:
+                together.append([attempt])
         # On 24.11 what finished after a preemption is started once more, and finds nothing to do.
-        assert len(starts) - len(attempts) in (0, 1), "\n".join(map(str, rows))
-        for attempt, row in zip(attempts, starts, strict=False):
-            ended, cause = attempt.ended or {}, attempt.cause or {}
+        assert len(starts) - len(together) in (0, 1), "\n".join(map(str, rows))
+        for group, row in zip(together, starts, strict=False):
+            ended, cause = group[-1].ended or {}, group[-1].cause or {}
             state = row["State"].split()[0]
             assert state in STATES[cause.get("kind")], (cause, row)
-            assert 0 <= attempt.started["time"] - seconds(row["Start"]) < 10
+            assert 0 <= group[0].started["time"] - seconds(row["Start"]) < 10
             assert abs(ended["time"] - seconds(row["End"])) <= 30
 
     def raw_job_id(self, job_id: str) -> str:

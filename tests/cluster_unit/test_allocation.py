@@ -12,7 +12,13 @@ from tests.cluster_unit.shim import Shim
 
 
 def _spec(**resources: Any) -> list[dict[str, Any]]:
-    least = {"nodes": 1, "ntasks_per_node": None, "gpus_per_node": 0, "cpus_per_task": None}
+    least = {
+        "nodes": 1,
+        "spare_nodes": 0,
+        "ntasks_per_node": None,
+        "gpus_per_node": 0,
+        "cpus_per_task": None,
+    }
     return [{"resources": {**least, **resources}}]
 
 
@@ -52,6 +58,10 @@ def test_what_fits(inside: allocation.Inside, resources: dict[str, Any]) -> None
     ("resources", "says"),
     [
         ({"nodes": 4}, "asks for 4 nodes (resources.nodes); the allocation 77 has 3"),
+        (
+            {"nodes": 2, "spare_nodes": 2},
+            "asks for 4 nodes (resources.nodes + spare_nodes); the allocation 77 has 3",
+        ),
         ({"gpus_per_node": 3}, "asks for 3 GPUs per node"),
         ({"ntasks_per_node": 5}, "asks for 5 CPUs per node"),
         ({"ntasks_per_node": 2, "cpus_per_task": 4}, "asks for 8 CPUs per node"),

@@ -111,6 +111,29 @@ def test_an_earlier_start_is_not_taken_for_the_one_of_now(monkeypatch: pytest.Mo
     assert before.ends == 1100
 
 
+def test_ranks_of_another_attempt_in_the_same_start_do_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = (
+        "7|RUNNING|1000|Unknown||2G|study\n"
+        "7.0|RUNNING|1001|Unknown|1K||hpcrun-agent\n"
+        "7.1|OUT_OF_MEMORY|1002|1010|9K||hpcrun-workers-1\n"
+        "7.2|FAILED|1011|1020|5K||hpcrun-workers-2\n"
+    )
+    monkeypatch.setattr(slurm, "command", lambda argv, timeout: rows)
+    first = own_job.facts("7", 1003, attempt=1, over=True)
+    second = own_job.facts("7", 1003, attempt=2, over=True)
+    assert (first.out_of_memory, first.memory) == (
+        True,
+        "it asked for 2G, one rank was seen to use 9K",
+    )
+    assert (second.out_of_memory, second.memory) == (
+        False,
+        "it asked for 2G, one rank was seen to use 5K",
+    )
+    assert own_job.facts("7", 1003, over=True).out_of_memory
+
+
 class Controller:
     """Answers `scontrol` from a list, and remembers what it was asked."""
 

@@ -31,7 +31,7 @@ while not channel.closed:
             time.sleep(float(after))
             if fate == "dies":
                 sys.exit(7)
-            channel.send({"type": "failed", "message": "no space left"})
+            channel.send({"type": "failed", "message": "no space left", "attempt": 1})
 """
 
 
@@ -57,15 +57,16 @@ def _refusal(tmp_path: Path, **fates: tuple[str, float]) -> NodesUnusable:
     found = Crew(
         _Launcher(fates),  # type: ignore[arg-type]
         SubmissionPaths(tmp_path),
-        SimpleNamespace(number=3),  # type: ignore[arg-type]
+        SimpleNamespace(number=3, nodes=len(fates)),  # type: ignore[arg-type]
         attempt,
-        lambda: None,
     )
     try:
         with pytest.raises(NodesUnusable) as caught:
-            found.prepare()
+            found.prepare(1, tuple(fates), lambda: None)
+        assert found.seats() == (None if caught.value.nodes else tuple(fates))
     finally:
-        found.dismiss(tuple(fates))
+        found.lost.extend(fates)
+        found.dismiss()
     return caught.value
 
 

@@ -24,7 +24,7 @@ from hpcrun.plan import Entry
 from hpcrun.run import fabric
 from hpcrun.run.fence import EXIT_STALE
 from hpcrun.run.supervisor import Supervisor
-from tests.run.factory import Place, until
+from tests.run.factory import RESOURCES, Place, until
 
 FOREVER = "sleep 300"
 
@@ -84,7 +84,7 @@ def test_a_start_that_cannot_be_recorded_says_how_to_go_on(
     monkeypatch.setattr(ledger, "write", full)
     supervisor = Supervisor(place.submission, 3)
     with pytest.raises(HpcrunError, match=r"cannot be recorded.*No space left") as caught:
-        supervisor._begin(supervisor._launcher())
+        supervisor._begin(supervisor._launcher(), ["local0"])
     assert f"hpcrun requeue {place.run.directory}" in str(caught.value.hint)
 
 
@@ -131,6 +131,116 @@ def test_a_rank_that_saved_and_wants_to_be_started_again(place: Place) -> None:
     assert place.attempt().outcome == "stopped"
     assert place.cause()["kind"] == "saved"
     assert ledger.intent(place.run) is None
+
+
+def _restarted(place: Place, number: int = 1) -> None:
+    decided = place.attempt(number).decided
+    assert decided is not None
+    assert decided["action"] == "restart"
+
+
+def test_a_run_that_fails_once_is_restarted_where_it_is(place: Place) -> None:
+    """By the same supervisor and the same agents, in fresh directories."""
+    place.submit(
+        "pwd; echo $MASTER_PORT; touch mine; [ $HPCRUN_ATTEMPT = 2 ] || exit 3",
+        nodes=2,
+        recovery={},
+    )
+    code, said = place.supervise()
+    assert code == 0
+    assert "restart: it starts again" in said
+    assert [attempt.outcome for attempt in ledger.read(place.run)] == ["failed", "completed"]
+    _restarted(place)
+    assert place.attempt(1).started["pid"] == place.attempt(2).started["pid"]
+    first, second = place.output(0, 1).split(), place.output(0, 2).split()
+    assert first[0] != second[0]
+    assert not Path(first[0]).exists()
+    assert [
+        len(list(place.run.attempt(number).directory.glob("agent-*"))) for number in (1, 2)
+    ] == [
+        2,
+        0,
+    ]
+    gap = place.attempt(2).started["time"] - place.attempt(1).ended["time"]  # type: ignore[index]
+    assert gap < 5
+
+
+def test_a_run_that_fails_the_same_way_stops_after_as_many_restarts(place: Place) -> None:
+    place.submit("exit 4", recovery={"max_failures": 2})
+    code, said = place.supervise()
+    assert code == 4
+    assert "recovery.max_failures is 2" in said
+    assert len(ledger.read(place.run)) == 2
+
+
+def test_without_restarts_in_place_it_asks_to_be_requeued(place: Place) -> None:
+    place.submit("exit 4", recovery={"in_place": 0})
+    assert place.supervise()[0] == 75
+    assert len(ledger.read(place.run)) == 1
+
+
+def test_ranks_that_ignore_everything_are_gone_before_the_next_begin(place: Place) -> None:
+    place.submit(
+        "trap '' TERM; [ $HPCRUN_ATTEMPT = 2 ] && exit 0; echo $$;"
+        f"[ $RANK = 1 ] && sleep 0.5 && exit 3; {FOREVER}",
+        ranks=2,
+        recovery={},
+    )
+    supervisor = place.start()
+    log = place.run.attempt(1).rank_log(0)
+    until(lambda: log.exists() and log.read_text())
+    shell = int(log.read_text())
+    until(lambda: place.run.attempt(2).launch.exists())
+    assert processes.start_ticks(shell) is None
+    assert place.end(supervisor)[0] == 0
+
+
+def _kill_agent(place: Place, node: str) -> None:
+    for process in place.left():
+        command = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+        if (
+            b"hpcrun.run.agent" in command
+            and command[command.index(b"--node") + 1] == node.encode()
+        ):
+            process.signal(signal.SIGKILL)
+
+
+def test_a_spare_takes_the_place_of_a_node_whose_agent_is_gone(place: Place) -> None:
+    resources = {"nodes": 2, "spare_nodes": 1, "ntasks_per_node": 1}
+    place.submit(
+        f"echo $HPCRUN_SCRATCH; [ $HPCRUN_ATTEMPT = 2 ] || {FOREVER}",
+        resources={**RESOURCES, **resources},
+        recovery={},
+    )
+    supervisor = place.start()
+    logs = [place.run.attempt(1).rank_log(rank) for rank in (0, 1)]
+    until(lambda: all(log.exists() and log.read_text() for log in logs))
+    _kill_agent(place, "local0")
+    output, _ = supervisor.communicate(timeout=60)
+    assert supervisor.returncode == 0, output
+    assert [attempt.started["nodes"] for attempt in ledger.read(place.run)] == [
+        ["local0", "local1"],
+        ["local1", "local2"],
+    ]
+    _restarted(place)
+    assert place.cause()["nodes"] == ["local0"]
+
+
+def test_a_spare_that_is_lost_is_missed_when_it_is_needed(place: Place) -> None:
+    resources = {"nodes": 2, "spare_nodes": 1, "ntasks_per_node": 1}
+    place.submit(f"echo began; {FOREVER}", resources={**RESOURCES, **resources}, recovery={})
+    supervisor = place.start()
+    logs = [place.run.attempt(1).rank_log(rank) for rank in (0, 1)]
+    until(lambda: all(log.exists() and log.read_text() for log in logs))
+    _kill_agent(place, "local2")
+    time.sleep(1)
+    assert supervisor.poll() is None
+    _kill_agent(place, "local1")
+    output, _ = supervisor.communicate(timeout=60)
+    assert supervisor.returncode == 75
+    assert "the spare node local2 is of no more use" in output
+    assert place.attempt().decided["action"] == "requeue"  # type: ignore[index]
+    assert place.attempt().decided["exclude"] == ["local1"]  # type: ignore[index]
 
 
 def test_a_command_that_does_not_exist(place: Place) -> None:
@@ -238,7 +348,7 @@ def test_placeholders_are_filled_in_arguments_and_in_deepspeeds_json(place: Plac
     assert out == f"--out={place.run.directory}/o"
     assert json_path == str(place.run.attempt(1).deepspeed)
     assert (attempt, hostile) == ("1", "$HOME;`x`")
-    assert Path(scratch).parent == place.temporary
+    assert Path(scratch).parents[1] == place.temporary
     written = records.read_json(place.run.attempt(1).deepspeed)
     assert written == {"csv_monitor": {"output_path": f"{place.run.directory}/csv"}}
 
@@ -253,7 +363,7 @@ def test_resume_arguments_from_the_second_attempt_on(place: Place) -> None:
     program = f"{PRINT}; sys.exit(5)"
     entry = Entry("command", argv=("python3", "-c", program, "--lr=1"))
     place.submit(entry, recovery={"resume_args": ["--resume=${hpcrun:attempt}"]})
-    assert [place.supervise()[0] for _ in range(3)] == [75, 75, 5]
+    assert place.supervise()[0] == 5
     assert [json.loads(place.output(attempt=number)) for number in (1, 2, 3)] == [
         ["--lr=1"],
         ["--lr=1", "--resume=2"],

@@ -1,0 +1,196 @@
+"""From a fault to the first optimizer step after it: in place, with a spare node, and by a requeue.
+
+    python -m bench.recovery [--times 5] [--slurm 22.05] [--output bench/results] [--json]
+
+Brings up the test bed's Slurm (root) with four nodes and Slurm's own delay of a requeue. Each time
+a run of two ranks on two nodes is hurt once it has done a few steps. See bench/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from hpcrun.run.beat import SILENCE
+from tests.cluster.ward import JOB, Ward
+from tests.testbed import Cluster
+
+# Slurm's default, in seconds; the test bed's own is shorter.
+CRED_EXPIRE = 120
+HURT_AT = 12
+TARGET = 3.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault, and what is done about it.
+
+    Attributes
+    ----------
+    name
+        For the table.
+    target
+        Seconds beyond the ranks' cold start that it may take; None for the peer.
+    resources, recovery
+        Blocks of the spec.
+    power
+        A node loses its power, links first; else a rank is killed.
+    """
+
+    name: str
+    target: float | None
+    resources: dict[str, Any]
+    recovery: dict[str, Any]
+    power: bool = False
+
+
+CASES = (
+    Case("rank killed, restart in place", TARGET, {}, {}),
+    Case("node lost, spare in its place", TARGET + SILENCE, {"spare_nodes": 1}, {}, power=True),
+    Case("rank killed, plain requeue", None, {}, {"in_place": 0}),
+)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One recovery, in seconds.
+
+    Attributes
+    ----------
+    cold
+        Cold start of the same run's first attempt: from the launch of its ranks to its first step.
+    recovery
+        From the fault to the first step of the attempt that followed.
+    noticed, decided, begun
+        From the fault until the end of the attempt, the start of the next and that of its ranks
+        were on record.
+    """
+
+    cold: float
+    recovery: float
+    noticed: float
+    decided: float
+    begun: float
+
+    @property
+    def beyond(self) -> float:
+        """What recovery took beyond a cold start."""
+        return self.recovery - self.cold
+
+
+def measure(ward: Ward, case: Case, name: str) -> Sample:
+    """Hurt one run, and see when it goes on."""
+    ward.submit(
+        name,
+        resources={"sbatch": {"exclusive": True}, **case.resources},
+        recovery=case.recovery,
+        config={"pause": 0.2},
+    )
+    (run,) = ward.wait_for_step(name, HURT_AT)
+    node = run["nodes"][1]
+    fault = time.time()
+    if case.power:
+        ward.cluster.power_off(node)
+    else:
+        ward.kill(node, "hpcrun.run.worke[r]", ward.raw_job_id(str(run["job_id"])))
+    ward.wait_for_end(name, seconds=600)
+    if case.power:
+        ward.cluster.boot(node)
+    first, second = ward.attempts(name)
+    steps = [float(ward.metrics(name, 0, number)[0]["time"]) for number in (1, 2)]
+    began = float(first.workers_started or 0.0), float(second.workers_started or 0.0)
+    return Sample(
+        cold=steps[0] - began[0],
+        recovery=steps[1] - fault,
+        noticed=(first.ended or {})["time"] - fault,
+        decided=second.started["time"] - fault,
+        begun=began[1] - fault,
+    )
+
+
+def row(case: Case, samples: list[Sample]) -> dict[str, Any]:
+    """A line of the table: medians."""
+
+    def median(value: Callable[[Sample], float]) -> float:
+        return round(statistics.median(map(value, samples)), 2)
+
+    return {
+        "case": case.name,
+        "times": len(samples),
+        "cold_start": median(lambda sample: sample.cold),
+        "recovery": median(lambda sample: sample.recovery),
+        "beyond_cold_start": median(lambda sample: sample.beyond),
+        "target": case.target,
+        "noticed": median(lambda sample: sample.noticed),
+        "decided": median(lambda sample: sample.decided),
+        "begun": median(lambda sample: sample.begun),
+        "samples": [asdict(sample) for sample in samples],
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """For a person."""
+    columns = ("cold_start", "recovery", "beyond_cold_start", "target")
+    lines = ["seconds, medians" + " " * 16 + "".join(f"{name:>19}" for name in columns)]
+    for line in rows:
+        values = ("-" if line[name] is None else f"{line[name]:.2f}" for name in columns)
+        lines.append(f"{line['case']:<32}" + "".join(f"{value:>19}" for value in values))
+    peer = next((line["recovery"] for line in rows if line["target"] is None), None)
+    for line in rows:
+        if line["target"] is not None:
+            verdict = "met" if line["beyond_cold_start"] <= line["target"] else "MISSED"
+            faster = f", {peer / line['recovery']:.1f}x as fast as a requeue" if peer else ""
+            lines.append(f"{line['case']}: target {verdict}{faster}")
+    return lines
+
+
+def main() -> None:
+    """Measure, print, and write the results where ``--output`` says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--times", type=int, default=5, help="samples of each case")
+    parser.add_argument("--slurm", choices=["22.05", "24.11"], default="22.05")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    parser.add_argument("--output", type=Path, help="directory for recovery.txt and recovery.json")
+    options = parser.parse_args()
+    began = time.monotonic()
+    rows = []
+    with Cluster(options.slurm, cred_expire=CRED_EXPIRE) as cluster:
+        ward = Ward(cluster, "ward")
+        ward.write("survivor.py", JOB.read_text())
+        ward.submit("warm", resources={"mem": 6000}, config={"total_steps": 1})
+        ward.wait_for_end("warm")
+        for index, case in enumerate(CASES):
+            samples = []
+            for number in range(options.times):
+                samples.append(measure(ward, case, f"case-{index}-{number}"))
+                took = f"{samples[-1].recovery:.1f} s, cold start {samples[-1].cold:.1f} s"
+                print(f"{case.name} {number + 1}: {took}", file=sys.stderr, flush=True)
+            rows.append(row(case, samples))
+    setting = {
+        "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "seconds": round(time.monotonic() - began),
+        "processors": os.cpu_count(),
+        **{name: metadata.version(name) for name in ("torch", "deepspeed")},
+        "slurm": options.slurm,
+        "cred_expire": CRED_EXPIRE,
+        "heartbeat_timeout": SILENCE,
+    }
+    text = "\n".join([*(f"{key}: {value}" for key, value in setting.items()), "", *table(rows)])
+    result = json.dumps({"setting": setting, "rows": rows}, indent=2)
+    print(result if options.json else text)
+    if options.output:
+        (options.output / "recovery.json").write_text(result + "\n")
+        (options.output / "recovery.txt").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Runs that are restarted inside their allocation, on a real Slurm: no requeue, and no lost bit."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from hpcrun import ledger
+from tests.cluster.ward import ARRAY, EVERY, SINGLE, STAGE, STAGES, Reference
+from tests.testbed.daemons import until
+
+pytestmark = pytest.mark.timeout(900)
+
+SPARE: dict[str, Any] = {"spare_nodes": 1, "sbatch": {"exclusive": True}}
+# Agents fall silent for so long before their nodes are given up; the rest is for the restart.
+HEARTBEAT, RESTART = 10, 15
+
+
+def _one_start(reference: Reference, run: str, kind: str) -> list[ledger.Attempt]:
+    """The attempts of a run that came back in its allocation and lost no more than it may."""
+    ward = reference.ward
+    assert ward.kinds(run) == [kind, None], ward.explain(run)
+    first, second = ward.attempts(run)
+    assert ledger.same_start(first, second)
+    assert (first.decided or {})["action"] == "restart"
+    assert 0 <= ward.lost_steps(run)[0] <= EVERY
+    ward.assert_reconciled(run)
+    return [first, second]
+
+
+@pytest.mark.parametrize("form", [SINGLE, pytest.param(ARRAY, marks=pytest.mark.usually)])
+def test_a_killed_rank(reference: Reference, form: str) -> None:
+    """First, last and any rank, of each ZeRO stage; nothing of the old ranks is left."""
+    ward = reference.ward
+    stages = STAGES if form == ARRAY else STAGES[1:3]
+    runs = ward.submit_each(form, f"killed-{form}", STAGE, stages)
+    found = ward.wait_for_step(runs, 12)
+    for number, run in enumerate(found):
+        raw = ward.raw_job_id(str(run["job_id"]))
+        ward.kill(run["nodes"][number % 2], "hpcrun.run.worke[r]", raw)
+    ward.wait_for_end(runs)
+    for run, stage in zip(runs, stages, strict=True):
+        first, second = _one_start(reference, run, "rank_crash")
+        assert first.started["nodes"] == second.started["nodes"]
+        assert second.started["time"] - (first.ended or {})["time"] < RESTART
+        reference.assert_same(run, stage)
+    told = ward.hpcrun("why", runs[0]).stdout
+    assert "hpcrun restarted it in place; attempt 2 began" in told
+
+
+def test_a_node_that_loses_its_power_is_replaced_by_a_spare(reference: Reference) -> None:
+    """Without waiting for Slurm to notice, which then takes the dead node from the job."""
+    ward, slurm = reference.ward, reference.ward.cluster
+    ward.submit("spared", resources=SPARE, deepspeed={"zero_optimization": {"stage": 3}})
+    (run,) = ward.wait_for_step("spared", 12)
+    dead = run["nodes"][1]
+    when = time.time()
+    slurm.power_off(dead)
+    ward.wait_for_end("spared")
+    first, second = _one_start(reference, "spared", "node_failure")
+    assert second.started["time"] - when < HEARTBEAT + RESTART
+    assert dead in first.started["nodes"]
+    assert dead not in second.started["nodes"]
+    reference.assert_same("spared", 3)
+    (gone,) = set(first.started["nodes"]) - set(second.started["nodes"])
+    (came,) = set(second.started["nodes"]) - set(first.started["nodes"])
+    told = ward.hpcrun("why", "spared").stdout
+    assert f"hpcrun restarted it in place, with {came} for {gone}; attempt 2 began" in told
+
+
+@pytest.mark.usually
+def test_a_batch_host_that_loses_its_power_though_there_is_a_spare(reference: Reference) -> None:
+    """Under --no-kill Slurm lets the job live with nobody in charge: a survivor requeues it."""
+    ward, slurm = reference.ward, reference.ward.cluster
+    ward.submit("headless", resources=SPARE)
+    (run,) = ward.wait_for_step("headless", 12)
+    slurm.power_off(run["nodes"][0])
+    ward.wait_for_end("headless")
+    assert ward.kinds("headless") == ["node_failure", None]
+    first, second = ward.attempts("headless")
+    assert not ledger.same_start(first, second)
+    assert run["nodes"][0] not in second.started["nodes"]
+    assert 0 <= ward.lost_steps("headless")[0] <= EVERY
+    reference.assert_same("headless")
+
+
+@pytest.mark.usually
+def test_a_second_node_that_is_lost_when_no_spare_is_left(reference: Reference) -> None:
+    ward, slurm = reference.ward, reference.ward.cluster
+    ward.submit("twice", resources=SPARE)
+    (run,) = ward.wait_for_step("twice", 12)
+    slurm.power_off(run["nodes"][1])
+    (run,) = ward.wait("twice", lambda runs: runs[0]["attempt"] == 2 and runs[0]["step"] >= 22)
+    lost = run["nodes"][1]
+    slurm.power_off(lost)
+    until(lambda: (ward.attempts("twice")[1].decided or {}).get("action"), "a decision", 60)
+    decided = ward.attempts("twice")[1].decided
+    assert decided is not None
+    assert decided["action"] == "requeue"
+    assert lost in decided["exclude"]
+    # Two of four nodes are left, and the job asks for three.
+    ward.hpcrun("cancel", "twice", "--yes")
+    ward.wait_for_end("twice", "cancelled")
+
+
+def test_no_process_of_the_first_attempt_is_left(reference: Reference) -> None:
+    """Ranks that ignore every signal, and what they started in sessions of their own."""
+    ward = reference.ward
+    ward.write(
+        "stubborn.sh",
+        "trap '' TERM INT USR1 USR2\n"
+        "[ $HPCRUN_ATTEMPT = 2 ] && { ps -eo args >$HPCRUN_DIRECTORY/ps-$RANK; exit 0; }\n"
+        "sleep 987654 &\n"
+        "[ $RANK = 1 ] && sleep 3 && exit 9\n"
+        "wait; sleep 987655\n",
+    )
+    resources = {"nodes": 2, "time": "00:10:00", "mem": 500}
+    spec = {"entry": ["bash", "stubborn.sh"], "cluster": "bed", "resources": resources}
+    ward.hpcrun("submit", ward.spec("stubborn", spec))
+    ward.wait_for_end("stubborn")
+    assert ward.kinds("stubborn") == ["rank_crash", None]
+    for rank in (0, 1):
+        assert "sleep 98765" not in (ward.paths("stubborn").directory / f"ps-{rank}").read_text()
