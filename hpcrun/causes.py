@@ -124,6 +124,8 @@ class Evidence:
         Why the ranks could not be started.
     unusable_nodes
         The nodes that this is to do with; empty where it is all of them, or none.
+    hang
+        ``message``, ``rank`` and ``node`` of ranks that got nowhere any more; None where they did.
     supervisor_lost
         The supervisor left no end of the attempt behind.
     orphaned
@@ -141,6 +143,7 @@ class Evidence:
     lost_nodes: tuple[str, ...] = ()
     launch_error: str | None = None
     unusable_nodes: tuple[str, ...] = ()
+    hang: Mapping[str, Any] | None = None
     supervisor_lost: bool = False
     orphaned: bool = False
     job: JobFacts = field(default_factory=JobFacts)
@@ -190,6 +193,9 @@ def decide(evidence: Evidence) -> End:
         return taken
     if evidence.launch_error:
         return _end(LAUNCH, evidence.launch_error, evidence.unusable_nodes)
+    if evidence.hang is not None:
+        found = evidence.hang
+        return _end(HANG, found["message"], details={key: found[key] for key in ("rank", "node")})
     if evidence.failure is not None:
         return _rank_failed(evidence, evidence.failure)
     if evidence.supervisor_lost:

@@ -82,6 +82,10 @@ class AttemptPaths:
         """Written by an agent that lost its supervisor, before it has the job requeued."""
         return self.directory / "orphaned.json"
 
+    def stacks(self, rank: int) -> Path:
+        """Where a rank's threads were when the run hung."""
+        return self.directory / f"stacks-{rank:05d}.txt"
+
     def exit_record(self, rank: int) -> Path:
         return self.directory / f"exit-{rank:05d}.json"
 

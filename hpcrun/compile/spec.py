@@ -98,6 +98,12 @@ class Recovery:
     ``hpcrun why``. By default node_failure 20, supervisor_lost, rank_crash and hang 10, launch 5,
     out_of_memory and unknown 3, non_finite_loss and bad_checkpoint 2; the others have none."""
 
+    hang_after: str | None = "00:05:00"
+    """How long no rank may move while the run trains, in one of Slurm's forms, before it counts as
+    hung: the ranks' stacks are kept and the run is restarted. Ten of its longest steps always fit
+    in; one rank that moves (a long evaluation), and a start, a save or a restore, have six times as
+    long. Null for never. Programs that do not use ``hpcrun.session()`` are not watched."""
+
     stop_before: str | None = None
     """How long before its time limit a run is asked to save and leave, in one of Slurm's forms.
     Null for what its saves were measured to take, and a minute where none was measured yet."""

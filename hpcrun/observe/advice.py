@@ -276,9 +276,12 @@ def _checkpoint(case: _Case) -> str:
 
 
 def _hang(case: _Case) -> str:
+    number = case.bad.attempt.number if case.bad else "N"
+    directory = case.run.selected.paths.directory / "attempts" / str(number)
     return (
-        f"Look at where the ranks stood: `hpcrun logs {case.run.status.name} --tail 50`. "
-        f"{_sentence(case.go_on)}"
+        f"Look at where the ranks stood: {directory}/stacks-*.txt, one file a rank. A run that is "
+        "only slow there needs a longer recovery.hang_after, or calls session.step() or "
+        f"session.log() between. {_sentence(case.go_on)}"
     )
 
 

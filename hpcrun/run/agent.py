@@ -11,23 +11,29 @@ The supervisor asks and the agent answers, in this order::
     supervisor  kill     the ranks are to be ended at once (Slurm no longer ends single steps of a
                          job that it is ending itself)
     agent       killed   none is left
+    supervisor  stacks   the ranks hang: what are they doing?
+    agent       stacks   rank -> what it says; as files beside the ranks' logs too
     supervisor  attempt  the next one in the same allocation, and so on
     supervisor  dismiss  the agent removes its node-local directory and leaves
 
-Both say ``alive`` every two seconds. At any time the agent may say ``signal`` (which its step
-received), and the supervisor ``stop`` (the ranks are to save and leave). An agent that loses its
-supervisor without a ``dismiss`` ends the ranks of its node and has its job requeued.
+Both say ``alive`` every two seconds, and the agent how its ranks are (``pulse``, of
+`hpcrun.run.pulse`). At any time the agent may say ``signal`` (which its step received), and the
+supervisor ``stop`` (the ranks are to save and leave). An agent that loses its supervisor without a
+``dismiss`` ends the ranks of its node and has its job requeued.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
 import tarfile
+import time
 import traceback
 import zlib
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -36,14 +42,17 @@ from hpcrun import records
 from hpcrun.errors import HpcrunError
 from hpcrun.layout import SubmissionPaths, extension_cache
 from hpcrun.plan import Plan, RunPlan
-from hpcrun.run import extensions, fabric, ranks, stop
-from hpcrun.run.beat import Heartbeat, Listener
+from hpcrun.run import extensions, fabric, pulse, ranks, stop
+from hpcrun.run.beat import INTERVAL, Heartbeat, Listener
 from hpcrun.run.channel import TOKEN_VARIABLE, Channel
 from hpcrun.run.orphan import Orphan
 from hpcrun.run.scratch import Scratch
 from hpcrun.run.tell import say
 
 RANKS_GONE = 10.0
+# Seconds that ranks have to write down where they are, and what of its end goes over the wire.
+STACKS_TAKE = 1.0
+STACKS_MOST = 30_000
 
 
 class Agent:
@@ -64,6 +73,7 @@ class Agent:
         self.reservation: fabric.PortReservation | None = None
         self.orphan = Orphan(arguments, self.submission, self.run)
         self._signals: list[int] = []
+        self._report_at = 0.0
         for number in stop.SIGNALS:
             signal.signal(number, self._hear)
 
@@ -77,6 +87,7 @@ class Agent:
                 while self._signals:
                     name = signal.Signals(self._signals.pop(0)).name
                     channel.send({"type": "signal", "signal": name})
+                self._report(channel)
                 if messages:
                     supervisor.heard()
                 for message in messages:
@@ -93,6 +104,26 @@ class Agent:
         # Ranks outlive Slurm's TERM: without this they would train on until its KILL.
         ranks.kill(self.scratch)
         self.orphan.requeue(silent=not channel.closed)
+
+    def _report(self, channel: Channel) -> None:
+        """Tell how the ranks of this node are, every so often."""
+        if time.monotonic() < self._report_at:
+            return
+        self._report_at = time.monotonic() + INTERVAL
+        pulses = {rank: asdict(found) for rank, found in pulse.read(self.scratch).items()}
+        if pulses:
+            channel.send({"type": "pulse", "attempt": self.attempt, "ranks": pulses})
+
+    def _stacks(self) -> dict[str, str]:
+        """Have the ranks write down where they are; rank -> its words."""
+        pulse.ask_for_stacks(self.scratch)
+        time.sleep(STACKS_TAKE)
+        found = pulse.stacks(self.scratch)
+        paths = self.submission.experiment.run(self.run.number).attempt(self.attempt)
+        for rank, text in found.items():
+            with contextlib.suppress(OSError):
+                paths.stacks(rank).write_text(text)
+        return {str(rank): text[-STACKS_MOST:] for rank, text in found.items()}
 
     def greet(self, channel: Channel) -> None:
         """Say who this is."""
@@ -136,6 +167,8 @@ class Agent:
             if ranks.gone(self.scratch, RANKS_GONE):
                 return {"type": "killed"}
             return {"type": "failed", "message": "its ranks cannot be ended"}
+        if message["type"] == "stacks":
+            return {"type": "stacks", "ranks": self._stacks()}
         if message["type"] == "build":
             if not (self.cache / str(self.key)).is_dir():
                 say(f"compiling {', '.join(self.builders)}")

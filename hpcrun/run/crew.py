@@ -19,12 +19,14 @@ from hpcrun.run.beat import Heartbeat, Listener
 from hpcrun.run.channel import TOKEN_VARIABLE, Switchboard
 from hpcrun.run.launch import Node
 from hpcrun.run.launchers import Launcher
+from hpcrun.run.pulse import Pulse
 from hpcrun.run.tell import say
 
 START_TIMEOUT = 300.0
 LEAVE_TIMEOUT = 10.0
 # Longer than an agent takes to say that it could not end its ranks.
 KILL_TIMEOUT = 12.0
+STACKS_TIMEOUT = 5.0
 # What is wrong with all nodes is heard from all of them within this time.
 OTHERS_FAIL = 2.0
 
@@ -65,6 +67,10 @@ class Crew:
         Names of the signals that agents heard and nobody has acted on yet.
     lost
         Nodes that fell silent in this start of the job.
+    working
+        The nodes of the newest attempt, in the order of NODE_RANK.
+    pulses
+        Rank -> its newest pulse in this attempt.
     """
 
     def __init__(
@@ -77,7 +83,7 @@ class Crew:
         self._launcher = launcher
         self._run = run
         self._number = attempt.number
-        self._working: tuple[str, ...] = ()
+        self.working: tuple[str, ...] = ()
         self._unusable: set[str] = set()
         self._listeners: dict[str, Listener] = {}
         # What is asked -> node -> the answer of this attempt.
@@ -85,6 +91,7 @@ class Crew:
         self._failed: dict[str, str] = {}
         self.signals: list[str] = []
         self.lost: list[str] = []
+        self.pulses: dict[int, Pulse] = {}
         os.environ[TOKEN_VARIABLE] = secrets.token_hex(16)
         _, address = fabric.management(launcher.fabric)
         self._switchboard = Switchboard(address, os.environ[TOKEN_VARIABLE])
@@ -107,7 +114,7 @@ class Crew:
         Those of the last attempt stay, and spares take the places of the others.
         """
         usable = [node for node in self._launcher.nodes if node not in self._unusable]
-        by_preference = sorted(usable, key=lambda node: node not in self._working)
+        by_preference = sorted(usable, key=lambda node: node not in self.working)
         chosen = by_preference[: self._run.nodes]
         if len(chosen) < self._run.nodes:
             return None
@@ -130,9 +137,10 @@ class Crew:
         NodesLost
             An agent fell silent.
         """
-        self._number, self._working = attempt, tuple(nodes)
-        for kind in ("ready", "killed"):
+        self._number, self.working = attempt, tuple(nodes)
+        for kind in ("ready", "killed", "stacks"):
             self._answers.pop(kind, None)
+        self.pulses.clear()
         self._switchboard.broadcast(self._current)
         hello = self._gather(nodes, "hello", START_TIMEOUT, between)
         builders = {hello[node].get("extensions"): node for node in reversed(nodes)}
@@ -174,13 +182,13 @@ class Crew:
             # Its srun would wait for as long as Slurm does.
             self._agents[node].kill()
         self._give_up([*gone, *silent])
-        if lost := [node for node in self._working if node in silent]:
+        if lost := [node for node in self.working if node in silent]:
             raise NodesLost(tuple(lost))
-        if ended := [node for node in self._working if node in gone]:
+        if ended := [node for node in self.working if node in gone]:
             raise NodesUnusable(
                 f"the agent on node {ended[0]} was ended; see agent-{ended[0]}.log",
                 ended,
-                self._working,
+                self.working,
             )
 
     def ask_to_stop(self) -> None:
@@ -194,11 +202,11 @@ class Crew:
         """
         self._answers.pop("killed", None)
         self._failed.clear()
-        self._ask(self._working, {"type": "kill"})
+        self._ask(self.working, {"type": "kill"})
         deadline = time.monotonic() + KILL_TIMEOUT
         while waiting := [
             node
-            for node in self._working
+            for node in self.working
             if node not in self._unusable and node not in self._answers.get("killed", {})
         ]:
             if time.monotonic() > deadline:
@@ -206,6 +214,19 @@ class Crew:
             self._give_up([node for node in waiting if node in self._failed])
             with contextlib.suppress(NodesLost, NodesUnusable):
                 self.turn(0.05)
+
+    def stacks(self) -> dict[int, str]:
+        """What ranks that hang say of where they are; without those that cannot say it."""
+        self._ask(self.working, {"type": "stacks"})
+        deadline = time.monotonic() + STACKS_TIMEOUT
+        answers = self._answers.setdefault("stacks", {})
+        while len(answers) < len(self.working) and time.monotonic() < deadline:
+            self.turn(0.1)
+        return {
+            int(rank): str(text)
+            for answer in answers.values()
+            for rank, text in answer["ranks"].items()
+        }
 
     def dismiss(self) -> None:
         """Send the agents home, which makes them clean their nodes; wait for that, bounded."""
@@ -240,7 +261,10 @@ class Crew:
             self._answers.setdefault(kind, {})[node] = message
             self._switchboard.send(node, self._current)
         elif kind != "alive" and message.get("attempt") == self._number:
-            if kind == "failed":
+            if kind == "pulse":
+                for rank, found in message["ranks"].items():
+                    self.pulses[int(rank)] = Pulse(**found)
+            elif kind == "failed":
                 self._failed[node] = f"node {node} cannot be used: {message['message']}"
             else:
                 self._answers.setdefault(kind, {})[node] = message
@@ -249,7 +273,7 @@ class Crew:
         for node in nodes:
             self._unusable.add(node)
             self._listeners.pop(node, None)
-            if node not in self._working:
+            if node not in self.working:
                 say(f"the spare node {node} is of no more use")
 
     def _ask(self, nodes: Iterable[str], question: dict[str, Any]) -> None:
@@ -293,6 +317,6 @@ class Crew:
         return answers
 
     def _unusable_nodes(self, message: str, nodes: Collection[str]) -> NodesUnusable:
-        refusal = NodesUnusable(message, nodes, self._working)
+        refusal = NodesUnusable(message, nodes, self.working)
         self._give_up(refusal.nodes)
         return refusal

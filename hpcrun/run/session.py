@@ -15,14 +15,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcrun import records
 from hpcrun.errors import EXIT_SAVED, CheckpointError, HpcrunError
-from hpcrun.run import group, rng, samples, stop, weights
+from hpcrun.run import group, pulse, rng, samples, stop, weights
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.config import Config
+from hpcrun.run.diary import Diary
 from hpcrun.run.fence import Fence
 from hpcrun.run.launch import Launch
 from hpcrun.run.metrics import MetricsLog
+from hpcrun.run.pulse import Heart
 from hpcrun.run.retention import Retention
 from hpcrun.run.tell import tell
 
@@ -77,21 +78,21 @@ class Session:
         self._own_seconds = 0.0
         self._step_seconds = 0.0
         self._metrics: MetricsLog | None = None
-        self._events: records.Appender | None = None
+        fence = Fence(launch.run_paths.attempt(launch.attempt + 1).directory) if launch else None
+        self._diary = Diary(launch, self.rank, fence)
+        self._heart = Heart(self.scratch, self.rank)
         self._store: Store | None = None
-        if launch and self.scratch:
+        if launch and self.scratch and fence:
             checkpoint = self._spec.get("checkpoint") or {}
             objective = self._spec.get("objective") or {}
             recovery = self._spec.get("recovery") or {}
             self._every = checkpoint.get("every")
             self._non_finite_steps = int(recovery.get("non_finite_steps", 3))
-            self._fence = Fence(launch.run_paths.attempt(launch.attempt + 1).directory)
-            self._events = records.Appender(launch.paths.session, tell)
             self._metrics = MetricsLog(
                 launch.paths.metrics,
                 self.rank,
                 self.world_size,
-                self._fence,
+                fence,
                 frozenset({"loss", objective.get("metric") or "loss"}),
                 stop.flag(self.scratch).exists,
             )
@@ -100,7 +101,7 @@ class Session:
                 launch.attempt,
                 self.rank,
                 self.world_size,
-                self._fence,
+                fence,
                 Retention.of(self._spec),
             )
             stop.outlive_signals(self.scratch)
@@ -175,11 +176,15 @@ class Session:
         step = 0
         name: str | None = None
         if self._store is not None:
-            step, name = self._store.restore(
-                engine, self._states, expected=self._has_progress(), report=self._event
-            )
+            with self._heart.during(pulse.RESTORING):
+                step, name = self._store.restore(
+                    engine,
+                    self._states,
+                    expected=self._diary.has_progress(),
+                    report=self._diary.write,
+                )
         self.restored_step = self._last_step = self._saved_step = step
-        self._event("restored", step=step, checkpoint=name)
+        self._diary.write("restored", step=step, checkpoint=name)
         self._step_began = time.perf_counter()
         return step
 
@@ -223,6 +228,7 @@ class Session:
                 )
             self._after_step(step, began)
         self._save_last()
+        self._heart.beat(pulse.ENDING)
 
     def micro_batches(self, step: int) -> Iterator[list[int]]:
         """This rank's samples of global batch ``step``; see `hpcrun.run.samples.micro_batches`."""
@@ -278,6 +284,7 @@ class Session:
         self._after_step(taken, began)
         if taken == self.total_steps:
             self._save_last()
+            self._heart.beat(pulse.ENDING)
 
     def save(self) -> None:
         """Save a checkpoint of the step that the engine has just taken; collective.
@@ -301,12 +308,13 @@ class Session:
         if wrong is None and not weights.are_finite(self._engine):
             wrong = "a weight is not finite"
         if any(said := self._store.gather(wrong)):
-            self._event("save_skipped", step=step, message=next(filter(None, said)))
+            self._diary.write("save_skipped", step=step, message=next(filter(None, said)))
             return
         began = time.perf_counter()
-        manifest = self._store.save(self._engine, step, self._states, self._metrics.latest)
+        with self._heart.during(pulse.SAVING):
+            manifest = self._store.save(self._engine, step, self._states, self._metrics.latest)
         self._saved_step = step
-        self._event(
+        self._diary.write(
             "saved",
             step=manifest.step,
             checkpoint=f"step-{manifest.step:08d}-a{manifest.attempt}",
@@ -335,16 +343,17 @@ class Session:
 
     def finish(self) -> None:
         """The entry has returned: write what is pending and mark the run finished."""
+        self._heart.beat(pulse.ENDING)
         if self._metrics is not None:
             self._metrics.flush()
         self._meet()
-        self._event(
+        self._diary.write(
             "finished",
             step=self._last_step,
             step_seconds=self._step_seconds,
             own_seconds=self._own_seconds,
         )
-        for file in (self._metrics, self._events):
+        for file in (self._metrics, self._diary):
             if file is not None and file.error:
                 raise file.error
 
@@ -355,6 +364,7 @@ class Session:
 
     def _after_step(self, step: int, began: float) -> None:
         self._last_step = step
+        self._heart.beat(pulse.STEPPING, step)
         if self._metrics is None or self._store is None:
             return
         self._metrics.log({"step_seconds": began - self._step_began}, step)
@@ -366,12 +376,12 @@ class Session:
             try:
                 self.save()
             except CheckpointError as error:
-                self._event("save_failed", step=step, message=str(error))
+                self._diary.write("save_failed", step=step, message=str(error))
                 if self.rank == 0:
                     what = "it leaves without a checkpoint" if leaving else "training goes on"
                     tell(f"{error}; {what}")
         if leaving:
-            self._event("left", step=step)
+            self._diary.write("left", step=step)
             raise SystemExit(EXIT_SAVED)
         self._step_began = time.perf_counter()
 
@@ -384,21 +394,7 @@ class Session:
 
     def _announce(self, total: int) -> None:
         self.total_steps = total
-        self._event("started", total_steps=total, world_size=self.world_size)
-
-    def _event(self, event: str, **details: Any) -> None:
-        if self._events is not None and self.rank == 0:
-            self._fence.check()
-            self._events.write({"event": event, "time": time.time(), **details})
-
-    def _has_progress(self) -> bool:
-        """Whether an earlier attempt saved: then a start at step 0 would lose it."""
-        assert self._launch is not None
-        return any(
-            record.get("event") == "saved"
-            for attempt in self._launch.run_paths.attempts()
-            for record in records.read_lines(attempt.session)
-        )
+        self._diary.write("started", total_steps=total, world_size=self.world_size)
 
 
 def session(total_steps: int | None = None) -> Session:

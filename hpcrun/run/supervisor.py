@@ -10,30 +10,25 @@ import resource
 import shlex
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from hpcrun import causes, ledger, records, recovery
+from hpcrun import causes, ledger, recovery
 from hpcrun.causes import End, Evidence, JobFacts
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.layout import AttemptPaths, SubmissionPaths
 from hpcrun.plan import Plan
-from hpcrun.run import evidence, stop
+from hpcrun.run import stop
 from hpcrun.run.aftermath import Aftermath
-from hpcrun.run.crew import Crew, NodesLost, NodesUnusable
+from hpcrun.run.attempt import Attempt
+from hpcrun.run.crew import Crew
 from hpcrun.run.fence import EXIT_STALE
-from hpcrun.run.launch import Launch
-from hpcrun.run.launchers import Launcher, LocalLauncher, SlurmLauncher, Workers
+from hpcrun.run.launchers import Launcher, LocalLauncher, SlurmLauncher
 from hpcrun.run.tell import say
-from hpcrun.run.warned import Ended, WarnedStop
-
-# In which the peers of a rank that failed may leave their own records.
-OTHERS_GRACE = 0.5
-LEAVE_TOGETHER = 30.0
-START_TRIES = 3
+from hpcrun.run.warned import WarnedStop
 
 
 class Supervisor:
@@ -153,66 +148,16 @@ class Supervisor:
         warning: WarnedStop,
         aftermath: Aftermath,
     ) -> End:
-        """One attempt, to the end of its last rank."""
-        workers: Workers | None = None
-        lost: tuple[str, ...] = ()
-        unusable: tuple[str, ...] = ()
-        launch_error: str | None = None
-        code: int | None = None
+        """One attempt, and how it ended."""
         try:
             if self._crew is None:
                 self._crew = Crew(launcher, self.submission, self.run, attempt)
-            self._write_launch(self._crew, attempt, nodes, warning)
-            refusals = 0
-            while True:
-                workers = launcher.start_workers(self.run, attempt, nodes)
-                records.patiently(
-                    lambda: ledger.write(self.paths, ledger.WORKERS, attempt.number),
-                    say,
-                    "the ledger",
-                )
-                code = self._watch(self._crew, workers, warning)
-                refusal = workers.refusal() if code else None
-                if refusal is None:
-                    break
-                say(f"the ranks could not be started: {refusal}")
-                refusals += not self._wait_for_slurm(self._crew, launcher, warning)
-                if refusals == START_TRIES:
-                    raise HpcrunError(f"Slurm does not start the ranks: {refusal}")
-        except Ended as ended:
-            say(str(ended))
-        except NodesLost as error:
-            say(str(error))
-            lost = error.nodes
-        except NodesUnusable as error:
-            launch_error, unusable = str(error), error.nodes
-        except HpcrunError as error:
-            launch_error = str(error)
-        except Exception as error:
-            say(traceback.format_exc())
-            launch_error = f"{type(error).__name__}: {error}"
-        finally:
-            if workers is not None and self._crew is not None:
-                # Also where srun has returned: of a broken step it does so while ranks live.
-                self._crew.kill_ranks()
-                if code != 0:
-                    workers.kill(nodes_are_lost=bool(lost))
-        seen = workers.failure() if workers is not None else None
-        finished = code == 0 and evidence.finished(attempt)
-        return causes.decide(
-            Evidence(
-                intent=ledger.intent(self.paths),
-                finished=finished,
-                exit_code=code,
-                failure=evidence.failure(attempt, seen),
-                stop=warning.reason,
-                signal=warning.signal,
-                lost_nodes=lost,
-                launch_error=launch_error,
-                unusable_nodes=unusable,
-                job=JobFacts() if finished else aftermath.facts(attempt.number),
-            )
-        )
+            one = Attempt(self.plan, self.run, attempt, launcher, self._crew, warning)
+            found = one.bring_to_end(nodes, self._signals)
+        except (HpcrunError, OSError) as error:
+            found = Evidence(launch_error=str(error))
+        job = JobFacts() if found.finished else aftermath.facts(attempt.number)
+        return causes.decide(replace(found, intent=ledger.intent(self.paths), job=job))
 
     def _dismiss(self, crew: Crew) -> None:
         """Agents that could not be dismissed leave when they lose this process."""
@@ -220,71 +165,6 @@ class Supervisor:
             crew.dismiss()
         except Exception:
             say(traceback.format_exc())
-
-    def _write_launch(
-        self, crew: Crew, attempt: AttemptPaths, names: Sequence[str], warning: WarnedStop
-    ) -> None:
-        nodes, port = crew.prepare(attempt.number, names, lambda: self._heed(warning, crew))
-        launch = Launch(
-            experiment=self.plan.name,
-            run=self.run.number,
-            label=self.run.label,
-            attempt=attempt.number,
-            directory=str(self.paths.directory),
-            spec=self.run.spec,
-            entry=self.run.entry,
-            working_directory=self.plan.directory,
-            world_size=self.run.world_size,
-            ranks_per_node=self.run.ranks_per_node,
-            master_port=port,
-            nodes=nodes,
-        )
-        deepspeed = launch.fill(self.run.spec.get("deepspeed") or {}, nodes[0])
-        records.write_json(attempt.deepspeed, deepspeed)
-        launch.write()
-
-    def _wait_for_slurm(self, crew: Crew, launcher: Launcher, warning: WarnedStop) -> bool:
-        """Wait a moment, or until a controller that is down answers again; whether it was."""
-        was_down = False
-        while True:
-            deadline = time.monotonic() + 2.0
-            while time.monotonic() < deadline:
-                crew.turn(0.2)
-                self._heed(warning, crew)
-            if not launcher.is_unreachable():
-                return was_down
-            was_down = True
-
-    def _watch(self, crew: Crew, workers: Workers, warning: WarnedStop) -> int | None:
-        """Wait for the ranks' end; what their launcher returned, None when they were killed."""
-        while (code := workers.exit_code()) is None:
-            crew.turn(0.2)
-            self._heed(warning, crew)
-            failure = workers.failure()
-            if failure is None:
-                continue
-            # Ranks that saved leave together; the peers of one that failed would wait for ever.
-            saved = failure.exit_code == EXIT_SAVED
-            deadline = time.monotonic() + (LEAVE_TOGETHER if saved else OTHERS_GRACE)
-            while time.monotonic() < deadline and workers.exit_code() is None:
-                time.sleep(0.05)
-            return workers.exit_code()
-        return code
-
-    def _heed(self, warning: WarnedStop, crew: Crew | None) -> None:
-        """Act on signals and on the clock.
-
-        Raises
-        ------
-        Ended
-            There is nothing to save, or no time left.
-        """
-        heard = [*self._signals, *(crew.signals if crew else ())]
-        self._signals.clear()
-        if crew is not None:
-            crew.signals.clear()
-        if warning.heed(heard) and crew is not None:
-            crew.ask_to_stop()
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._signals.append(signal.Signals(number).name)

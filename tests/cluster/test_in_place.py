@@ -36,10 +36,19 @@ def test_a_killed_rank(reference: Reference, form: str) -> None:
     ward = reference.ward
     stages = STAGES if form == ARRAY else STAGES[1:3]
     runs = ward.submit_each(form, f"killed-{form}", STAGE, stages)
-    found = ward.wait_for_step(runs, 12)
-    for number, run in enumerate(found):
-        raw = ward.raw_job_id(str(run["job_id"]))
-        ward.kill(run["nodes"][number % 2], "hpcrun.run.worke[r]", raw)
+    hurt: set[int] = set()
+
+    def kill(found: list[dict[str, Any]]) -> bool:
+        for number, run in enumerate(found):
+            if number not in hurt and (run["step"] or 0) >= 12:
+                raw = ward.raw_job_id(str(run["job_id"]))
+                # On the first node srun's command line holds theirs.
+                rank = "^[^ ]*python[^ ]* -m hpcrun.run.worke[r]"
+                ward.kill(run["nodes"][number % 2], rank, raw)
+                hurt.add(number)
+        return len(hurt) == len(runs)
+
+    ward.wait(runs, kill)
     ward.wait_for_end(runs)
     for run, stage in zip(runs, stages, strict=True):
         first, second = _one_start(reference, run, "rank_crash")

@@ -195,7 +195,15 @@ class Ward(Workbench):
             30,
         )
         rows = self.cluster.sacct(job_id)
-        starts = [row for row in rows if "." not in row["JobID"] and row["Start"] != "Unknown"]
+        starts: list[dict[str, str]] = []
+        for row in rows:
+            if "." in row["JobID"] or row["Start"] == "Unknown":
+                continue
+            if starts and starts[-1]["State"] == "RESIZING":
+                # A job that outlived a lost node has another record from there on.
+                starts[-1] = {**row, "Start": starts[-1]["Start"]}
+            else:
+                starts.append(row)
         steps = {row["JobName"]: row["Start"] for row in rows if "hpcrun-workers" in row["JobName"]}
         attempts = self.attempts(run)
         for attempt in attempts:

@@ -134,6 +134,25 @@ def test_ranks_of_another_attempt_in_the_same_start_do_not_count(
     assert own_job.facts("7", 1003, over=True).out_of_memory
 
 
+def test_a_job_that_outlived_a_lost_node_is_one_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accounting begins another record as the node goes; before and after it there are others."""
+    rows = (
+        "7|NODE_FAIL|1000|1100||2G|study\n"
+        "7|RESIZING|1200|1300||2G|study\n"
+        "7.1|CANCELLED|1210|1290|9K||hpcrun-workers-2\n"
+        "7|CANCELLED by 0|1300|1400||2G|study\n"
+        "7.2|OUT_OF_MEMORY|1291|1400|5K||hpcrun-workers-3\n"
+        "7|RUNNING|1500|Unknown||2G|study\n"
+    )
+    monkeypatch.setattr(slurm, "command", lambda argv, timeout: rows)
+    found = own_job.facts("7", 1201, attempt=3, over=True)
+    assert (found.state, found.cancelled_by, found.ends) == ("CANCELLED", "root", 1400)
+    assert found.out_of_memory
+    assert not own_job.facts("7", 1201, attempt=2, over=True).out_of_memory
+    assert own_job.facts("7", 1001, over=True).state == "NODE_FAIL"
+    assert own_job.facts("7", 1501, over=True).state == "RUNNING"
+
+
 class Controller:
     """Answers `scontrol` from a list, and remembers what it was asked."""
 

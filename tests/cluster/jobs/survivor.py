@@ -7,7 +7,9 @@ import hashlib
 import json
 import multiprocessing
 import os
+import queue
 import signal
+import subprocess
 import sys
 import time
 
@@ -18,6 +20,8 @@ from torch.nn import functional
 
 def train(session):
     config = session.config
+    if config.get("compile_seconds"):
+        subprocess.run(["sleep", str(config.compile_seconds)], check=True)
     torch.manual_seed(int(config.seed))
     model = torch.nn.Sequential(
         torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Dropout(0.2), torch.nn.Linear(64, 1)
@@ -71,6 +75,12 @@ def misbehave(session, step):
         raise ValueError("once is enough")
     if kind == "exit":
         sys.exit(3)
+    if kind == "starve":
+        queue.Queue().get()
+    if kind == "loop":
+        deadline = time.monotonic() + float(config.loop_seconds)
+        while time.monotonic() < deadline:
+            sum(range(1000))
     if kind in signal.Signals.__members__:
         os.kill(os.getpid(), getattr(signal, kind))
 
@@ -88,10 +98,12 @@ class Glutton:
         named = session.rank == int(session.config.get("fault_rank", 0))
         self.hungry = named and session.config.get("fault") == "memory-in-save"
         self.hungry &= session.attempt == 1
+        self.seconds = float(session.config.get("save_seconds", 0)) if named else 0
         self.saves = 0
 
     def state_dict(self):
         self.saves += 1
+        time.sleep(self.seconds)
         if self.hungry and self.saves == 2:
             take_all_memory()
         return {}

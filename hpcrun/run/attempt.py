@@ -1,0 +1,194 @@
+"""One attempt of a run: its nodes prepared, its ranks started, watched, and ended."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from hpcrun import ledger, records
+from hpcrun.causes import Evidence
+from hpcrun.errors import EXIT_SAVED, HpcrunError
+from hpcrun.layout import AttemptPaths, RunPaths
+from hpcrun.plan import Plan, RunPlan
+from hpcrun.run import evidence
+from hpcrun.run.crew import Crew, NodesLost, NodesUnusable
+from hpcrun.run.hang import Hung, Watched
+from hpcrun.run.launch import Launch
+from hpcrun.run.launchers import Launcher, Workers
+from hpcrun.run.tell import say
+from hpcrun.run.warned import Ended, WarnedStop
+
+# In which the peers of a rank that failed may leave their own records.
+OTHERS_GRACE = 0.5
+LEAVE_TOGETHER = 30.0
+START_TRIES = 3
+
+
+class Attempt:
+    """An attempt that has been claimed.
+
+    Parameters
+    ----------
+    paths
+        Of the attempt.
+    crew
+        The agents of the job.
+    warning
+        What says when the ranks are asked to stop.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        run: RunPlan,
+        paths: AttemptPaths,
+        launcher: Launcher,
+        crew: Crew,
+        warning: WarnedStop,
+    ) -> None:
+        self._plan, self._run, self._paths = plan, run, paths
+        self._launcher, self._crew, self._warning = launcher, crew, warning
+        self._heard: list[str] = []
+        self._workers: Workers | None = None
+
+    def bring_to_end(self, nodes: Sequence[str], heard: list[str]) -> Evidence:
+        """Run it on these nodes until none of its ranks is left; what was seen of its end.
+
+        Parameters
+        ----------
+        heard
+            Names of signals, added by whoever hears them and taken out here.
+        """
+        self._heard = heard
+        code: int | None = None
+        seen: dict[str, Any] = {}
+        try:
+            self._prepare(nodes)
+            code = self._run_ranks(nodes)
+        except Ended as ended:
+            say(str(ended))
+        except NodesLost as error:
+            say(str(error))
+            seen["lost_nodes"] = error.nodes
+        except Hung as error:
+            say(str(error))
+            seen["hang"] = error.found
+        except NodesUnusable as error:
+            seen.update(launch_error=str(error), unusable_nodes=error.nodes)
+        except HpcrunError as error:
+            seen["launch_error"] = str(error)
+        except Exception as error:
+            say(traceback.format_exc())
+            seen["launch_error"] = f"{type(error).__name__}: {error}"
+        finally:
+            if self._workers is not None:
+                # Also where srun has returned: of a broken step it does so while ranks live.
+                self._crew.kill_ranks()
+                if code != 0:
+                    self._workers.kill(nodes_are_lost="lost_nodes" in seen)
+        first = self._workers.failure() if self._workers is not None else None
+        return Evidence(
+            finished=code == 0 and evidence.finished(self._paths),
+            exit_code=code,
+            failure=evidence.failure(self._paths, first),
+            stop=self._warning.reason,
+            signal=self._warning.signal,
+            **seen,
+        )
+
+    def _prepare(self, names: Sequence[str]) -> None:
+        nodes, port = self._crew.prepare(self._paths.number, names, self._heed)
+        launch = Launch(
+            experiment=self._plan.name,
+            run=self._run.number,
+            label=self._run.label,
+            attempt=self._paths.number,
+            directory=str(self._run_paths.directory),
+            spec=self._run.spec,
+            entry=self._run.entry,
+            working_directory=self._plan.directory,
+            world_size=self._run.world_size,
+            ranks_per_node=self._run.ranks_per_node,
+            master_port=port,
+            nodes=nodes,
+        )
+        deepspeed = launch.fill(self._run.spec.get("deepspeed") or {}, nodes[0])
+        records.write_json(self._paths.deepspeed, deepspeed)
+        launch.write()
+
+    @property
+    def _run_paths(self) -> RunPaths:
+        return RunPaths(self._paths.directory.parents[1])
+
+    def _run_ranks(self, nodes: Sequence[str]) -> int | None:
+        """Start the ranks and wait for their end; what their launcher returned.
+
+        Raises
+        ------
+        HpcrunError
+            Slurm is there, and does not start them.
+        """
+        refusals = 0
+        while True:
+            self._workers = self._launcher.start_workers(self._run, self._paths, nodes)
+            records.patiently(self._record_start, say, "the ledger")
+            code = self._watch(self._workers)
+            refusal = self._workers.refusal() if code else None
+            if refusal is None:
+                return code
+            say(f"the ranks could not be started: {refusal}")
+            refusals += not self._wait_for_slurm()
+            if refusals == START_TRIES:
+                raise HpcrunError(f"Slurm does not start the ranks: {refusal}")
+
+    def _record_start(self) -> None:
+        ledger.write(self._run_paths, ledger.WORKERS, self._paths.number)
+
+    def _wait_for_slurm(self) -> bool:
+        """Wait a moment, or until a controller that is down answers again; whether it was."""
+        was_down = False
+        while True:
+            deadline = time.monotonic() + 2.0
+            while time.monotonic() < deadline:
+                self._turn()
+            if not self._launcher.is_unreachable():
+                return was_down
+            was_down = True
+
+    def _watch(self, workers: Workers) -> int | None:
+        """Wait for the ranks' end; what their launcher returned, None when they were killed."""
+        watched = Watched(self._run, self._crew)
+        while (code := workers.exit_code()) is None:
+            self._turn()
+            watched.look()
+            failure = workers.failure()
+            if failure is None:
+                continue
+            # Ranks that saved leave together; the peers of one that failed would wait for ever.
+            saved = failure.exit_code == EXIT_SAVED
+            deadline = time.monotonic() + (LEAVE_TOGETHER if saved else OTHERS_GRACE)
+            while time.monotonic() < deadline and workers.exit_code() is None:
+                time.sleep(0.05)
+            return workers.exit_code()
+        return code
+
+    def _turn(self) -> None:
+        self._crew.turn(0.2)
+        self._heed()
+
+    def _heed(self) -> None:
+        """Act on signals and on the clock.
+
+        Raises
+        ------
+        Ended
+            There is nothing to save, or no time left.
+        """
+        heard = []
+        for names in (self._heard, self._crew.signals):
+            while names:
+                heard.append(names.pop(0))
+        if self._warning.heed(heard):
+            self._crew.ask_to_stop()

@@ -1,0 +1,68 @@
+"""A run that hangs: noticed, asked what it is doing, and told apart from one that is only slow."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from hpcrun.errors import HpcrunError
+from hpcrun.plan import RunPlan
+from hpcrun.run import stacks
+from hpcrun.run.crew import Crew
+from hpcrun.run.liveness import Liveness
+from hpcrun.slurm_time import seconds
+
+_LOOK_EVERY = 1.0
+
+
+class Hung(HpcrunError):
+    """The ranks get nowhere any more.
+
+    Attributes
+    ----------
+    found
+        ``message``, and ``rank`` and ``node`` of the one that holds up the others, None where that
+        cannot be told.
+    """
+
+    def __init__(self, found: dict[str, Any]) -> None:
+        super().__init__(str(found["message"]))
+        self.found = found
+
+
+class Watched:
+    """The ranks of one attempt, as their agents report on them."""
+
+    def __init__(self, run: RunPlan, crew: Crew) -> None:
+        wanted = (run.spec.get("recovery") or {}).get("hang_after")
+        self._run, self._crew = run, crew
+        self._liveness = Liveness(seconds(wanted) or 0.0 if wanted else 0.0, time.monotonic())
+        self._look_at = 0.0
+
+    def look(self) -> None:
+        """See whether they get anywhere.
+
+        Raises
+        ------
+        Hung
+            They do not.
+        """
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + _LOOK_EVERY
+        self._liveness.update(self._crew.pulses, now)
+        hang = self._liveness.hang(now)
+        if hang is None:
+            return
+        texts = self._crew.stacks()
+        steps = {rank: pulse.step for rank, pulse in self._crew.pulses.items()}
+        places = {rank: stacks.place(texts.get(rank, "")) for rank in steps}
+        who = hang.rank if hang.rank is not None else stacks.culprit(places, steps)
+        where = stacks.told(places, None if hang.rank is not None else who)
+        message = "; ".join(filter(None, [hang.message, where]))
+        raise Hung({"message": message, "rank": who, "node": self._node(who)})
+
+    def _node(self, rank: int | None) -> str | None:
+        nodes = self._crew.working
+        return None if rank is None else nodes[rank // self._run.ranks_per_node]

@@ -1,0 +1,113 @@
+"""Whether the ranks of an attempt still get anywhere, decided from their pulses alone.
+
+A hang makes no noise: a collective that never ends, a rank that was stopped, a data loader that
+starves. What looks like one and is none: a slow save, a compilation, a long evaluation. They
+differ in what the ranks' main threads do. In a hang none of them moves; in an evaluation at least
+one does; and while a run starts, saves, restores or ends it may wait for one long call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hpcrun.run.pulse import PHASES, STEPPING, Pulse
+
+# How much longer than `recovery.hang_after` ranks may move, or wait in a phase that is known to be
+# long, without a finished step.
+PATIENCE = 6.0
+# Steps of the run's own length that always fit in.
+STEPS = 10.0
+# Seconds for which a rank has to be stopped: a debugger or a person may do so for a moment.
+STOPPED = 10.0
+_STOPPED_STATE = "T"
+
+
+@dataclass(frozen=True)
+class Hang:
+    """What was found.
+
+    Attributes
+    ----------
+    message
+        In words.
+    seconds
+        For how long nothing had happened.
+    rank
+        Whose fault it is, where that is plain; None where the stacks have to tell.
+    """
+
+    message: str
+    seconds: float
+    rank: int | None = None
+
+
+@dataclass
+class _Seen:
+    pulse: Pulse
+    changed: float
+    stopped: float | None = None
+
+
+class Liveness:
+    """The ranks of one attempt, from its beginning.
+
+    Parameters
+    ----------
+    hang_after
+        Seconds without any sign of life; 0 for never.
+    now
+        The time at which the ranks were started, on any clock that only goes forward.
+    """
+
+    def __init__(self, hang_after: float, now: float) -> None:
+        self._hang_after = hang_after
+        self._seen: dict[int, _Seen] = {}
+        self._moved = self._progressed = now
+        self._longest = 0.0
+        self._step = 0
+
+    def update(self, pulses: Mapping[int, Pulse], now: float) -> None:
+        """Take in what an agent read of the ranks of its node."""
+        for rank, pulse in pulses.items():
+            seen = self._seen.setdefault(rank, _Seen(pulse, now))
+            if _moved(seen.pulse, pulse):
+                seen.changed = self._moved = now
+            if (pulse.step, pulse.phase) != (seen.pulse.step, seen.pulse.phase):
+                if pulse.step > self._step > 0 and pulse.phase == STEPPING:
+                    self._longest = max(self._longest, now - self._progressed)
+                self._step = max(self._step, pulse.step)
+                self._progressed = now
+            if pulse.state != _STOPPED_STATE:
+                seen.stopped = None
+            elif seen.stopped is None:
+                seen.stopped = now
+            seen.pulse = pulse
+
+    def hang(self, now: float) -> Hang | None:
+        """What is wrong, if anything is."""
+        if not self._hang_after or not self._seen:
+            return None
+        for rank, seen in sorted(self._seen.items()):
+            if seen.stopped is not None and now - seen.stopped > STOPPED:
+                seconds = now - seen.stopped
+                return Hang(
+                    f"rank {rank} has been stopped (SIGSTOP) for {seconds:.0f} s", seconds, rank
+                )
+        limit = max(self._hang_after, STEPS * self._longest)
+        still = now - self._moved
+        stepping = all(seen.pulse.phase == STEPPING for seen in self._seen.values())
+        if stepping and still > limit:
+            return Hang(f"no rank has moved for {still:.0f} s", still)
+        behind = now - self._progressed
+        if behind > PATIENCE * limit:
+            phase = PHASES[min(seen.pulse.phase for seen in self._seen.values())]
+            return Hang(f"no rank has finished a step for {behind:.0f} s ({phase})", behind)
+        return None
+
+
+def _moved(before: Pulse, now: Pulse) -> bool:
+    if (before.step, before.phase, before.moves) != (now.step, now.phase, now.moves):
+        return True
+    # Nobody could look: something keeps the interpreter, and works.
+    return before.looks == now.looks and now.processor > before.processor

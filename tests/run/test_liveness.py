@@ -1,0 +1,94 @@
+"""What counts as a hang, as a table over what agents report; no clock and no process here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hpcrun.run.liveness import PATIENCE, STOPPED, Liveness
+from hpcrun.run.pulse import ENDING, RESTORING, SAVING, STARTING, STEPPING, Pulse
+
+AFTER = 60.0
+Ranks = dict[int, Pulse]
+
+
+def pulse(step: int = 5, phase: int = STEPPING, moves: int = 0, **more: object) -> Pulse:
+    """A rank's, of which the watching thread runs and the program sleeps."""
+    return Pulse(step, phase, moves, **{"looks": 0, "state": "S", "processor": 0, **more})  # type: ignore[arg-type]
+
+
+def first_alarm(pulses: Callable[[int], Ranks], until: int, after: float = AFTER) -> int | None:
+    """The second at which a hang is told of; None if none is."""
+    liveness = Liveness(after, 0.0)
+    for now in range(until):
+        liveness.update(pulses(now), float(now))
+        if liveness.hang(float(now)) is not None:
+            return now
+    return None
+
+
+def test_ranks_that_all_stand_still_in_a_step() -> None:
+    found = first_alarm(lambda now: {rank: pulse(looks=now) for rank in (0, 1)}, 1000)
+    assert found == AFTER + 1
+
+
+@pytest.mark.parametrize("phase", [STARTING, SAVING, RESTORING, ENDING])
+def test_a_long_save_start_or_restore_has_more_time(phase: int) -> None:
+    """Three minutes of a save, two of a first compilation."""
+    assert first_alarm(lambda now: {0: pulse(phase=phase, looks=now)}, 181) is None
+    assert first_alarm(lambda now: {0: pulse(phase=phase)}, 2000) == PATIENCE * AFTER + 1
+
+
+def test_one_rank_in_another_phase_is_enough() -> None:
+    """Rank 0 writes what the others wait for."""
+    assert first_alarm(lambda now: {0: pulse(phase=SAVING), 1: pulse()}, 181) is None
+
+
+def test_a_long_evaluation_moves() -> None:
+    """On one rank alone, while the others wait in a collective."""
+    ranks = lambda now: {0: pulse(moves=now), 1: pulse()}  # noqa: E731
+    assert first_alarm(ranks, int(PATIENCE * AFTER)) is None
+    assert first_alarm(ranks, 2000) == PATIENCE * AFTER + 1
+
+
+def test_what_keeps_the_interpreter_busy_moves_as_long_as_it_works() -> None:
+    busy = lambda now: {0: pulse(looks=7, processor=now), 1: pulse(looks=now)}  # noqa: E731
+    assert first_alarm(busy, 181) is None
+    stuck = lambda now: {0: pulse(looks=7, processor=1), 1: pulse(looks=now)}  # noqa: E731
+    assert first_alarm(stuck, 181) == AFTER + 1
+
+
+def test_steps_that_are_long_by_nature() -> None:
+    """Ten of the longest always fit in."""
+    slow = lambda now: {0: pulse(step=1 + min(now // 30, 5), looks=now)}  # noqa: E731
+    assert first_alarm(slow, 2000) == 150 + 10 * 30 + 1
+
+
+def test_a_rank_that_is_stopped_is_named_in_any_phase() -> None:
+    def ranks(now: int) -> Ranks:
+        state = "T" if now >= 20 else "S"
+        return {0: pulse(phase=SAVING, moves=now), 3: pulse(phase=SAVING, state=state)}
+
+    assert first_alarm(ranks, 1000) == 20 + STOPPED + 1
+    liveness = Liveness(AFTER, 0.0)
+    for now in range(40):
+        liveness.update(ranks(now), float(now))
+    found = liveness.hang(40.0)
+    assert found is not None
+    assert found.rank == 3
+    assert found.message == "rank 3 has been stopped (SIGSTOP) for 20 s"
+
+
+def test_a_rank_that_is_stopped_for_a_moment() -> None:
+    states = lambda now: {0: pulse(step=now, state="T" if now % 12 < 9 else "S")}  # noqa: E731
+    assert first_alarm(states, 500) is None
+
+
+def test_never() -> None:
+    assert first_alarm(lambda now: {0: pulse(state="T")}, 5000, after=0.0) is None
+
+
+def test_nobody_reports() -> None:
+    """A program of the user's own that knows no session."""
+    assert first_alarm(lambda now: {}, 5000) is None
