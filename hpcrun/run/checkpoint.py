@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import shutil
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from typing import Any
 
 from hpcrun.errors import CheckpointError
 from hpcrun.layout import RunPaths
-from hpcrun.run import manifest, rng, shards
+from hpcrun.run import manifest, rank_state, shards
 from hpcrun.run.fence import Fence
 from hpcrun.run.manifest import Fault, File, Manifest
 from hpcrun.run.retention import Retention
@@ -97,14 +96,14 @@ class Store:
                 str(directory.parent), tag=directory.name, client_state={}, save_latest=False
             )
         files: dict[str, File] = {}
-        own = directory / _rank_file(self._rank)
+        own = directory / rank_state.name(self._rank)
         try:
-            _save_rank_state(own, shards.with_scaler(engine, states))
+            rank_state.save(own, shards.with_scaler(engine, states))
             offloaded = shards.offloaded(engine, directory, self._rank)
             for path in [] if errors else [*written, *offloaded, own]:
                 files[str(path.relative_to(directory))] = manifest.describe(path, sync=True)
         except Exception as error:  # from the user's state_dict() too
-            errors.append(_text(error))
+            errors.append(rank_state.text(error))
         first = errors[0] if errors else None
         gathered = self.gather((first, {name: asdict(file) for name, file in files.items()}))
         if self._rank == 0 and any(error is not None for error, _ in gathered):
@@ -267,7 +266,7 @@ class Store:
         saved: dict[str, Any] = {}
         with local_reads(engine) as rest:
             try:
-                saved = _read_rank_state(directory / _rank_file(self._rank))
+                saved = rank_state.read(directory / rank_state.name(self._rank))
                 path, _ = engine.load_checkpoint(str(directory.parent), tag=directory.name)
                 if path is None:
                     refusal = "DeepSpeed loaded nothing"
@@ -276,27 +275,15 @@ class Store:
             except Exception as error:
                 # Files that vanish meet an assertion or an index error in DeepSpeed.
                 fault = _gone(directory, entry)
-                refusal = _text(error)
+                refusal = rank_state.text(error)
         answers = self.gather((fault, refusal))
         fault = _first([each for each, _ in answers])
         if fault is not None:
             return fault
         self._raise_first([each for _, each in answers], f"{directory} cannot be loaded")
         rest()
-        self._agree(self._apply(saved, states), f"{directory} cannot be loaded")
-        return None
-
-    def _apply(self, saved: Mapping[str, Any], states: Mapping[str, Any]) -> str | None:
-        try:
-            for name, stateful in states.items():
-                if name in saved["states"]:
-                    stateful.load_state_dict(saved["states"][name])
-                elif self._rank == 0:
-                    tell(f"no state of {name!r} was saved; it begins anew")
-            # Last: to load a state may take random numbers.
-            rng.restore(saved["rng"])
-        except Exception as error:
-            return _text(error)
+        wrong = rank_state.apply(saved, states, tells=self._rank == 0)
+        self._agree(wrong, f"{directory} cannot be loaded")
         return None
 
     def _pass_over(self, directory: Path, fault: Fault, report: Callable[..., None] | None) -> None:
@@ -356,12 +343,6 @@ class Store:
                 raise CheckpointError(f"{what}: rank {rank}: {error}")
 
 
-def _text(error: Exception) -> str:
-    """The error in a line; its traceback goes to this rank's log."""
-    traceback.print_exception(error)
-    return f"{type(error).__name__}: {error}"
-
-
 def _first(faults: list[Fault | None]) -> Fault | None:
     """That of the lowest rank, one that lasts before others."""
     found = [fault for fault in faults if fault is not None]
@@ -381,24 +362,3 @@ def _discard(directory: Path) -> None:
     shutil.rmtree(trash, ignore_errors=True)
     directory.rename(trash)
     shutil.rmtree(trash, ignore_errors=True)
-
-
-def _rank_file(rank: int) -> str:
-    return f"rank-{rank:05d}.pt"
-
-
-def _save_rank_state(path: Path, states: Mapping[str, Any]) -> None:
-    import torch
-
-    saved = {name: stateful.state_dict() for name, stateful in states.items()}
-    torch.save({"rng": rng.state(), "states": saved}, path)
-
-
-def _read_rank_state(path: Path) -> dict[str, Any]:
-    import torch
-
-    try:
-        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)
-    except Exception as error:
-        raise Unreadable(f"{path.name} cannot be read: {error}") from error
-    return saved

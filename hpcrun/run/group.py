@@ -18,6 +18,12 @@ def in_use() -> Any:
     return None
 
 
+def meet() -> None:
+    """Wait for all ranks: none leaves while another still needs its part in a collective."""
+    if distributed := in_use():
+        distributed.barrier()
+
+
 def of_the_host() -> Any:
     """A gloo group of all ranks for hpcrun alone, made at the first call; None without a group.
 

@@ -346,7 +346,7 @@ class Session:
         self._heart.beat(pulse.ENDING)
         if self._metrics is not None:
             self._metrics.flush()
-        self._meet()
+        group.meet()
         self._diary.write(
             "finished",
             step=self._last_step,
@@ -356,11 +356,6 @@ class Session:
         for file in (self._metrics, self._diary):
             if file is not None and file.error:
                 raise file.error
-
-    def _meet(self) -> None:
-        """No rank leaves while another still needs its part in a collective."""
-        if distributed := group.in_use():
-            distributed.barrier()
 
     def _after_step(self, step: int, began: float) -> None:
         self._last_step = step

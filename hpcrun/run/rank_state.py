@@ -1,0 +1,69 @@
+"""What a checkpoint holds of a rank beside DeepSpeed's shards: generators and the user's states."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcrun.run import rng
+from hpcrun.run.shards import Unreadable
+from hpcrun.run.tell import tell
+
+
+def name(rank: int) -> str:
+    """The file's name."""
+    return f"rank-{rank:05d}.pt"
+
+
+def save(path: Path, states: Mapping[str, Any]) -> None:
+    """Write this rank's file; whatever a state raises is raised."""
+    import torch
+
+    saved = {name: stateful.state_dict() for name, stateful in states.items()}
+    torch.save({"rng": rng.state(), "states": saved}, path)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read this rank's file.
+
+    Raises
+    ------
+    Unreadable
+        It cannot be read.
+    """
+    import torch
+
+    try:
+        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)
+    except Exception as error:
+        raise Unreadable(f"{path.name} cannot be read: {error}") from error
+    return saved
+
+
+def apply(saved: Mapping[str, Any], states: Mapping[str, Any], *, tells: bool) -> str | None:
+    """Go on from what was read; what went wrong, as `text` has it.
+
+    Parameters
+    ----------
+    tells
+        This rank says which states were not saved.
+    """
+    try:
+        for key, stateful in states.items():
+            if key in saved["states"]:
+                stateful.load_state_dict(saved["states"][key])
+            elif tells:
+                tell(f"no state of {key!r} was saved; it begins anew")
+        # Last: to load a state may take random numbers.
+        rng.restore(saved["rng"])
+    except Exception as error:
+        return text(error)
+    return None
+
+
+def text(error: Exception) -> str:
+    """The error in a line; its traceback goes to this rank's log."""
+    traceback.print_exception(error)
+    return f"{type(error).__name__}: {error}"
