@@ -18,7 +18,7 @@ show = @printf '\n$$ %s\n' '$(1)'; $(BIN)/$(1)
 .PHONY: help demo test lint docs bench cluster cluster-down clean
 
 help:
-	@echo 'make demo          train a small sweep on this machine: 3 runs, 2 ranks each, ZeRO'
+	@echo 'make demo          train a small sweep on this machine, and see a killed rank come back'
 	@echo 'make test          everything: lint, types, unit, training and cluster tests'
 	@echo 'make lint          ruff and mypy --strict'
 	@echo 'make docs          write docs/cli.md and docs/spec.md anew'
@@ -29,12 +29,15 @@ help:
 	@echo 'Settings: PYTHON=$(PYTHON) VENV=$(VENV) PYTEST_ARGS=$(PYTEST_ARGS)'
 
 demo: $(TRAIN)
-	@echo 'The demo compiles one operator of DeepSpeed, then trains 3 runs: about two minutes.'
+	@echo 'The demo compiles one operator of DeepSpeed, trains 3 runs, then kills a rank of another'
+	@echo 'and sees it come back: about three minutes.'
 	$(call show,hpcrun submit demo cluster=local --root demo-runs --wait) \
 	    || { $(BIN)/hpcrun logs $(DEMO) --stream all --tail 20; exit 1; }
 	$(call show,hpcrun status $(DEMO))
 	$(call show,hpcrun logs demo/0 --root demo-runs --tail 5)
 	$(call show,hpcrun results $(DEMO) --sort eval/loss)
+	$(call show,hpcrun drill demo cluster=local checkpoint.every=10 --root demo-runs --fault kill-rank)
+	$(call show,hpcrun why demo-drill --root demo-runs)
 
 test: lint $(TRAIN)
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)

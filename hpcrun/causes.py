@@ -7,6 +7,8 @@ outweigh the exit code of whatever carried them.
 
 from __future__ import annotations
 
+import contextlib
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -205,8 +207,15 @@ def decide(evidence: Evidence) -> End:
         UNKNOWN,
         "the ranks ended without an error and before the entry had finished"
         if evidence.exit_code == 0
-        else f"the ranks ended with exit code {evidence.exit_code}, and none left a record of why",
+        else f"the ranks ended with {_code(evidence.exit_code)}, and none left a record of why",
     )
+
+
+def _code(code: int | None) -> str:
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):
+            return f"their launcher killed by {signal.Signals(-code).name}"
+    return f"exit code {code}"
 
 
 def _taken_away(evidence: Evidence) -> End | None:

@@ -19,6 +19,8 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
 ``decided``
     What is done about that end, before Slurm is asked to do it: ``action`` (``restart`` in the same
     allocation, ``requeue``, ``stop``, ``nothing``), ``reason``, ``exclude`` (nodes).
+``fault``
+    A drill is about to hurt the run: ``fault``, ``rank``, ``node``.
 ``stopping``
     The ranks are asked to save and leave: ``reason`` (``time_limit``, ``preempted``, ``requeued``,
     ``signal``), ``signal``.
@@ -38,6 +40,7 @@ WORKERS = "workers_started"
 ENDED = "attempt_ended"
 STOPPING = "stopping"
 DECIDED = "decided"
+FAULT = "fault"
 
 FINISHED = "finished"
 CANCELLED = "cancelled"
@@ -94,6 +97,11 @@ def read(run: RunPaths) -> list[Attempt]:
         elif record.get("event") == DECIDED:
             attempt.decided = record
     return [attempts[number] for number in sorted(attempts)]
+
+
+def faults(run: RunPaths) -> list[dict[str, Any]]:
+    """What drills have done to a run, in order."""
+    return [record for record in records.read_lines(run.ledger) if record.get("event") == FAULT]
 
 
 def intent(run: RunPaths) -> str | None:

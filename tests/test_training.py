@@ -86,3 +86,26 @@ def test_the_example_of_the_readme(hpcrun: Hpcrun, tmp_path: Path) -> None:
     assert (run["state"], run["step"]) == ("completed", 60)
     first, last = _first_and_last_loss(run["directory"])
     assert last < 0.5 * first
+
+
+def test_a_drill_with_every_fault(hpcrun: Hpcrun) -> None:
+    """All on one run: it comes back each time, and says what each cost."""
+    changes = ["config.total_steps=100", "config.evaluate_every=0", "checkpoint.every=3"]
+    nodes = ["resources.nodes=2", "resources.spare_nodes=1", "resources.ntasks_per_node=1"]
+    said = hpcrun("drill", "demo", "cluster=local", *changes, *nodes, "--steps=2", "--json")
+    faults = {one["fault"]: one for one in json.loads(said)["faults"]}
+    assert all(one["came_back"] for one in faults.values())
+    assert {name: (one["cause"], one["action"]) for name, one in faults.items()} == {
+        "kill-rank": ("rank_crash", "restart"),
+        "stop-rank": ("hang", "restart"),
+        "corrupt-checkpoint": ("rank_crash", "restart"),
+        "preempt": ("signal", "requeue"),
+        "lose-node": ("node_failure", "restart"),
+    }
+    assert faults["preempt"]["lost_steps"] == 0
+    assert 0 <= faults["kill-rank"]["lost_steps"] <= 3
+    assert 3 <= faults["corrupt-checkpoint"]["lost_steps"] <= 6
+    why = hpcrun("why", "demo-drill")
+    assert "was set aside: is damaged" in why
+    assert "rank 1 has been stopped (SIGSTOP)" in why
+    assert "hpcrun restarted it in place, with local2 for local1" in why

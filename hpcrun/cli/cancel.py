@@ -58,7 +58,7 @@ def command(
     if len(active) > 1 and not dry_run and not yes:
         ask_first("cancel", [target.status.name for target in active])
     if not dry_run:
-        _cancel([target.selected for target in active], output)
+        cancel([target.selected for target in active], output)
     records = [target.to_data(dry_run) for target in targets]
     if output.json:
         output.data(records)
@@ -69,7 +69,7 @@ def command(
         click.echo(f"{record['experiment']}/{record['run']}: {said}{job}")
 
 
-def _cancel(selected: Sequence[Selected], output: Output) -> None:
+def cancel(selected: Sequence[Selected], output: Output) -> None:
     """Put every intent on disk, then end what lives.
 
     Raises

@@ -24,6 +24,7 @@ COMMANDS = {
     "logs": ("hpcrun.cli.logs", "Output of runs, ranks and attempts; -f follows."),
     "results": ("hpcrun.cli.results", "Swept values beside metrics."),
     "why": ("hpcrun.cli.why", "What ended each attempt, and what to do next."),
+    "drill": ("hpcrun.cli.drill", "Hurt a run on purpose, and see that it comes back."),
     "show": ("hpcrun.cli.show", "One run: configuration, script, DeepSpeed JSON, path."),
     "cancel": ("hpcrun.cli.cancel", "Cancel runs; they stay cancelled."),
     "requeue": ("hpcrun.cli.requeue", "Start runs again, with their frozen code and plan."),

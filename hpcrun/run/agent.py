@@ -13,6 +13,8 @@ The supervisor asks and the agent answers, in this order::
     agent       killed   none is left
     supervisor  stacks   the ranks hang: what are they doing?
     agent       stacks   rank -> what it says; as files beside the ranks' logs too
+    supervisor  hurt     in a drill: signal one rank
+    supervisor  fall_silent  in a drill: be like a node that has lost its power
     supervisor  attempt  the next one in the same allocation, and so on
     supervisor  dismiss  the agent removes its node-local directory and leaves
 
@@ -52,6 +54,7 @@ from hpcrun.run.tell import say
 RANKS_GONE = 10.0
 # Seconds that ranks have to write down where they are, and what of its end goes over the wire.
 STACKS_TAKE = 1.0
+SILENT_FOR = 120.0
 STACKS_MOST = 30_000
 
 
@@ -93,6 +96,10 @@ class Agent:
                 for message in messages:
                     if message["type"] == "dismiss":
                         return
+                    if message["type"] == "fall_silent":
+                        heartbeat.stop()
+                        self._fall_silent()
+                        return
                     self._act(message, channel)
                     supervisor.heard()
         finally:
@@ -113,6 +120,12 @@ class Agent:
         pulses = {rank: asdict(found) for rank, found in pulse.read(self.scratch).items()}
         if pulses:
             channel.send({"type": "pulse", "attempt": self.attempt, "ranks": pulses})
+
+    def _fall_silent(self) -> None:
+        """Do as a node does that has lost its power, until somebody ends this agent."""
+        say("drill: this agent says nothing more")
+        ranks.kill(self.scratch)
+        time.sleep(SILENT_FOR)
 
     def _stacks(self) -> dict[str, str]:
         """Have the ranks write down where they are; rank -> its words."""
@@ -167,6 +180,9 @@ class Agent:
             if ranks.gone(self.scratch, RANKS_GONE):
                 return {"type": "killed"}
             return {"type": "failed", "message": "its ranks cannot be ended"}
+        if message["type"] == "hurt":
+            ranks.hurt(self.scratch, int(message["rank"]), signal.Signals[message["signal"]])
+            return None
         if message["type"] == "stacks":
             return {"type": "stacks", "ranks": self._stacks()}
         if message["type"] == "build":

@@ -14,6 +14,7 @@ from hpcrun.layout import AttemptPaths, RunPaths
 from hpcrun.plan import Plan, RunPlan
 from hpcrun.run import evidence
 from hpcrun.run.crew import Crew, NodesLost, NodesUnusable
+from hpcrun.run.drill import Drill
 from hpcrun.run.hang import Hung, Watched
 from hpcrun.run.launch import Launch
 from hpcrun.run.launchers import Launcher, Workers
@@ -160,9 +161,12 @@ class Attempt:
     def _watch(self, workers: Workers) -> int | None:
         """Wait for the ranks' end; what their launcher returned, None when they were killed."""
         watched = Watched(self._run, self._crew)
+        number = self._paths.number
+        drill = Drill(self._run, self._run_paths, number, self._crew, self._heard.append)
         while (code := workers.exit_code()) is None:
             self._turn()
             watched.look()
+            drill.look()
             failure = workers.failure()
             if failure is None:
                 continue

@@ -191,6 +191,10 @@ class Crew:
                 self.working,
             )
 
+    def tell(self, node: str, message: dict[str, Any]) -> None:
+        """Send one agent what needs no answer."""
+        self._switchboard.send(node, message)
+
     def ask_to_stop(self) -> None:
         """Have every rank save and leave after the same step."""
         self._switchboard.broadcast({"type": "stop"})

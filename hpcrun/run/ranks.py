@@ -25,6 +25,11 @@ def register(scratch: Path, rank: int) -> None:
     (scratch / f"rank-{rank}.pid").write_text(str(os.getpid()))
 
 
+def hurt(scratch: Path, rank: int, number: int) -> None:
+    """Signal one rank."""
+    os.kill(int((scratch / f"rank-{rank}.pid").read_text()), number)
+
+
 def kill(scratch: Path) -> None:
     """SIGKILL to the process group of each rank of this node."""
     for group in {group for group, _ in _members(scratch)}:

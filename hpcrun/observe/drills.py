@@ -1,0 +1,92 @@
+"""What became of a run that was hurt on purpose: fault by fault, from the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hpcrun import ledger, records
+from hpcrun.layout import RunPaths
+from hpcrun.ledger import Attempt
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One fault and what followed.
+
+    Attributes
+    ----------
+    fault, rank, node
+        What was done to whom; the last two are None for a fault that never came.
+    attempt
+        In which attempt.
+    cause
+        What hpcrun took it for, a kind of `hpcrun.causes`; None while the attempt goes on.
+    action
+        ``restart``, ``requeue`` or ``stop``.
+    seconds
+        From the fault to the first finished step after it; None where there was none.
+    lost_steps
+        Steps that were done again.
+    """
+
+    fault: str
+    rank: int | None = None
+    node: str | None = None
+    attempt: int | None = None
+    cause: str | None = None
+    action: str | None = None
+    seconds: float | None = None
+    lost_steps: int | None = None
+
+    @property
+    def came_back(self) -> bool:
+        return self.seconds is not None
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data for ``--json``."""
+        return {**asdict(self), "came_back": self.came_back}
+
+
+def outcomes(paths: RunPaths, faults: Sequence[str]) -> list[Outcome]:
+    """What followed each fault, in the order in which they were asked for."""
+    attempts = ledger.read(paths)
+    done = ledger.faults(paths)
+    found = [_outcome(paths, record, attempts) for record in done]
+    return [*found, *(Outcome(fault) for fault in faults[len(done) :])]
+
+
+def _outcome(paths: RunPaths, fault: dict[str, Any], attempts: Sequence[Attempt]) -> Outcome:
+    number = int(fault["attempt"])
+    hurt = next(attempt for attempt in attempts if attempt.number == number)
+    later = [attempt.number for attempt in attempts if attempt.number > number]
+    ended = hurt.ended or {}
+    first = _first_step(paths, later)
+    restored = next((step for each in later if (step := _restored(paths, each)) is not None), None)
+    reached = ended.get("reached_step")
+    return Outcome(
+        fault=str(fault["fault"]),
+        rank=fault.get("rank"),
+        node=fault.get("node"),
+        attempt=number,
+        cause=(hurt.cause or {}).get("kind"),
+        action=(hurt.decided or {}).get("action"),
+        seconds=None if first is None else round(first - float(fault["time"]), 1),
+        lost_steps=None if reached is None or restored is None else max(0, reached - restored),
+    )
+
+
+def _first_step(paths: RunPaths, attempts: Sequence[int]) -> float | None:
+    for number in attempts:
+        for record in records.read_lines(paths.attempt(number).metrics):
+            if isinstance(record.get("time"), (int, float)):
+                return float(record["time"])
+    return None
+
+
+def _restored(paths: RunPaths, attempt: int) -> int | None:
+    for record in records.read_lines(paths.attempt(attempt).session):
+        if record.get("event") == "restored" and isinstance(record.get("step"), int):
+            return int(record["step"])
+    return None

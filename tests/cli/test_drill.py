@@ -1,0 +1,63 @@
+"""``hpcrun drill`` as it is typed; the drills themselves are in `tests.test_training`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from hpcrun import drills
+
+
+def _drill(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hpcrun", "drill", *arguments, "--root", str(root)],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def test_a_dry_run_says_what_would_be_done_and_writes_nothing(tmp_path: Path) -> None:
+    answer = _drill(tmp_path / "root", "demo", "cluster=local", "--dry-run")
+    assert answer.returncode == 0
+    lines = answer.stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        fault for fault in drills.FAULTS if fault != drills.LOSE_NODE
+    ]
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_node_is_lost_by_default_where_a_spare_stands_by(tmp_path: Path) -> None:
+    answer = _drill(
+        tmp_path, "demo", "cluster=local", "resources.spare_nodes=1", "--dry-run", "--json"
+    )
+    said = json.loads(answer.stdout)
+    assert said == {
+        "experiment": "demo-drill",
+        "faults": list(drills.FAULTS),
+        "steps": drills.STEPS,
+    }
+
+
+def test_faults_come_in_the_order_given(tmp_path: Path) -> None:
+    faults = ["--fault", "preempt", "--fault", "kill-rank", "--fault", "preempt"]
+    answer = _drill(tmp_path, "demo", "cluster=local", "--dry-run", "--json", "--steps=9", *faults)
+    said = json.loads(answer.stdout)
+    assert said["faults"] == ["preempt", "kill-rank", "preempt"]
+    assert said["steps"] == 9
+
+
+def test_a_fault_that_nobody_knows(tmp_path: Path) -> None:
+    answer = _drill(tmp_path, "demo", "cluster=local", "--fault", "meteor")
+    assert answer.returncode == 2
+    assert "'kill-rank'" in answer.stderr
+
+
+def test_a_run_that_never_saves_has_no_checkpoint_to_corrupt(tmp_path: Path) -> None:
+    answer = _drill(tmp_path, "demo", "cluster=local", "checkpoint.every=null", "--dry-run")
+    assert answer.returncode == 2
+    assert "corrupt-checkpoint needs a run that saves by itself" in answer.stderr
+    assert "checkpoint.every=N" in answer.stderr

@@ -1,0 +1,74 @@
+"""What became of each fault, of ledgers written by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpcrun import ledger, records
+from hpcrun.layout import RunPaths
+from hpcrun.observe.drills import Outcome, outcomes
+
+
+def _attempt(paths: RunPaths, number: int, restored: int, first: float) -> None:
+    paths.attempt(number).directory.mkdir(parents=True)
+    ledger.write(paths, ledger.STARTED, number, job_id="1", restart_count=0)
+    records.append(paths.attempt(number).session, {"event": "restored", "step": restored})
+    records.append(
+        paths.attempt(number).metrics, {"step": restored + 1, "time": first, "loss": 1.0}
+    )
+
+
+def _hurt(paths: RunPaths, number: int, fault: str, time: float) -> None:
+    records.append(
+        paths.ledger,
+        {
+            "event": "fault",
+            "attempt": number,
+            "time": time,
+            "fault": fault,
+            "rank": 1,
+            "node": "n2",
+        },
+    )
+
+
+def _end(paths: RunPaths, number: int, kind: str, reached: int, action: str) -> None:
+    cause = {"kind": kind, "message": kind}
+    ledger.write(paths, ledger.ENDED, number, outcome="failed", cause=cause, reached_step=reached)
+    ledger.write(paths, ledger.DECIDED, number, action=action, reason="", exclude=[])
+
+
+def test_what_each_fault_cost(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    _attempt(paths, 1, 0, 10.0)
+    _hurt(paths, 1, "kill-rank", 100.0)
+    _end(paths, 1, "rank_crash", 17, "restart")
+    _attempt(paths, 2, 10, 109.26)
+    _hurt(paths, 2, "preempt", 200.0)
+    _end(paths, 2, "signal", 30, "requeue")
+    # It never got to a step, and the one after it went on.
+    paths.attempt(3).directory.mkdir()
+    ledger.write(paths, ledger.STARTED, 3)
+    _end(paths, 3, "launch", 30, "requeue")
+    _attempt(paths, 4, 30, 350.0)
+    found = outcomes(paths, ["kill-rank", "preempt", "stop-rank"])
+    assert found == [
+        Outcome("kill-rank", 1, "n2", 1, "rank_crash", "restart", 9.3, 7),
+        Outcome("preempt", 1, "n2", 2, "signal", "requeue", 150.0, 0),
+        Outcome("stop-rank"),
+    ]
+    assert [one.came_back for one in found] == [True, True, False]
+
+
+def test_a_run_that_did_not_come_back(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    _attempt(paths, 1, 0, 10.0)
+    _hurt(paths, 1, "kill-rank", 100.0)
+    _end(paths, 1, "rank_crash", 17, "stop")
+    (found,) = outcomes(paths, ["kill-rank"])
+    assert (found.came_back, found.action, found.lost_steps) == (False, "stop", None)
+    assert found.to_data()["came_back"] is False
+
+
+def test_a_run_that_was_never_hurt(tmp_path: Path) -> None:
+    assert outcomes(RunPaths(tmp_path), ["preempt"]) == [Outcome("preempt")]
