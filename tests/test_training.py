@@ -90,7 +90,7 @@ def test_the_example_of_the_readme(hpcrun: Hpcrun, tmp_path: Path) -> None:
 
 def test_a_drill_with_every_fault(hpcrun: Hpcrun) -> None:
     """All on one run: it comes back each time, and says what each cost."""
-    changes = ["config.total_steps=100", "config.evaluate_every=0", "checkpoint.every=3"]
+    changes = ["config.total_steps=600", "config.evaluate_every=0", "checkpoint.every=3"]
     nodes = ["resources.nodes=2", "resources.spare_nodes=1", "resources.ntasks_per_node=1"]
     said = hpcrun("drill", "demo", "cluster=local", *changes, *nodes, "--steps=2", "--json")
     faults = {one["fault"]: one for one in json.loads(said)["faults"]}

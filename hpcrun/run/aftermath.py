@@ -108,7 +108,8 @@ class Aftermath:
         elif end.outcome == causes.CANCELLED and not concluded:
             self._intend(ledger.CANCELLED)
         came = evidence.progress(self._paths, self._paths.attempt(attempt))
-        fields = {**dataclasses.asdict(end), **dataclasses.asdict(came), **details}
+        now = {"time": time.time()}
+        fields = {**now, **dataclasses.asdict(end), **dataclasses.asdict(came), **details}
         self._write(ledger.ENDED, attempt, fields)
         attempts = _with_end(ledger.read(self._paths), attempt, fields)
         action = recovery.decide(attempts, self._policy, here=here)

@@ -2,8 +2,9 @@
 
 A hang makes no noise: a collective that never ends, a rank that was stopped, a data loader that
 starves. What looks like one and is none: a slow save, a compilation, a long evaluation. They
-differ in what the ranks' main threads do. In a hang none of them moves; in an evaluation at least
-one does; and while a run starts, saves, restores or ends it may wait for one long call.
+differ in what the ranks' main threads do. In a hang none of them moves or computes; in an
+evaluation at least one does; and while a run starts, saves, restores or ends it may wait for one
+long call. (A rank that waits for its GPU may spin, which looks like computing.)
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ PATIENCE = 6.0
 STEPS = 10.0
 # Seconds for which a rank has to be stopped: a debugger or a person may do so for a moment.
 STOPPED = 10.0
+# Clock ticks that the main thread uses between two reports, two seconds apart, if it computes.
+BUSY = 20
 _STOPPED_STATE = "T"
 
 
@@ -109,5 +112,5 @@ class Liveness:
 def _moved(before: Pulse, now: Pulse) -> bool:
     if (before.step, before.phase, before.moves) != (now.step, now.phase, now.moves):
         return True
-    # Nobody could look: something keeps the interpreter, and works.
-    return before.looks == now.looks and now.processor > before.processor
+    # It computes in one long call, or in a short one again and again.
+    return now.processor - before.processor >= BUSY

@@ -49,7 +49,7 @@ class Pulse:
     state
         The kernel's letter for the process, such as ``S``; ``T`` for one that was stopped.
     processor
-        Clock ticks of processor time that it has used.
+        Clock ticks (hundredths of a second) of processor time that the main thread has used.
     """
 
     step: int
@@ -134,7 +134,7 @@ def read(scratch: Path) -> dict[int, Pulse]:
         with contextlib.suppress(OSError, ValueError, IndexError, struct.error):
             rank = int(path.stem.removeprefix("rank-"))
             pid = (scratch / f"rank-{rank}.pid").read_text()
-            text = Path(f"/proc/{int(pid)}/stat").read_text(errors="replace")
+            text = Path(f"/proc/{int(pid)}/task/{int(pid)}/stat").read_text(errors="replace")
             fields = text[text.rindex(")") + 2 :].split()
             if fields[0] not in "ZX":
                 step, phase, moves, looks = _FORM.unpack(path.read_bytes())

@@ -52,10 +52,12 @@ def test_a_long_evaluation_moves() -> None:
     assert first_alarm(ranks, 2000) == PATIENCE * AFTER + 1
 
 
-def test_what_keeps_the_interpreter_busy_moves_as_long_as_it_works() -> None:
-    busy = lambda now: {0: pulse(looks=7, processor=now), 1: pulse(looks=now)}  # noqa: E731
+def test_a_rank_that_computes_at_one_place_is_no_hang() -> None:
+    """In a call that keeps the interpreter, so that nobody can look, too."""
+    busy = lambda now: {0: pulse(looks=7, processor=now * 50), 1: pulse(looks=now)}  # noqa: E731
     assert first_alarm(busy, 181) is None
-    stuck = lambda now: {0: pulse(looks=7, processor=1), 1: pulse(looks=now)}  # noqa: E731
+    assert first_alarm(busy, 2000) == PATIENCE * AFTER + 1
+    stuck = lambda now: {0: pulse(looks=7, processor=now), 1: pulse(looks=now)}  # noqa: E731
     assert first_alarm(stuck, 181) == AFTER + 1
 
 

@@ -12,16 +12,19 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hpcrun import ledger, records
+from hpcrun import causes, ledger, records
+from hpcrun.causes import Evidence
 from hpcrun.cluster import processes
 from hpcrun.errors import HpcrunError
 from hpcrun.layout import SubmissionPaths
-from hpcrun.plan import Entry
+from hpcrun.plan import Entry, Plan
 from hpcrun.run import fabric
+from hpcrun.run.aftermath import Aftermath
 from hpcrun.run.fence import EXIT_STALE
 from hpcrun.run.supervisor import Supervisor
 from tests.run.factory import RESOURCES, Place, until
@@ -241,6 +244,20 @@ def test_a_spare_that_is_lost_is_missed_when_it_is_needed(place: Place) -> None:
     assert "the spare node local2 is of no more use" in output
     assert place.attempt().decided["action"] == "requeue"  # type: ignore[index]
     assert place.attempt().decided["exclude"] == ["local1"]  # type: ignore[index]
+
+
+def test_every_node_that_was_lost_is_excluded_whenever_it_was(place: Place) -> None:
+    """Of the end that is being recorded the time is known as well as of those before it."""
+    place.submit("true", recovery={})
+    place.run.directory.mkdir(parents=True)
+    run = Plan.read(place.submission.plan).run(3)
+    launcher: Any = SimpleNamespace(requeues=False, is_slurm=False, job_id="1")
+    aftermath = Aftermath(place.submission, run, launcher, print)
+    for number, node in ((1, "n1"), (2, "n2")):
+        ledger.write(place.run, ledger.STARTED, number, submission=1)
+        lost = Evidence(lost_nodes=(node,))
+        action = aftermath.record(number, causes.decide(lost))
+    assert action.exclude == ("n1", "n2")
 
 
 def test_a_command_that_does_not_exist(place: Place) -> None:
