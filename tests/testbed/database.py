@@ -23,6 +23,8 @@ def start(layout: Layout) -> None:
         "--user=root",
         f"--datadir={data}",
         "--innodb-log-file-size=8M",
+        # The kernel's asynchronous requests are few, and given back late.
+        "--innodb-use-native-aio=0",
     ]
     serve = [
         "mariadbd",
@@ -34,12 +36,15 @@ def start(layout: Layout) -> None:
         f"--pid-file={layout.database}/mysqld.pid",
         "--skip-networking",
         "--innodb-log-file-size=8M",
+        "--innodb-use-native-aio=0",
         "--innodb-buffer-pool-size=32M",
         "--innodb-flush-log-at-trx-commit=0",
     ]
+    # Seen to fail twice, each time right after another bed's server had been killed.
+    again = f"{{ sleep 3; rm -rf {shlex.quote(str(data))}/*; {shlex.join(install)}; }}"
     with (layout.logs / "mariadb.log").open("ab") as log:
         subprocess.Popen(
-            ["sh", "-c", f"{shlex.join(install)} && exec {shlex.join(serve)}"],
+            ["sh", "-c", f"{{ {shlex.join(install)} || {again}; }} && exec {shlex.join(serve)}"],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
