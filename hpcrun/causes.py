@@ -7,12 +7,11 @@ outweigh the exit code of whatever carried them.
 
 from __future__ import annotations
 
-import contextlib
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpcrun import signals
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED
 from hpcrun.ledger import CANCELLED as INTENT_CANCELLED
 
@@ -213,8 +212,7 @@ def decide(evidence: Evidence) -> End:
 
 def _code(code: int | None) -> str:
     if code is not None and code < 0:
-        with contextlib.suppress(ValueError):
-            return f"their launcher killed by {signal.Signals(-code).name}"
+        return f"their launcher killed by {signals.name(-code)}"
     return f"exit code {code}"
 
 

@@ -81,6 +81,16 @@ def _with_faults(compiled: Compiled, faults: list[str], steps: int) -> Compiled:
             f"{drills.CORRUPT_CHECKPOINT} needs a run that saves by itself",
             hint="add checkpoint.every=N, of so few steps that two checkpoints are there before",
         )
+    if drills.CORRUPT_CHECKPOINT in faults and first.spec["checkpoint"]["keep"] < 2:
+        raise UsageError(
+            f"{drills.CORRUPT_CHECKPOINT} needs a checkpoint to go back to; checkpoint.keep is 1",
+            hint="add checkpoint.keep=2",
+        )
+    if drills.STOP_RANK in faults and first.spec["recovery"]["hang_after"] is None:
+        raise UsageError(
+            f"{drills.STOP_RANK} is never noticed: recovery.hang_after is null",
+            hint='add recovery.hang_after="00:05:00"',
+        )
     block = {"faults": faults, "steps": steps}
     spec = {**first.spec, drills.KEY: block}
     run = dataclasses.replace(first, spec=spec)
@@ -94,8 +104,9 @@ def _drill(compiled: Compiled, faults: list[str], output: Output) -> int:
 
     submitted = submit(compiled, new=True, argv=command_line(), say=output.say)
     experiment, number = ExperimentPaths(submitted.directory), submitted.runs[0].run
-    output.say(f"{experiment.name}/{number} will be hurt {len(faults)} times; this takes a while")
     try:
+        times = "once" if len(faults) == 1 else f"{len(faults)} times"
+        output.say(f"{experiment.name}/{number} will be hurt {times}; this takes a while")
         failed = wait(experiment, [number], say=output.say)
     except KeyboardInterrupt:
         _cancel(experiment, number, output)

@@ -89,7 +89,8 @@ def _configurations(plan: Plan) -> list[tuple[str, tuple[int, ...]]]:
 def _row(run: RunPlan) -> list[str]:
     gpus = run.spec["resources"]["gpus_per_node"]
     on = f" on {_count(gpus, 'GPU')} each" if gpus else ""
-    where = f"{_count(run.nodes, 'node')} x {_count(run.ranks_per_node, 'rank')}{on}"
+    spares = f" (and {run.spare_nodes} spare)" if run.spare_nodes else ""
+    where = f"{_count(run.nodes, 'node')}{spares} x {_count(run.ranks_per_node, 'rank')}{on}"
     config: dict[str, Any] = run.spec["deepspeed"]
     batch = ""
     if all(isinstance(config.get(key), int) for key in BATCH):

@@ -64,8 +64,8 @@ def facts(
     shown = {} if over else slurm.show("job", job, timeout=_TIMEOUT)
     rows = _of_attempt(_rows(job, began), attempt)
     state, _, by = rows[0]["State"].partition(" by ") if rows else ("", "", "")
-    if state in ("", "RUNNING"):
-        state = shown.get("JobState", state)
+    if state in ("", "RUNNING", "RESIZING"):
+        state = shown.get("JobState", state.replace("RESIZING", "RUNNING"))
     count = shown.get("Restarts", "")
     # Slurm 24.11 keeps the time of an earlier start's preemption.
     preempted = (parse_time(shown.get("PreemptTime", "")) or 0.0) >= (
@@ -83,23 +83,27 @@ def facts(
     )
 
 
-def last_words(batch_log: Path, attempt: int) -> str | None:
+def last_words(batch_log: Path, attempt: int, first: int | None = None) -> str | None:
     """The reason in slurmstepd's line about an attempt, which needs no daemon to be up.
 
     The log holds every start of the job; an attempt's part begins with the line in which its
     supervisor announces it. Empty for a plain scancel, None without such a line.
+
+    Parameters
+    ----------
+    first
+        The first attempt of the same start: Slurm may have spoken before this one was announced.
     """
     try:
         text = records.read_tail(batch_log, _TAIL).decode(errors="replace")
     except OSError:
         return None
     parts = re.split(r"hpcrun: attempt (\d+) of ", text)
-    mine = [
-        part
-        for number, part in zip(parts[1::2], parts[2::2], strict=True)
-        if int(number) == attempt
-    ]
-    found = _WORDS.findall(mine[-1]) if mine else []
+    newest: dict[int, str] = {
+        int(number): part for number, part in zip(parts[1::2], parts[2::2], strict=True)
+    }
+    mine = range(attempt if first is None else first, attempt + 1)
+    found = _WORDS.findall("\n".join(newest.get(number, "") for number in mine))
     return found[-1].strip() if found else None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpcrun import ledger, records
+from hpcrun import causes, ledger, records
 from hpcrun.layout import RunPaths
 from hpcrun.ledger import Attempt
 
@@ -29,6 +29,8 @@ class Outcome:
         From the fault to the first finished step after it; None where there was none.
     lost_steps
         Steps that were done again.
+    came_back
+        The run got on, or came to its end, after it.
     """
 
     fault: str
@@ -39,14 +41,11 @@ class Outcome:
     action: str | None = None
     seconds: float | None = None
     lost_steps: int | None = None
-
-    @property
-    def came_back(self) -> bool:
-        return self.seconds is not None
+    came_back: bool = False
 
     def to_data(self) -> dict[str, Any]:
         """Plain data for ``--json``."""
-        return {**asdict(self), "came_back": self.came_back}
+        return asdict(self)
 
 
 def outcomes(paths: RunPaths, faults: Sequence[str]) -> list[Outcome]:
@@ -60,6 +59,9 @@ def outcomes(paths: RunPaths, faults: Sequence[str]) -> list[Outcome]:
 def _outcome(paths: RunPaths, fault: dict[str, Any], attempts: Sequence[Attempt]) -> Outcome:
     number = int(fault["attempt"])
     hurt = next(attempt for attempt in attempts if attempt.number == number)
+    if hurt.outcome == causes.COMPLETED:
+        # It came too late to do any harm.
+        return Outcome(str(fault["fault"]))
     later = [attempt.number for attempt in attempts if attempt.number > number]
     ended = hurt.ended or {}
     first = _first_step(paths, later)
@@ -73,6 +75,8 @@ def _outcome(paths: RunPaths, fault: dict[str, Any], attempts: Sequence[Attempt]
         cause=(hurt.cause or {}).get("kind"),
         action=(hurt.decided or {}).get("action"),
         seconds=None if first is None else round(first - float(fault["time"]), 1),
+        came_back=first is not None
+        or any(attempt.outcome == causes.COMPLETED for attempt in attempts),
         lost_steps=None if reached is None or restored is None else max(0, reached - restored),
     )
 

@@ -32,10 +32,11 @@ import os
 import signal
 import sys
 import tarfile
+import threading
 import time
 import traceback
 import zlib
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -45,7 +46,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.layout import SubmissionPaths, extension_cache
 from hpcrun.plan import Plan, RunPlan
 from hpcrun.run import extensions, fabric, pulse, ranks, stop
-from hpcrun.run.beat import INTERVAL, Heartbeat, Listener
+from hpcrun.run.beat import INTERVAL, SILENCE, Heartbeat, Listener
 from hpcrun.run.channel import TOKEN_VARIABLE, Channel
 from hpcrun.run.orphan import Orphan
 from hpcrun.run.scratch import Scratch
@@ -77,6 +78,7 @@ class Agent:
         self.orphan = Orphan(arguments, self.submission, self.run)
         self._signals: list[int] = []
         self._report_at = 0.0
+        self._pulses: dict[int, pulse.Pulse] = {}
         for number in stop.SIGNALS:
             signal.signal(number, self._hear)
 
@@ -117,13 +119,27 @@ class Agent:
         if time.monotonic() < self._report_at:
             return
         self._report_at = time.monotonic() + INTERVAL
-        pulses = {rank: asdict(found) for rank, found in pulse.read(self.scratch).items()}
-        if pulses:
-            channel.send({"type": "pulse", "attempt": self.attempt, "ranks": pulses})
+        before, self._pulses = self._pulses, pulse.read(self.scratch)
+        for rank, found in self._pulses.items():
+            # What a rank waits for may be a program that it has started.
+            if rank in before and found.moves == before[rank].moves:
+                with contextlib.suppress(OSError, ValueError):
+                    others = ranks.processor(ranks.leader(self.scratch, rank), found.pid)
+                    self._pulses[rank] = replace(found, processor=found.processor + others)
+        if self._pulses:
+            told = {rank: asdict(found) for rank, found in self._pulses.items()}
+            channel.send({"type": "pulse", "attempt": self.attempt, "ranks": told})
+
+    def _hurt(self, rank: int, number: signal.Signals) -> None:
+        """Signal the program of a rank."""
+        found = pulse.read(self.scratch).get(rank)
+        os.kill(found.pid if found else ranks.leader(self.scratch, rank), number)
 
     def _fall_silent(self) -> None:
         """Do as a node does that has lost its power, until somebody ends this agent."""
         say("drill: this agent says nothing more")
+        # Nobody sees its ranks end either, before it is given up.
+        time.sleep(SILENCE + 5)
         ranks.kill(self.scratch)
         time.sleep(SILENT_FOR)
 
@@ -133,9 +149,14 @@ class Agent:
         time.sleep(STACKS_TAKE)
         found = pulse.stacks(self.scratch)
         paths = self.submission.experiment.run(self.run.number).attempt(self.attempt)
-        for rank, text in found.items():
-            with contextlib.suppress(OSError):
-                paths.stacks(rank).write_text(text)
+
+        def keep() -> None:
+            for rank, text in found.items():
+                with contextlib.suppress(OSError):
+                    paths.stacks(rank).write_text(text)
+
+        # The shared storage may be what all of them wait for.
+        threading.Thread(target=keep, daemon=True).start()
         return {str(rank): text[-STACKS_MOST:] for rank, text in found.items()}
 
     def greet(self, channel: Channel) -> None:
@@ -181,7 +202,7 @@ class Agent:
                 return {"type": "killed"}
             return {"type": "failed", "message": "its ranks cannot be ended"}
         if message["type"] == "hurt":
-            ranks.hurt(self.scratch, int(message["rank"]), signal.Signals[message["signal"]])
+            self._hurt(int(message["rank"]), signal.Signals[message["signal"]])
             return None
         if message["type"] == "stacks":
             return {"type": "stacks", "ranks": self._stacks()}

@@ -87,8 +87,11 @@ class Attempt:
             if self._workers is not None:
                 # Also where srun has returned: of a broken step it does so while ranks live.
                 self._crew.kill_ranks()
+                # The end of a rank on a lost node may be seen before the node's silence.
+                if lost := tuple(node for node in nodes if node in self._crew.lost):
+                    seen["lost_nodes"] = lost
                 if code != 0:
-                    self._workers.kill(nodes_are_lost="lost_nodes" in seen)
+                    self._workers.kill(nodes_are_lost=bool(lost))
         first = self._workers.failure() if self._workers is not None else None
         return Evidence(
             finished=code == 0 and evidence.finished(self._paths),

@@ -48,9 +48,9 @@ class NodesUnusable(HpcrunError):
         Those that are worse than the others; empty where it is all of them.
     """
 
-    def __init__(self, message: str, nodes: Collection[str], of: Collection[str]) -> None:
+    def __init__(self, message: str, nodes: Collection[str]) -> None:
         super().__init__(message)
-        self.nodes = tuple(nodes) if len(nodes) < len(of) else ()
+        self.nodes = tuple(nodes)
 
 
 class Crew:
@@ -170,6 +170,9 @@ class Crew:
         gone: list[str] = []
         for node, message in self._switchboard.poll(seconds):
             if node in self._unusable:
+                if message["type"] == "hello":
+                    # It was cut off for a while, and asks whether anybody is left.
+                    self._switchboard.send(node, {"type": "dismiss"})
                 continue
             self._listeners.setdefault(node, Listener()).heard()
             if message["type"] == "gone":
@@ -181,15 +184,15 @@ class Crew:
             self.lost.append(node)
             # Its srun would wait for as long as Slurm does.
             self._agents[node].kill()
-        self._give_up([*gone, *silent])
-        if lost := [node for node in self.working if node in silent]:
-            raise NodesLost(tuple(lost))
+        self._give_up(silent)
         if ended := [node for node in self.working if node in gone]:
-            raise NodesUnusable(
-                f"the agent on node {ended[0]} was ended; see agent-{ended[0]}.log",
-                ended,
-                self.working,
-            )
+            told = f"the agent on node {ended[0]} was ended; see agent-{ended[0]}.log"
+        self._give_up(node for node in gone if node not in self.working)
+        if lost := [node for node in self.working if node in silent]:
+            self._give_up(ended)
+            raise NodesLost(tuple(lost))
+        if ended:
+            raise self._unusable_nodes(told, ended)
 
     def tell(self, node: str, message: dict[str, Any]) -> None:
         """Send one agent what needs no answer."""
@@ -268,6 +271,8 @@ class Crew:
             if kind == "pulse":
                 for rank, found in message["ranks"].items():
                     self.pulses[int(rank)] = Pulse(**found)
+            elif kind == "failed" and node not in self.working:
+                self._give_up([node])
             elif kind == "failed":
                 self._failed[node] = f"node {node} cannot be used: {message['message']}"
             else:
@@ -321,6 +326,11 @@ class Crew:
         return answers
 
     def _unusable_nodes(self, message: str, nodes: Collection[str]) -> NodesUnusable:
-        refusal = NodesUnusable(message, nodes, self.working)
-        self._give_up(refusal.nodes)
-        return refusal
+        """What is wrong with these nodes; what is wrong with all of them is no node's fault."""
+        others = {node for node in self._launcher.nodes if node not in self._unusable}
+        others.difference_update(nodes)
+        everywhere = set(self.working).issubset(nodes)
+        if everywhere and (len(self.working) > 1 or not others):
+            return NodesUnusable(message, ())
+        self._give_up(nodes)
+        return NodesUnusable(message, tuple(nodes))

@@ -19,7 +19,7 @@ from hpcrun.run.crew import Crew
 from hpcrun.run.tell import say
 
 # Seconds after which a run without the session, of which nobody knows the step, is hurt.
-_BLIND = 20.0
+_BLIND = 60.0
 _LOOK_EVERY = 0.5
 
 
@@ -75,11 +75,11 @@ class Drill:
     def _is_due(self, fault: str) -> bool:
         """Whether the run has done some steps, and what the fault needs is there."""
         pulses = self._crew.pulses.values()
+        if not pulses and self._run.entry.kind != "function":
+            waited = time.monotonic() - self._began > _BLIND
+            return waited and fault not in (drills.CORRUPT_CHECKPOINT, drills.STOP_RANK)
         if len(pulses) < self._run.world_size:
-            return time.monotonic() - self._began > _BLIND and fault not in (
-                drills.CORRUPT_CHECKPOINT,
-                drills.STOP_RANK,
-            )
+            return False
         step = min(pulse.step for pulse in pulses)
         if step == 0:
             return False

@@ -57,7 +57,8 @@ class Watched:
             return
         texts = self._crew.stacks()
         steps = {rank: pulse.step for rank, pulse in self._crew.pulses.items()}
-        places = {rank: stacks.place(texts.get(rank, "")) for rank in steps}
+        everybody = range(self._run.world_size)
+        places = {rank: stacks.place(texts.get(rank, "")) for rank in everybody}
         who = hang.rank if hang.rank is not None else stacks.culprit(places, steps)
         where = stacks.told(places, None if hang.rank is not None else who)
         message = "; ".join(filter(None, [hang.message, where]))

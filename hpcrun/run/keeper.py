@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from hpcrun import ledger, recovery
+from hpcrun import ledger, recovery, signals
 from hpcrun.cluster import steps
 from hpcrun.errors import EXIT_FAILED, EXIT_SAVED
 from hpcrun.layout import SubmissionPaths
@@ -65,7 +65,7 @@ def replace(submission: SubmissionPaths, number: int, code: int) -> int:
     # A restart was its own to carry out.
     decided = said not in (None, recovery.RESTART)
     if not decided:
-        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        how = f"by {signals.name(-code)}" if code < 0 else f"with exit code {code}"
         say(f"the supervisor ended {how} and without a decision")
     if code > 0 and (decided or not attempts):
         return code
@@ -78,6 +78,7 @@ def replace(submission: SubmissionPaths, number: int, code: int) -> int:
         node=os.environ.get("SLURMD_NODENAME", allocation.nodes[0]),
         node_rank=0,
         batch_node=allocation.nodes[0],
+        supervisor=None,
     )
     return EXIT_SAVED if Orphan(mine, submission, run).requeue(silent=False) else EXIT_FAILED
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from hpcrun import signals
 from hpcrun.cluster import own_job, steps
 from hpcrun.errors import HpcrunError
 from hpcrun.layout import AttemptPaths
@@ -291,7 +292,7 @@ class _LocalWorkers:
             return None
         node = self._nodes[rank // self._per_node]
         if code < 0:
-            return RankEnd(rank, node, None, signal.Signals(-code).name)
+            return RankEnd(rank, node, None, signals.name(-code))
         return RankEnd(rank, node, code, None)
 
     def exit_code(self) -> int | None:

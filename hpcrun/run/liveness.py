@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcrun.run.pulse import PHASES, STEPPING, Pulse
+from hpcrun.run.pulse import ENDING, PHASES, STEPPING, Pulse
 
 # How much longer than `recovery.hang_after` ranks may move, or wait in a phase that is known to be
 # long, without a finished step.
@@ -23,6 +23,8 @@ STEPS = 10.0
 STOPPED = 10.0
 # Clock ticks that the main thread uses between two reports, two seconds apart, if it computes.
 BUSY = 20
+# Seconds between two looks after which nobody looked: the job or this process was suspended.
+GAP = 5.0
 _STOPPED_STATE = "T"
 
 
@@ -66,21 +68,24 @@ class Liveness:
     def __init__(self, hang_after: float, now: float) -> None:
         self._hang_after = hang_after
         self._seen: dict[int, _Seen] = {}
-        self._moved = self._progressed = now
+        self._moved = self._progressed = self._looked = now
         self._longest = 0.0
         self._step = 0
 
     def update(self, pulses: Mapping[int, Pulse], now: float) -> None:
-        """Take in what an agent read of the ranks of its node."""
+        """Take in what the agents have read last; to be called every second."""
+        self._forgive(now)
         for rank, pulse in pulses.items():
+            if rank not in self._seen:
+                self._moved = self._progressed = now
             seen = self._seen.setdefault(rank, _Seen(pulse, now))
             if _moved(seen.pulse, pulse):
                 seen.changed = self._moved = now
             if (pulse.step, pulse.phase) != (seen.pulse.step, seen.pulse.phase):
                 if pulse.step > self._step > 0 and pulse.phase == STEPPING:
                     self._longest = max(self._longest, now - self._progressed)
-                self._step = max(self._step, pulse.step)
                 self._progressed = now
+            self._step = max(self._step, pulse.step)
             if pulse.state != _STOPPED_STATE:
                 seen.stopped = None
             elif seen.stopped is None:
@@ -102,11 +107,28 @@ class Liveness:
         stepping = all(seen.pulse.phase == STEPPING for seen in self._seen.values())
         if stepping and still > limit:
             return Hang(f"no rank has moved for {still:.0f} s", still)
+        phases = {seen.pulse.phase for seen in self._seen.values()}
+        if still > PATIENCE * limit:
+            return Hang(f"no rank has moved for {still:.0f} s ({PHASES[min(phases)]})", still)
+        # Of a program that never says that it steps, or has done its last step, nobody knows how
+        # long it should take.
         behind = now - self._progressed
-        if behind > PATIENCE * limit:
-            phase = PHASES[min(seen.pulse.phase for seen in self._seen.values())]
-            return Hang(f"no rank has finished a step for {behind:.0f} s ({phase})", behind)
+        if self._step and ENDING not in phases and behind > PATIENCE * limit:
+            told = f"no rank has finished a step for {behind:.0f} s ({PHASES[min(phases)]})"
+            return Hang(told, behind)
         return None
+
+    def _forgive(self, now: float) -> None:
+        """Time in which nobody looked, because all of it was suspended, does not count."""
+        gap = now - self._looked
+        self._looked = now
+        if gap <= GAP:
+            return
+        self._moved += gap
+        self._progressed += gap
+        for seen in self._seen.values():
+            if seen.stopped is not None:
+                seen.stopped += gap
 
 
 def _moved(before: Pulse, now: Pulse) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import socket
 import time
 
 from hpcrun import ledger, records, recovery
@@ -10,11 +12,14 @@ from hpcrun.cluster import own_job
 from hpcrun.layout import SubmissionPaths
 from hpcrun.plan import RunPlan
 from hpcrun.recovery import Policy
+from hpcrun.run.channel import TOKEN_VARIABLE, Channel
 from hpcrun.run.tell import say
 
 # Agents act one after another, and the first that succeeds is the last.
 _TURN = 3.0
 _FOREVER = 86_400.0
+# A supervisor that lives may be busy asking Slurm for so long.
+_PATIENCE = 20.0
 
 
 class Orphan:
@@ -25,7 +30,8 @@ class Orphan:
     arguments
         Those of the agent: ``job_id`` (None where whoever started the supervisor looks after it),
         ``restarts`` (SLURM_RESTART_COUNT of this start of the job), ``attempt``, ``node``,
-        ``node_rank``, ``batch_node``.
+        ``node_rank``, ``batch_node``, ``supervisor`` (``HOST:PORT``; None where it is known to be
+        gone).
 
     Attributes
     ----------
@@ -86,11 +92,47 @@ class Orphan:
         )
 
     def _is_ours(self) -> bool:
-        """Whether nobody has ended, cancelled or restarted the job since."""
+        """Whether nobody has ended, cancelled or restarted the job since, and nobody leads it."""
         mine = self._arguments
-        if ledger.intent(self._paths) is not None or self._is_settled():
+        if ledger.intent(self._paths) is not None or self._has_successor() or self._is_settled():
             return False
-        if self._paths.attempt(self.attempt + 1).directory.exists():
+        if self._supervisor_answers():
+            say("the supervisor lives and does without this node")
             return False
         facts = own_job.facts(mine.job_id, self._began)
         return facts.state != "CANCELLED" and facts.restarts in (None, mine.restarts)
+
+    def _has_successor(self) -> bool:
+        """Whether a later attempt is that of another start, of this job or another.
+
+        One of this start that its supervisor did not live to tell of is looked after as well.
+        """
+        mine = self._arguments
+        for attempt in ledger.read(self._paths):
+            if attempt.number <= self.attempt or not attempt.started:
+                continue
+            started = attempt.started.get("job_id"), attempt.started.get("restart_count")
+            if started != (mine.job_id, mine.restarts):
+                return True
+            self.attempt = attempt.number
+        return False
+
+    def _supervisor_answers(self) -> bool:
+        """Whether it lives after all, and gave this node up while its network was away."""
+        if self._arguments.supervisor is None:
+            return False
+        host, _, port = self._arguments.supervisor.rpartition(":")
+        try:
+            channel = Channel(socket.create_connection((host, int(port)), timeout=3))
+        except OSError:
+            return False
+        try:
+            token = os.environ.get(TOKEN_VARIABLE, "")
+            channel.send({"type": "hello", "node": self._arguments.node, "token": token})
+            deadline = time.monotonic() + _PATIENCE
+            while time.monotonic() < deadline and not channel.closed:
+                if channel.receive(timeout=1.0):
+                    return True
+            return False
+        finally:
+            channel.close()

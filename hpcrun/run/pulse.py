@@ -21,8 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-# step, phase, moves, looks
-_FORM = struct.Struct("<qqqq")
+from hpcrun.run.tell import tell
+
+# pid, step, phase, moves, looks
+_FORM = struct.Struct("<qqqqq")
 _LOOK_EVERY = 1.0
 _DEPTH = 24
 # Free for programs on Linux, and nobody's habit.
@@ -38,6 +40,8 @@ class Pulse:
 
     Attributes
     ----------
+    pid
+        The process that has the session: the rank, or the program that it started.
     step
         Finished optimizer steps.
     phase
@@ -49,9 +53,11 @@ class Pulse:
     state
         The kernel's letter for the process, such as ``S``; ``T`` for one that was stopped.
     processor
-        Clock ticks (hundredths of a second) of processor time that the main thread has used.
+        Clock ticks (hundredths of a second) of processor time that the main thread has used, and
+        where that stands still, what the rank started.
     """
 
+    pid: int
     step: int
     phase: int
     moves: int
@@ -61,7 +67,7 @@ class Pulse:
 
 
 class Heart:
-    """The rank's side.
+    """The rank's side: one a process, and of several processes of a rank the first that lives.
 
     Parameters
     ----------
@@ -72,18 +78,27 @@ class Heart:
     def __init__(self, scratch: Path | None, rank: int) -> None:
         self._step, self._phase, self._moves, self._looks = 0, STARTING, 0, 0
         self._memory: mmap.mmap | None = None
-        if scratch is not None:
-            self._begin(scratch, rank)
+        if scratch is None:
+            return
+        try:
+            if not _is_taken(scratch / f"rank-{rank}.pulse"):
+                self._begin(scratch, rank)
+        except (OSError, ValueError) as error:
+            tell(f"hangs of this rank will not be noticed: {error}")
 
     def _begin(self, scratch: Path, rank: int) -> None:
-        self._watched = threading.get_ident()
+        self._pid = os.getpid()
+        self._watched = threading.main_thread().ident
         self._stacks = open(scratch / f"rank-{rank}.stacks", "wb")  # noqa: SIM115
         # Before there is a pulse: who has one is sent this signal, which else would end it.
         faulthandler.register(STACKS_SIGNAL, self._stacks, all_threads=True)
         path = scratch / f"rank-{rank}.pulse"
-        path.write_bytes(bytes(_FORM.size))
-        with open(path, "r+b") as stream:
+        new = path.with_suffix(f".{self._pid}")
+        new.write_bytes(bytes(_FORM.size))
+        with open(new, "r+b") as stream:
             self._memory = mmap.mmap(stream.fileno(), _FORM.size)
+        self._store()
+        new.rename(path)
         threading.Thread(target=self._watch, name="hpcrun-pulse", daemon=True).start()
 
     def beat(self, phase: int, step: int | None = None) -> None:
@@ -92,6 +107,11 @@ class Heart:
         if step is not None:
             self._step = step
         self._store()
+
+    @property
+    def phase(self) -> int:
+        """Where the main thread said that it is."""
+        return self._phase
 
     @contextlib.contextmanager
     def during(self, phase: int) -> Iterator[None]:
@@ -106,6 +126,7 @@ class Heart:
     def _watch(self) -> None:
         before: object = None
         pause = threading.Event()
+        assert self._watched is not None
         while not pause.wait(_LOOK_EVERY):
             now = _place(sys._current_frames().get(self._watched))
             self._moves += now != before
@@ -114,8 +135,39 @@ class Heart:
             self._store()
 
     def _store(self) -> None:
-        if self._memory is not None:
-            self._memory[:] = _FORM.pack(self._step, self._phase, self._moves, self._looks)
+        # Not in a child that was forked: its steps are not the rank's.
+        if self._memory is not None and self._pid == os.getpid():
+            numbers = (self._pid, self._step, self._phase, self._moves, self._looks)
+            self._memory[:] = _FORM.pack(*numbers)
+
+
+_hearts: dict[Path | None, Heart] = {}
+
+
+def heart(scratch: Path | None, rank: int) -> Heart:
+    """This process's heart, whoever asks."""
+    if scratch not in _hearts:
+        _hearts[scratch] = Heart(scratch, rank)
+    return _hearts[scratch]
+
+
+def _is_taken(path: Path) -> bool:
+    """Whether another process of the rank has a pulse there, and lives."""
+    try:
+        pid = _FORM.unpack(path.read_bytes())[0]
+    except FileNotFoundError:
+        return False
+    return pid != os.getpid() and _stat(pid)[0] not in "ZX"
+
+
+def _stat(pid: int) -> list[str]:
+    """What the kernel says of a main thread, from its state on; ``["X"]`` if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return ["X"]
+    # The name, in parentheses, may hold anything, parentheses and spaces too.
+    return text[text.rindex(")") + 2 :].split()
 
 
 def _place(frame: FrameType | None) -> tuple[tuple[int, int], ...]:
@@ -132,22 +184,20 @@ def read(scratch: Path) -> dict[int, Pulse]:
     found: dict[int, Pulse] = {}
     for path in scratch.glob("rank-*.pulse"):
         with contextlib.suppress(OSError, ValueError, IndexError, struct.error):
-            rank = int(path.stem.removeprefix("rank-"))
-            pid = (scratch / f"rank-{rank}.pid").read_text()
-            text = Path(f"/proc/{int(pid)}/task/{int(pid)}/stat").read_text(errors="replace")
-            fields = text[text.rindex(")") + 2 :].split()
+            pid, step, phase, moves, looks = _FORM.unpack(path.read_bytes())
+            fields = _stat(pid)
             if fields[0] not in "ZX":
-                step, phase, moves, looks = _FORM.unpack(path.read_bytes())
+                rank = int(path.stem.removeprefix("rank-"))
                 processor = int(fields[11]) + int(fields[12])
-                found[rank] = Pulse(step, phase, moves, looks, fields[0], processor)
+                found[rank] = Pulse(pid, step, phase, moves, looks, fields[0], processor)
     return found
 
 
 def ask_for_stacks(scratch: Path) -> None:
     """Have each rank of this node write down where its threads are; one that is stopped cannot."""
-    for rank in read(scratch):
-        with contextlib.suppress(OSError, ValueError):
-            os.kill(int((scratch / f"rank-{rank}.pid").read_text()), STACKS_SIGNAL)
+    for found in read(scratch).values():
+        with contextlib.suppress(OSError):
+            os.kill(found.pid, STACKS_SIGNAL)
 
 
 def stacks(scratch: Path) -> dict[int, str]:

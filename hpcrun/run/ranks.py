@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hpcrun.run.channel import TOKEN_VARIABLE
 
+SCRATCH_VARIABLE = "HPCRUN_SCRATCH"
 _PROC = Path("/proc")
 
 
@@ -25,16 +26,38 @@ def register(scratch: Path, rank: int) -> None:
     (scratch / f"rank-{rank}.pid").write_text(str(os.getpid()))
 
 
-def hurt(scratch: Path, rank: int, number: int) -> None:
-    """Signal one rank."""
-    os.kill(int((scratch / f"rank-{rank}.pid").read_text()), number)
+def leader(scratch: Path, rank: int) -> int:
+    """The process id of a rank, which leads its group.
+
+    Raises
+    ------
+    OSError, ValueError
+        It has not registered.
+    """
+    return int((scratch / f"rank-{rank}.pid").read_text())
+
+
+def processor(group: int, but: int) -> int:
+    """Clock ticks of processor time of all processes of a group but one."""
+    ticks = 0
+    for process in _PROC.iterdir():
+        if process.name.isdigit() and int(process.name) != but:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = _stat(process)
+                if int(fields[2]) == group:
+                    ticks += int(fields[11]) + int(fields[12])
+    return ticks
 
 
 def kill(scratch: Path) -> None:
-    """SIGKILL to the process group of each rank of this node."""
-    for group in {group for group, _ in _members(scratch)}:
+    """SIGKILL to all that the ranks of this node are and have started."""
+    groups = _groups(scratch)
+    for group, pid in list(_members(scratch, groups)):
         with contextlib.suppress(OSError):
-            os.killpg(group, signal.SIGKILL)
+            if group in groups:
+                os.killpg(group, signal.SIGKILL)
+            else:
+                os.kill(pid, signal.SIGKILL)
 
 
 def gone(scratch: Path, timeout: float) -> bool:
@@ -42,37 +65,42 @@ def gone(scratch: Path, timeout: float) -> bool:
 
     What a process held of a GPU's memory is free when it is gone.
     """
+    groups = _groups(scratch)
     deadline = time.monotonic() + timeout
-    while next(_members(scratch), None) is not None:
+    while next(_members(scratch, groups), None) is not None:
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.02)
+        time.sleep(0.05)
     return True
 
 
-def _members(scratch: Path) -> Iterator[tuple[int, int]]:
-    """Group and process id of whatever lives in the ranks' groups."""
-    groups = set()
+def _groups(scratch: Path) -> set[int]:
+    found = set()
     for path in scratch.glob("rank-*.pid"):
         with contextlib.suppress(OSError, ValueError):
-            groups.add(int(path.read_text()))
-    if not groups:
-        return
-    token = os.environ.get(TOKEN_VARIABLE, "")
+            found.add(int(path.read_text()))
+    return found
+
+
+def _members(scratch: Path, groups: set[int]) -> Iterator[tuple[int, int]]:
+    """Group and process id of what lives in the ranks' groups, or was started with their scratch
+    directory in its environment."""
+    token = f"{TOKEN_VARIABLE}={os.environ.get(TOKEN_VARIABLE)}".encode()
+    place = f"{SCRATCH_VARIABLE}={scratch}".encode()
     for process in _PROC.iterdir():
         if not process.name.isdigit():
             continue
         with contextlib.suppress(OSError, ValueError, IndexError):
-            text = (process / "stat").read_text(errors="replace")
-            # The name, in parentheses, may hold anything, parentheses and spaces too.
-            state, _, group = text[text.rindex(")") + 2 :].split()[:3]
-            if int(group) in groups and state not in "ZX" and _is_ours(process, token):
+            state, _, group = _stat(process)[:3]
+            if state in "ZX":
+                continue
+            variables = (process / "environ").read_bytes().split(b"\0")
+            # Ids are used again: what has one of them is a rank's only in this start of the job.
+            if place in variables or (int(group) in groups and token in variables):
                 yield int(group), int(process.name)
 
 
-def _is_ours(process: Path, token: str) -> bool:
-    """Whether it is of this start of the job: ids are used again."""
-    if b"hpcrun.run.worker" in (process / "cmdline").read_bytes().split(b"\0"):
-        return True
-    mine = f"{TOKEN_VARIABLE}={token}".encode()
-    return bool(token) and mine in (process / "environ").read_bytes().split(b"\0")
+def _stat(process: Path) -> list[str]:
+    text = (process / "stat").read_text(errors="replace")
+    # The name, in parentheses, may hold anything, parentheses and spaces too.
+    return text[text.rindex(")") + 2 :].split()

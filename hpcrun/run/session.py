@@ -23,7 +23,6 @@ from hpcrun.run.diary import Diary
 from hpcrun.run.fence import Fence
 from hpcrun.run.launch import Launch
 from hpcrun.run.metrics import MetricsLog
-from hpcrun.run.pulse import Heart
 from hpcrun.run.retention import Retention
 from hpcrun.run.tell import tell
 
@@ -80,7 +79,7 @@ class Session:
         self._metrics: MetricsLog | None = None
         fence = Fence(launch.run_paths.attempt(launch.attempt + 1).directory) if launch else None
         self._diary = Diary(launch, self.rank, fence)
-        self._heart = Heart(self.scratch, self.rank)
+        self._heart = pulse.heart(self.scratch, self.rank)
         self._store: Store | None = None
         if launch and self.scratch and fence:
             checkpoint = self._spec.get("checkpoint") or {}
@@ -255,6 +254,7 @@ class Session:
             return
         began = time.perf_counter()
         self._metrics.log(metrics, step)
+        self._heart.beat(self._heart.phase, step)
         self._own_seconds += time.perf_counter() - began
 
     def step(self, metrics: Mapping[str, Any] | None = None) -> None:

@@ -105,6 +105,7 @@ class Supervisor:
         HpcrunError
             The file system takes no files: nothing that the attempt did would be kept.
         """
+        attempt: AttemptPaths | None = None
         try:
             attempt = self._claim()
             ledger.write(
@@ -120,6 +121,9 @@ class Supervisor:
                 world_size=self.run.world_size,
             )
         except OSError as error:
+            if attempt is not None:
+                with contextlib.suppress(OSError):
+                    attempt.directory.rmdir()
             raise HpcrunError(
                 f"the attempt cannot be recorded: {error}",
                 hint=f"make room, then: hpcrun requeue {shlex.quote(str(self.paths.directory))}",

@@ -20,7 +20,7 @@ import traceback
 import warnings
 from pathlib import Path
 
-from hpcrun import records
+from hpcrun import records, signals
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.run import ranks, secrets, stop
 from hpcrun.run.fence import EXIT_STALE, Fence
@@ -67,7 +67,7 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
         "HPCRUN_ATTEMPT": str(launch.attempt),
         "HPCRUN_RUN": f"{launch.experiment}/{launch.run}",
         "HPCRUN_METRICS_FILE": str(launch.paths.metrics),
-        "HPCRUN_SCRATCH": node.scratch,
+        ranks.SCRATCH_VARIABLE: node.scratch,
         "PYTHONUNBUFFERED": "1",
     }
     if node.extensions:
@@ -187,7 +187,7 @@ def record_end(
         "node": launch.nodes[rank // launch.ranks_per_node].name,
         "time": time.time(),
         "exit_code": None if number else code,
-        "signal": signal.Signals(number).name if number else None,
+        "signal": signals.name(number) if number else None,
         "exception": exception,
         "message": _words(error),
         "traceback": shown and _printable(shown),
@@ -209,6 +209,7 @@ def _printable(text: str) -> str:
 def work(launch: Launch, rank: int) -> int:
     """Run the entry in this rank; the exit code of this process."""
     node = launch.nodes[rank // launch.ranks_per_node]
+    Fence(launch.run_paths.attempt(launch.attempt + 1).directory).check(always=True)
     code: int
     try:
         os.environ.update(secrets.read((launch.spec.get("environment") or {}).get("secrets_file")))

@@ -61,3 +61,12 @@ def test_a_run_that_never_saves_has_no_checkpoint_to_corrupt(tmp_path: Path) -> 
     assert answer.returncode == 2
     assert "corrupt-checkpoint needs a run that saves by itself" in answer.stderr
     assert "checkpoint.every=N" in answer.stderr
+
+
+def test_a_drill_that_cannot_come_to_an_end_is_refused(tmp_path: Path) -> None:
+    never = _drill(tmp_path, "demo", "cluster=local", "recovery.hang_after=null", "--dry-run")
+    assert never.returncode == 2
+    assert "stop-rank is never noticed: recovery.hang_after is null" in never.stderr
+    alone = _drill(tmp_path, "demo", "cluster=local", "checkpoint.keep=1", "--dry-run")
+    assert alone.returncode == 2
+    assert "add checkpoint.keep=2" in alone.stderr

@@ -132,3 +132,18 @@ def test_no_process_of_the_first_attempt_is_left(reference: Reference) -> None:
     assert ward.kinds("stubborn") == ["rank_crash", None]
     for rank in (0, 1):
         assert "sleep 98765" not in (ward.paths("stubborn").directory / f"ps-{rank}").read_text()
+
+
+@pytest.mark.usually
+def test_a_spare_whose_network_was_away_for_a_while(reference: Reference) -> None:
+    """It is given up, finds the supervisor alive when it is back, and leaves the run alone."""
+    ward, slurm = reference.ward, reference.ward.cluster
+    ward.submit("blip", resources=SPARE, config={"pause": 1.0})
+    (run,) = ward.wait_for_step("blip", 3)
+    spare = next(node for node in ("n1", "n2", "n3") if node not in run["nodes"])
+    slurm.link(spare, "eth0", up=False)
+    time.sleep(HEARTBEAT + 5)
+    slurm.link(spare, "eth0", up=True)
+    ward.wait_for_end("blip")
+    assert ward.kinds("blip") == [None], ward.explain("blip")
+    reference.assert_same("blip")

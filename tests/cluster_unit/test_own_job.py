@@ -90,6 +90,13 @@ def test_each_attempt_has_its_own_last_words(tmp_path: Path) -> None:
     assert own_job.last_words(log, 4) is None
 
 
+def test_what_slurm_said_before_a_restart_in_place_was_announced(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(ATTEMPTS)
+    assert own_job.last_words(log, 2, 1) == "DUE TO PREEMPTION"
+    assert own_job.last_words(log, 3, 2) == ""
+
+
 def test_an_earlier_start_is_not_taken_for_the_one_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accounting hears of a new start a moment after it."""
     rows = "7|PREEMPTED|1000|1100||\n7.0|OUT_OF_MEMORY|1000|1100|5K|\n"

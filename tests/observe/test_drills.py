@@ -53,8 +53,8 @@ def test_what_each_fault_cost(tmp_path: Path) -> None:
     _attempt(paths, 4, 30, 350.0)
     found = outcomes(paths, ["kill-rank", "preempt", "stop-rank"])
     assert found == [
-        Outcome("kill-rank", 1, "n2", 1, "rank_crash", "restart", 9.3, 7),
-        Outcome("preempt", 1, "n2", 2, "signal", "requeue", 150.0, 0),
+        Outcome("kill-rank", 1, "n2", 1, "rank_crash", "restart", 9.3, 7, True),
+        Outcome("preempt", 1, "n2", 2, "signal", "requeue", 150.0, 0, True),
         Outcome("stop-rank"),
     ]
     assert [one.came_back for one in found] == [True, True, False]
@@ -72,3 +72,22 @@ def test_a_run_that_did_not_come_back(tmp_path: Path) -> None:
 
 def test_a_run_that_was_never_hurt(tmp_path: Path) -> None:
     assert outcomes(RunPaths(tmp_path), ["preempt"]) == [Outcome("preempt")]
+
+
+def test_a_program_without_metrics_that_came_to_its_end(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    for number in (1, 2):
+        ledger.write(paths, ledger.STARTED, number)
+    _hurt(paths, 1, "kill-rank", 100.0)
+    _end(paths, 1, "rank_crash", 0, "restart")
+    ledger.write(paths, ledger.ENDED, 2, outcome="completed", cause=None)
+    (found,) = outcomes(paths, ["kill-rank"])
+    assert (found.came_back, found.seconds) == (True, None)
+
+
+def test_a_fault_that_came_too_late(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    ledger.write(paths, ledger.STARTED, 1)
+    _hurt(paths, 1, "kill-rank", 100.0)
+    ledger.write(paths, ledger.ENDED, 1, outcome="completed", cause=None)
+    assert outcomes(paths, ["kill-rank"]) == [Outcome("kill-rank")]

@@ -52,18 +52,20 @@ class _Launcher:
         return subprocess.Popen([sys.executable, "-c", AGENT, *arguments], cwd=REPOSITORY)
 
 
-def _refusal(tmp_path: Path, **fates: tuple[str, float]) -> NodesUnusable:
+def _refusal(tmp_path: Path, nodes: int = 0, **fates: tuple[str, float]) -> NodesUnusable:
+    nodes = nodes or len(fates)
     attempt = AttemptPaths(tmp_path / "1")
     found = Crew(
         _Launcher(fates),  # type: ignore[arg-type]
         SubmissionPaths(tmp_path),
-        SimpleNamespace(number=3, nodes=len(fates)),  # type: ignore[arg-type]
+        SimpleNamespace(number=3, nodes=nodes),  # type: ignore[arg-type]
         attempt,
     )
     try:
         with pytest.raises(NodesUnusable) as caught:
-            found.prepare(1, tuple(fates), lambda: None)
-        assert found.seats() == (None if caught.value.nodes else tuple(fates))
+            found.prepare(1, tuple(fates)[:nodes], lambda: None)
+        left = [node for node in fates if node not in caught.value.nodes]
+        assert found.seats() == (tuple(left)[:nodes] if len(left) >= nodes else None)
     finally:
         found.lost.extend(fates)
         found.dismiss()
@@ -98,3 +100,13 @@ def test_one_that_never_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert time.monotonic() - began < 30
     assert refused.nodes == ("n1",)
     assert refused.message == "no answer within 2 s from the agents on n1"
+
+
+def test_the_only_node_is_blamed_where_another_can_take_its_place(tmp_path: Path) -> None:
+    assert _refusal(tmp_path, 1, n1=("fails", 0), n2=("fails", 30)).nodes == ("n1",)
+    assert _refusal(tmp_path, 1, n1=("fails", 0)).nodes == ()
+
+
+def test_what_is_wrong_with_all_is_not_tried_on_spares(tmp_path: Path) -> None:
+    refused = _refusal(tmp_path, 2, n1=("fails", 0), n2=("fails", 0), n3=("fails", 30))
+    assert refused.nodes == ()

@@ -27,7 +27,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def requeue(orphan: Orphan, *, silent: bool) -> bool:
         assert not silent
-        found.append(orphan._arguments.attempt)
+        found.append(orphan.attempt)
         return True
 
     for name, value in {

@@ -15,7 +15,7 @@ Ranks = dict[int, Pulse]
 
 def pulse(step: int = 5, phase: int = STEPPING, moves: int = 0, **more: object) -> Pulse:
     """A rank's, of which the watching thread runs and the program sleeps."""
-    return Pulse(step, phase, moves, **{"looks": 0, "state": "S", "processor": 0, **more})  # type: ignore[arg-type]
+    return Pulse(1, step, phase, moves, **{"looks": 0, "state": "S", "processor": 0, **more})  # type: ignore[arg-type]
 
 
 def first_alarm(pulses: Callable[[int], Ranks], until: int, after: float = AFTER) -> int | None:
@@ -94,3 +94,31 @@ def test_never() -> None:
 def test_nobody_reports() -> None:
     """A program of the user's own that knows no session."""
     assert first_alarm(lambda now: {}, 5000) is None
+
+
+def test_a_program_that_never_says_that_it_steps_has_all_the_time_it_moves() -> None:
+    """Somebody else's trainer, an evaluation, a long export after the last step."""
+    ranks = lambda now: {0: pulse(step=0, phase=STARTING, moves=now), 1: pulse(step=0)}  # noqa: E731
+    assert first_alarm(ranks, 5000) is None
+    ranks = lambda now: {0: pulse(phase=ENDING, moves=now), 1: pulse(phase=ENDING)}  # noqa: E731
+    assert first_alarm(ranks, 5000) is None
+
+
+def test_a_session_that_is_made_late() -> None:
+    late = 3000
+    ranks = lambda now: {0: pulse(step=0, phase=STARTING)} if now > late else {}  # noqa: E731
+    assert first_alarm(ranks, 5000) == late + 1 + PATIENCE * AFTER + 1
+
+
+def test_time_in_which_nobody_looked_does_not_count() -> None:
+    """The job was suspended, the supervisor with it."""
+    liveness = Liveness(AFTER, 0.0)
+    for now in range(10):
+        liveness.update({0: pulse(moves=now), 1: pulse(state="T")}, float(now))
+    later = 10_000.0
+    liveness.update({0: pulse(moves=9), 1: pulse(state="T")}, later)
+    assert liveness.hang(later) is None
+    liveness.update({0: pulse(moves=9), 1: pulse(state="T")}, later + 2)
+    found = liveness.hang(later + 2)
+    assert found is not None
+    assert found.rank == 1

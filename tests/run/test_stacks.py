@@ -21,8 +21,8 @@ import sys, threading, time
 from pathlib import Path
 from hpcrun.run import pulse
 scratch = Path(sys.argv[1])
-(scratch / "rank-4.pid").write_text(str(__import__("os").getpid()))
-heart = pulse.Heart(scratch, 4)
+heart = pulse.heart(scratch, 4)
+assert pulse.heart(scratch, 4) is heart
 heart.beat(pulse.STEPPING, 7)
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 def read_batch():
@@ -77,6 +77,23 @@ def test_a_rank_that_is_stopped(rank: subprocess.Popen[bytes], tmp_path: Path) -
     assert pulse.stacks(tmp_path) == {}
     rank.kill()
     until(lambda: pulse.read(tmp_path) == {})
+
+
+@pytest.mark.parametrize("rank", ["time.sleep(60)"], indirect=True)
+def test_another_process_of_the_same_rank_does_not_speak_for_it(
+    rank: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    other = pulse.Heart(tmp_path, 4)
+    other.beat(pulse.SAVING, 99)
+    found = pulse.read(tmp_path)[4]
+    assert (found.pid, found.step) == (rank.pid, 7)
+
+
+def test_where_there_is_no_place_for_a_pulse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pulse.Heart(tmp_path / "gone", 0).beat(pulse.STEPPING, 1)
+    assert "hangs of this rank will not be noticed: " in capsys.readouterr().out
 
 
 WAITS = Place("all_reduce", "train.py:40 (train)", collective=True)

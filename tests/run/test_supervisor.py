@@ -246,6 +246,48 @@ def test_a_spare_that_is_lost_is_missed_when_it_is_needed(place: Place) -> None:
     assert place.attempt().decided["exclude"] == ["local1"]  # type: ignore[index]
 
 
+STUCK = """
+import os, queue, time
+import hpcrun
+session = hpcrun.session(total_steps=9)
+if session.attempt > 1:
+    raise SystemExit
+class Engine:
+    global_steps = 0
+engine = Engine()
+session.restored_step = 0
+session._engine = engine
+for engine.global_steps in range(1, 10):
+    session.step()
+    if session.rank == 1 and engine.global_steps == 3:
+        queue.Queue().get()
+    time.sleep(0.2)
+    while engine.global_steps == 5:
+        time.sleep(60)
+"""
+
+
+def test_a_script_that_hangs_in_a_loop_of_its_own(place: Place) -> None:
+    """The session is in a child of the rank's process: that is who is asked, and named."""
+    (place.code / "train.py").write_text(STUCK)
+    place.submit(
+        Entry("script", file="train.py"),
+        ranks=2,
+        recovery={"hang_after": "00:00:05"},
+        checkpoint={},
+        deepspeed={},
+    )
+    code, said = place.supervise(120)
+    assert code == 0, said
+    cause = place.cause()
+    assert cause["kind"] == "hang"
+    assert "no rank has moved" in cause["message"]
+    stacks = place.run.attempt(1).stacks(1)
+    until(stacks.exists)
+    assert "queue.py" in stacks.read_text()
+    assert "train.py" in cause["message"]
+
+
 def test_every_node_that_was_lost_is_excluded_whenever_it_was(place: Place) -> None:
     """Of the end that is being recorded the time is known as well as of those before it."""
     place.submit("true", recovery={})

@@ -1,0 +1,117 @@
+"""When an agent that lost its supervisor lets the job be. Slurm's part is a stand-in here."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hpcrun import ledger
+from hpcrun.causes import JobFacts
+from hpcrun.cluster import own_job
+from hpcrun.layout import RunPaths
+from hpcrun.run.channel import TOKEN_VARIABLE, Switchboard
+from hpcrun.run.orphan import Orphan
+
+START: dict[str, Any] = {"job_id": "7_3", "restart_count": 1}
+
+
+@pytest.fixture(autouse=True)
+def slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = JobFacts(state="RUNNING", restarts=1)
+    monkeypatch.setattr(own_job, "facts", lambda *_, **__: facts)
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+
+
+@pytest.fixture
+def switchboard() -> Iterator[Switchboard]:
+    """A supervisor's, which answers nobody by itself."""
+    found = Switchboard("127.0.0.1", "secret")
+    yield found
+    found.close()
+
+
+def _orphan(directory: Path, supervisor: str | None = None) -> Orphan:
+    paths = RunPaths(directory)
+    submission: Any = SimpleNamespace(experiment=SimpleNamespace(run=lambda number: paths))
+    arguments = argparse.Namespace(
+        job_id="7_3", restarts=1, attempt=2, node="n2", node_rank=1, supervisor=supervisor
+    )
+    run: Any = SimpleNamespace(number=3, spec={})
+    directory.mkdir(exist_ok=True)
+    ledger.write(paths, ledger.STARTED, 2, **START)
+    return Orphan(arguments, submission, run)
+
+
+def test_a_job_that_nobody_leads(tmp_path: Path) -> None:
+    assert _orphan(tmp_path / "3")._is_ours()
+
+
+def test_a_later_attempt_of_another_start_is_somebody_elses(tmp_path: Path) -> None:
+    orphan = _orphan(tmp_path / "3")
+    ledger.write(RunPaths(tmp_path / "3"), ledger.STARTED, 3, job_id="7_3", restart_count=2)
+    assert not orphan._is_ours()
+
+
+def test_a_later_attempt_of_this_start_is_looked_after_too(tmp_path: Path) -> None:
+    """Its supervisor died before it had told the agents, or even before it had a word of it."""
+    orphan = _orphan(tmp_path / "3")
+    RunPaths(tmp_path / "3").attempt(3).directory.mkdir(parents=True)
+    assert orphan._is_ours()
+    ledger.write(RunPaths(tmp_path / "3"), ledger.STARTED, 3, **START)
+    assert orphan._is_ours()
+    assert orphan.attempt == 3
+    ledger.write(RunPaths(tmp_path / "3"), ledger.DECIDED, 3, action="stop")
+    assert not orphan._is_ours()
+
+
+@pytest.mark.parametrize(
+    ("action", "ours"), [("restart", True), ("requeue", True), ("stop", False)]
+)
+def test_what_the_supervisor_had_decided(tmp_path: Path, action: str, ours: bool) -> None:
+    orphan = _orphan(tmp_path / "3")
+    ledger.write(RunPaths(tmp_path / "3"), ledger.DECIDED, 2, action=action)
+    assert orphan._is_ours() == ours
+
+
+def test_a_supervisor_that_lives_after_all(tmp_path: Path, switchboard: Switchboard) -> None:
+    """It had given this node up, and says so when it is asked."""
+    orphan = _orphan(tmp_path / "3", switchboard.address)
+    over = threading.Event()
+
+    def lead() -> None:
+        while not over.is_set():
+            for node, message in switchboard.poll(0.1):
+                if message["type"] == "hello":
+                    switchboard.send(node, {"type": "dismiss"})
+
+    leader = threading.Thread(target=lead)
+    leader.start()
+    try:
+        assert not orphan._is_ours()
+    finally:
+        over.set()
+        leader.join()
+
+
+def test_a_supervisor_whose_port_nobody_listens_on(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    began = time.monotonic()
+    assert _orphan(tmp_path / "3", address)._is_ours()
+    assert time.monotonic() - began < 2
+
+
+def test_a_supervisor_that_does_not_run_any_more(
+    tmp_path: Path, switchboard: Switchboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its port is open, and nobody answers: it is stopped."""
+    monkeypatch.setattr("hpcrun.run.orphan._PATIENCE", 1.0)
+    assert _orphan(tmp_path / "3", switchboard.address)._is_ours()
