@@ -88,24 +88,22 @@ def test_the_example_of_the_readme(hpcrun: Hpcrun, tmp_path: Path) -> None:
     assert last < 0.5 * first
 
 
-def test_a_drill_with_every_fault(hpcrun: Hpcrun) -> None:
-    """All on one run: it comes back each time, and says what each cost."""
+def test_a_drill(hpcrun: Hpcrun) -> None:
+    """Several faults on one run: it comes back each time, and says what each cost."""
     changes = ["config.total_steps=400", "config.evaluate_every=0", "checkpoint.every=25"]
     nodes = ["resources.nodes=2", "resources.spare_nodes=1", "resources.ntasks_per_node=1"]
-    said = hpcrun("drill", "demo", "cluster=local", *changes, *nodes, "--steps=2", "--json")
+    wanted = ("kill-rank", "corrupt-checkpoint", "lose-node")
+    asked = [f"--fault={fault}" for fault in wanted]
+    said = hpcrun("drill", "demo", "cluster=local", *changes, *nodes, *asked, "--steps=2", "--json")
     faults = {one["fault"]: one for one in json.loads(said)["faults"]}
     assert all(one["came_back"] for one in faults.values())
     assert {name: (one["cause"], one["action"]) for name, one in faults.items()} == {
         "kill-rank": ("rank_crash", "restart"),
-        "stop-rank": ("hang", "restart"),
         "corrupt-checkpoint": ("rank_crash", "restart"),
-        "preempt": ("signal", "requeue"),
         "lose-node": ("node_failure", "restart"),
     }
-    assert faults["preempt"]["lost_steps"] == 0
     assert 0 <= faults["kill-rank"]["lost_steps"] < 2 * 25
     assert 25 <= faults["corrupt-checkpoint"]["lost_steps"] < 3 * 25
     why = hpcrun("why", "demo-drill")
     assert "was set aside: is damaged" in why
-    assert "rank 1 has been stopped (SIGSTOP)" in why
     assert "hpcrun restarted it in place, with local2 for local1" in why

@@ -30,7 +30,8 @@ def _one_start(reference: Reference, run: str, kind: str) -> list[ledger.Attempt
     return [first, second]
 
 
-@pytest.mark.parametrize("form", [SINGLE, pytest.param(ARRAY, marks=pytest.mark.usually)])
+@pytest.mark.usually
+@pytest.mark.parametrize("form", [SINGLE, ARRAY])
 def test_a_killed_rank(reference: Reference, form: str) -> None:
     """First, last and any rank, of each ZeRO stage; nothing of the old ranks is left."""
     ward = reference.ward
@@ -59,6 +60,7 @@ def test_a_killed_rank(reference: Reference, form: str) -> None:
     assert "hpcrun restarted it in place; attempt 2 began" in told
 
 
+@pytest.mark.usually("24.11")
 def test_a_node_that_loses_its_power_is_replaced_by_a_spare(reference: Reference) -> None:
     """Without waiting for Slurm to notice, which then takes the dead node from the job."""
     ward, slurm = reference.ward, reference.ward.cluster
@@ -114,6 +116,7 @@ def test_a_second_node_that_is_lost_when_no_spare_is_left(reference: Reference) 
     ward.wait_for_end("twice", "cancelled")
 
 
+@pytest.mark.usually("22.05")
 def test_no_process_of_the_first_attempt_is_left(reference: Reference) -> None:
     """Ranks that ignore every signal, and what they started in sessions of their own."""
     ward = reference.ward

@@ -161,7 +161,8 @@ def test_a_time_limit(reference: Reference, form: str) -> None:
 def test_a_cancelled_run_stays_cancelled_until_it_is_requeued(reference: Reference) -> None:
     """By scancel while it runs, and by hpcrun while it waits for its requeue."""
     ward, slurm = reference.ward, reference.ward.cluster
-    runs = ward.submit_each(ARRAY, "twice", "config.seed", [1, 2])
+    requeued = {"in_place": 0}
+    runs = ward.submit_each(ARRAY, "twice", "config.seed", [1, 2], recovery=requeued)
     found = ward.wait_for_step(runs, 3)
     slurm.run(["scancel", str(found[0]["job_id"])])
     raw = ward.raw_job_id(str(found[1]["job_id"]))

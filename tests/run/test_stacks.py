@@ -61,7 +61,9 @@ def test_a_rank_that_waits(rank: subprocess.Popen[bytes], tmp_path: Path) -> Non
     assert rank.poll() is None
 
 
-@pytest.mark.parametrize("rank", ["while True: sum(range(1000)); str(1)"], indirect=True)
+@pytest.mark.parametrize(
+    "rank", ["while True: sum(range(100000)); max(range(100000))"], indirect=True
+)
 def test_a_rank_that_works(rank: subprocess.Popen[bytes], tmp_path: Path) -> None:
     first = pulse.read(tmp_path)[4]
     until(lambda: pulse.read(tmp_path)[4].moves >= first.moves + 2)
