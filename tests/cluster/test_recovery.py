@@ -17,7 +17,10 @@ from tests.testbed.daemons import until
 pytestmark = pytest.mark.timeout(900)
 
 
-FORMS = [pytest.param(SINGLE, marks=pytest.mark.usually), ARRAY]
+FORMS = [
+    pytest.param(SINGLE, marks=pytest.mark.usually),
+    pytest.param(ARRAY, marks=pytest.mark.usually("22.05")),
+]
 
 
 @pytest.mark.parametrize("form", FORMS)
