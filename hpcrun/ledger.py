@@ -72,6 +72,14 @@ def same_start(one: Attempt, other: Attempt) -> bool:
     return all(one.started.get(key) == other.started.get(key) for key in keys)
 
 
+def first_of_start(run: RunPaths, number: int) -> int:
+    """The first attempt of the start of the job that an attempt belongs to."""
+    attempts = read(run)
+    mine = next((one for one in attempts if one.number == number), None)
+    together = [one.number for one in attempts if mine is not None and same_start(one, mine)]
+    return min(together, default=number)
+
+
 def write(run: RunPaths, event: str, attempt: int, **details: Any) -> None:
     """Append an event, stamped with the time of now."""
     stamped = {"event": event, "time": time.time(), "attempt": attempt}

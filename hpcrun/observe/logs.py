@@ -255,20 +255,14 @@ def _workers(one: Selected, attempt: AttemptPaths, choice: Choice) -> Iterator[S
 def _agents(one: Selected, attempt: AttemptPaths, choice: Choice) -> Iterator[Source]:
     pattern = attempt.agent_log("*").name
     before, _, after = pattern.partition("*")
-    for path in sorted(_first_of_its_start(one, attempt).directory.glob(pattern)):
+    # Agents that serve several attempts write into the first one's directory.
+    writing = one.paths.attempt(ledger.first_of_start(one.paths, attempt.number))
+    for path in sorted(writing.directory.glob(pattern)):
         node = path.name[len(before) : len(path.name) - len(after)]
         if choice.node in (None, node):
             yield Source(
                 path, one.experiment.name, one.run.number, attempt.number, "agent", node=node
             )
-
-
-def _first_of_its_start(one: Selected, attempt: AttemptPaths) -> AttemptPaths:
-    """The attempt in whose directory the agents write that serve this one too."""
-    known = ledger.read(one.paths)
-    mine = next((each for each in known if each.number == attempt.number), None)
-    together = [each.number for each in known if mine is not None and ledger.same_start(each, mine)]
-    return one.paths.attempt(min(together)) if together else attempt
 
 
 def _batch(one: Selected) -> Iterator[Source]:

@@ -82,7 +82,7 @@ class Aftermath:
         if not self._launcher.requeues:
             return JobFacts()
         log = self._submission.batch_log(self._launcher.job_id)
-        words = own_job.last_words(log, attempt, self._first(attempt))
+        words = own_job.last_words(log, attempt, ledger.first_of_start(self._paths, attempt))
         return own_job.facts(self._launcher.job_id, self._began, words, attempt=attempt)
 
     def record(
@@ -170,7 +170,9 @@ class Aftermath:
         number = attempt.started.get("submission") or self._submission.number
         submission = self._submission.experiment.submission(number)
         log = submission.batch_log(job)
-        words = own_job.last_words(log, attempt.number, self._first(attempt.number))
+        words = own_job.last_words(
+            log, attempt.number, ledger.first_of_start(self._paths, attempt.number)
+        )
         began = attempt.started.get("time") or 0.0
         facts = own_job.facts(job, began, words, attempt=attempt.number, over=True)
         alive = facts.state in ("RUNNING", "SUSPENDED", "COMPLETING")
@@ -180,13 +182,6 @@ class Aftermath:
                 hint=f"wait for it, or scancel {job}",
             )
         return facts
-
-    def _first(self, number: int) -> int:
-        """The first attempt of the same start of the job."""
-        attempts = ledger.read(self._paths)
-        mine = next((one for one in attempts if one.number == number), None)
-        together = [one.number for one in attempts if mine and ledger.same_start(one, mine)]
-        return min(together, default=number)
 
     def _write(self, event: str, attempt: int, fields: dict[str, Any]) -> None:
         """A full disk must not keep the supervisor from requeueing the run."""

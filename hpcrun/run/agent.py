@@ -55,8 +55,8 @@ from hpcrun.run.tell import say
 RANKS_GONE = 10.0
 # Seconds that ranks have to write down where they are, and what of its end goes over the wire.
 STACKS_TAKE = 1.0
-SILENT_FOR = 120.0
 STACKS_MOST = 30_000
+SILENT_FOR = 120.0
 
 
 class Agent:

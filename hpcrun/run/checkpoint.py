@@ -158,11 +158,10 @@ class Store:
         """
         expected = any(self.gather(expected))
         found, put_aside = self._from_rank_0(self._look)
+        states = shards.with_scaler(engine, states)
         faults: list[tuple[str, Fault]] = []
         for directory, entry in found:
-            tried = self._try_patiently(
-                engine, shards.with_scaler(engine, states), directory, entry
-            )
+            tried = self._try_patiently(engine, states, directory, entry)
             if isinstance(tried, Manifest):
                 return tried.step, directory.name
             faults.append((directory.name, tried))

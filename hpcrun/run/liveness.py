@@ -36,21 +36,17 @@ class Hang:
     ----------
     message
         In words.
-    seconds
-        For how long nothing had happened.
     rank
         Whose fault it is, where that is plain; None where the stacks have to tell.
     """
 
     message: str
-    seconds: float
     rank: int | None = None
 
 
 @dataclass
 class _Seen:
     pulse: Pulse
-    changed: float
     stopped: float | None = None
 
 
@@ -78,9 +74,9 @@ class Liveness:
         for rank, pulse in pulses.items():
             if rank not in self._seen:
                 self._moved = self._progressed = now
-            seen = self._seen.setdefault(rank, _Seen(pulse, now))
+            seen = self._seen.setdefault(rank, _Seen(pulse))
             if _moved(seen.pulse, pulse):
-                seen.changed = self._moved = now
+                self._moved = now
             if (pulse.step, pulse.phase) != (seen.pulse.step, seen.pulse.phase):
                 if pulse.step > self._step > 0 and pulse.phase == STEPPING:
                     self._longest = max(self._longest, now - self._progressed)
@@ -99,23 +95,21 @@ class Liveness:
         for rank, seen in sorted(self._seen.items()):
             if seen.stopped is not None and now - seen.stopped > STOPPED:
                 seconds = now - seen.stopped
-                return Hang(
-                    f"rank {rank} has been stopped (SIGSTOP) for {seconds:.0f} s", seconds, rank
-                )
+                return Hang(f"rank {rank} has been stopped (SIGSTOP) for {seconds:.0f} s", rank)
         limit = max(self._hang_after, STEPS * self._longest)
         still = now - self._moved
         stepping = all(seen.pulse.phase == STEPPING for seen in self._seen.values())
         if stepping and still > limit:
-            return Hang(f"no rank has moved for {still:.0f} s", still)
+            return Hang(f"no rank has moved for {still:.0f} s")
         phases = {seen.pulse.phase for seen in self._seen.values()}
         if still > PATIENCE * limit:
-            return Hang(f"no rank has moved for {still:.0f} s ({PHASES[min(phases)]})", still)
+            return Hang(f"no rank has moved for {still:.0f} s ({PHASES[min(phases)]})")
         # Of a program that never says that it steps, or has done its last step, nobody knows how
         # long it should take.
         behind = now - self._progressed
         if self._step and ENDING not in phases and behind > PATIENCE * limit:
-            told = f"no rank has finished a step for {behind:.0f} s ({PHASES[min(phases)]})"
-            return Hang(told, behind)
+            phase = PHASES[min(phases)]
+            return Hang(f"no rank has finished a step for {behind:.0f} s ({phase})")
         return None
 
     def _forgive(self, now: float) -> None:

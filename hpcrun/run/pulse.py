@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from hpcrun.run import proc
 from hpcrun.run.tell import tell
 
 # pid, step, phase, moves, looks
@@ -163,11 +164,9 @@ def _is_taken(path: Path) -> bool:
 def _stat(pid: int) -> list[str]:
     """What the kernel says of a main thread, from its state on; ``["X"]`` if it is gone."""
     try:
-        text = Path(f"/proc/{pid}/task/{pid}/stat").read_text(errors="replace")
+        return proc.stat(Path(f"/proc/{pid}/task/{pid}"))
     except OSError:
         return ["X"]
-    # The name, in parentheses, may hold anything, parentheses and spaces too.
-    return text[text.rindex(")") + 2 :].split()
 
 
 def _place(frame: FrameType | None) -> tuple[tuple[int, int], ...]:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpcrun.run import proc
 from hpcrun.run.channel import TOKEN_VARIABLE
 
 SCRATCH_VARIABLE = "HPCRUN_SCRATCH"
@@ -43,7 +44,7 @@ def processor(group: int, but: int) -> int:
     for process in _PROC.iterdir():
         if process.name.isdigit() and int(process.name) != but:
             with contextlib.suppress(OSError, ValueError, IndexError):
-                fields = _stat(process)
+                fields = proc.stat(process)
                 if int(fields[2]) == group:
                     ticks += int(fields[11]) + int(fields[12])
     return ticks
@@ -91,16 +92,10 @@ def _members(scratch: Path, groups: set[int]) -> Iterator[tuple[int, int]]:
         if not process.name.isdigit():
             continue
         with contextlib.suppress(OSError, ValueError, IndexError):
-            state, _, group = _stat(process)[:3]
+            state, _, group = proc.stat(process)[:3]
             if state in "ZX":
                 continue
             variables = (process / "environ").read_bytes().split(b"\0")
             # Ids are used again: what has one of them is a rank's only in this start of the job.
             if place in variables or (int(group) in groups and token in variables):
                 yield int(group), int(process.name)
-
-
-def _stat(process: Path) -> list[str]:
-    text = (process / "stat").read_text(errors="replace")
-    # The name, in parentheses, may hold anything, parentheses and spaces too.
-    return text[text.rindex(")") + 2 :].split()
