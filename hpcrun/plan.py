@@ -84,6 +84,11 @@ class RunPlan:
         return int(self.spec["resources"].get("spare_nodes") or 0)
 
     @property
+    def all_nodes(self) -> int:
+        """Nodes of its job."""
+        return self.nodes + self.spare_nodes
+
+    @property
     def ranks_per_node(self) -> int:
         """One per GPU, or as many as ``ntasks_per_node`` asks for."""
         resources = self.spec["resources"]

@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "compile": set(),
     "cluster": {"compile"},
     "observe": {"cluster"},
-    "run": {"cluster.steps", "cluster.own_job"},
+    "run": {"cluster.steps", "cluster.exclusion", "cluster.own_job"},
     "cli": {"observe", "cluster", "compile"},
 }
 # Imported from hpcrun.zip on compute nodes, by a Python that need have no library of ours.
@@ -45,6 +45,7 @@ ON_COMPUTE_NODES = (
     "cluster.steps",
     "cluster.slurm",
     "cluster.lost_nodes",
+    "cluster.exclusion",
     "cluster.own_job",
 )
 TRAINING = {"torch", "deepspeed", "numpy"}

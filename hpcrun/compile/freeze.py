@@ -126,7 +126,7 @@ def _array(compiled: Compiled, group: list[RunPlan], paths: layout.SubmissionPat
             hint="submit fewer runs, or begin another experiment by giving it another name",
         )
     hours = (seconds(first.spec["resources"]["time"]) or 0) / 3600
-    gpus = (first.nodes + first.spare_nodes) * int(first.spec["resources"]["gpus_per_node"])
+    gpus = first.all_nodes * int(first.spec["resources"]["gpus_per_node"])
     text = ""
     if is_slurm:
         text = render.script(compiled.name, compiled.cluster, runs, compiled.max_parallel, paths)

@@ -89,7 +89,7 @@ def options(
     found: dict[str, Any] = {
         "job-name": name,
         "array": array if is_array else None,
-        "nodes": first.nodes + first.spare_nodes,
+        "nodes": first.all_nodes,
         "ntasks-per-node": first.ranks_per_node,
         "cpus-per-task": wanted["cpus_per_task"] or 1,
         "gpus-per-node": _gpus(wanted),

@@ -11,7 +11,7 @@ from typing import Any
 
 from hpcrun import causes, ledger, records, recovery
 from hpcrun.causes import End, Evidence, JobFacts
-from hpcrun.cluster import own_job
+from hpcrun.cluster import exclusion, own_job
 from hpcrun.errors import HpcrunError
 from hpcrun.layout import SubmissionPaths
 from hpcrun.plan import RunPlan
@@ -113,7 +113,7 @@ class Aftermath:
         fields = {**now, **dataclasses.asdict(end), **dataclasses.asdict(came), **details}
         self._write(ledger.ENDED, attempt, fields)
         attempts = _with_end(ledger.read(self._paths), attempt, fields)
-        action = recovery.decide(attempts, self._policy, here=here)
+        action = self._bearable(recovery.decide(attempts, self._policy, here=here))
         self._write(
             ledger.DECIDED,
             attempt,
@@ -149,11 +149,28 @@ class Aftermath:
         return own_job.requeue(
             self._launcher.job_id,
             action.exclude,
-            kept=self._run.spec["resources"].get("exclude"),
+            kept=self._kept,
             lost=lost,
             between=still_wanted,
             say=self._say,
         )
+
+    @property
+    def _kept(self) -> str | None:
+        exclude: str | None = self._run.spec["resources"].get("exclude")
+        return exclude
+
+    def _bearable(self, action: Action) -> Action:
+        if not action.exclude or not self._launcher.requeues:
+            return action
+        nodes = exclusion.without(
+            self._launcher.job_id,
+            action.exclude,
+            self._run.all_nodes,
+            kept=self._kept,
+            say=self._say,
+        )
+        return dataclasses.replace(action, exclude=nodes)
 
     def _facts_of(self, attempt: ledger.Attempt) -> JobFacts:
         """What is known of the job or process of an earlier attempt."""

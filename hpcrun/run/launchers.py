@@ -104,7 +104,7 @@ class SlurmLauncher:
 
     def __init__(self, run: RunPlan, fabric: dict[str, Any]) -> None:
         allocation = steps.Allocation.current()
-        self.nodes = allocation.nodes[: run.nodes + run.spare_nodes]
+        self.nodes = allocation.nodes[: run.all_nodes]
         self.job_id = allocation.name
         self.raw_job_id = allocation.job_id
         self.port_seed = int(allocation.job_id)
@@ -217,7 +217,7 @@ class LocalLauncher:
     requeues = False
 
     def __init__(self, run: RunPlan, fabric: dict[str, Any]) -> None:
-        self.nodes = tuple(f"local{index}" for index in range(run.nodes + run.spare_nodes))
+        self.nodes = tuple(f"local{index}" for index in range(run.all_nodes))
         self.job_id = os.environ.get("HPCRUN_JOB_ID", f"local:{os.getpid()}")
         self.port_seed = os.getpid()
         self.restart_count = 0

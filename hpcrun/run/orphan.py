@@ -8,7 +8,7 @@ import socket
 import time
 
 from hpcrun import ledger, records, recovery
-from hpcrun.cluster import own_job
+from hpcrun.cluster import exclusion, own_job
 from hpcrun.layout import SubmissionPaths
 from hpcrun.plan import RunPlan
 from hpcrun.recovery import Policy
@@ -73,10 +73,12 @@ class Orphan:
             note = {"node": mine.node, "time": time.time(), "lost_nodes": lost}
             path = self._paths.attempt(self.attempt).orphaned
             records.patiently(lambda: records.write_json(path, note), say, path.name)
+        suspects = [*dict.fromkeys([*recovery.suspects(ledger.read(self._paths)), *lost])]
+        kept = self._run.spec["resources"].get("exclude")
         return own_job.requeue(
             mine.job_id,
-            [*dict.fromkeys([*recovery.suspects(ledger.read(self._paths)), *lost])],
-            kept=self._run.spec["resources"].get("exclude"),
+            exclusion.without(mine.job_id, suspects, self._run.all_nodes, kept=kept, say=say),
+            kept=kept,
             lost=lost,
             between=self._is_ours,
             patience=_FOREVER,

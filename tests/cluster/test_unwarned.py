@@ -92,6 +92,21 @@ def test_nodes_that_lose_their_power(reference: Reference, form: str) -> None:
         ward.assert_reconciled(run)
 
 
+@pytest.mark.usually("24.11")
+def test_a_dead_node_is_waited_for_where_there_is_no_other(reference: Reference) -> None:
+    """Without it there are too few: Slurm would hold the job for good."""
+    ward, slurm = reference.ward, reference.ward.cluster
+    ward.submit("narrow", resources={"exclude": "n[3-4]", "sbatch": {"exclusive": True}})
+    ward.wait_for_step("narrow", 12)
+    slurm.power_off("n2")
+    ward.wait("narrow", lambda found: found[0]["state"] == "requeued")
+    slurm.boot("n2")
+    ward.wait_for_end("narrow")
+    first, _ = ward.attempts("narrow")
+    assert (first.decided or {})["exclude"] == []
+    assert ward.kinds("narrow") == ["node_failure", None]
+
+
 @pytest.mark.usually
 def test_a_run_that_lost_a_node_and_is_cancelled_before_it_is_requeued(
     reference: Reference,
