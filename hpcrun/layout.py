@@ -19,11 +19,13 @@
           intent.json                   finished, cancelled: every start reads it first
           ledger.jsonl                  what happened, written by supervisors alone
           checkpoints/step-00000100-a1/ saved at step 100 by attempt 1
+          checkpoints/universal/…/      the newest of them, divided anew for another number of ranks
           attempts/1/                   claimed by mkdir; written by that attempt alone
             launch.json                 what each worker needs to know
             deepspeed.json              the final DeepSpeed configuration
             rank-00000.log              output of one rank
             agent-NODE.log              output of one node's agent
+            universal.log               what DeepSpeed said as it divided a checkpoint anew
             metrics.jsonl               one line a logged step, by rank 0 (or the user's script)
             session.jsonl               restored, saved, finished: by rank 0
             exit-00000.json             how a rank ended, when it ended badly
@@ -74,6 +76,10 @@ class AttemptPaths:
         """Rank -> log file, of those that exist, in the order of ranks."""
         return {int(path.stem[5:]): path for path in sorted(self.directory.glob("rank-*.log"))}
 
+    @property
+    def conversion_log(self) -> Path:
+        return self.directory / "universal.log"
+
     def agent_log(self, node: str) -> Path:
         return self.directory / f"agent-{node}.log"
 
@@ -114,6 +120,14 @@ class RunPaths:
     @property
     def checkpoints(self) -> Path:
         return self.directory / "checkpoints"
+
+    @property
+    def universals(self) -> Path:
+        return self.checkpoints / "universal"
+
+    def universal(self, checkpoint: str) -> Path:
+        """A checkpoint's form for another number of ranks."""
+        return self.universals / checkpoint
 
     def checkpoint(self, step: int, attempt: int) -> Path:
         return self.checkpoints / f"step-{step:08d}-a{attempt}"

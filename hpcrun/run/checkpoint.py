@@ -1,7 +1,6 @@
 """Saving and restoring: DeepSpeed writes the shards, hpcrun decides when a checkpoint exists.
 
-Every function here is collective: all ranks call it at the same point. An error on one rank becomes
-the same `CheckpointError` on all of them, so that no rank waits for one that has left.
+Every function here is collective: all ranks call it at the same point (`hpcrun.run.together`).
 """
 
 from __future__ import annotations
@@ -15,14 +14,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from hpcrun import manifest
 from hpcrun.errors import CheckpointError
 from hpcrun.layout import RunPaths
-from hpcrun.run import manifest, rank_state, shards
+from hpcrun.manifest import Fault, File, Manifest
+from hpcrun.run import rank_state, resize, shards
 from hpcrun.run.fence import Fence
-from hpcrun.run.manifest import Fault, File, Manifest
 from hpcrun.run.retention import Retention
 from hpcrun.run.shards import Unreadable, local_reads, recorded_writes
 from hpcrun.run.tell import tell
+from hpcrun.run.together import Together, raise_first
 
 _QUARANTINE = "bad-"
 _TRASH = ".trash-"
@@ -37,6 +38,8 @@ class Store:
     ----------
     run
         The run's files.
+    together
+        The ranks of the attempt.
     fence
         Checked before a save begins and before it is committed.
     retention
@@ -47,15 +50,13 @@ class Store:
         self,
         run: RunPaths,
         attempt: int,
-        rank: int,
-        world_size: int,
+        together: Together,
         fence: Fence,
         retention: Retention,
     ) -> None:
         self._run = run
         self._attempt = attempt
-        self._rank = rank
-        self._world_size = world_size
+        self._together = together
         self._fence = fence
         self._retention = retention
         self._passed_over: set[Path] = set()
@@ -88,7 +89,7 @@ class Store:
         """
         self._fence.check(always=True)
         directory = self._run.checkpoint(step, self._attempt)
-        self._agree(self._make(directory), f"{directory} cannot be made")
+        self._together.agree(self._make(directory), f"{directory} cannot be made")
         errors: list[str] = []
         written: list[Path] = []
         with recorded_writes(engine, written, errors):
@@ -96,32 +97,34 @@ class Store:
                 str(directory.parent), tag=directory.name, client_state={}, save_latest=False
             )
         files: dict[str, File] = {}
-        own = directory / rank_state.name(self._rank)
+        own = directory / rank_state.name(self._together.rank)
         try:
             rank_state.save(own, shards.with_scaler(engine, states))
-            offloaded = shards.offloaded(engine, directory, self._rank)
+            offloaded = shards.offloaded(engine, directory, self._together.rank)
             for path in [] if errors else [*written, *offloaded, own]:
                 files[str(path.relative_to(directory))] = manifest.describe(path, sync=True)
         except Exception as error:  # from the user's state_dict() too
             errors.append(rank_state.text(error))
         first = errors[0] if errors else None
-        gathered = self.gather((first, {name: asdict(file) for name, file in files.items()}))
-        if self._rank == 0 and any(error is not None for error, _ in gathered):
+        own_files = {name: asdict(file) for name, file in files.items()}
+        gathered = self._together.gather((first, own_files))
+        if self._together.rank == 0 and any(error is not None for error, _ in gathered):
             # All ranks are past writing. What there is would keep a full disk full.
             with suppress(OSError):
                 _discard(directory)
-        self._raise_first([error for error, _ in gathered], f"step {step} was not saved")
+        raise_first([error for error, _ in gathered], f"step {step} was not saved")
         complete = Manifest(
             step=step,
             attempt=self._attempt,
             time=time.time(),
-            world_size=self._world_size,
+            world_size=self._together.world_size,
             zero_stage=int(engine.zero_optimization_stage()),
             train_batch_size=int(engine.train_batch_size()),
             files={name: File(**file) for _, part in gathered for name, file in part.items()},
             metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
+            fixed_size=resize.refusal(engine),
         )
-        self._agree(self._commit(directory, complete), f"step {step} was not saved")
+        self._together.agree(self._commit(directory, complete), f"step {step} was not saved")
         return complete
 
     def restore(
@@ -154,10 +157,10 @@ class Store:
         ------
         CheckpointError
             Nothing can be restored although the run has progress, or the checkpoint was made for
-            another number of ranks or another model.
+            another model, or for another number of ranks and cannot be divided anew.
         """
-        expected = any(self.gather(expected))
-        found, put_aside = self._from_rank_0(self._look)
+        expected = any(self._together.gather(expected))
+        found, put_aside = self._together.from_rank_0(self._look)
         states = shards.with_scaler(engine, states)
         faults: list[tuple[str, Fault]] = []
         for directory, entry in found:
@@ -179,7 +182,7 @@ class Store:
         return 0, None
 
     def _make(self, directory: Path) -> str | None:
-        if self._rank != 0:
+        if self._together.rank != 0:
             return None
         try:
             if manifest.read(directory) is not None:
@@ -194,7 +197,7 @@ class Store:
         return None
 
     def _commit(self, directory: Path, complete: Manifest) -> str | None:
-        if self._rank != 0:
+        if self._together.rank != 0:
             return None
         self._fence.check(always=True)
         try:
@@ -215,7 +218,7 @@ class Store:
         unfinished = manifest.abandoned(self._run.checkpoints, self._attempt)
         for path in [*self._retention.superfluous(sound), *unfinished]:
             _discard(path)
-        for trash in self._run.checkpoints.glob(_TRASH + "*"):
+        for trash in [self._run.universals, *self._run.checkpoints.glob(_TRASH + "*")]:
             shutil.rmtree(trash, ignore_errors=True)
 
     def _look(self) -> tuple[list[tuple[Path, Manifest | Fault]], bool]:
@@ -232,7 +235,7 @@ class Store:
                 break
             # A file server that restarts gives errors of a few seconds.
             time.sleep(pause)
-            entry = self._from_rank_0(lambda: manifest.inspect(directory)) or entry
+            entry = self._together.from_rank_0(lambda: manifest.inspect(directory)) or entry
         return fault or entry
 
     def _try(
@@ -244,50 +247,101 @@ class Store:
         fault = self._verify(directory, entry)
         if fault is not None:
             return fault
-        if entry.world_size != self._world_size:
-            raise CheckpointError(
-                f"{directory} was saved by {entry.world_size} ranks, this run has "
-                f"{self._world_size}",
-                hint=f"ask for {entry.world_size} ranks again, or submit with --new",
-            )
-        return self._load(engine, states, directory, entry)
+        if entry.world_size != self._together.world_size:
+            return self._load_resized(engine, states, directory, entry)
+        with local_reads(engine) as rest:
+
+            def load() -> tuple[Mapping[str, Any], Callable[[], None]]:
+                path, _ = engine.load_checkpoint(str(directory.parent), tag=directory.name)
+                if path is None:
+                    raise CheckpointError("DeepSpeed loaded nothing")
+                return rank_state.read(directory / rank_state.name(self._together.rank)), rest
+
+            return self._load(load, states, directory, entry)
 
     def _verify(self, directory: Path, entry: Manifest) -> Fault | None:
         """The first damage that any rank finds; each rank reads its share of the files."""
-        share = sorted(entry.files)[self._rank :: self._world_size]
+        share = sorted(entry.files)[self._together.rank :: self._together.world_size]
         faults = (manifest.damage(directory, name, entry.files[name]) for name in share)
-        return _first(self.gather(next((fault for fault in faults if fault), None)))
+        return _first(self._together.gather(next((fault for fault in faults if fault), None)))
 
-    def _load(
+    def _load_resized(
         self, engine: Any, states: Mapping[str, Any], directory: Path, entry: Manifest
     ) -> Fault | None:
+        """Restore what another number of ranks saved; what is wrong with it."""
+        if entry.fixed_size is not None:
+            raise CheckpointError(
+                f"{directory} was saved by {entry.world_size} ranks, and this attempt's "
+                f"{self._together.world_size} cannot go on from it: {entry.fixed_size}",
+                hint=f"ask for {entry.world_size} ranks again, or submit with --new",
+            )
+        if self._together.rank == 0:
+            tell(f"{directory.name} of {entry.world_size} ranks is divided anew")
+        own = resize.states_of_all(directory, entry.world_size, states, self._together)
+        universal = self._run.universal(directory.name)
+        rank = self._together.rank
+        divided = engine.zero_optimization_stage() > 0
+        if divided:
+            log = self._run.attempt(self._attempt).conversion_log
+            resize.convert(directory, universal, log, self._together)
+        with (resize.local_reads if divided else local_reads)(engine) as rest:
+
+            def load() -> tuple[Mapping[str, Any], Callable[[], None]]:
+                frozen: dict[str, Any] = {}
+                if divided:
+                    frozen = resize.load(engine, directory, universal, rank)
+                else:
+                    engine.load_checkpoint(str(directory.parent), tag=directory.name)
+                generators = None
+                if rank < entry.world_size:
+                    generators = rank_state.read(directory / rank_state.name(rank))["rng"]
+
+                def all_of_it() -> None:
+                    rest()
+                    resize.scatter(engine, frozen)
+
+                return {"rng": generators, "states": own}, all_of_it
+
+            return self._load(load, resize.receivers(states), directory, entry)
+
+    def _load(
+        self,
+        load: Callable[[], tuple[Mapping[str, Any], Callable[[], None]]],
+        states: Mapping[str, Any],
+        directory: Path,
+        entry: Manifest,
+    ) -> Fault | None:
+        """Have the engine load a checkpoint; what is wrong with it.
+
+        Parameters
+        ----------
+        load
+            Does what is not collective; the rank's own state, and the rest of the load.
+        """
         fault, refusal = None, None
-        saved: dict[str, Any] = {}
-        with local_reads(engine) as rest:
-            try:
-                saved = rank_state.read(directory / rank_state.name(self._rank))
-                path, _ = engine.load_checkpoint(str(directory.parent), tag=directory.name)
-                if path is None:
-                    refusal = "DeepSpeed loaded nothing"
-            except Unreadable as error:
-                fault = Fault(str(error), lasting=False)
-            except Exception as error:
-                # Files that vanish meet an assertion or an index error in DeepSpeed.
-                fault = _gone(directory, entry)
-                refusal = rank_state.text(error)
-        answers = self.gather((fault, refusal))
+        saved: Mapping[str, Any] = {}
+        rest: Callable[[], object] = bool
+        try:
+            saved, rest = load()
+        except Unreadable as error:
+            fault = Fault(str(error), lasting=False)
+        except Exception as error:
+            # Files that vanish meet an assertion or an index error in DeepSpeed.
+            fault = _gone(directory, entry)
+            refusal = rank_state.text(error)
+        answers = self._together.gather((fault, refusal))
         fault = _first([each for each, _ in answers])
         if fault is not None:
             return fault
-        self._raise_first([each for _, each in answers], f"{directory} cannot be loaded")
+        raise_first([each for _, each in answers], f"{directory} cannot be loaded")
         rest()
-        wrong = rank_state.apply(saved, states, tells=self._rank == 0)
-        self._agree(wrong, f"{directory} cannot be loaded")
+        wrong = rank_state.apply(saved, states, tells=self._together.rank == 0)
+        self._together.agree(wrong, f"{directory} cannot be loaded")
         return None
 
     def _pass_over(self, directory: Path, fault: Fault, report: Callable[..., None] | None) -> None:
         self._passed_over.add(directory)
-        if self._rank != 0:
+        if self._together.rank != 0:
             return
         message = f"cannot be used this time and is passed over: {fault.message}"
         if fault.lasting:
@@ -307,39 +361,6 @@ class Store:
         if report is not None:
             event = "quarantined" if fault.lasting else "passed_over"
             report(event, checkpoint=directory.name, message=message)
-
-    def gather(self, value: Any) -> list[Any]:
-        """What each rank says, in the order of ranks."""
-        import torch
-
-        if self._world_size == 1:
-            return [value]
-        gathered: list[Any] = [None] * self._world_size
-        torch.distributed.all_gather_object(gathered, value)
-        return gathered
-
-    def _from_rank_0(self, ask: Callable[[], Any]) -> Any:
-        import torch
-
-        answer: list[Any] = [None, None]
-        if self._rank == 0:
-            try:
-                answer[0] = ask()
-            except OSError as error:
-                answer[1] = f"{self._run.checkpoints} cannot be read: {error}"
-        if self._world_size > 1:
-            torch.distributed.broadcast_object_list(answer, src=0)
-        if answer[1] is not None:
-            raise CheckpointError(answer[1])
-        return answer[0]
-
-    def _agree(self, error: str | None, what: str) -> None:
-        self._raise_first(self.gather(error), what)
-
-    def _raise_first(self, errors: list[str | None], what: str) -> None:
-        for rank, error in enumerate(errors):
-            if error is not None:
-                raise CheckpointError(f"{what}: rank {rank}: {error}")
 
 
 def _first(faults: list[Fault | None]) -> Fault | None:

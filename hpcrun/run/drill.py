@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hpcrun import drills, ledger
+from hpcrun import drills, ledger, manifest
 from hpcrun.layout import RunPaths
 from hpcrun.plan import RunPlan
-from hpcrun.run import manifest
 from hpcrun.run.crew import Crew
 from hpcrun.run.tell import say
 

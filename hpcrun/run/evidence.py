@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun import records
+from hpcrun import manifest, records
 from hpcrun.errors import EXIT_SAVED
 from hpcrun.layout import AttemptPaths, RunPaths
-from hpcrun.run import manifest
 from hpcrun.run.launchers import RankEnd
 
 TAIL_LINES = 20

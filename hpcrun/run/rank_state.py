@@ -57,7 +57,8 @@ def apply(saved: Mapping[str, Any], states: Mapping[str, Any], *, tells: bool) -
             elif tells:
                 tell(f"no state of {key!r} was saved; it begins anew")
         # Last: to load a state may take random numbers.
-        rng.restore(saved["rng"])
+        if saved["rng"] is not None:
+            rng.restore(saved["rng"])
     except Exception as error:
         return text(error)
     return None

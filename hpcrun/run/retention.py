@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun.run.manifest import Manifest
+from hpcrun.manifest import Manifest
 
 
 @dataclass(frozen=True)

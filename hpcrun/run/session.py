@@ -25,6 +25,7 @@ from hpcrun.run.launch import Launch
 from hpcrun.run.metrics import MetricsLog
 from hpcrun.run.retention import Retention
 from hpcrun.run.tell import tell
+from hpcrun.run.together import Together
 
 GLOO_SETTLES = 0.1
 
@@ -80,6 +81,7 @@ class Session:
         fence = Fence(launch.run_paths.attempt(launch.attempt + 1).directory) if launch else None
         self._diary = Diary(launch, self.rank, fence)
         self._heart = pulse.heart(self.scratch, self.rank)
+        self._together = Together(self.rank, self.world_size)
         self._store: Store | None = None
         if launch and self.scratch and fence:
             checkpoint = self._spec.get("checkpoint") or {}
@@ -98,8 +100,7 @@ class Session:
             self._store = Store(
                 launch.run_paths,
                 launch.attempt,
-                self.rank,
-                self.world_size,
+                self._together,
                 fence,
                 Retention.of(self._spec),
             )
@@ -307,7 +308,7 @@ class Session:
         wrong = "the loss is not finite" if self._metrics.not_finite else None
         if wrong is None and not weights.are_finite(self._engine):
             wrong = "a weight is not finite"
-        if any(said := self._store.gather(wrong)):
+        if any(said := self._together.gather(wrong)):
             self._diary.write("save_skipped", step=step, message=next(filter(None, said)))
             return
         began = time.perf_counter()

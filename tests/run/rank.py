@@ -15,15 +15,16 @@ from typing import Any
 
 import deepspeed
 import torch
-from deepspeed.utils import safe_get_full_fp32_param
+from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
 from hpcrun.errors import HpcrunError
 from hpcrun.layout import RunPaths
+from hpcrun.manifest import Fault, Manifest
 from hpcrun.run import rng
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.fence import Fence
-from hpcrun.run.manifest import Fault, Manifest
 from hpcrun.run.retention import Retention
+from hpcrun.run.together import Together
 from tests.run import operations
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -40,6 +41,41 @@ class Counter:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.count = state["count"]
+
+
+class Hooked(Counter):
+    """One that knows what to do with the states of another number of ranks."""
+
+    def load_state_dicts(self, states: list[dict[str, int]]) -> None:
+        self.count = sum(state["count"] for state in states)
+
+
+class Common(Counter):
+    """A state that is the same on all ranks."""
+
+    def __init__(self) -> None:
+        self.count = 7
+
+
+class Mixed(torch.nn.Module):
+    """Has all that a module can have: a buffer, a frozen layer, odd sizes, a single number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(7, 11)
+        self.register_buffer("seen", torch.zeros(7))
+        self.scale = torch.nn.Parameter(torch.ones(1))
+        self.frozen = torch.nn.Linear(11, 5).requires_grad_(False)
+        self.last = torch.nn.Linear(5, 7)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += x.mean(dim=0)
+        hidden: torch.Tensor = self.frozen(torch.relu(self.first(x)))
+        last: torch.Tensor = self.last(hidden) * self.scale
+        return last
+
+
+STATES = {"own": Counter, "hooked": Hooked, "common": Common}
 
 
 class Rank:
@@ -64,8 +100,87 @@ class Rank:
         self._engine, *_ = deepspeed.initialize(
             model=model, model_parameters=list(model.parameters()), config=config
         )
-        self._counter = Counter()
+        self._others = {"counter": Counter()}
         rng.seed_all(rng.derive(seed, 0, RANK))
+
+    def mixed(
+        self,
+        stage: int,
+        seed: int = 0,
+        bf16: bool = False,
+        optimizer: str = "AdamW",
+        states: dict[str, str] | None = None,
+    ) -> None:
+        """Begin with a new engine of another kind: see `Mixed`; three groups of parameters."""
+        torch.manual_seed(seed)
+        model = Mixed()
+        trained = [
+            each for each in model.parameters() if each.requires_grad and each is not model.scale
+        ]
+        groups = [
+            {"params": [each for each in trained if each.ndim == 1], "lr": 0.02},
+            {"params": [each for each in trained if each.ndim > 1], "weight_decay": 0.1},
+            {"params": [model.scale], "lr": 0.03},
+        ]
+        config = {
+            "train_batch_size": 12,
+            "train_micro_batch_size_per_gpu": 12 // WORLD,
+            "gradient_accumulation_steps": 1,
+            "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+            "zero_allow_untested_optimizer": True,
+            "bf16": {"enabled": bf16},
+        }
+        self._engine, *_ = deepspeed.initialize(
+            model=model, optimizer=getattr(torch.optim, optimizer)(groups, lr=0.01), config=config
+        )
+        self._dtype = torch.bfloat16 if bf16 else torch.float32
+        self._others = {name: STATES[kind]() for name, kind in (states or {}).items()}
+
+    def train_mixed(self, steps: int) -> list[float]:
+        """Take optimizer steps on data that all worlds share; the losses, over all ranks."""
+        losses = []
+        for _ in range(steps):
+            step = self._engine.global_steps
+            x = torch.randn(12, 7, generator=torch.Generator().manual_seed(step))
+            mine = x.chunk(WORLD)[RANK].to(self._dtype)
+            loss = (self._engine(mine) - mine).square().mean()
+            self._engine.backward(loss)
+            self._engine.step()
+            both = loss.detach().float().clone()
+            torch.distributed.all_reduce(both)
+            losses.append(both.item() / WORLD)
+        return losses
+
+    def contents(self) -> dict[str, Any]:
+        """All that the engine holds, whole and exactly, whatever the number of ranks."""
+        found: dict[str, Any] = {}
+        engine = self._engine
+        stage = engine.zero_optimization_stage()
+        if stage in (1, 2):
+            # DeepSpeed links the first group's moments alone.
+            engine.optimizer._hp_optimizer_states_linked = False
+            engine.optimizer._lazy_init_hp_params_optimizer_state()
+        for name, parameter in engine.module.named_parameters():
+            if parameter.requires_grad and stage:
+                parts = [safe_get_full_fp32_param(parameter)]
+                for key in ("exp_avg", "exp_avg_sq"):
+                    parts.append(safe_get_full_optimizer_state(parameter, key))
+            else:
+                with deepspeed.zero.GatheredParameters([parameter], enabled=stage == 3):
+                    parts = [parameter.detach().float().clone()]
+            found[name] = hashlib.sha256(repr([p.tolist() for p in parts]).encode()).hexdigest()
+        for name, buffer in engine.module.named_buffers():
+            found[name] = buffer.tolist()
+        found["groups"] = [
+            {key: group[key] for key in ("lr", "weight_decay", "betas", "eps")}
+            for group in getattr(engine.optimizer, "optimizer", engine.optimizer).param_groups
+        ]
+        found["steps"] = engine.global_steps
+        return found
+
+    def counts(self) -> dict[str, int]:
+        """The user's states."""
+        return {name: state.count for name, state in self._others.items()}
 
     def train(self, steps: int) -> list[str]:
         """Take optimizer steps on random data; the losses, exactly."""
@@ -76,7 +191,7 @@ class Rank:
             self._engine.backward(loss)
             self._engine.step()
             losses.append(loss.item().hex())
-            self._counter.count += 1
+            self._others["counter"].count += 1
         return losses
 
     def digest(self) -> dict[str, Any]:
@@ -94,7 +209,7 @@ class Rank:
             "generators": hashlib.sha256(generators.encode()).hexdigest(),
             "steps": self._engine.global_steps,
             "lr": [group["lr"] for group in self._engine.optimizer.param_groups],
-            "count": self._counter.count,
+            "count": self._others["counter"].count,
         }
 
     def save(self, run: str, step: int, attempt: int = 1, keep: int = 2) -> dict[str, Any]:
@@ -193,10 +308,10 @@ class Rank:
     def _store(self, run: str, attempt: int, keep: int) -> Store:
         paths = RunPaths(Path(run))
         fence = Fence(paths.attempt(attempt + 1).directory)
-        return Store(paths, attempt, RANK, WORLD, fence, Retention(newest=keep))
+        return Store(paths, attempt, Together(RANK, WORLD), fence, Retention(newest=keep))
 
     def _states(self) -> dict[str, Any]:
-        return {"counter": self._counter}
+        return dict(self._others)
 
 
 def main() -> None:

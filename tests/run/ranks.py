@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
+from hpcrun import manifest
 from hpcrun.layout import RunPaths
-from hpcrun.run import manifest
 from hpcrun.run.fabric import PortReservation
 from tests.run.factory import PATH, REPOSITORY
 

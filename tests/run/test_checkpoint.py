@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-from hpcrun import records
+from hpcrun import manifest, records
 from hpcrun.errors import CheckpointError
 from hpcrun.layout import RunPaths
-from hpcrun.run import manifest
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.fence import EXIT_STALE, Fence
 from hpcrun.run.retention import Retention
+from hpcrun.run.together import Together
 from tests.run.factory import FakeEngine
 from tests.run.ranks import DIED, ONE, THREE, TWO, Bench, Ranks
 
@@ -206,23 +206,9 @@ def test_a_rank_killed_in_a_save(
     assert not list(bench.run.checkpoints.glob(".*"))
 
 
-def test_another_number_of_ranks_is_refused_with_both_numbers(bench: Bench) -> None:
-    bench.engine()
-    bench.train(1)
-    bench.save(1)
-    fence = Fence(bench.run.attempt(3).directory)
-    alone = Store(bench.run, 2, rank=0, world_size=1, fence=fence, retention=Retention())
-    with pytest.raises(CheckpointError) as caught:
-        alone.restore(FakeEngine(), {}, expected=True)
-    text = str(caught.value)
-    assert f"{bench.run.checkpoints / ONE} was saved by 2 ranks, this run has 1" in text
-    assert "hint: ask for 2 ranks again, or submit with --new" in text
-    assert bench.complete() == [ONE]
-
-
 def _alone(run: RunPaths, **changes: Any) -> Store:
     fence = Fence(run.attempt(2).directory)
-    return Store(run, 1, rank=0, world_size=1, fence=fence, retention=Retention(**changes))
+    return Store(run, 1, Together(0, 1), fence, Retention(**changes))
 
 
 def test_a_disk_that_is_full_for_the_manifest_alone(

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from hpcrun import records
+from hpcrun import manifest, records
 from hpcrun.layout import AttemptPaths, RunPaths
-from hpcrun.run import evidence, manifest
+from hpcrun.manifest import Manifest
+from hpcrun.run import evidence
 from hpcrun.run.launchers import RankEnd
-from hpcrun.run.manifest import Manifest
 
 KILLED = RankEnd(2, "n2", None, "SIGKILL")
 EXITED = RankEnd(1, "n1", 3, None)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hpcrun.run import manifest
-from hpcrun.run.manifest import Fault, File, Manifest
+from hpcrun import manifest
+from hpcrun.manifest import Fault, File, Manifest
 
 
 def _checkpoint(checkpoints: Path, step: int, attempt: int = 1, **changes: Any) -> Path:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.run.manifest import File, Manifest
+from hpcrun.manifest import File, Manifest
 from hpcrun.run.retention import Retention
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from hpcrun import records
+from hpcrun import manifest, records
 from hpcrun.layout import RunPaths
-from hpcrun.run import checkpoint, manifest, stop
+from hpcrun.run import checkpoint, stop
 from hpcrun.run.session import Session
 from tests.run.factory import FakeEngine, launch_of
 from tests.run.ranks import ONE, THREE, TWO, Bench, Ranks

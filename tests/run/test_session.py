@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hpcrun
-from hpcrun import records
+from hpcrun import manifest, records
 from hpcrun.errors import CheckpointError, HpcrunError
 from hpcrun.layout import AttemptPaths
-from hpcrun.run import manifest
 from hpcrun.run.session import Session
 from tests.run.factory import FakeEngine, launch_of
 

@@ -23,6 +23,7 @@ from hpcrun.run import rng
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.fence import Fence
 from hpcrun.run.retention import Retention
+from hpcrun.run.together import Together
 from tests.run import operations
 from tests.run.factory import FakeEngine
 
@@ -43,7 +44,7 @@ class Loader:
 
 def _store(run: RunPaths, attempt: int) -> Store:
     fence = Fence(run.attempt(attempt + 1).directory)
-    return Store(run, attempt, rank=0, world_size=1, fence=fence, retention=Retention(newest=1))
+    return Store(run, attempt, Together(0, 1), fence, Retention(newest=1))
 
 
 def save(run: RunPaths, attempt: int, step: int) -> None:

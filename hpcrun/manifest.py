@@ -64,6 +64,8 @@ class Manifest:
         Path relative to the checkpoint's directory -> size and checksum.
     metrics
         Name -> the last finite value logged before the save.
+    fixed_size
+        Why another number of ranks cannot go on from it; None where it can.
     """
 
     step: int
@@ -74,6 +76,7 @@ class Manifest:
     train_batch_size: int
     files: dict[str, File]
     metrics: dict[str, float] = field(default_factory=dict)
+    fixed_size: str | None = None
 
     @property
     def bytes(self) -> int:
@@ -210,6 +213,15 @@ def damage(directory: Path, name: str, expected: File) -> Fault | None:
     except OSError as error:
         return Fault(f"{name} cannot be read: {error.strerror}", lasting=False)
     return None
+
+
+def sync_tree(directory: Path) -> None:
+    """Make a directory durable, with all that is in it."""
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with open(Path(parent, name), "rb") as stream:
+                os.fsync(stream.fileno())
+        sync_directory(Path(parent))
 
 
 def sync_directory(directory: Path) -> None:
