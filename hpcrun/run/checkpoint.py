@@ -160,7 +160,7 @@ class Store:
             another model, or for another number of ranks and cannot be divided anew.
         """
         expected = any(self._together.gather(expected))
-        found, put_aside = self._together.from_rank_0(self._look)
+        found, put_aside = self._from_rank_0(self._look)
         states = shards.with_scaler(engine, states)
         faults: list[tuple[str, Fault]] = []
         for directory, entry in found:
@@ -235,7 +235,7 @@ class Store:
                 break
             # A file server that restarts gives errors of a few seconds.
             time.sleep(pause)
-            entry = self._together.from_rank_0(lambda: manifest.inspect(directory)) or entry
+            entry = self._from_rank_0(lambda: manifest.inspect(directory)) or entry
         return fault or entry
 
     def _try(
@@ -338,6 +338,9 @@ class Store:
         wrong = rank_state.apply(saved, states, tells=self._together.rank == 0)
         self._together.agree(wrong, f"{directory} cannot be loaded")
         return None
+
+    def _from_rank_0(self, ask: Callable[[], Any]) -> Any:
+        return self._together.from_rank_0(ask, f"{self._run.checkpoints} cannot be read")
 
     def _pass_over(self, directory: Path, fault: Fault, report: Callable[..., None] | None) -> None:
         self._passed_over.add(directory)

@@ -80,6 +80,7 @@ def convert(directory: Path, target: Path, log: Path, together: Together) -> Non
     CheckpointError
         DeepSpeed does not convert it, with its last words.
     """
+    what = f"{directory} cannot be converted for another number of ranks"
     child: subprocess.Popen[bytes] | None = None
 
     def begin() -> None:
@@ -96,8 +97,7 @@ def convert(directory: Path, target: Path, log: Path, together: Together) -> Non
         if code:
             shutil.rmtree(target, ignore_errors=True)
             raise CheckpointError(
-                f"{directory} cannot be converted for another number of ranks: "
-                f"{_last_line(log) or f'exit code {code}'}",
+                f"{what}: {_last_line(log) or f'exit code {code}'}",
                 hint=f"what DeepSpeed said is in {log}",
             )
         manifest.sync_tree(target)
@@ -105,8 +105,8 @@ def convert(directory: Path, target: Path, log: Path, together: Together) -> Non
         return True
 
     try:
-        together.from_rank_0(begin)
-        while not together.from_rank_0(is_done):
+        together.from_rank_0(begin, what)
+        while not together.from_rank_0(is_done, what):
             time.sleep(_LOOK_EVERY)
     finally:
         if child is not None and child.poll() is None:
@@ -136,7 +136,7 @@ def states_of_all(
         found = {key: _of_all(key, states[key], saved) for key in states}
         return {key: each for key, each in found.items() if each is not None}
 
-    return together.from_rank_0(find) if states else {}
+    return together.from_rank_0(find, f"{directory} cannot be read") if states else {}
 
 
 def _of_all(key: str, stateful: Any, saved: Sequence[Mapping[str, Any]]) -> Any:

@@ -34,8 +34,13 @@ class Together:
         torch.distributed.all_gather_object(gathered, value)
         return gathered
 
-    def from_rank_0(self, ask: Callable[[], Any]) -> Any:
+    def from_rank_0(self, ask: Callable[[], Any], what: str) -> Any:
         """What rank 0 finds.
+
+        Parameters
+        ----------
+        what
+            Comes before the words of an `OSError`.
 
         Raises
         ------
@@ -49,7 +54,7 @@ class Together:
             try:
                 answer[0] = ask()
             except OSError as error:
-                answer[1] = str(error)
+                answer[1] = f"{what}: {error}"
             except CheckpointError as error:
                 answer[1:] = error.message, error.hint
         if self.world_size > 1:

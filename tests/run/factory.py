@@ -73,6 +73,7 @@ class FakeEngine:
         self.global_steps = 0
         self.weight = 0.0
         self.torch_autocast_z0_gradscaler: Any = None
+        self.optimizer: Any = None
         self.checkpoint_engine = _Writer()
 
     def step(self) -> None:

@@ -34,7 +34,7 @@ class Settings:
     cred_expire: int = 5
     max_array_size: int = 1001
     grace_time: int = 10
-    slurmd_timeout: int = 10
+    slurmd_timeout: int = 20
     kill_wait: int = 10
     extra: Mapping[str, str] = field(default_factory=dict)
 
