@@ -134,6 +134,7 @@ def _implausible(found: Manifest) -> Fault | None:
     if not (
         all(type(number) is int and number >= 0 for number in (*whole, *sizes))
         and all(type(number) in (int, float) for number in (found.time, *metrics))
+        and (found.fixed_size is None or isinstance(found.fixed_size, str))
     ):
         return Fault(f"{NAME} is not that of a checkpoint")
     if not found.files:

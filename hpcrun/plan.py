@@ -89,6 +89,12 @@ class RunPlan:
         return self.nodes + self.spare_nodes
 
     @property
+    def outlives_nodes(self) -> bool:
+        """Whether its job is to go on without a node that was lost."""
+        shrinks = bool((self.spec.get("recovery") or {}).get("shrink")) and self.nodes > 1
+        return self.spare_nodes > 0 or shrinks
+
+    @property
     def ranks_per_node(self) -> int:
         """One per GPU, or as many as ``ntasks_per_node`` asks for."""
         resources = self.spec["resources"]

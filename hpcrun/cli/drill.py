@@ -29,7 +29,7 @@ _HEADERS = ("FAULT", "RANK", "NODE", "TAKEN FOR", "HPCRUN DID", "BACK AFTER", "S
     multiple=True,
     type=click.Choice(list(drills.FAULTS)),
     help="What to do to the run; several come in the order given. All of them by default, "
-    f"{drills.LOSE_NODE} only where the spec has spare_nodes.",
+    f"{drills.LOSE_NODE} only where the spec has spare_nodes or recovery.shrink.",
 )
 @click.option(
     "--steps",
@@ -70,8 +70,9 @@ def command(
 
 
 def _by_default(compiled: Compiled) -> list[str]:
-    spares = compiled.runs[0].spec["resources"]["spare_nodes"]
-    return [fault for fault in drills.FAULTS if fault != drills.LOSE_NODE or spares]
+    spec = compiled.runs[0].spec
+    outlives = spec["resources"]["spare_nodes"] or spec["recovery"]["shrink"]
+    return [fault for fault in drills.FAULTS if fault != drills.LOSE_NODE or outlives]
 
 
 def _with_faults(compiled: Compiled, faults: list[str], steps: int) -> Compiled:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun import ledger
-from hpcrun.cluster import decide, journal, local, sbatch, slurm, submit_lock, time_limit
+from hpcrun.cluster import decide, journal, local, sbatch, sizes, slurm, submit_lock, time_limit
 from hpcrun.cluster.decide import Decision
 from hpcrun.cluster.draft import Draft, check_root
 from hpcrun.cluster.probe import Probe, probe
@@ -181,6 +181,8 @@ def prepare(compiled: Compiled, *, new: bool = False, argv: Sequence[str], say: 
         return Prepared(paths, plan, decisions, None)
     runs = [run for run in plan.runs if run.number in chosen]
     time_limit.check(runs, paths)
+    resumed = {one.run for one in decisions if one.action == decide.RESUMED}
+    sizes.check([run for run in runs if run.number in resumed], paths, say)
     found = probe_all(runs, plan.cluster)
     draft = Draft(paths)
     try:

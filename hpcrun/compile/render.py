@@ -104,7 +104,7 @@ def options(
         **cluster["sbatch"],
         **wanted["sbatch"],
         # The job outlives a lost node where a spare can take its place.
-        "no-kill": True if first.spare_nodes else None,
+        "no-kill": True if first.outlives_nodes else None,
         "requeue": True,
         "open-mode": "append",
         "export": "NIL",

@@ -88,6 +88,12 @@ class Recovery:
     """How many times in a row, with no new checkpointed step, a run that failed is restarted in its
     allocation, which takes seconds, before it is requeued; 0 requeues it at once."""
 
+    shrink: bool = False
+    """Go on with fewer nodes in the same allocation where nodes were lost and no spare is left. The
+    global batch stays as it is (``train_batch_size`` is divided anew, in micro batches that are no
+    larger), and a requeue brings the full number back. The numerics change a little with the number
+    of ranks, so this is the user's choice."""
+
     max_failures: int = 3
     """Ends in a row that the run itself caused (a crash, out of memory, a time limit, …) and that
     brought no new checkpointed step, after which it stops. Preemptions and lost nodes do not

@@ -156,14 +156,17 @@ def _followed(one: AttemptStory, run: RunStory) -> str:
 
 
 def _with_spares(one: AttemptStory, run: RunStory) -> str:
-    """``, with n4 for n2``: where the next attempt of the same job had other nodes."""
+    """``, with n4 for n2`` or ``, without n2``: where the next attempt had other nodes."""
     following = _following(one, run)
     before, after = one.attempt.started.get("nodes"), following and following.started.get("nodes")
     if not before or not after:
         return ""
     gone = [node for node in before if node not in after]
     came = [node for node in after if node not in before]
-    return f", with {', '.join(came)} for {', '.join(gone)}" if gone and came else ""
+    if not gone:
+        return ""
+    without = ", ".join(gone)
+    return f", with {', '.join(came)} for {without}" if came else f", without {without}"
 
 
 def _following(one: AttemptStory, run: RunStory) -> Attempt | None:

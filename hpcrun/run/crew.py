@@ -108,16 +108,15 @@ class Crew:
             log = attempt.agent_log(node)
             self._agents[node] = launcher.start_agent(node, log, command)
 
-    def seats(self) -> tuple[str, ...] | None:
-        """The nodes of the next attempt, in Slurm's order; None when too few can be used.
+    def seats(self, most: int) -> tuple[str, ...]:
+        """The nodes of the next attempt, in Slurm's order, fewer than ``most`` when too few can be
+        used.
 
         Those of the last attempt stay, and spares take the places of the others.
         """
         usable = [node for node in self._launcher.nodes if node not in self._unusable]
         by_preference = sorted(usable, key=lambda node: node not in self.working)
-        chosen = by_preference[: self._run.nodes]
-        if len(chosen) < self._run.nodes:
-            return None
+        chosen = by_preference[:most]
         return tuple(node for node in usable if node in chosen)
 
     def prepare(

@@ -20,8 +20,8 @@ from hpcrun import causes, ledger, recovery
 from hpcrun.causes import End, Evidence, JobFacts
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.layout import AttemptPaths, SubmissionPaths
-from hpcrun.plan import Plan
-from hpcrun.run import stop
+from hpcrun.plan import Plan, RunPlan
+from hpcrun.run import shrink, stop
 from hpcrun.run.aftermath import Aftermath
 from hpcrun.run.attempt import Attempt
 from hpcrun.run.crew import Crew
@@ -61,14 +61,15 @@ class Supervisor:
         return self._bring_to_end(launcher, aftermath)
 
     def _bring_to_end(self, launcher: Launcher, aftermath: Aftermath) -> int:
-        nodes: Sequence[str] | None = launcher.nodes[: self.run.nodes]
+        run: RunPlan | None = self.run
+        nodes: Sequence[str] = launcher.nodes[: self.run.nodes]
         lost: Sequence[str] = ()
         try:
             while True:
-                assert nodes is not None
-                attempt = self._begin(launcher, nodes)
-                warning = WarnedStop(self.run, self.paths, attempt, launcher, aftermath, say)
-                end = self._attempt(launcher, attempt, nodes, warning, aftermath)
+                assert run is not None
+                attempt = self._begin(launcher, run, nodes)
+                warning = WarnedStop(run, self.paths, attempt, launcher, aftermath, say)
+                end = self._attempt(launcher, run, attempt, nodes, warning, aftermath)
                 say(
                     f"attempt {attempt.number} {end.outcome}"
                     + (f": {end.message}" if end.cause else "")
@@ -76,8 +77,8 @@ class Supervisor:
                 if self.paths.attempt(attempt.number + 1).directory.exists():
                     say("a later attempt has begun, and has recorded how this one ended")
                     return EXIT_STALE
-                nodes = self._crew.seats() if self._crew is not None else None
-                here = nodes is not None and warning.leaves_time()
+                run, nodes = self._seats()
+                here = run is not None and warning.leaves_time()
                 action = aftermath.record(attempt.number, end, here=here)
                 if action.kind != recovery.NOTHING:
                     say(f"{action.kind}: {action.reason}")
@@ -91,13 +92,23 @@ class Supervisor:
             return EXIT_SAVED
         return end.exit_code if end.exit_code != EXIT_SAVED else EXIT_FAILED
 
+    def _seats(self) -> tuple[RunPlan | None, Sequence[str]]:
+        """The run as it could be restarted in this allocation, and on which nodes."""
+        if self._crew is None:
+            return None, ()
+        nodes = self._crew.seats(self.run.nodes)
+        if len(nodes) == self.run.nodes:
+            return self.run, nodes
+        run = shrink.to_fit(self.run, self.paths, len(nodes))
+        return run, self._crew.seats(run.nodes) if run is not None else ()
+
     def _launcher(self) -> Launcher:
         network = self.plan.cluster.get("fabric") or {}
         if self.plan.cluster["executor"] == "slurm":
             return SlurmLauncher(self.run, network)
         return LocalLauncher(self.run, network)
 
-    def _begin(self, launcher: Launcher, nodes: Sequence[str]) -> AttemptPaths:
+    def _begin(self, launcher: Launcher, run: RunPlan, nodes: Sequence[str]) -> AttemptPaths:
         """Claim the next attempt and put it on record.
 
         Raises
@@ -118,7 +129,7 @@ class Supervisor:
                 restart_count=launcher.restart_count,
                 host=os.uname().nodename,
                 pid=os.getpid(),
-                world_size=self.run.world_size,
+                world_size=run.world_size,
             )
         except OSError as error:
             if attempt is not None:
@@ -147,6 +158,7 @@ class Supervisor:
     def _attempt(
         self,
         launcher: Launcher,
+        run: RunPlan,
         attempt: AttemptPaths,
         nodes: Sequence[str],
         warning: WarnedStop,
@@ -156,7 +168,7 @@ class Supervisor:
         try:
             if self._crew is None:
                 self._crew = Crew(launcher, self.submission, self.run, attempt)
-            one = Attempt(self.plan, self.run, attempt, launcher, self._crew, warning)
+            one = Attempt(self.plan, run, attempt, launcher, self._crew, warning)
             found = one.bring_to_end(nodes, self._signals)
         except (HpcrunError, OSError) as error:
             found = Evidence(launch_error=str(error))

@@ -65,7 +65,7 @@ def _refusal(tmp_path: Path, nodes: int = 0, **fates: tuple[str, float]) -> Node
         with pytest.raises(NodesUnusable) as caught:
             found.prepare(1, tuple(fates)[:nodes], lambda: None)
         left = [node for node in fates if node not in caught.value.nodes]
-        assert found.seats() == (tuple(left)[:nodes] if len(left) >= nodes else None)
+        assert found.seats(nodes) == tuple(left)[:nodes]
     finally:
         found.lost.extend(fates)
         found.dismiss()

@@ -87,7 +87,7 @@ def test_a_start_that_cannot_be_recorded_says_how_to_go_on(
     monkeypatch.setattr(ledger, "write", full)
     supervisor = Supervisor(place.submission, 3)
     with pytest.raises(HpcrunError, match=r"cannot be recorded.*No space left") as caught:
-        supervisor._begin(supervisor._launcher(), ["local0"])
+        supervisor._begin(supervisor._launcher(), supervisor.run, ["local0"])
     assert f"hpcrun requeue {place.run.directory}" in str(caught.value.hint)
 
 
@@ -227,6 +227,36 @@ def test_a_spare_takes_the_place_of_a_node_whose_agent_is_gone(place: Place) -> 
     ]
     _restarted(place)
     assert place.cause()["nodes"] == ["local0"]
+
+
+def test_a_run_shrinks_where_a_node_is_gone_and_no_spare_is_left(place: Place) -> None:
+    # With GPUs nothing of DeepSpeed is compiled on the node.
+    batch = {
+        "train_batch_size": 8,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 2,
+    }
+    place.submit(
+        "echo $RANK/$WORLD_SIZE $HPCRUN_SCRATCH; "
+        f"[ $HPCRUN_ATTEMPT = 2 ] && cat ${{hpcrun:deepspeed_config}} || {FOREVER}",
+        resources={**RESOURCES, "nodes": 2, "gpus_per_node": 1},
+        recovery={"shrink": True},
+        deepspeed=batch,
+    )
+    supervisor = place.start(CUDA_VISIBLE_DEVICES="0,1")
+    logs = [place.run.attempt(1).rank_log(rank) for rank in (0, 1)]
+    until(lambda: all(log.exists() and log.read_text() for log in logs))
+    _kill_agent(place, "local0")
+    output, _ = supervisor.communicate(timeout=60)
+    assert supervisor.returncode == 0, output
+    first, second = ledger.read(place.run)
+    assert (first.started["world_size"], second.started["world_size"]) == (2, 1)
+    assert second.started["nodes"] == ["local1"]
+    assert place.output(0, 2).startswith("0/1 ")
+    assert json.loads(place.output(0, 2).partition("\n")[2]) == {
+        **batch,
+        "gradient_accumulation_steps": 4,
+    }
 
 
 def test_a_spare_that_is_lost_is_missed_when_it_is_needed(place: Place) -> None:

@@ -36,6 +36,15 @@ class Triple:
         """Under DeepSpeed's names."""
         return {TRAIN: self.train, MICRO: self.micro, ACCUMULATION: self.accumulation}
 
+    def among(self, ranks: int) -> Triple | None:
+        """The same global batch on another number of ranks, in micro batches that are no larger;
+        None where whole numbers do not fit."""
+        share, rest = divmod(self.train, ranks)
+        if rest or not share:
+            return None
+        micro = max(one for one in _divisors(share) if one <= self.micro)
+        return Triple(self.train, micro, share // micro)
+
     def __str__(self) -> str:
         return f"{self.train} = {self.micro} x {self.accumulation}"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.compile.batch import KEYS, Triple, Unsolvable, nearest, solve
+from hpcrun.batch import KEYS, Triple, Unsolvable, nearest, solve
 
 small = st.integers(1, 512)
 ranks_of = st.integers(1, 256)
@@ -72,3 +72,25 @@ def test_the_nearest_come_closest_first() -> None:
     with pytest.raises(Unsolvable) as error:
         solve(250, 4, None, 16)
     assert [str(one) for one in error.value.nearest][:2] == ["256 = 4 x 4", "192 = 4 x 3"]
+
+
+@given(micro=small, accumulation=st.integers(1, 64), before=ranks_of, ranks=ranks_of)
+def test_another_number_of_ranks_has_the_same_batch_or_none(
+    micro: int, accumulation: int, before: int, ranks: int
+) -> None:
+    whole = Triple(micro * accumulation * before, micro, accumulation)
+    found = whole.among(ranks)
+    if found is None:
+        assert whole.train % ranks
+    else:
+        assert found.train == whole.train == found.micro * found.accumulation * ranks
+        assert found.micro <= micro
+
+
+@pytest.mark.parametrize(
+    ("ranks", "micro", "accumulation"), [(8, 4, 2), (4, 4, 4), (16, 4, 1), (32, 2, 1), (64, 1, 1)]
+)
+def test_micro_batches_are_as_large_as_they_may_be(
+    ranks: int, micro: int, accumulation: int
+) -> None:
+    assert Triple(64, 4, 2).among(ranks) == Triple(64, micro, accumulation)
