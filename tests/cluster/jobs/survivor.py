@@ -24,7 +24,10 @@ def train(session):
         subprocess.run(["sleep", str(config.compile_seconds)], check=True)
     torch.manual_seed(int(config.seed))
     model = torch.nn.Sequential(
-        torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Dropout(0.2), torch.nn.Linear(64, 1)
+        torch.nn.Linear(16, 64),
+        torch.nn.Tanh(),
+        torch.nn.Dropout(float(config.get("dropout", 0.2))),
+        torch.nn.Linear(64, 1),
     )
     helper = multiprocessing.get_context("fork").Process(
         target=time.sleep, args=(600,), daemon=True
@@ -34,12 +37,14 @@ def train(session):
     session.restore(engine, glutton=Glutton(session))
     for step in session.steps(total=int(config.total_steps)):
         misbehave(session, step)
+        losses = []
         for indices in session.micro_batches(step):
             inputs = torch.stack([sample(index) for index in indices])
             loss = functional.mse_loss(engine(inputs), inputs.sum(1, keepdim=True))
             engine.backward(loss)
             engine.step()
-        value = loss.detach()
+            losses.append(loss.detach())
+        value = torch.stack(losses).mean()
         if config.get("fault") == "nan" and step >= int(config.fault_step):
             value = value * float("nan")
         session.log({"loss": value, "lr": scheduler.get_last_lr()[0]}, step=step)
