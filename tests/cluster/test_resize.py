@@ -64,8 +64,8 @@ def test_two_ranks_then_four_then_two(
     name = f"resized-{stages[0]}"
     spec: dict[str, Any] = {"config": CONFIG, "deepspeed": BATCH}
     spec["sweep"] = {"grid": {STAGE: stages}}
-    ward.submit(name, **spec)
     expected = _alone(ward, calm, stages)
+    ward.submit(name, **spec)
     for step, nodes in ((12, 4), (24, 2)):
         ward.wait_for_step(name, step)
         ward.hpcrun("cancel", name, "--yes")

@@ -1,0 +1,140 @@
+"""The files of a checkpoint: every byte passes once, to the file and to its checksum.
+
+torch's own CRC-32 is left out, for the manifest has a better checksum.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hpcrun import manifest
+from hpcrun.manifest import File
+
+_BLOCK = 1 << 23
+
+
+class Stream:
+    """A new file, as ``torch.save`` wants it.
+
+    Attributes
+    ----------
+    error
+        Why it could not be written: torch raises an error of its own in its place.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.error: OSError | None = None
+        self._size = 0
+        self._checksum = manifest.Checksum()
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+
+    def write(self, data: Any) -> int:
+        """Append some bytes."""
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(self._descriptor, left[:_BLOCK]) :]
+        except OSError as error:
+            self.error = error
+            raise
+        self._checksum.update(data)
+        self._size += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing waits here."""
+
+    def finish(self) -> File:
+        """Make it durable; what it is."""
+        os.fsync(self._descriptor)
+        return self._checksum.of(self._size)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class Memory:
+    """A place in memory that takes one file after another, and keeps its pages for the next."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.memfd_create("hpcrun-snapshot")
+        self._size = 0
+
+    def begin(self) -> None:
+        """Take a new file in place of the last."""
+        self._size = 0
+
+    def write(self, data: Any) -> int:
+        """Append some bytes."""
+        left = memoryview(data)
+        while left:
+            count = os.pwrite(self._descriptor, left[:_BLOCK], self._size)
+            self._size += count
+            left = left[count:]
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing waits here."""
+
+    def copy(self, path: Path) -> File:
+        """Write it to a file and make that durable; what it is. Holds the interpreter for no time
+        that could be felt."""
+        stream = Stream(path)
+        block = bytearray(min(_BLOCK, self._size))
+        try:
+            position = 0
+            while position < self._size:
+                view = memoryview(block)[: self._size - position]
+                position += os.preadv(self._descriptor, [view], position)
+                stream.write(view)
+            return stream.finish()
+        finally:
+            stream.close()
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def save(state: Any, path: Path) -> File:
+    """``torch.save`` to a durable file.
+
+    Raises
+    ------
+    OSError
+        It cannot be written.
+    """
+    stream = Stream(path)
+    try:
+        save_into(stream, state)
+        return stream.finish()
+    except Exception:
+        if stream.error is not None:
+            raise stream.error from None
+        raise
+    finally:
+        stream.close()
+
+
+def save_into(target: Stream | Memory, state: Any) -> None:
+    """``torch.save`` into what takes bytes in their order."""
+    import torch
+
+    with _without_crc():
+        torch.save(state, target)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _without_crc() -> Iterator[None]:
+    from torch import serialization
+
+    before = serialization.get_crc32_options()
+    serialization.set_crc32_options(False)
+    try:
+        yield
+    finally:
+        serialization.set_crc32_options(before)
