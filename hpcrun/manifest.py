@@ -19,7 +19,6 @@ from hpcrun import records
 FORMAT = 1
 NAME = "manifest.json"
 _DIRECTORY = re.compile(r"step-(\d+)-a(\d+)")
-_BLOCK = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -29,41 +28,6 @@ class File:
     bytes: int
     sha256: str | None = None
     xxh128: str | None = None
-
-
-class Checksum:
-    """The checksum of what passes: XXH3's of 128 bits, at the speed of memory, or SHA-256.
-
-    Parameters
-    ----------
-    like
-        Of the kind that this file has; else the faster one that is installed.
-
-    Raises
-    ------
-    ImportError
-        ``like`` needs the package xxhash, which is not there.
-    """
-
-    def __init__(self, like: File | None = None) -> None:
-        wanted = "xxh128" if like is None or like.xxh128 else "sha256"
-        self._kind, self._digest = "sha256", hashlib.sha256()
-        if wanted == "xxh128":
-            try:
-                import xxhash
-
-                self._kind, self._digest = wanted, xxhash.xxh3_128()
-            except ImportError:
-                if like is not None:
-                    raise
-
-    def update(self, data: Any) -> None:
-        """More bytes."""
-        self._digest.update(data)
-
-    def of(self, size: int) -> File:
-        """The file of which so many bytes have passed."""
-        return File(size, **{self._kind: self._digest.hexdigest()})
 
 
 @dataclass(frozen=True)
@@ -173,6 +137,8 @@ def _implausible(found: Manifest) -> Fault | None:
         and (found.fixed_size is None or isinstance(found.fixed_size, str))
     ):
         return Fault(f"{NAME} is not that of a checkpoint")
+    if not all(_has_one_checksum(file) for file in found.files.values()):
+        return Fault(f"{NAME} is not that of a checkpoint")
     if not found.files:
         return Fault(f"{NAME} names no file")
     for name in found.files:
@@ -180,6 +146,10 @@ def _implausible(found: Manifest) -> Fault | None:
         if path.is_absolute() or ".." in path.parts or "\0" in name:
             return Fault(f"{NAME} names a file outside the checkpoint: {name!r}")
     return None
+
+
+def _has_one_checksum(file: File) -> bool:
+    return [type(each) for each in (file.sha256, file.xxh128) if each is not None] == [str]
 
 
 def _digest(data: dict[str, Any]) -> str:
@@ -220,44 +190,6 @@ def _directories(checkpoints: Path) -> list[tuple[Path, tuple[int, int]]]:
         return []
     matches = [(path, _DIRECTORY.fullmatch(path.name)) for path in paths]
     return [(path, (int(match[1]), int(match[2]))) for path, match in matches if match]
-
-
-def describe(path: Path, *, sync: bool = False, like: File | None = None) -> File:
-    """Size and checksum of a file as it is; ``sync`` makes it durable first.
-
-    Raises
-    ------
-    OSError, ImportError
-        It cannot be read; as `Checksum`.
-    """
-    checksum = Checksum(like)
-    size = 0
-    with open(path, "rb") as stream:
-        if sync:
-            os.fsync(stream.fileno())
-        while block := stream.read(_BLOCK):
-            checksum.update(block)
-            size += len(block)
-    return checksum.of(size)
-
-
-def damage(directory: Path, name: str, expected: File) -> Fault | None:
-    """What is wrong with a file of a checkpoint; None when it is as the manifest says."""
-    path = directory / name
-    try:
-        if path.stat().st_size != expected.bytes:
-            return Fault(
-                f"{name} has {path.stat().st_size} bytes, its manifest says {expected.bytes}"
-            )
-        if describe(path, like=expected) != expected:
-            return Fault(f"{name} does not have the checksum that its manifest says")
-    except (FileNotFoundError, NotADirectoryError):
-        return Fault(f"{name} is missing")
-    except OSError as error:
-        return Fault(f"{name} cannot be read: {error.strerror}", lasting=False)
-    except ImportError:
-        return Fault(f"{name} cannot be checked without the package xxhash", lasting=False)
-    return None
 
 
 def sync_tree(directory: Path) -> None:

@@ -48,7 +48,7 @@ ON_COMPUTE_NODES = (
     "cluster.exclusion",
     "cluster.own_job",
 )
-TRAINING = {"torch", "deepspeed", "numpy"}
+TRAINING = {"torch", "deepspeed", "numpy", "xxhash"}
 NEVER = {"torch", "deepspeed", "submitit"}
 NOT_FOR_HELP = {*NEVER, "omegaconf", "rich", "jinja2", "yaml"}
 

@@ -66,6 +66,11 @@ class Checkpoint:
     """Optimizer steps between saves; null saves only at the end of the run and when asked to stop:
     the loop of ``session.steps()`` always saves its last step."""
 
+    asynchronous: bool = False
+    """Write periodic saves behind the training: ranks wait only for a copy of their state in
+    memory, which each node must have room for. The last save of a run and those before a stop are
+    waited for."""
+
     keep: int = 2
     """Newest complete checkpoints that are kept."""
 

@@ -1,38 +1,40 @@
-"""Saving and restoring: DeepSpeed writes the shards, hpcrun decides when a checkpoint exists.
+"""Restoring: which checkpoint of a run its ranks go on from.
 
 Every function here is collective: all ranks call it at the same point (`hpcrun.run.together`).
 """
 
 from __future__ import annotations
 
-import math
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from hpcrun import manifest
 from hpcrun.errors import CheckpointError
 from hpcrun.layout import RunPaths
-from hpcrun.manifest import Fault, File, Manifest
-from hpcrun.run import rank_state, resize, shards
+from hpcrun.manifest import Fault, Manifest
+from hpcrun.run import checksums, rank_state, resize, shards
 from hpcrun.run.fence import Fence
 from hpcrun.run.retention import Retention
-from hpcrun.run.shards import Unreadable, local_reads, recorded_writes
+from hpcrun.run.saving import Saver
+from hpcrun.run.shards import Unreadable, local_reads
 from hpcrun.run.tell import tell
 from hpcrun.run.together import Together, raise_first
 
 _QUARANTINE = "bad-"
-_TRASH = ".trash-"
 # Seconds before each further look at a checkpoint that could not be read.
 _PAUSES = (1.0, 3.0)
 
 
 class Store:
     """The checkpoints of one run, as one rank of one attempt sees them.
+
+    Attributes
+    ----------
+    saver
+        Makes new ones.
 
     Parameters
     ----------
@@ -58,74 +60,8 @@ class Store:
         self._attempt = attempt
         self._together = together
         self._fence = fence
-        self._retention = retention
         self._passed_over: set[Path] = set()
-
-    def save(
-        self, engine: Any, step: int, states: Mapping[str, Any], metrics: Mapping[str, float]
-    ) -> Manifest:
-        """Save the engine, this rank's generators and ``states``; the manifest lands last.
-
-        Parameters
-        ----------
-        engine
-            A DeepSpeed engine.
-        step
-            Finished optimizer steps.
-        states
-            Names to objects with ``state_dict()``, saved per rank.
-        metrics
-            The last values of the run's metrics; rank 0's go into the manifest.
-
-        Returns
-        -------
-        Manifest
-            That of the new checkpoint.
-
-        Raises
-        ------
-        CheckpointError
-            Some rank could not write; the older checkpoints are untouched.
-        """
-        self._fence.check(always=True)
-        directory = self._run.checkpoint(step, self._attempt)
-        self._together.agree(self._make(directory), f"{directory} cannot be made")
-        errors: list[str] = []
-        written: list[Path] = []
-        with recorded_writes(engine, written, errors):
-            engine.save_checkpoint(
-                str(directory.parent), tag=directory.name, client_state={}, save_latest=False
-            )
-        files: dict[str, File] = {}
-        own = directory / rank_state.name(self._together.rank)
-        try:
-            rank_state.save(own, shards.with_scaler(engine, states))
-            offloaded = shards.offloaded(engine, directory, self._together.rank)
-            for path in [] if errors else [*written, *offloaded, own]:
-                files[str(path.relative_to(directory))] = manifest.describe(path, sync=True)
-        except Exception as error:  # from the user's state_dict() too
-            errors.append(rank_state.text(error))
-        first = errors[0] if errors else None
-        own_files = {name: asdict(file) for name, file in files.items()}
-        gathered = self._together.gather((first, own_files))
-        if self._together.rank == 0 and any(error is not None for error, _ in gathered):
-            # All ranks are past writing. What there is would keep a full disk full.
-            with suppress(OSError):
-                _discard(directory)
-        raise_first([error for error, _ in gathered], f"step {step} was not saved")
-        complete = Manifest(
-            step=step,
-            attempt=self._attempt,
-            time=time.time(),
-            world_size=self._together.world_size,
-            zero_stage=int(engine.zero_optimization_stage()),
-            train_batch_size=int(engine.train_batch_size()),
-            files={name: File(**file) for _, part in gathered for name, file in part.items()},
-            metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
-            fixed_size=resize.refusal(engine),
-        )
-        self._together.agree(self._commit(directory, complete), f"step {step} was not saved")
-        return complete
+        self.saver = Saver(run, attempt, together, fence, retention, self._passed_over)
 
     def restore(
         self,
@@ -181,46 +117,6 @@ class Store:
             )
         return 0, None
 
-    def _make(self, directory: Path) -> str | None:
-        if self._together.rank != 0:
-            return None
-        try:
-            if manifest.read(directory) is not None:
-                return "it is a complete checkpoint"
-            if directory.exists():
-                _discard(directory)
-            directory.mkdir(parents=True)
-            for parent in (directory.parent, directory.parent.parent):
-                manifest.sync_directory(parent)
-        except OSError as error:
-            return str(error)
-        return None
-
-    def _commit(self, directory: Path, complete: Manifest) -> str | None:
-        if self._together.rank != 0:
-            return None
-        self._fence.check(always=True)
-        try:
-            complete.write(directory)
-        except OSError as error:
-            with suppress(OSError):
-                _discard(directory)
-            return str(error)
-        try:
-            self._tidy()
-        except OSError as error:
-            tell(f"old checkpoints could not be removed: {error}")
-        return None
-
-    def _tidy(self) -> None:
-        found = manifest.complete(self._run.checkpoints)
-        sound = [(path, each) for path, each in found if path not in self._passed_over]
-        unfinished = manifest.abandoned(self._run.checkpoints, self._attempt)
-        for path in [*self._retention.superfluous(sound), *unfinished]:
-            _discard(path)
-        for trash in [self._run.universals, *self._run.checkpoints.glob(_TRASH + "*")]:
-            shutil.rmtree(trash, ignore_errors=True)
-
     def _look(self) -> tuple[list[tuple[Path, Manifest | Fault]], bool]:
         put_aside = any(self._run.checkpoints.glob(_QUARANTINE + "*"))
         return manifest.scan(self._run.checkpoints), put_aside
@@ -262,7 +158,7 @@ class Store:
     def _verify(self, directory: Path, entry: Manifest) -> Fault | None:
         """The first damage that any rank finds; each rank reads its share of the files."""
         share = sorted(entry.files)[self._together.rank :: self._together.world_size]
-        faults = (manifest.damage(directory, name, entry.files[name]) for name in share)
+        faults = (checksums.damage(directory, name, entry.files[name]) for name in share)
         return _first(self._together.gather(next((fault for fault in faults if fault), None)))
 
     def _load_resized(
@@ -377,11 +273,3 @@ def _gone(directory: Path, entry: Manifest) -> Fault | None:
         if not (directory / name).exists():
             return Fault(f"{name} has vanished", lasting=False)
     return None
-
-
-def _discard(directory: Path) -> None:
-    """Remove a checkpoint; a kill in the middle leaves nothing that looks like one."""
-    trash = directory.with_name(_TRASH + directory.name)
-    shutil.rmtree(trash, ignore_errors=True)
-    directory.rename(trash)
-    shutil.rmtree(trash, ignore_errors=True)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
 from typing import Any
 
 from hpcrun.errors import HpcrunError
 
 _of_the_host: Any = None
+_of_the_saves: Any = None
+# A file server may stand still for long, and other ranks wait for the slowest.
+_SAVE_TIMEOUT = timedelta(days=1)
 
 
 def in_use() -> Any:
@@ -36,6 +40,14 @@ def of_the_host() -> Any:
     if _of_the_host is None:
         _of_the_host = distributed.new_group(backend="gloo")
     return _of_the_host
+
+
+def of_the_saves() -> Any:
+    """As `of_the_host`, for what ranks agree on behind the training; no other thread uses it."""
+    global _of_the_saves
+    if (distributed := in_use()) and _of_the_saves is None:
+        _of_the_saves = distributed.new_group(backend="gloo", timeout=_SAVE_TIMEOUT)
+    return _of_the_saves
 
 
 def has_one_of_the_host() -> bool:

@@ -17,12 +17,10 @@ def name(rank: int) -> str:
     return f"rank-{rank:05d}.pt"
 
 
-def save(path: Path, states: Mapping[str, Any]) -> None:
-    """Write this rank's file; whatever a state raises is raised."""
-    import torch
-
+def collect(states: Mapping[str, Any]) -> dict[str, Any]:
+    """What this rank's file holds; whatever a state raises is raised."""
     saved = {name: stateful.state_dict() for name, stateful in states.items()}
-    torch.save({"rng": rng.state(), "states": saved}, path)
+    return {"rng": rng.state(), "states": saved}
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from hpcrun import manifest
 from hpcrun.errors import CheckpointError
 from hpcrun.layout import RunPaths
 from hpcrun.manifest import File, Manifest
-from hpcrun.run import group, rank_state, resize, shards, writing
+from hpcrun.run import checksums, group, rank_state, resize, shards, writing
 from hpcrun.run.fence import Fence
 from hpcrun.run.retention import Retention
 from hpcrun.run.tell import tell
@@ -218,7 +218,7 @@ class Saver:
             state = rank_state.collect(shards.with_scaler(engine, states))
             write(state, directory / rank_state.name(rank))
             for path in [*others, *shards.offloaded(engine, directory, rank)]:
-                files[str(path.relative_to(directory))] = manifest.describe(path, sync=True)
+                files[str(path.relative_to(directory))] = checksums.describe(path, sync=True)
         except Exception as error:  # from the user's state_dict() too
             errors.append(rank_state.text(error))
         return errors[0] if errors else None

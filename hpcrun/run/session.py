@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcrun.errors import EXIT_SAVED, CheckpointError, HpcrunError
-from hpcrun.run import group, pulse, rng, samples, stop, weights
+from hpcrun.errors import EXIT_SAVED, HpcrunError
+from hpcrun.run import group, pulse, rng, samples, stop
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.config import Config
 from hpcrun.run.diary import Diary
@@ -24,7 +24,7 @@ from hpcrun.run.fence import Fence
 from hpcrun.run.launch import Launch
 from hpcrun.run.metrics import MetricsLog
 from hpcrun.run.retention import Retention
-from hpcrun.run.tell import tell
+from hpcrun.run.saves import Saves
 from hpcrun.run.together import Together
 
 GLOO_SETTLES = 0.1
@@ -73,7 +73,6 @@ class Session:
         self._engine: Any = None
         self._states: dict[str, Any] = {}
         self._last_step = 0
-        self._saved_step = 0
         self._step_began = time.perf_counter()
         self._own_seconds = 0.0
         self._step_seconds = 0.0
@@ -83,6 +82,7 @@ class Session:
         self._heart = pulse.heart(self.scratch, self.rank)
         self._together = Together(self.rank, self.world_size)
         self._store: Store | None = None
+        self._saves: Saves | None = None
         if launch and self.scratch and fence:
             checkpoint = self._spec.get("checkpoint") or {}
             objective = self._spec.get("objective") or {}
@@ -103,6 +103,14 @@ class Session:
                 self._together,
                 fence,
                 Retention.of(self._spec),
+            )
+            self._saves = Saves(
+                self._store.saver,
+                self._together,
+                self._metrics,
+                self._diary,
+                self._heart,
+                behind=bool(checkpoint.get("asynchronous")),
             )
             stop.outlive_signals(self.scratch)
 
@@ -183,7 +191,9 @@ class Session:
                     expected=self._diary.has_progress(),
                     report=self._diary.write,
                 )
-        self.restored_step = self._last_step = self._saved_step = step
+        self.restored_step = self._last_step = step
+        if self._saves is not None:
+            self._saves.step = step
         self._diary.write("restored", step=step, checkpoint=name)
         self._step_began = time.perf_counter()
         return step
@@ -298,30 +308,11 @@ class Session:
         CheckpointError
             Some rank could not write.
         """
-        if self._store is None or self._metrics is None:
+        if self._saves is None:
             return
         # In the body of the loop the engine is a step ahead.
         step = max(self._last_step, int(getattr(self._engine, "global_steps", 0)))
-        if step == self._saved_step:
-            return
-        self._metrics.flush()
-        wrong = "the loss is not finite" if self._metrics.not_finite else None
-        if wrong is None and not weights.are_finite(self._engine):
-            wrong = "a weight is not finite"
-        if any(said := self._together.gather(wrong)):
-            self._diary.write("save_skipped", step=step, message=next(filter(None, said)))
-            return
-        began = time.perf_counter()
-        with self._heart.during(pulse.SAVING):
-            manifest = self._store.save(self._engine, step, self._states, self._metrics.latest)
-        self._saved_step = step
-        self._diary.write(
-            "saved",
-            step=manifest.step,
-            checkpoint=f"step-{manifest.step:08d}-a{manifest.attempt}",
-            seconds=time.perf_counter() - began,
-            bytes=manifest.bytes,
-        )
+        self._saves.save(self._engine, step, self._states)
 
     def leave(self, *, failing: bool | None = None) -> None:
         """As the process ends, write what waits for the next step: loops stop when they like.
@@ -338,12 +329,16 @@ class Session:
         if self._metrics is not None:
             if failing is None:
                 failing = hasattr(sys, "last_value")
+            if self._saves is not None and not failing:
+                self._saves.settle()
             self._metrics.leave(patience=0.5, failing=failing)
         if group.in_use():
             time.sleep(GLOO_SETTLES)
 
     def finish(self) -> None:
         """The entry has returned: write what is pending and mark the run finished."""
+        if self._saves is not None:
+            self._saves.settle()
         self._heart.beat(pulse.ENDING)
         if self._metrics is not None:
             self._metrics.flush()
@@ -361,21 +356,16 @@ class Session:
     def _after_step(self, step: int, began: float) -> None:
         self._last_step = step
         self._heart.beat(pulse.STEPPING, step)
-        if self._metrics is None or self._store is None:
+        if self._metrics is None or self._saves is None:
             return
         self._metrics.log({"step_seconds": began - self._step_began}, step)
         self._metrics.check(self._non_finite_steps)
         leaving = self._metrics.stop_agreed(step) and step != self.total_steps
         self._own_seconds += time.perf_counter() - began
         self._step_seconds += time.perf_counter() - self._step_began
+        self._saves.look()
         if leaving or (self._every and step % int(self._every) == 0):
-            try:
-                self.save()
-            except CheckpointError as error:
-                self._diary.write("save_failed", step=step, message=str(error))
-                if self.rank == 0:
-                    what = "it leaves without a checkpoint" if leaving else "training goes on"
-                    tell(f"{error}; {what}")
+            self._saves.save_on_the_way(self._engine, step, self._states, leaving=leaving)
         if leaving:
             self._diary.write("left", step=step)
             raise SystemExit(EXIT_SAVED)

@@ -11,24 +11,37 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+_OF_TORCH = "TorchCheckpointEngine"
+
 
 class Unreadable(Exception):
     """A file of a checkpoint could not be read."""
 
 
 @contextmanager
-def recorded_writes(engine: Any, written: list[Path], errors: list[str]) -> Iterator[None]:
-    """Note which files DeepSpeed writes in this rank.
+def redirected_writes(
+    engine: Any, write: Callable[[Any, Path], None], errors: list[str]
+) -> Iterator[list[Path]]:
+    """Have ``write(state, path)`` called in place of DeepSpeed's own writer in this rank.
 
     An error in writing is kept instead of raised: the other ranks are on their way to DeepSpeed's
     barrier and would wait there for ever.
+
+    Yields
+    ------
+    list of Path
+        Filled with what a writer that is not torch's, which the user's DeepSpeed configuration
+        named, has written by itself.
     """
     writer = engine.checkpoint_engine
     original = writer.save
+    others: list[Path] = []
 
     def save(state_dict: Any, path: str) -> Any:
-        written.append(Path(path))
         try:
+            if type(writer).__name__ == _OF_TORCH:
+                return write(state_dict, Path(path))
+            others.append(Path(path))
             return original(state_dict, path)
         except Exception as error:  # what a state cannot be pickled with is up to the state
             errors.append(f"{type(error).__name__}: {error}")
@@ -45,7 +58,7 @@ def recorded_writes(engine: Any, written: list[Path], errors: list[str]) -> Iter
     if copy_scripts is not None:
         engine._copy_recovery_script = copy_if_possible
     try:
-        yield
+        yield others
     finally:
         del writer.save
         if copy_scripts is not None:

@@ -21,8 +21,13 @@ class Together:
         This rank's number, and how many there are.
     """
 
-    def __init__(self, rank: int, world_size: int) -> None:
+    def __init__(self, rank: int, world_size: int, processes: Any = None) -> None:
         self.rank, self.world_size = rank, world_size
+        self._processes = processes
+
+    def on(self, processes: Any) -> Together:
+        """The same ranks on a process group of their own, for another thread."""
+        return Together(self.rank, self.world_size, processes)
 
     def gather(self, value: Any) -> list[Any]:
         """What each rank says, in the order of ranks."""
@@ -31,7 +36,7 @@ class Together:
         if self.world_size == 1:
             return [value]
         gathered: list[Any] = [None] * self.world_size
-        torch.distributed.all_gather_object(gathered, value)
+        torch.distributed.all_gather_object(gathered, value, group=self._processes)
         return gathered
 
     def from_rank_0(self, ask: Callable[[], Any], what: str) -> Any:
@@ -58,7 +63,7 @@ class Together:
             except CheckpointError as error:
                 answer[1:] = error.message, error.hint
         if self.world_size > 1:
-            torch.distributed.broadcast_object_list(answer, src=0)
+            torch.distributed.broadcast_object_list(answer, src=0, group=self._processes)
         if answer[1] is not None:
             raise CheckpointError(answer[1], hint=answer[2])
         return answer[0]

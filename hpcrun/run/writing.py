@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hpcrun import manifest
 from hpcrun.manifest import File
+from hpcrun.run.checksums import Checksum
 
 _BLOCK = 1 << 23
 
@@ -30,7 +30,7 @@ class Stream:
         self.path = path
         self.error: OSError | None = None
         self._size = 0
-        self._checksum = manifest.Checksum()
+        self._checksum = Checksum()
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
 
     def write(self, data: Any) -> int:
@@ -125,7 +125,7 @@ def save_into(target: Stream | Memory, state: Any) -> None:
     import torch
 
     with _without_crc():
-        torch.save(state, target)  # type: ignore[arg-type]
+        torch.save(state, target)
 
 
 @contextmanager

@@ -57,7 +57,8 @@ def _before(name: str, original: Any, tick: Tick) -> Any:
 
 def _written(name: str, original: Any, position: int, tick: Tick) -> Any:
     def call(*arguments: Any, **options: Any) -> Any:
-        path = Path(arguments[position])
+        target = arguments[position]
+        path = Path(getattr(target, "path", target))
         tick(name, path)
         answer = original(*arguments, **options)
         if path.is_file():

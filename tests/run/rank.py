@@ -17,10 +17,11 @@ import deepspeed
 import torch
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
+from hpcrun import manifest
 from hpcrun.errors import HpcrunError
 from hpcrun.layout import RunPaths
 from hpcrun.manifest import Fault, Manifest
-from hpcrun.run import rng
+from hpcrun.run import rng, writing
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.fence import Fence
 from hpcrun.run.retention import Retention
@@ -215,7 +216,7 @@ class Rank:
     def save(self, run: str, step: int, attempt: int = 1, keep: int = 2) -> dict[str, Any]:
         """Save; what the manifest holds."""
         store = self._store(run, attempt, keep)
-        saved = store.save(self._engine, step, self._states(), {"loss": 1.5})
+        saved = store.saver.save(self._engine, step, self._states(), {"loss": 1.5})
         return {
             "world_size": saved.world_size,
             "stage": saved.zero_stage,
@@ -294,16 +295,15 @@ class Rank:
         return self._reports
 
     def _before_write(self, act: Callable[[Path], object]) -> None:
-        """Do something before the next file of DeepSpeed's, once."""
-        writer = type(self._engine.checkpoint_engine)
-        original = writer.save
+        """Do something before the next file of a checkpoint, once."""
+        original = writing.save
 
-        def save(self: Any, state: Any, path: str) -> Any:
-            writer.save = original
-            act(Path(path))
-            return original(self, state, path)
+        def save(state: Any, path: Path) -> manifest.File:
+            writing.save = original
+            act(path)
+            return original(state, path)
 
-        writer.save = save
+        writing.save = save
 
     def _store(self, run: str, attempt: int, keep: int) -> Store:
         paths = RunPaths(Path(run))

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from hpcrun import manifest, records
+from hpcrun import records
 from hpcrun.layout import AttemptPaths, RunPaths
 from hpcrun.manifest import Manifest
-from hpcrun.run import evidence
+from hpcrun.run import checksums, evidence
 from hpcrun.run.launchers import RankEnd
 
 KILLED = RankEnd(2, "n2", None, "SIGKILL")
@@ -122,7 +122,7 @@ def test_how_far_it_came(tmp_path: Path) -> None:
     directory = run.checkpoint(6, 2)
     directory.mkdir(parents=True)
     (directory / "model.pt").write_bytes(b"weights")
-    Manifest(6, 2, 0.0, 1, 0, 8, {"model.pt": manifest.describe(directory / "model.pt")}).write(
+    Manifest(6, 2, 0.0, 1, 0, 8, {"model.pt": checksums.describe(directory / "model.pt")}).write(
         directory
     )
     records.append(attempt.session, {"event": "saved", "step": 6})

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 
 from hpcrun import manifest
 from hpcrun.manifest import Fault, File, Manifest
+from hpcrun.run import checksums
 
 
 def _checkpoint(checkpoints: Path, step: int, attempt: int = 1, **changes: Any) -> Path:
@@ -18,7 +21,7 @@ def _checkpoint(checkpoints: Path, step: int, attempt: int = 1, **changes: Any) 
     (directory / "sub").mkdir(parents=True)
     (directory / "shard.pt").write_bytes(bytes(range(256)) * 40)
     (directory / "sub" / "empty.pt").write_bytes(b"")
-    files = {name: manifest.describe(directory / name) for name in ("shard.pt", "sub/empty.pt")}
+    files = {name: checksums.describe(directory / name) for name in ("shard.pt", "sub/empty.pt")}
     fields = {"step": step, "attempt": attempt, "time": 5.0, "world_size": 2, "zero_stage": 1}
     Manifest(**{**fields, "train_batch_size": 8, "files": files, **changes}).write(directory)
     return directory
@@ -29,9 +32,7 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     found = manifest.read(directory)
     assert found is not None
     assert (found.step, found.world_size, found.zero_stage, found.bytes) == (7, 2, 1, 10240)
-    assert found.files["sub/empty.pt"] == File(
-        0, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    )
+    assert found.files["sub/empty.pt"] == File(0, xxh128="99aa06d3014798d86001c324468d497f")
 
 
 def test_every_prefix_of_a_manifest_is_no_checkpoint(tmp_path: Path) -> None:
@@ -188,7 +189,7 @@ def test_what_earlier_attempts_left_half_done(tmp_path: Path) -> None:
 def _damage(directory: Path, name: str = "shard.pt") -> Fault | None:
     found = manifest.read(directory)
     assert found is not None
-    return manifest.damage(directory, name, found.files[name])
+    return checksums.damage(directory, name, found.files[name])
 
 
 def test_what_is_whole_has_no_damage(tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def test_one_flipped_bit_is_found(tmp_path: Path, place: int) -> None:
     data = bytearray((directory / "shard.pt").read_bytes())
     data[place] ^= 1
     (directory / "shard.pt").write_bytes(data)
-    assert _damage(directory) == Fault("shard.pt does not have the SHA-256 that its manifest says")
+    assert _damage(directory) == Fault("shard.pt does not have the checksum that its manifest says")
 
 
 @pytest.mark.parametrize("size", [0, 10239, 10241])
@@ -239,6 +240,28 @@ def test_a_large_file_is_read_in_blocks(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(b"ab" * ((1 << 22) + 77))
 
-    assert manifest.describe(path, sync=True) == File(
-        path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest()
+    data = path.read_bytes()
+    expected = File(len(data), xxh128=xxhash.xxh3_128(data).hexdigest())
+    assert checksums.describe(path, sync=True) == expected
+
+
+def test_without_xxhash_it_is_sha_256(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    directory = _checkpoint(tmp_path, 7)
+    data = (directory / "shard.pt").read_bytes()
+    found = manifest.read(directory)
+    assert found is not None
+    assert found.files["shard.pt"] == File(len(data), hashlib.sha256(data).hexdigest())
+    assert _damage(directory) is None
+    monkeypatch.delitem(sys.modules, "xxhash")
+    assert _damage(directory) is None
+
+
+def test_what_was_saved_with_xxhash_is_passed_over_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = _checkpoint(tmp_path, 7)
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    assert _damage(directory) == Fault(
+        "shard.pt cannot be checked without the package xxhash", lasting=False
     )

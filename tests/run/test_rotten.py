@@ -110,10 +110,10 @@ def _outside(name: str) -> Callable[[Path], None]:
 
 
 ROTTEN = {
-    "a flipped bit in the weights": (_flip("mp_rank_00*"), "does not have the SHA-256"),
-    "a flipped bit in rank 0's shard": (_flip("zero_pp_rank_0*"), "does not have the SHA-256"),
-    "a flipped bit in rank 1's shard": (_flip("zero_pp_rank_1*"), "does not have the SHA-256"),
-    "a flipped bit in a rank's file": (_flip("rank-00001.pt"), "does not have the SHA-256"),
+    "a flipped bit in the weights": (_flip("mp_rank_00*"), "does not have the checksum"),
+    "a flipped bit in rank 0's shard": (_flip("zero_pp_rank_0*"), "does not have the checksum"),
+    "a flipped bit in rank 1's shard": (_flip("zero_pp_rank_1*"), "does not have the checksum"),
+    "a flipped bit in a rank's file": (_flip("rank-00001.pt"), "does not have the checksum"),
     "a cut shard": (_cut("zero_pp_rank_1*", 0.5), "bytes, its manifest says"),
     "an empty shard": (_cut("mp_rank_00*", 0), "has 0 bytes, its manifest says"),
     "a missing shard": (_remove("zero_pp_rank_0*"), "optim_states.pt is missing"),
@@ -337,4 +337,4 @@ def test_the_session_records_what_is_put_aside(
     events = list(records.read_lines(run.attempt(2).session))
     assert [event["event"] for event in events] == ["quarantined", "restored"]
     assert events[0]["checkpoint"] == TWO
-    assert "model.json does not have the SHA-256" in events[0]["message"]
+    assert "model.json does not have the checksum" in events[0]["message"]

@@ -230,14 +230,14 @@ def test_a_periodic_save_that_fails_does_not_end_the_run(
 ) -> None:
     session = start(checkpoint={"every": 1})
     assert session._store is not None
-    save = session._store.save
+    save = session._store.saver.save
 
     def fail_once(engine: Any, step: int, states: Any, metrics: Any) -> Any:
         if step == 2:
             raise CheckpointError("no room")
         return save(engine, step, states, metrics)
 
-    monkeypatch.setattr(session._store, "save", fail_once)
+    monkeypatch.setattr(session._store.saver, "save", fail_once)
     _train(session, 3)
     assert ("save_failed", 2) in _events(session)
     assert _checkpoints(session) == ["step-00000003-a1", "step-00000001-a1"]
@@ -271,7 +271,7 @@ def test_the_last_save_that_fails_does_end_it(
     def fail(*arguments: Any) -> Any:
         raise CheckpointError("no room")
 
-    monkeypatch.setattr(session._store, "save", fail)
+    monkeypatch.setattr(session._store.saver, "save", fail)
     with pytest.raises(CheckpointError, match="no room"):
         _train(session, 3)
 

@@ -1,0 +1,137 @@
+"""The saves of a session: when nothing may be saved, and what is put on record of each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from hpcrun.errors import CheckpointError
+from hpcrun.manifest import Manifest
+from hpcrun.run import pulse, weights
+from hpcrun.run.diary import Diary
+from hpcrun.run.metrics import MetricsLog
+from hpcrun.run.pulse import Heart
+from hpcrun.run.saving import Saver
+from hpcrun.run.tell import tell
+from hpcrun.run.together import Together
+
+
+class Saves:
+    """What a session has saved; every method is collective.
+
+    Parameters
+    ----------
+    behind
+        Whether periodic saves are written behind the training.
+
+    Attributes
+    ----------
+    step
+        Finished steps of the newest checkpoint, as far as is known.
+    """
+
+    def __init__(
+        self,
+        saver: Saver,
+        together: Together,
+        metrics: MetricsLog,
+        diary: Diary,
+        heart: Heart,
+        *,
+        behind: bool,
+    ) -> None:
+        self._saver, self._together, self._metrics = saver, together, metrics
+        self._diary, self._heart, self._behind = diary, heart, behind
+        self._blocked = 0.0
+        self.step = 0
+
+    def save(self, engine: Any, step: int, states: Mapping[str, Any]) -> None:
+        """Save, and wait until the checkpoint is complete.
+
+        Raises
+        ------
+        CheckpointError
+            Some rank could not write.
+        """
+        self.settle()
+        if self.step == step or not self._may_save(engine, step):
+            return
+        began = time.perf_counter()
+        with self._heart.during(pulse.SAVING):
+            saved = self._saver.save(engine, step, states, self._metrics.latest)
+        self.step = step
+        seconds = time.perf_counter() - began
+        self._record(saved, seconds, seconds)
+
+    def save_on_the_way(
+        self, engine: Any, step: int, states: Mapping[str, Any], *, leaving: bool
+    ) -> None:
+        """A periodic save, or one before the ranks leave; a failure is told, and ends nothing."""
+        try:
+            if leaving or not self._behind:
+                self.save(engine, step, states)
+            else:
+                self._save_behind(engine, step, states)
+        except CheckpointError as error:
+            self._fail(step, error, leaving=leaving)
+
+    def look(self) -> None:
+        """Put on record how a save behind the training has ended, if it has."""
+        self._hear(wait=False)
+
+    def settle(self) -> None:
+        """Wait for a save behind the training."""
+        began = time.perf_counter()
+        with self._heart.during(pulse.SAVING):
+            self._hear(wait=True, began=began)
+
+    def _save_behind(self, engine: Any, step: int, states: Mapping[str, Any]) -> None:
+        self.settle()
+        if self.step == step or not self._may_save(engine, step):
+            return
+        began = time.perf_counter()
+        with self._heart.during(pulse.SAVING):
+            self._saver.save_behind(engine, step, states, self._metrics.latest)
+        self.step = step
+        self._blocked = time.perf_counter() - began
+
+    def _hear(self, *, wait: bool, began: float | None = None) -> None:
+        before = self.step
+        outcome = self._saver.outcome(wait=wait)
+        if outcome is None:
+            return
+        if began is not None:
+            self._blocked += time.perf_counter() - began
+        if outcome.manifest is not None:
+            self._record(outcome.manifest, outcome.seconds, self._blocked)
+        elif outcome.error is not None:
+            if before == outcome.step:
+                self.step = 0
+            self._fail(outcome.step, outcome.error, leaving=False)
+
+    def _may_save(self, engine: Any, step: int) -> bool:
+        self._metrics.flush()
+        wrong = "the loss is not finite" if self._metrics.not_finite else None
+        if wrong is None and not weights.are_finite(engine):
+            wrong = "a weight is not finite"
+        if any(said := self._together.gather(wrong)):
+            self._diary.write("save_skipped", step=step, message=next(filter(None, said)))
+            return False
+        return True
+
+    def _record(self, saved: Manifest, seconds: float, blocked: float) -> None:
+        self._diary.write(
+            "saved",
+            step=saved.step,
+            checkpoint=f"step-{saved.step:08d}-a{saved.attempt}",
+            seconds=seconds,
+            blocked=blocked,
+            bytes=saved.bytes,
+        )
+
+    def _fail(self, step: int, error: CheckpointError, *, leaving: bool) -> None:
+        self._diary.write("save_failed", step=step, message=str(error))
+        if self._together.rank == 0:
+            what = "it leaves without a checkpoint" if leaving else "training goes on"
+            tell(f"{error}; {what}")
