@@ -47,32 +47,27 @@ class Saves:
         self.step = 0
 
     def save(self, engine: Any, step: int, states: Mapping[str, Any]) -> None:
-        """Save, and wait until the checkpoint is complete.
+        """Save, and wait until the checkpoint is complete and old ones are gone.
 
         Raises
         ------
         CheckpointError
             Some rank could not write.
         """
-        self.settle()
-        if self.step == step or not self._may_save(engine, step):
-            return
-        began = time.perf_counter()
-        with self._heart.during(pulse.SAVING):
-            saved = self._saver.save(engine, step, states, self._metrics.latest)
-        self.step = step
-        seconds = time.perf_counter() - began
-        self._record(saved, seconds, seconds)
+        self._save(engine, step, states)
+        self._saver.wait_for_removals()
 
     def save_on_the_way(
         self, engine: Any, step: int, states: Mapping[str, Any], *, leaving: bool
     ) -> None:
         """A periodic save, or one before the ranks leave; a failure is told, and ends nothing."""
         try:
-            if leaving or not self._behind:
+            if leaving:
                 self.save(engine, step, states)
-            else:
+            elif self._behind:
                 self._save_behind(engine, step, states)
+            else:
+                self._save(engine, step, states)
         except CheckpointError as error:
             self._fail(step, error, leaving=leaving)
 
@@ -85,6 +80,17 @@ class Saves:
         began = time.perf_counter()
         with self._heart.during(pulse.SAVING):
             self._hear(wait=True, began=began)
+
+    def _save(self, engine: Any, step: int, states: Mapping[str, Any]) -> None:
+        self.settle()
+        if self.step == step or not self._may_save(engine, step):
+            return
+        began = time.perf_counter()
+        with self._heart.during(pulse.SAVING):
+            saved = self._saver.save(engine, step, states, self._metrics.latest)
+        self.step = step
+        seconds = time.perf_counter() - began
+        self._record(saved, seconds, seconds)
 
     def _save_behind(self, engine: Any, step: int, states: Mapping[str, Any]) -> None:
         self.settle()

@@ -79,6 +79,7 @@ class Saver:
         self._retention, self._passed_over = retention, passed_over
         self._memories: list[Memory] = []
         self._thread: threading.Thread | None = None
+        self._tidying: threading.Thread | None = None
         self._outcome: Saved | None = None
 
     def save(
@@ -176,6 +177,12 @@ class Saver:
         self._thread = None
         return self._outcome
 
+    def wait_for_removals(self) -> None:
+        """Wait until old checkpoints are gone, which `save` and `save_behind` do not."""
+        if self._tidying is not None:
+            self._tidying.join()
+            self._tidying = None
+
     def _memory(self, number: int) -> Memory:
         if number == len(self._memories):
             self._memories.append(Memory())
@@ -185,6 +192,7 @@ class Saver:
     def _begin(self, engine: Any, step: int, metrics: Mapping[str, float]) -> Manifest:
         """Make the directory; the manifest as far as it is known."""
         self._fence.check(always=True)
+        self.wait_for_removals()
         directory = self._run.checkpoint(step, self._attempt)
         self._together.agree(self._make(directory), f"{directory} cannot be made")
         return Manifest(
@@ -243,6 +251,10 @@ class Saver:
         complete = replace(draft, files=all_files)
         wrong = self._commit(directory, complete) if together.rank == 0 else None
         together.agree(wrong, f"step {step} was not saved")
+        if together.rank == 0:
+            # To remove many gigabytes takes long, and the training waits for this.
+            self._tidying = threading.Thread(target=self._tidy, name="hpcrun-tidy")
+            self._tidying.start()
         return complete
 
     def _make(self, directory: Path) -> str | None:
@@ -268,13 +280,15 @@ class Saver:
             with suppress(OSError):
                 discard(directory)
             return str(error)
-        try:
-            self._tidy()
-        except OSError as error:
-            tell(f"old checkpoints could not be removed: {error}")
         return None
 
     def _tidy(self) -> None:
+        try:
+            self._remove_what_is_not_kept()
+        except OSError as error:
+            tell(f"old checkpoints could not be removed: {error}")
+
+    def _remove_what_is_not_kept(self) -> None:
         found = manifest.complete(self._run.checkpoints)
         sound = [(path, each) for path, each in found if path not in self._passed_over]
         unfinished = manifest.abandoned(self._run.checkpoints, self._attempt)

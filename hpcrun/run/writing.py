@@ -5,9 +5,10 @@ torch's own CRC-32 is left out, for the manifest has a better checksum.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hpcrun.manifest import File
 from hpcrun.run.checksums import Checksum
 
 _BLOCK = 1 << 23
+_SYNC_FILE_RANGE_WRITE = 2
 
 
 class Stream:
@@ -39,6 +41,8 @@ class Stream:
             left = memoryview(data)
             while left:
                 left = left[os.write(self._descriptor, left[:_BLOCK]) :]
+                if len(data) >= _BLOCK:
+                    _begin_to_write_out(self._descriptor)
         except OSError as error:
             self.error = error
             raise
@@ -98,6 +102,14 @@ class Memory:
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+def _begin_to_write_out(descriptor: int) -> None:
+    """Have the kernel start on what a file has in memory, so that little is left for fsync."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).sync_file_range(
+            descriptor, ctypes.c_int64(0), ctypes.c_int64(0), _SYNC_FILE_RANGE_WRITE
+        )
 
 
 def save(state: Any, path: Path) -> File:

@@ -14,7 +14,7 @@ from tests.cluster.ward import ARRAY, EVERY, STAGE, STAGES, STEPS, Reference, Wa
 
 pytestmark = pytest.mark.timeout(900)
 
-CONFIG = {"dropout": 0}
+CONFIG = {"dropout": 0, "pause": 1.0}
 # What is not said is solved for the number of ranks.
 BATCH = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": "auto"}
 Losses = dict[int, float]

@@ -217,11 +217,29 @@ class Rank:
         """Save; what the manifest holds."""
         store = self._store(run, attempt, keep)
         saved = store.saver.save(self._engine, step, self._states(), {"loss": 1.5})
+        store.saver.wait_for_removals()
         return {
             "world_size": saved.world_size,
             "stage": saved.zero_stage,
             "files": len(saved.files),
         }
+
+    def save_behind(self, run: str, step: int, attempt: int = 1, keep: int = 2) -> None:
+        """Begin a save behind the training."""
+        if not hasattr(self, "_behind"):
+            self._behind = self._store(run, attempt, keep)
+        self._behind.saver.save_behind(self._engine, step, self._states(), {})
+
+    def settle(self) -> list[Any]:
+        """Wait for it: its step and whether it is complete, or what went wrong."""
+        outcome = self._behind.saver.outcome(wait=True)
+        self._behind.saver.wait_for_removals()
+        del self._behind
+        assert outcome is not None
+        assert outcome.seconds > 0
+        if outcome.error is not None:
+            raise outcome.error
+        return [outcome.step, outcome.manifest is not None]
 
     def restore(self, run: str, expected: bool = False) -> list[Any]:
         """Restore; step and name."""
@@ -238,6 +256,18 @@ class Rank:
         """On one rank, what DeepSpeed writes next goes to a device that is full."""
         if rank == RANK:
             self._before_write(lambda path: path.symlink_to("/dev/full"))
+
+    def full_disk_behind(self, rank: int) -> None:
+        """On one rank, what is written behind the training goes to a device that is full."""
+        original = writing.Memory.copy
+
+        def copy(memory: writing.Memory, path: Path) -> manifest.File:
+            writing.Memory.copy = original  # type: ignore[method-assign]
+            path.symlink_to("/dev/full")
+            return original(memory, path)
+
+        if rank == RANK:
+            writing.Memory.copy = copy  # type: ignore[method-assign]
 
     def full_disk_for_generators(self, rank: int) -> None:
         """On one rank, what hpcrun itself writes next goes to a device that is full."""

@@ -137,6 +137,9 @@ class Bench:
     def hook(self, what: str, **arguments: Any) -> None:
         assert self._ranks.tell(what, **arguments) == [None, None]
 
+    def hear(self, what: str, **arguments: Any) -> list[Any]:
+        return self._ranks.tell(what, **arguments)
+
     def save(self, step: int, **arguments: Any) -> list[Any]:
         return self._ranks.tell("save", run=str(self.run.directory), step=step, **arguments)
 

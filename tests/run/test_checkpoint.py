@@ -206,6 +206,63 @@ def test_a_rank_killed_in_a_save(
     assert not list(bench.run.checkpoints.glob(".*"))
 
 
+@pytest.mark.parametrize("stage", [1, 3])
+def test_a_save_behind_the_training_has_the_state_of_its_step(bench: Bench, stage: int) -> None:
+    bench.engine(stage)
+    bench.train(3)
+    saved = bench.digest()
+    run = {"run": str(bench.run.directory)}
+    bench.hook("save_behind", step=3, **run)
+    after = bench.train(3)
+    assert bench.hear("settle") == [[3, True]] * 2
+    assert bench.names() == [THREE]
+    bench.engine(stage, seed=5)
+    assert bench.restore() == [[3, THREE], [3, THREE]]
+    assert bench.digest() == saved
+    assert bench.train(3) == after
+
+
+def test_saves_behind_the_training_one_after_another(bench: Bench) -> None:
+    """The second is smaller than the first, whose memory it takes."""
+    run = {"run": str(bench.run.directory)}
+    for step, stage in ((1, 0), (2, 3)):
+        bench.engine(stage)
+        bench.train(step)
+        bench.hook("save_behind", step=step, keep=1, **run)
+        assert bench.hear("settle") == [[step, True]] * 2
+    saved = bench.digest()
+    assert bench.names() == [TWO]
+    bench.engine(3, seed=5)
+    assert bench.restore() == [[2, TWO], [2, TWO]]
+    assert bench.digest() == saved
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_full_disk_behind_the_training_is_the_same_error_on_all(bench: Bench, rank: int) -> None:
+    bench.engine()
+    bench.train(1)
+    bench.save(1)
+    bench.hook("full_disk_behind", rank=rank)
+    bench.hook("save_behind", run=str(bench.run.directory), step=2)
+    first, second = bench.hear("settle")
+    assert first == second
+    assert first.startswith(f"CheckpointError: step 2 was not saved: rank {rank}: OSError")
+    assert bench.names() == [ONE]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_dies_behind_the_training_leaves_no_checkpoint(bench: Bench, rank: int) -> None:
+    bench.engine()
+    bench.train(1)
+    bench.save(1)
+    bench.hook("die_at", rank=rank, operation="fsync", path="rank-0000")
+    assert DIED in [
+        *bench.hear("save_behind", run=str(bench.run.directory), step=2),
+        *bench.hear("settle"),
+    ]
+    assert bench.complete() == [ONE]
+
+
 def _alone(run: RunPaths, **changes: Any) -> Store:
     fence = Fence(run.attempt(2).directory)
     return Store(run, 1, Together(0, 1), fence, Retention(**changes))
@@ -325,6 +382,7 @@ def test_the_best_checkpoints_stay(tmp_path: Path) -> None:
     store = _alone(run, newest=1, best=1)
     for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0), (4, math.nan)):
         store.saver.save(FakeEngine(), step, {}, {"loss": loss})
+        store.saver.wait_for_removals()
     assert [found.step for _, found in manifest.complete(run.checkpoints)] == [4, 2]
 
 

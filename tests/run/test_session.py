@@ -16,6 +16,7 @@ import hpcrun
 from hpcrun import manifest, records
 from hpcrun.errors import CheckpointError, HpcrunError
 from hpcrun.layout import AttemptPaths
+from hpcrun.run import writing
 from hpcrun.run.session import Session
 from tests.run.factory import FakeEngine, launch_of
 
@@ -242,6 +243,35 @@ def test_a_periodic_save_that_fails_does_not_end_the_run(
     assert ("save_failed", 2) in _events(session)
     assert _checkpoints(session) == ["step-00000003-a1", "step-00000001-a1"]
     assert "no room; training goes on" in capsys.readouterr().out
+
+
+def test_periodic_saves_behind_the_training(start: Start) -> None:
+    session = start(checkpoint={"every": 2, "asynchronous": True})
+    _train(session, 5)
+    assert [step for event, step in _events(session) if event == "saved"] == [2, 4, 5]
+    assert _checkpoints(session) == ["step-00000005-a1", "step-00000004-a1"]
+    for event in records.read_lines(_attempt(session).session):
+        if event["event"] == "saved":
+            assert 0 < event["blocked"] <= event["seconds"] + 0.1
+    assert start(attempt=2).restore(FakeEngine()) == 5
+
+
+def test_a_save_behind_the_training_that_fails_does_not_end_the_run(
+    start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = start(checkpoint={"every": 2, "asynchronous": True})
+    copy = writing.Memory.copy
+
+    def fail_once(memory: writing.Memory, path: Path) -> Any:
+        if path.parent.name.startswith("step-00000002"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return copy(memory, path)
+
+    monkeypatch.setattr(writing.Memory, "copy", fail_once)
+    _train(session, 5)
+    assert ("save_failed", 2) in _events(session)
+    assert _checkpoints(session) == ["step-00000005-a1", "step-00000004-a1"]
+    assert "No space left on device; training goes on" in capsys.readouterr().out
 
 
 def test_a_disk_that_is_full_for_a_while_does_not_end_the_run(

@@ -53,7 +53,9 @@ def save(run: RunPaths, attempt: int, step: int) -> None:
     for _ in range(step):
         engine.step()
     rng.seed_all(step)
-    _store(run, attempt).saver.save(engine, step, {"loader": Loader(step * 10)}, {})
+    saver = _store(run, attempt).saver
+    saver.save(engine, step, {"loader": Loader(step * 10)}, {})
+    saver.wait_for_removals()
 
 
 def restore_and_save(run: RunPaths, attempt: int) -> dict[str, Any]:
