@@ -268,11 +268,17 @@ def _alone(run: RunPaths, **changes: Any) -> Store:
     return Store(run, 1, Together(0, 1), fence, Retention(**changes))
 
 
+def _save(run: RunPaths, *arguments: Any) -> None:
+    saver = _alone(run).saver
+    saver.save(*arguments)
+    saver.wait_for_removals()
+
+
 def test_a_disk_that_is_full_for_the_manifest_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = RunPaths(tmp_path)
-    _alone(run).saver.save(FakeEngine(), 1, {}, {})
+    _save(run, FakeEngine(), 1, {}, {})
 
     def full(path: Path, value: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -280,7 +286,7 @@ def test_a_disk_that_is_full_for_the_manifest_alone(
     with monkeypatch.context() as patch:
         patch.setattr(records, "write_json", full)
         with pytest.raises(CheckpointError, match=r"step 2 was not saved: rank 0: .*No space left"):
-            _alone(run).saver.save(FakeEngine(), 2, {}, {})
+            _save(run, FakeEngine(), 2, {}, {})
     assert [path.name for path in run.checkpoints.iterdir()] == [ONE]
 
 
@@ -300,14 +306,14 @@ class _Broken:
 def test_a_state_that_cannot_be_pickled_is_an_error_of_the_save(tmp_path: Path) -> None:
     run = RunPaths(tmp_path)
     with pytest.raises(CheckpointError, match=r"step 1 was not saved: rank 0: .*lambda"):
-        _alone(run).saver.save(FakeEngine(), 1, {"loader": _Broken(lambda: None)}, {})
+        _save(run, FakeEngine(), 1, {"loader": _Broken(lambda: None)}, {})
     assert list(run.checkpoints.iterdir()) == []
 
 
 def test_a_state_that_cannot_be_loaded_is_no_reason_to_go_further_back(tmp_path: Path) -> None:
     run = RunPaths(tmp_path)
     for step in (1, 2):
-        _alone(run).saver.save(FakeEngine(), step, {"loader": _Broken(7)}, {})
+        _save(run, FakeEngine(), step, {"loader": _Broken(7)}, {})
     with pytest.raises(CheckpointError, match=f"{TWO} cannot be loaded: rank 0: KeyError"):
         _alone(run).restore(FakeEngine(), {"loader": _Broken(0)}, expected=True)
     assert len(manifest.complete(run.checkpoints)) == 2
@@ -317,7 +323,7 @@ def test_a_state_that_was_not_saved_is_said_to_begin_anew(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = RunPaths(tmp_path)
-    _alone(run).saver.save(FakeEngine(), 1, {}, {})
+    _save(run, FakeEngine(), 1, {}, {})
     assert _alone(run).restore(FakeEngine(), {"ema": _Broken(0)}, expected=True) == (1, ONE)
     assert "no state of 'ema' was saved; it begins anew" in capsys.readouterr().out
 
@@ -328,7 +334,7 @@ def test_the_loss_scale_of_autocast_without_zero_is_restored(tmp_path: Path) -> 
     engine = FakeEngine()
     engine.torch_autocast_z0_gradscaler = torch.amp.GradScaler("cpu", init_scale=128.0)
     engine.torch_autocast_z0_gradscaler.scale(torch.ones(()))
-    _alone(run).saver.save(engine, 1, {}, {})
+    _save(run, engine, 1, {}, {})
     fresh = FakeEngine()
     fresh.torch_autocast_z0_gradscaler = torch.amp.GradScaler("cpu")
     assert _alone(run).restore(fresh, {}, expected=True) == (1, ONE)
@@ -350,7 +356,7 @@ def test_what_deepspeed_copies_from_nvme_is_in_the_manifest(tmp_path: Path) -> N
                 own.mkdir(parents=True)
                 (own / "exp_avg.swp").write_bytes(b"moments")
 
-    _alone(run).saver.save(Offloading(), 1, {}, {})
+    _save(run, Offloading(), 1, {}, {})
     found = manifest.read(run.checkpoints / ONE)
     assert found is not None
     name = "offloaded_tensors/rank0000/optimizer/exp_avg.swp"
@@ -362,16 +368,16 @@ def test_what_deepspeed_copies_from_nvme_is_in_the_manifest(tmp_path: Path) -> N
 
 def test_what_is_complete_is_not_saved_over(tmp_path: Path) -> None:
     run = RunPaths(tmp_path)
-    _alone(run).saver.save(FakeEngine(), 1, {}, {})
+    _save(run, FakeEngine(), 1, {}, {})
     with pytest.raises(CheckpointError, match="it is a complete checkpoint"):
-        _alone(run).saver.save(FakeEngine(), 1, {}, {})
+        _save(run, FakeEngine(), 1, {}, {})
     assert manifest.read(run.checkpoints / ONE) is not None
 
 
 def test_metrics_of_the_save_are_in_its_manifest(tmp_path: Path) -> None:
     run = RunPaths(tmp_path)
     metrics = {"loss": 1.5, "grad_norm": math.inf, "accuracy": math.nan}
-    _alone(run).saver.save(FakeEngine(), 1, {}, metrics)
+    _save(run, FakeEngine(), 1, {}, metrics)
     found = manifest.read(run.checkpoints / ONE)
     assert found is not None
     assert found.metrics == {"loss": 1.5}
@@ -402,7 +408,7 @@ def test_a_replaced_attempt_neither_begins_nor_completes_a_save(tmp_path: Path) 
             if claimed == "before the save":
                 run.attempt(2).directory.mkdir(parents=True)
             engine.checkpoint_engine.save = save_and_lose_the_run  # type: ignore[method-assign]
-            _alone(run).saver.save(engine, 1, {}, {})
+            _save(run, engine, 1, {}, {})
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == EXIT_STALE
         assert run.checkpoints.exists() == (claimed == "before the manifest")
