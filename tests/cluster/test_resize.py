@@ -61,23 +61,24 @@ def test_two_ranks_then_four_then_two(
 ) -> None:
     """The user changes `nodes` and submits again: the same runs go on, none begins anew."""
     ward = reference.ward
-    name = f"resized-{stages[0]}"
-    spec: dict[str, Any] = {"config": CONFIG, "deepspeed": BATCH}
-    spec["sweep"] = {"grid": {STAGE: stages}}
     expected = _alone(ward, calm, stages)
-    ward.submit(name, **spec)
+    spec: dict[str, Any] = {"config": CONFIG, "deepspeed": BATCH}
+    names = {stage: f"resized-{stage}" for stage in stages}
+    for stage, name in names.items():
+        ward.submit(name, f"{STAGE}={stage}", **spec)
+    # Stage 0, whose checkpoints are not converted, is the first to get anywhere.
     for step, nodes in ((12, 4), (24, 2)):
-        ward.wait_for_step(name, step)
-        ward.hpcrun("cancel", name, "--yes")
-        ward.submit(name, f"resources.nodes={nodes}", **spec)
-    runs = ward.wait_for_end(name)
-    assert len(runs) == len(stages)
-    for number, losses in enumerate(expected):
-        run = f"{name}/{number}"
-        sizes = [attempt.started["world_size"] for attempt in ward.attempts(run)]
+        for stage, name in names.items():
+            ward.wait_for_step(name, step)
+            ward.hpcrun("cancel", name, "--yes")
+            ward.submit(name, f"resources.nodes={nodes}", f"{STAGE}={stage}", **spec)
+    for name, losses in zip(names.values(), expected, strict=True):
+        (run,) = ward.wait_for_end(name)
+        assert run["run"] == 0
+        sizes = [attempt.started["world_size"] for attempt in ward.attempts(name)]
         assert sizes == [2, 4, 2]
-        _assert_close(ward, run, losses)
-        assert all(0 <= lost <= EVERY for lost in ward.lost_steps(run))
+        _assert_close(ward, name, losses)
+        assert all(0 <= lost <= EVERY for lost in ward.lost_steps(name))
 
 
 @pytest.mark.usually("22.05")
