@@ -54,7 +54,7 @@ def _assert_close(ward: Ward, run: str, expected: Losses) -> None:
 
 @pytest.mark.usually("24.11")
 @pytest.mark.parametrize(
-    "stages", [pytest.param(STAGES[:2], marks=pytest.mark.usually), STAGES[2:]], ids=["0-1", "2-3"]
+    "stages", [pytest.param(STAGES[:3], marks=pytest.mark.usually), STAGES[3:]], ids=["0-1-2", "3"]
 )
 def test_two_ranks_then_four_then_two(
     reference: Reference, calm: dict[tuple[str, int], Losses], stages: list[int]
@@ -81,7 +81,7 @@ def test_two_ranks_then_four_then_two(
         assert all(0 <= lost <= EVERY for lost in ward.lost_steps(name))
 
 
-@pytest.mark.usually("22.05")
+@pytest.mark.usually("24.11")
 def test_a_run_shrinks_where_a_node_lost_its_power(
     reference: Reference, calm: dict[tuple[str, int], Losses]
 ) -> None:
