@@ -66,6 +66,8 @@ class Manifest:
         Name -> the last finite value logged before the save.
     fixed_size
         Why another number of ranks cannot go on from it; None where it can.
+    own_states
+        Names of the user's states that the code which saved them can restore on no other number.
     """
 
     step: int
@@ -77,6 +79,7 @@ class Manifest:
     files: dict[str, File]
     metrics: dict[str, float] = field(default_factory=dict)
     fixed_size: str | None = None
+    own_states: list[str] = field(default_factory=list)
 
     @property
     def bytes(self) -> int:
@@ -135,6 +138,7 @@ def _implausible(found: Manifest) -> Fault | None:
         all(type(number) is int and number >= 0 for number in (*whole, *sizes))
         and all(type(number) in (int, float) for number in (found.time, *metrics))
         and (found.fixed_size is None or isinstance(found.fixed_size, str))
+        and isinstance(found.own_states, list)
     ):
         return Fault(f"{NAME} is not that of a checkpoint")
     if not all(_has_one_checksum(file) for file in found.files.values()):

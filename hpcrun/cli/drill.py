@@ -71,7 +71,8 @@ def command(
 
 def _by_default(compiled: Compiled) -> list[str]:
     spec = compiled.runs[0].spec
-    outlives = spec["resources"]["spare_nodes"] or spec["recovery"]["shrink"]
+    wanted = spec["resources"]
+    outlives = wanted["spare_nodes"] or (spec["recovery"]["shrink"] and wanted["nodes"] > 1)
     return [fault for fault in drills.FAULTS if fault != drills.LOSE_NODE or outlives]
 
 

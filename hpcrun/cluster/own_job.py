@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hpcrun import records
 from hpcrun.causes import JobFacts
-from hpcrun.cluster import lost_nodes, slurm, steps
+from hpcrun.cluster import exclusion, lost_nodes, slurm, steps
 from hpcrun.cluster.slurm_text import parse_time
 
 _TIMEOUT = 8.0
@@ -131,6 +131,7 @@ def requeue(
     exclude: Sequence[str] = (),
     *,
     kept: str | None = None,
+    needed: int | None = None,
     lost: Sequence[str] = (),
     patience: float = 600.0,
     between: Callable[[], bool] = lambda: True,
@@ -144,6 +145,8 @@ def requeue(
         Nodes that the next start must not use, beside ``kept``.
     kept
         The job's own ``--exclude``, as a host list.
+    needed
+        Nodes of the job: no more are excluded than leave so many.
     lost
         Nodes of this start of the job that do not answer.
     patience
@@ -162,6 +165,9 @@ def requeue(
     while between():
         problem = _try(["scontrol", "requeue", job])
         if problem is None or _WAITS.search(problem) or _queued(job):
+            if needed is not None:
+                # Once more: Slurm may not have answered before.
+                exclude = exclusion.without(job, exclude, needed, kept=kept, say=say)
             if exclude:
                 _exclude(job, ",".join([*([kept] if kept else []), *exclude]), say)
             return True

@@ -94,7 +94,7 @@ def freeze(
     paths = layout.experiment(compiled.root, compiled.name).submission(submission)
     shapes: dict[str, list[RunPlan]] = {}
     for run in chosen:
-        shape = json.dumps([run.spec["resources"], run.spec["environment"]])
+        shape = json.dumps([run.spec["resources"], run.spec["environment"], run.outlives_nodes])
         shapes.setdefault(shape, []).append(run)
     return Plan(
         name=compiled.name,

@@ -97,7 +97,8 @@ class Recovery:
     """Go on with fewer nodes in the same allocation where nodes were lost and no spare is left. The
     global batch stays as it is (``train_batch_size`` is divided anew, in micro batches that are no
     larger), and a requeue brings the full number back. The numerics change a little with the number
-    of ranks, so this is the user's choice."""
+    of ranks, so this is the user's choice. Values that were interpolated from the batch or the
+    nodes stay what they were: ask ``session.deepspeed_config``."""
 
     max_failures: int = 3
     """Ends in a row that the run itself caused (a crash, out of memory, a time limit, …) and that

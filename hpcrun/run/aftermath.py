@@ -150,6 +150,7 @@ class Aftermath:
             self._launcher.job_id,
             action.exclude,
             kept=self._kept,
+            needed=self._run.all_nodes,
             lost=lost,
             between=still_wanted,
             say=self._say,

@@ -8,7 +8,7 @@ import socket
 import time
 
 from hpcrun import ledger, records, recovery
-from hpcrun.cluster import exclusion, own_job
+from hpcrun.cluster import own_job
 from hpcrun.layout import SubmissionPaths
 from hpcrun.plan import RunPlan
 from hpcrun.recovery import Policy
@@ -77,8 +77,9 @@ class Orphan:
         kept = self._run.spec["resources"].get("exclude")
         return own_job.requeue(
             mine.job_id,
-            exclusion.without(mine.job_id, suspects, self._run.all_nodes, kept=kept, say=say),
+            suspects,
             kept=kept,
+            needed=self._run.all_nodes,
             lost=lost,
             between=self._is_ours,
             patience=_FOREVER,

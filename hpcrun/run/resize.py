@@ -37,6 +37,11 @@ _LOOK_EVERY = 1.0
 _LAST_WORDS = 1 << 14
 # The conversion is no rank, and uses no GPU.
 _A_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "HPCRUN_LAUNCH")
+# Attributes of DeepSpeed's optimizers. Of the first, names and places do not fit each other.
+_UNCONVERTED = {
+    "round_robin_gradients": "zero_optimization.round_robin_gradients",
+    "elastic_checkpoint": "zero_optimization.elastic_checkpoint",
+}
 _STAGE_3_PART = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_\d+_model_states\.pt")
 
 
@@ -52,7 +57,15 @@ def refusal(engine: Any) -> str | None:
         return None
     if getattr(engine, "zero_nvme_offload_optimizer", bool)():
         return "the optimizer is offloaded to NVMe"
-    inner = getattr(engine.optimizer, "optimizer", None)
+    optimizer = engine.optimizer
+    for name, what in _UNCONVERTED.items():
+        if getattr(optimizer, name, False):
+            return f"DeepSpeed does not convert what {what} saves"
+    if getattr(optimizer, "partial_offload", 1.0) not in (0.0, 1.0):
+        return "DeepSpeed does not convert what a partial offload (offload_optimizer.ratio) saves"
+    if getattr(_zero_config(engine), "pipeline_loading_checkpoint", False):
+        return "DeepSpeed loads no other size with zero_optimization.pipeline_loading_checkpoint"
+    inner = getattr(optimizer, "optimizer", None)
     kept = {key for state in getattr(inner, "state", {}).values() for key in state}
     if not kept >= _MOMENTS or kept - _MOMENTS - {"step"}:
         return (
@@ -60,6 +73,15 @@ def refusal(engine: Any) -> str | None:
             "converts the state of Adam"
         )
     return None
+
+
+def own_states(states: Mapping[str, Any]) -> list[str]:
+    """Names of the states that only the same number of ranks can restore, as far as is plain."""
+    return [key for key, each in states.items() if key == _LOADER and not hasattr(each, HOOK)]
+
+
+def _zero_config(engine: Any) -> Any:
+    return getattr(getattr(engine, "_config", None), "zero_config", None)
 
 
 def convert(directory: Path, target: Path, log: Path, together: Together) -> None:
@@ -131,9 +153,11 @@ def states_of_all(
     def find() -> dict[str, Any]:
         try:
             saved = [rank_state.read(directory / rank_state.name(rank)) for rank in range(saved_by)]
-        except shards.Unreadable as error:
-            raise CheckpointError(str(error)) from error
-        found = {key: _of_all(key, states[key], saved) for key in states}
+            found = {key: _of_all(key, states[key], saved) for key in states}
+        except CheckpointError:
+            raise
+        except Exception as error:  # what states are compared with is up to them
+            raise CheckpointError(f"{directory}: {rank_state.text(error)}") from error
         return {key: each for key, each in found.items() if each is not None}
 
     return together.from_rank_0(find, f"{directory} cannot be read") if states else {}
@@ -174,11 +198,11 @@ def local_reads(engine: Any) -> Iterator[Callable[[], None]]:
     optimizer = engine.optimizer
     gathers = hasattr(optimizer, "update_lp_params")
     loader = "load_hp_checkpoint_state_from_checkpoint_dir"
+    update = optimizer.update_lp_params if gathers else bool
     with shards.local_reads(engine) as rest:
 
         def all_of_it() -> None:
-            if gathers:
-                optimizer.update_lp_params()
+            update()
             rest()
 
         engine._config.load_universal_checkpoint = True
@@ -216,7 +240,7 @@ def load(engine: Any, directory: Path, universal: Path, rank: int) -> dict[str, 
     else:
         parts = _stage_3_parts(directory)
         own = read(parts[rank % len(parts)])
-        buffers = dict(engine.module.named_buffers())
+        buffers = dict(engine.module.named_buffers(remove_duplicate=False))
         for name in own["buffer_names"]:
             buffers[name].data.copy_(own["module"][name])
         frozen = _frozen(own, [read(part) for part in parts] if rank == 0 else [])
@@ -226,6 +250,8 @@ def load(engine: Any, directory: Path, universal: Path, rank: int) -> dict[str, 
         groups = saved["optimizer_state_dict"]["param_groups"]
         for group, was in zip(engine.optimizer.optimizer.param_groups, groups, strict=True):
             group.update({key: value for key, value in was.items() if key != "params"})
+        for part in engine.optimizer.fp32_partitioned_groups_flat:
+            _own_step(engine.optimizer.optimizer, part)
     return frozen
 
 
@@ -263,9 +289,21 @@ def _load_groups(optimizer: Any, groups: str, universal: str) -> None:
         part = group["params"][0]
         map_to_flat_opt_states(part, parameters, inner.state, _MOMENTS)
         steps = folders[0] / "step.pt"
+        group.update({key: value for key, value in was.items() if key != "params"})
         if steps.exists():
             inner.state[part]["step"] = torch.load(steps, weights_only=False)
-        group.update({key: value for key, value in was.items() if key != "params"})
+            _own_step(inner, part)
+
+
+def _own_step(inner: Any, part: Any) -> None:
+    """A count of steps of its own, where the optimizer wants it: torch adds to it in place."""
+    import torch
+
+    state = inner.state.get(part)
+    if not state or not torch.is_tensor(state.get("step")):
+        return
+    on_device = any(group.get("fused") or group.get("capturable") for group in inner.param_groups)
+    state["step"] = state["step"].clone().to(part.device if on_device else "cpu")
 
 
 def _frozen(own: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -55,16 +55,15 @@ class Saves:
             Some rank could not write.
         """
         self._save(engine, step, states)
-        self._saver.wait_for_removals()
+        with self._heart.during(pulse.SAVING):
+            self._saver.wait_for_removals()
 
     def save_on_the_way(
         self, engine: Any, step: int, states: Mapping[str, Any], *, leaving: bool
     ) -> None:
         """A periodic save, or one before the ranks leave; a failure is told, and ends nothing."""
         try:
-            if leaving:
-                self.save(engine, step, states)
-            elif self._behind:
+            if self._behind and not leaving:
                 self._save_behind(engine, step, states)
             else:
                 self._save(engine, step, states)
@@ -73,13 +72,12 @@ class Saves:
 
     def look(self) -> None:
         """Put on record how a save behind the training has ended, if it has."""
-        self._hear(wait=False)
+        self._hear(0.0)
 
-    def settle(self) -> None:
-        """Wait for a save behind the training."""
-        began = time.perf_counter()
+    def settle(self, patience: float | None = None) -> None:
+        """Wait for a save behind the training, for so many seconds at most."""
         with self._heart.during(pulse.SAVING):
-            self._hear(wait=True, began=began)
+            self._hear(patience)
 
     def _save(self, engine: Any, step: int, states: Mapping[str, Any]) -> None:
         self.settle()
@@ -102,13 +100,12 @@ class Saves:
         self.step = step
         self._blocked = time.perf_counter() - began
 
-    def _hear(self, *, wait: bool, began: float | None = None) -> None:
-        before = self.step
-        outcome = self._saver.outcome(wait=wait)
+    def _hear(self, patience: float | None) -> None:
+        began, before = time.perf_counter(), self.step
+        outcome = self._saver.outcome(patience=patience)
         if outcome is None:
             return
-        if began is not None:
-            self._blocked += time.perf_counter() - began
+        self._blocked += time.perf_counter() - began
         if outcome.manifest is not None:
             self._record(outcome.manifest, outcome.seconds, self._blocked)
         elif outcome.error is not None:

@@ -103,7 +103,7 @@ class Saver:
         CheckpointError
             Some rank could not write; the older checkpoints are untouched.
         """
-        draft = self._begin(engine, step, metrics)
+        draft = self._begin(engine, step, states, metrics)
         files: dict[str, File] = {}
 
         def write(state: Any, path: Path) -> None:
@@ -125,14 +125,14 @@ class Saver:
             Some rank could not copy its state.
         """
         assert self._thread is None
-        draft = self._begin(engine, step, metrics)
+        draft = self._begin(engine, step, states, metrics)
         directory = self._run.checkpoint(step, self._attempt)
         files: dict[str, File] = {}
         copies: dict[Path, Memory] = {}
 
         def copy(state: Any, path: Path) -> None:
-            memory = self._memory(len(copies))
-            copies[path] = memory
+            memory = copies[path] = copies.get(path) or self._memory(len(copies))
+            memory.begin()
             writing.save_into(memory, state)
 
         began = time.monotonic()
@@ -160,20 +160,23 @@ class Saver:
                 failed = CheckpointError(f"step {step} was not saved: {problem}")
             self._outcome = Saved(step, time.monotonic() - began, found, failed)
 
+        self._outcome = None
         self._thread = threading.Thread(target=write, name="hpcrun-save", daemon=True)
         self._thread.start()
 
-    def outcome(self, *, wait: bool = False) -> Saved | None:
+    def outcome(self, *, patience: float | None = 0.0) -> Saved | None:
         """How the last `save_behind` ended, once; None while it goes on.
 
         Parameters
         ----------
-        wait
-            Until it has; then all ranks are told the same.
+        patience
+            Seconds to wait for it; None until it has ended: then all ranks are told the same.
         """
-        if self._thread is None or (self._thread.is_alive() and not wait):
+        if self._thread is None:
             return None
-        self._thread.join()
+        self._thread.join(patience)
+        if self._thread.is_alive():
+            return None
         self._thread = None
         return self._outcome
 
@@ -186,10 +189,11 @@ class Saver:
     def _memory(self, number: int) -> Memory:
         if number == len(self._memories):
             self._memories.append(Memory())
-        self._memories[number].begin()
         return self._memories[number]
 
-    def _begin(self, engine: Any, step: int, metrics: Mapping[str, float]) -> Manifest:
+    def _begin(
+        self, engine: Any, step: int, states: Mapping[str, Any], metrics: Mapping[str, float]
+    ) -> Manifest:
         """Make the directory; the manifest as far as it is known."""
         self._fence.check(always=True)
         self.wait_for_removals()
@@ -205,6 +209,7 @@ class Saver:
             files={},
             metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
             fixed_size=resize.refusal(engine),
+            own_states=resize.own_states(states),
         )
 
     def _pass(
@@ -253,8 +258,12 @@ class Saver:
         together.agree(wrong, f"step {step} was not saved")
         if together.rank == 0:
             # To remove many gigabytes takes long, and the training waits for this.
-            self._tidying = threading.Thread(target=self._tidy, name="hpcrun-tidy")
-            self._tidying.start()
+            tidying = threading.Thread(target=self._tidy, name="hpcrun-tidy", daemon=True)
+            try:
+                tidying.start()
+                self._tidying = tidying
+            except RuntimeError:  # no more threads, or the interpreter is on its way out
+                self._tidy()
         return complete
 
     def _make(self, directory: Path) -> str | None:
@@ -273,10 +282,11 @@ class Saver:
         return None
 
     def _commit(self, directory: Path, complete: Manifest) -> str | None:
-        self._fence.check(always=True)
+        """What went wrong, whatever it was: the other ranks wait to hear of it."""
         try:
+            self._fence.check(always=True)
             complete.write(directory)
-        except OSError as error:
+        except Exception as error:
             with suppress(OSError):
                 discard(directory)
             return str(error)
@@ -293,8 +303,10 @@ class Saver:
         sound = [(path, each) for path, each in found if path not in self._passed_over]
         unfinished = manifest.abandoned(self._run.checkpoints, self._attempt)
         for path in [*self._retention.superfluous(sound), *unfinished]:
+            self._fence.check(always=True)
             discard(path)
         for trash in [self._run.universals, *self._run.checkpoints.glob(_TRASH + "*")]:
+            self._fence.check(always=True)
             shutil.rmtree(trash, ignore_errors=True)
 
 

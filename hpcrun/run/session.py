@@ -28,6 +28,8 @@ from hpcrun.run.saves import Saves
 from hpcrun.run.together import Together
 
 GLOO_SETTLES = 0.1
+# For which a rank that fails waits for a save behind the training, in seconds.
+_LAST_SAVE = 10.0
 
 
 class Session:
@@ -329,8 +331,8 @@ class Session:
         if self._metrics is not None:
             if failing is None:
                 failing = hasattr(sys, "last_value")
-            if self._saves is not None and not failing:
-                self._saves.settle()
+            if self._saves is not None:
+                self._saves.settle(_LAST_SAVE if failing else None)
             self._metrics.leave(patience=0.5, failing=failing)
         if group.in_use():
             time.sleep(GLOO_SETTLES)

@@ -20,13 +20,16 @@ def to_fit(run: RunPlan, paths: RunPaths, most: int) -> RunPlan | None:
     Returns
     -------
     RunPlan or None
-        None where ``recovery.shrink`` does not ask for it, no smaller number does, or its newest
-        checkpoint says that no other number of ranks can go on from it.
+        None where ``recovery.shrink`` does not ask for it, no smaller number does, or a function's
+        newest checkpoint does not say that another number of ranks can go on from it.
     """
     if not (run.spec.get("recovery") or {}).get("shrink"):
         return None
     saved = manifest.complete(paths.checkpoints)
-    if saved and saved[0][1].fixed_size is not None:
+    if saved and (saved[0][1].fixed_size is not None or saved[0][1].own_states):
+        return None
+    if not saved and run.entry.kind == "function":
+        # It loses nothing by a requeue.
         return None
     deepspeed = run.spec.get("deepspeed") or {}
     given = [each for key in batch.KEYS if isinstance(each := deepspeed.get(key), int)]

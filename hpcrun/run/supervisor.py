@@ -77,7 +77,7 @@ class Supervisor:
                 if self.paths.attempt(attempt.number + 1).directory.exists():
                     say("a later attempt has begun, and has recorded how this one ended")
                     return EXIT_STALE
-                run, nodes = self._seats()
+                run, nodes = self._seats(run, end)
                 here = run is not None and warning.leaves_time()
                 action = aftermath.record(attempt.number, end, here=here)
                 if action.kind != recovery.NOTHING:
@@ -92,9 +92,12 @@ class Supervisor:
             return EXIT_SAVED
         return end.exit_code if end.exit_code != EXIT_SAVED else EXIT_FAILED
 
-    def _seats(self) -> tuple[RunPlan | None, Sequence[str]]:
-        """The run as it could be restarted in this allocation, and on which nodes."""
-        if self._crew is None:
+    def _seats(self, last: RunPlan, end: End) -> tuple[RunPlan | None, Sequence[str]]:
+        """The run as it could be restarted in this allocation, and on which nodes.
+
+        What it caused itself while it was shrunk may not come again at its full size.
+        """
+        if self._crew is None or (last.nodes < self.run.nodes and end.kind in causes.OWN):
             return None, ()
         nodes = self._crew.seats(self.run.nodes)
         if len(nodes) == self.run.nodes:

@@ -6,9 +6,12 @@ torch's own CRC-32 is left out, for the manifest has a better checksum.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +69,7 @@ class Memory:
     """A place in memory that takes one file after another, and keeps its pages for the next."""
 
     def __init__(self) -> None:
-        self._descriptor = os.memfd_create("hpcrun-snapshot")
+        self._descriptor = _in_memory()
         self._size = 0
 
     def begin(self) -> None:
@@ -94,8 +97,11 @@ class Memory:
             position = 0
             while position < self._size:
                 view = memoryview(block)[: self._size - position]
-                position += os.preadv(self._descriptor, [view], position)
-                stream.write(view)
+                count = os.preadv(self._descriptor, [view], position)
+                if count == 0:
+                    raise OSError(errno.EIO, "the copy in memory is cut short")
+                stream.write(view[:count])
+                position += count
             return stream.finish()
         finally:
             stream.close()
@@ -106,10 +112,23 @@ class Memory:
 
 def _begin_to_write_out(descriptor: int) -> None:
     """Have the kernel start on what a file has in memory, so that little is left for fsync."""
-    with suppress(AttributeError):
-        ctypes.CDLL(None).sync_file_range(
-            descriptor, ctypes.c_int64(0), ctypes.c_int64(0), _SYNC_FILE_RANGE_WRITE
-        )
+    if (begin := _sync_file_range()) is not None:
+        begin(descriptor, ctypes.c_int64(0), ctypes.c_int64(0), _SYNC_FILE_RANGE_WRITE)
+
+
+@cache
+def _sync_file_range() -> Any:
+    """The C library's, which Python does not offer; None where it has none."""
+    return getattr(ctypes.CDLL(None), "sync_file_range", None)
+
+
+def _in_memory() -> int:
+    """A file without a name. Pythons that were built for an old C library know no memfd."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("hpcrun-snapshot")
+    directory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryFile(dir=directory) as file:
+        return os.dup(file.fileno())
 
 
 def save(state: Any, path: Path) -> File:

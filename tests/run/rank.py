@@ -111,6 +111,7 @@ class Rank:
         bf16: bool = False,
         optimizer: str = "AdamW",
         states: dict[str, str] | None = None,
+        zero: dict[str, Any] | None = None,
     ) -> None:
         """Begin with a new engine of another kind: see `Mixed`; three groups of parameters."""
         torch.manual_seed(seed)
@@ -127,7 +128,11 @@ class Rank:
             "train_batch_size": 12,
             "train_micro_batch_size_per_gpu": 12 // WORLD,
             "gradient_accumulation_steps": 1,
-            "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+            "zero_optimization": {
+                "stage": stage,
+                "stage3_param_persistence_threshold": 0,
+                **(zero or {}),
+            },
             "zero_allow_untested_optimizer": True,
             "bf16": {"enabled": bf16},
         }
@@ -176,6 +181,8 @@ class Rank:
             {key: group[key] for key in ("lr", "weight_decay", "betas", "eps")}
             for group in getattr(engine.optimizer, "optimizer", engine.optimizer).param_groups
         ]
+        inner = getattr(engine.optimizer, "optimizer", engine.optimizer)
+        found["counts"] = sorted({float(state["step"]) for state in inner.state.values()})
         found["steps"] = engine.global_steps
         return found
 
@@ -232,7 +239,7 @@ class Rank:
 
     def settle(self) -> list[Any]:
         """Wait for it: its step and whether it is complete, or what went wrong."""
-        outcome = self._behind.saver.outcome(wait=True)
+        outcome = self._behind.saver.outcome(patience=None)
         self._behind.saver.wait_for_removals()
         del self._behind
         assert outcome is not None

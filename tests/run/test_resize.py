@@ -59,7 +59,9 @@ def test_other_numbers_of_ranks_go_on(
         ranks = worlds(size)
         assert restored(ranks, run, stage=stage, bf16=bf16, seed=5) == [[3, THREE]] * size
         assert ranks.tell("contents")[0] == held
-        assert ranks.tell("train_mixed", steps=3)[0] == pytest.approx(losses, rel=0.5)
+        assert ranks.tell("train_mixed", steps=3)[0] == pytest.approx(losses, rel=0.01)
+        counts = ranks.tell("contents")[0]["counts"]
+        assert counts == [held["counts"][0] + 3]
 
 
 def restored(ranks: Ranks, run: RunPaths, **options: Any) -> list[Any]:
@@ -96,6 +98,14 @@ def test_an_optimizer_that_deepspeed_does_not_convert_is_refused(
     assert "was saved by 2 ranks, and this attempt's 1 cannot go on from it: RMSprop keeps" in error
     assert "DeepSpeed converts the state of Adam\n\nhint: ask for 2 ranks again" in error
     assert restored(worlds(2), run, stage=1, optimizer="RMSprop") == [[3, THREE]] * 2
+
+
+def test_places_that_deepspeed_names_wrongly_are_refused(worlds: Worlds, run: RunPaths) -> None:
+    options = {"stage": 2, "zero": {"round_robin_gradients": True}}
+    save(worlds(2), run, **options)
+    (error,) = restored(worlds(1), run, **options)
+    assert "DeepSpeed does not convert what zero_optimization.round_robin_gradients saves" in error
+    assert restored(worlds(2), run, **options) == [[3, THREE]] * 2
 
 
 def test_a_checkpoint_is_converted_once_and_its_form_goes_with_the_next(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,22 @@ def test_no_node_is_none(tmp_path: Path) -> None:
     assert shrink.to_fit(run_of(), RunPaths(tmp_path), 0) is None
 
 
-@pytest.mark.parametrize("fixed_size", [None, "the model is a pipeline"])
+def test_a_function_that_has_saved_nothing_keeps_its_size(tmp_path: Path) -> None:
+    """What another size could not go on from would be saved by the smaller one."""
+    run = dataclasses.replace(run_of(), entry=Entry("function", module="train", function="train"))
+    assert shrink.to_fit(run, RunPaths(tmp_path), 2) is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{}, {"fixed_size": "the model is a pipeline"}, {"own_states": ["loader"]}],
+    ids=["divisible", "model", "loader"],
+)
 def test_a_checkpoint_that_cannot_be_divided_keeps_the_size(
-    tmp_path: Path, fixed_size: str | None
+    tmp_path: Path, said: dict[str, Any]
 ) -> None:
     paths = RunPaths(tmp_path)
     directory = paths.checkpoint(3, 1)
     directory.mkdir(parents=True)
-    Manifest(3, 1, 0.0, 8, 1, 32, {"model.pt": File(1, "")}, fixed_size=fixed_size).write(directory)
-    assert (shrink.to_fit(run_of(), paths, 2) is None) is (fixed_size is not None)
+    Manifest(3, 1, 0.0, 8, 1, 32, {"model.pt": File(1, "")}, **said).write(directory)
+    assert (shrink.to_fit(run_of(), paths, 2) is None) is bool(said)

@@ -82,7 +82,7 @@ def node_states(cluster: Runner) -> dict[str, str]:
     return dict(row.split() for row in rows.splitlines())
 
 
-def cancel_all(cluster: Runner, timeout: float = 30) -> None:
+def cancel_all(cluster: Runner, timeout: float = 90) -> None:
     """End every job at once, without its grace time, and wait until the last is gone."""
     deadline = time.monotonic() + timeout
     while True:
