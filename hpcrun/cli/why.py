@@ -46,6 +46,8 @@ def _one(run: RunStory) -> None:
         click.echo(f"\n{first}")
         for line in rest:
             click.echo(f"  {line}")
+    if spent := run.goodput(now):
+        click.echo(f"\n{sentences.spent(spent)}")
     bad = run.bad
     tail = (bad.attempt.cause or {}).get("log_tail") if bad and run.kind else None
     if bad and tail:

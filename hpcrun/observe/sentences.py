@@ -9,6 +9,7 @@ from typing import Any
 from hpcrun import recovery
 from hpcrun.ledger import Attempt
 from hpcrun.observe import state
+from hpcrun.observe.goodput import Goodput
 from hpcrun.observe.tables import age
 from hpcrun.observe.why import AttemptStory, RunStory
 
@@ -47,6 +48,23 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
         *_events(one.events),
         *filter(None, [_followed(one, run)]),
     ]
+
+
+def spent(found: Goodput) -> str:
+    """Where a run's time went, the useful part first."""
+    parts = [
+        f"{100 * seconds / found.wall:.0f} % {what}"
+        for seconds, what in (
+            (found.useful, "new steps"),
+            (found.replayed, "steps done over again"),
+            (found.startup, "starting"),
+            (found.restore, "restoring"),
+            (found.save, "saving"),
+            (found.waiting, "waiting"),
+        )
+        if seconds >= 0.005 * found.wall
+    ]
+    return f"Of {age(found.wall)} since it was submitted: {', '.join(parts)}."
 
 
 def end(one: AttemptStory, run: RunStory, now: float) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hpcrun import ledger, records
+from hpcrun.layout import AttemptPaths
 from hpcrun.ledger import Attempt
-from hpcrun.observe import jobs, state
+from hpcrun.observe import goodput, history, jobs, state
+from hpcrun.observe.goodput import Goodput, Traces
 from hpcrun.observe.status import Ask, RunStatus, statuses
 from hpcrun.observe.where import Selected
 
@@ -104,6 +108,19 @@ class RunStory:
     status: RunStatus
     attempts: tuple[AttemptStory, ...] = ()
 
+    def goodput(self, now: float) -> Goodput | None:
+        """Where its time went; None where no attempt tells."""
+        experiment, paths = self.selected.experiment, self.selected.paths
+        submissions = [one.attempt.started.get("submission") for one in self.attempts]
+        if not isinstance(first := next(iter(submissions), None), int):
+            return None
+        submitted = history.describe(experiment.submission(first)).get("time")
+        told = (
+            (one.attempt, partial(_traces, paths.attempt(one.attempt.number)))
+            for one in self.attempts
+        )
+        return goodput.of_run(submitted, told, now, over=self.status.over)
+
     @property
     def bad(self) -> AttemptStory | None:
         """The newest attempt that ended without completing the run."""
@@ -152,6 +169,7 @@ class RunStory:
             "state": self.status.state,
             "reason": self.status.reason,
             "replayed_steps": self.replayed,
+            "goodput": spent.to_data() if (spent := self.goodput(time.time())) else None,
             "attempts": [one.to_data() for one in self.attempts],
             "advice": advise(self, self.status.name),
         }
@@ -269,6 +287,27 @@ def _own_words(
     steps += [*restored, _step(records.last_line(paths.metrics) or {})]
     known = [step for step in steps if step is not None]
     return (restored[-1] if restored else None), max(known, default=None), events
+
+
+def _traces(paths: AttemptPaths, furthest: int) -> Traces:
+    """Reads of the metrics no more than the first steps, those done over, and the last one."""
+    first, again = None, None
+    for line in records.read_lines(paths.metrics):
+        step, moment = _step(line), line.get("time")
+        if step is None or not isinstance(moment, (int, float)):
+            continue
+        first = moment if first is None else first
+        if step > furthest:
+            break
+        again = moment
+    last = records.last_line(paths.metrics) or {}
+    return Traces(
+        session=tuple(records.read_lines(paths.session)),
+        first=first,
+        last=last.get("time") if first is not None else None,
+        again=again,
+        reached=_step(last) or 0,
+    )
 
 
 def _step(record: dict[str, Any]) -> int | None:

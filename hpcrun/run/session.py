@@ -183,7 +183,7 @@ class Session:
                     f"restore({key}=…): {type(stateful).__name__} has no state_dict() and "
                     "load_state_dict(), so its position cannot be saved"
                 )
-        step = 0
+        step, began = 0, time.perf_counter()
         name: str | None = None
         if self._store is not None:
             with self._heart.during(pulse.RESTORING):
@@ -196,7 +196,8 @@ class Session:
         self.restored_step = self._last_step = step
         if self._saves is not None:
             self._saves.step = step
-        self._diary.write("restored", step=step, checkpoint=name)
+        seconds = time.perf_counter() - began
+        self._diary.write("restored", step=step, checkpoint=name, seconds=seconds)
         self._step_began = time.perf_counter()
         return step
 
