@@ -13,7 +13,7 @@ from tests.testbed import Cluster
 STAGES = [0, 1, 2, 3]
 SECONDS = 900
 
-pytestmark = pytest.mark.timeout(SECONDS)
+pytestmark = [pytest.mark.timeout(SECONDS), pytest.mark.usually("24.11")]
 
 
 @dataclass(frozen=True)

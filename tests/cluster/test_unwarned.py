@@ -92,7 +92,7 @@ def test_nodes_that_lose_their_power(reference: Reference, form: str) -> None:
         ward.assert_reconciled(run)
 
 
-@pytest.mark.usually("24.11")
+@pytest.mark.usually
 def test_a_dead_node_is_waited_for_where_there_is_no_other(reference: Reference) -> None:
     """Without it there are too few: Slurm would hold the job for good."""
     ward, slurm = reference.ward, reference.ward.cluster
