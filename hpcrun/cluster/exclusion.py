@@ -35,7 +35,7 @@ def without(
     Parameters
     ----------
     job
-        ``123`` or ``123_4``; it still runs.
+        ``123`` or ``123_4``; it runs or waits.
     nodes
         In the order in which they were lost.
     needed

@@ -31,11 +31,6 @@ _PAUSES = (1.0, 3.0)
 class Store:
     """The checkpoints of one run, as one rank of one attempt sees them.
 
-    Attributes
-    ----------
-    saver
-        Makes new ones.
-
     Parameters
     ----------
     run
@@ -46,6 +41,11 @@ class Store:
         Checked before a save begins and before it is committed.
     retention
         What is kept.
+
+    Attributes
+    ----------
+    saver
+        Makes new ones.
     """
 
     def __init__(

@@ -101,7 +101,7 @@ class Saves:
         self._blocked = time.perf_counter() - began
 
     def _hear(self, patience: float | None) -> None:
-        began, before = time.perf_counter(), self.step
+        began = time.perf_counter()
         outcome = self._saver.outcome(patience=patience)
         if outcome is None:
             return
@@ -109,7 +109,7 @@ class Saves:
         if outcome.manifest is not None:
             self._record(outcome.manifest, outcome.seconds, self._blocked)
         elif outcome.error is not None:
-            if before == outcome.step:
+            if self.step == outcome.step:
                 self.step = 0
             self._fail(outcome.step, outcome.error, leaving=False)
 

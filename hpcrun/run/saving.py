@@ -107,7 +107,7 @@ class Saver:
         files: dict[str, File] = {}
 
         def write(state: Any, path: Path) -> None:
-            files[_name(path)] = writing.save(state, path)
+            files[path.name] = writing.save(state, path)
 
         error = self._pass(engine, states, self._run.checkpoint(step, self._attempt), write, files)
         return self._conclude(draft, files, error, self._together)
@@ -150,7 +150,7 @@ class Saver:
             try:
                 wrong: str | None = None
                 try:
-                    files.update({_name(path): each.copy(path) for path, each in copies.items()})
+                    files.update({path.name: each.copy(path) for path, each in copies.items()})
                 except Exception as problem:
                     wrong = rank_state.text(problem)
                 found = self._conclude(draft, files, wrong, behind)
@@ -316,7 +316,3 @@ def discard(directory: Path) -> None:
     shutil.rmtree(trash, ignore_errors=True)
     directory.rename(trash)
     shutil.rmtree(trash, ignore_errors=True)
-
-
-def _name(path: Path) -> str:
-    return path.name
