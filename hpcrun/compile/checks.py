@@ -40,6 +40,7 @@ def check(data: dict[str, Any], limits: dict[str, Any], tree: Tree, problems: Pr
     for key, least in (
         (("model_parallel_size",), 1),
         (("checkpoint", "every"), 1),
+        (("checkpoint", "nearby_every"), 1),
         (("checkpoint", "keep"), 1),
         (("checkpoint", "keep_every"), 1),
         (("checkpoint", "keep_best"), 0),
@@ -48,11 +49,25 @@ def check(data: dict[str, Any], limits: dict[str, Any], tree: Tree, problems: Pr
         (("recovery", "non_finite_steps"), 0),
     ):
         _at_least(data, key, least, tree, problems)
+    _check_nearby(data["checkpoint"], tree, problems)
     _check_environment(data["environment"], tree, problems)
     _check_recovery(data, tree, problems)
     _check_arguments(data, tree, problems)
     if data["objective"] is not None and not data["objective"]["metric"].strip():
         problems.at(tree, ("objective", "metric"), "is empty; accepted is a metric's name")
+
+
+def _check_nearby(checkpoint: dict[str, Any], tree: Tree, problems: Problems) -> None:
+    """What goes with the allocation is no checkpoint by itself."""
+    nearby, every = checkpoint["nearby_every"], checkpoint["every"]
+    if nearby is None or (every is not None and nearby < every):
+        return
+    problems.at(
+        tree,
+        ("checkpoint", "nearby_every"),
+        f"is {nearby}, and checkpoint.every {'null' if every is None else every}; accepted is less "
+        "than that: the nodes' storage goes with the allocation",
+    )
 
 
 def check_sweep(sweep: dict[str, Any] | None, tree: Tree, problems: Problems) -> None:

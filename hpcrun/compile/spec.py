@@ -66,6 +66,11 @@ class Checkpoint:
     """Optimizer steps between saves; null saves only at the end of the run and when asked to stop:
     the loop of ``session.steps()`` always saves its last step."""
 
+    nearby_every: int | None = None
+    """Optimizer steps between saves in the nodes' own storage ($TMPDIR, /tmp without), each copied
+    to the next node: fast, and used by restarts in the same allocation alone. Null for none. Room
+    for four times what a node's ranks save is needed there."""
+
     asynchronous: bool = False
     """Write periodic saves behind the training: ranks wait only for a copy of their state in
     memory, which each node must have room for. The last save of a run and those before a stop are

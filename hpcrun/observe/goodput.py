@@ -141,7 +141,7 @@ def _of_attempt(attempt: Attempt, traces: Traces, began: float, ended: float) ->
     saves = [
         (_time(line), _seconds(line, "blocked", "seconds"))
         for line in traces.session
-        if line.get("event") == "saved"
+        if line.get("event") in ("saved", "saved_nearby")
     ]
     replaying = min(new - ready, sum(length for moment, length in saves if moment <= new))
     getting_on = min(last - new, sum(length for moment, length in saves if moment > new))

@@ -17,6 +17,7 @@ from hpcrun.layout import RunPaths
 from hpcrun.manifest import Fault, Manifest
 from hpcrun.run import checksums, rank_state, resize, shards
 from hpcrun.run.fence import Fence
+from hpcrun.run.nearby import Nearby
 from hpcrun.run.retention import Retention
 from hpcrun.run.saving import Saver
 from hpcrun.run.shards import Unreadable, local_reads
@@ -41,11 +42,15 @@ class Store:
         Checked before a save begins and before it is committed.
     retention
         What is kept.
+    nearby
+        Those in the nodes' own storage, where there may be any.
 
     Attributes
     ----------
     saver
         Makes new ones.
+    shared_step
+        Finished steps of the one on shared storage that was restored; 0 where none was.
     """
 
     def __init__(
@@ -55,12 +60,15 @@ class Store:
         together: Together,
         fence: Fence,
         retention: Retention,
+        nearby: Nearby | None = None,
     ) -> None:
         self._run = run
         self._attempt = attempt
         self._together = together
         self._fence = fence
         self._passed_over: set[Path] = set()
+        self._nearby = nearby
+        self.shared_step = 0
         self.saver = Saver(run, attempt, together, fence, retention, self._passed_over)
 
     def restore(
@@ -98,10 +106,13 @@ class Store:
         expected = any(self._together.gather(expected))
         found, put_aside = self._from_rank_0(self._look)
         states = shards.with_scaler(engine, states)
+        if (near := self._restore_nearby(engine, states, found)) is not None:
+            return near
         faults: list[tuple[str, Fault]] = []
         for directory, entry in found:
             tried = self._try_patiently(engine, states, directory, entry)
             if isinstance(tried, Manifest):
+                self.shared_step = tried.step
                 return tried.step, directory.name
             faults.append((directory.name, tried))
             self._pass_over(directory, tried, report)
@@ -116,6 +127,24 @@ class Store:
                 else "submit with --new to start afresh",
             )
         return 0, None
+
+    def _restore_nearby(
+        self, engine: Any, states: Mapping[str, Any], found: list[tuple[Path, Manifest | Fault]]
+    ) -> tuple[int, str] | None:
+        """Restore from the nodes' own storage what is newer than all on the shared one."""
+        if self._nearby is None:
+            return None
+        steps = [entry.step for _, entry in found if isinstance(entry, Manifest)]
+        near = self._nearby.find(max(steps, default=0))
+        if near is None:
+            return None
+        directory, entry = near
+        fault = self._load_as_saved(engine, states, directory, entry)
+        if fault is None:
+            return entry.step, f"{directory.name} of the nodes' storage"
+        if self._together.rank == 0:
+            tell(f"{directory} cannot be used and is passed over: {fault.message}")
+        return None
 
     def _look(self) -> tuple[list[tuple[Path, Manifest | Fault]], bool]:
         put_aside = any(self._run.checkpoints.glob(_QUARANTINE + "*"))
@@ -145,6 +174,12 @@ class Store:
             return fault
         if entry.world_size != self._together.world_size:
             return self._load_resized(engine, states, directory, entry)
+        return self._load_as_saved(engine, states, directory, entry)
+
+    def _load_as_saved(
+        self, engine: Any, states: Mapping[str, Any], directory: Path, entry: Manifest
+    ) -> Fault | None:
+        """Restore what as many ranks saved; what is wrong with it."""
         with local_reads(engine) as rest:
 
             def load() -> tuple[Mapping[str, Any], Callable[[], None]]:

@@ -8,8 +8,7 @@ from typing import Any
 
 from hpcrun.errors import HpcrunError
 
-_of_the_host: Any = None
-_of_the_saves: Any = None
+_groups: dict[str, Any] = {}
 # A file server may stand still for long, and other ranks wait for the slowest.
 _SAVE_TIMEOUT = timedelta(days=1)
 
@@ -33,26 +32,28 @@ def of_the_host() -> Any:
 
     Collective at the first call.
     """
-    global _of_the_host
-    distributed = in_use()
-    if distributed is None:
-        return None
-    if _of_the_host is None:
-        _of_the_host = distributed.new_group(backend="gloo")
-    return _of_the_host
+    return _own("host")
 
 
 def of_the_saves() -> Any:
     """As `of_the_host`, for what ranks agree on behind the training; no other thread uses it."""
-    global _of_the_saves
-    if (distributed := in_use()) and _of_the_saves is None:
-        _of_the_saves = distributed.new_group(backend="gloo", timeout=_SAVE_TIMEOUT)
-    return _of_the_saves
+    return _own("saves", timeout=_SAVE_TIMEOUT)
+
+
+def of_the_copies() -> Any:
+    """As `of_the_host`, for what ranks send each other of a save."""
+    return _own("copies", timeout=_SAVE_TIMEOUT)
+
+
+def _own(what: str, **options: Any) -> Any:
+    if (distributed := in_use()) and what not in _groups:
+        _groups[what] = distributed.new_group(backend="gloo", **options)
+    return _groups.get(what) if distributed else None
 
 
 def has_one_of_the_host() -> bool:
     """Whether `of_the_host` would answer without the other ranks."""
-    return _of_the_host is not None
+    return "host" in _groups
 
 
 def missing() -> HpcrunError:

@@ -47,12 +47,8 @@ _STAGE_3_PART = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_\d+_model_stat
 
 def refusal(engine: Any) -> str | None:
     """Why another number of ranks cannot go on from what this engine saves; None where it can."""
-    if getattr(engine, "has_moe_layers", False):
-        return "the model has mixture-of-experts layers"
-    if getattr(engine, "pipeline_parallelism", False):
-        return "the model is a pipeline"
-    if int(getattr(engine, "mp_world_size", 1)) > 1:
-        return "the model is divided between ranks"
+    if (what := shards.divided(engine)) is not None:
+        return what
     if engine.zero_optimization_stage() == 0:
         return None
     if getattr(engine, "zero_nvme_offload_optimizer", bool)():

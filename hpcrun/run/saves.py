@@ -11,6 +11,7 @@ from hpcrun.manifest import Manifest
 from hpcrun.run import pulse, weights
 from hpcrun.run.diary import Diary
 from hpcrun.run.metrics import MetricsLog
+from hpcrun.run.nearby import Nearby
 from hpcrun.run.pulse import Heart
 from hpcrun.run.saving import Saver
 from hpcrun.run.tell import tell
@@ -24,6 +25,8 @@ class Saves:
     ----------
     behind
         Whether periodic saves are written behind the training.
+    nearby
+        What saves in the nodes' own storage; None where that is not wanted.
 
     Attributes
     ----------
@@ -40,7 +43,9 @@ class Saves:
         heart: Heart,
         *,
         behind: bool,
+        nearby: Nearby | None,
     ) -> None:
+        self._nearby = nearby
         self._saver, self._together, self._metrics = saver, together, metrics
         self._diary, self._heart, self._behind = diary, heart, behind
         self._blocked = 0.0
@@ -69,6 +74,22 @@ class Saves:
                 self._save(engine, step, states)
         except CheckpointError as error:
             self._fail(step, error, leaving=leaving)
+
+    def save_nearby(self, engine: Any, step: int, states: Mapping[str, Any]) -> None:
+        """Save in the nodes' own storage where that is due; a failure is told, and ends nothing."""
+        if self._nearby is None or not self._nearby.is_due(engine, step):
+            return
+        if not self._may_save(engine, step):
+            return
+        began = time.perf_counter()
+        try:
+            with self._heart.during(pulse.SAVING):
+                saved = self._nearby.save(engine, step, states)
+        except CheckpointError as error:
+            self._fail(step, error, leaving=False)
+            return
+        seconds = time.perf_counter() - began
+        self._diary.write("saved_nearby", step=step, seconds=seconds, bytes=saved)
 
     def look(self) -> None:
         """Put on record how a save behind the training has ended, if it has."""

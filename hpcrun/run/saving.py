@@ -109,7 +109,8 @@ class Saver:
         def write(state: Any, path: Path) -> None:
             files[path.name] = writing.save(state, path)
 
-        error = self._pass(engine, states, self._run.checkpoint(step, self._attempt), write, files)
+        directory = self._run.checkpoint(step, self._attempt)
+        error = hand_over(engine, states, directory, self._together.rank, write, files)
         return self._conclude(draft, files, error, self._together)
 
     def save_behind(
@@ -136,7 +137,7 @@ class Saver:
             writing.save_into(memory, state)
 
         began = time.monotonic()
-        error = self._pass(engine, states, directory, copy, files)
+        error = hand_over(engine, states, directory, self._together.rank, copy, files)
         errors = self._together.gather(error)
         if any(errors):
             self._conclude(draft, files, error, self._together)
@@ -212,30 +213,6 @@ class Saver:
             own_states=resize.own_states(states),
         )
 
-    def _pass(
-        self,
-        engine: Any,
-        states: Mapping[str, Any],
-        directory: Path,
-        write: Callable[[Any, Path], None],
-        files: dict[str, File],
-    ) -> str | None:
-        """Give all that this rank saves to ``write``; what went wrong."""
-        errors: list[str] = []
-        rank = self._together.rank
-        with shards.redirected_writes(engine, write, errors) as others:
-            engine.save_checkpoint(
-                str(directory.parent), tag=directory.name, client_state={}, save_latest=False
-            )
-        try:
-            state = rank_state.collect(shards.with_scaler(engine, states))
-            write(state, directory / rank_state.name(rank))
-            for path in [*others, *shards.offloaded(engine, directory, rank)]:
-                files[str(path.relative_to(directory))] = checksums.describe(path, sync=True)
-        except Exception as error:  # from the user's state_dict() too
-            errors.append(rank_state.text(error))
-        return errors[0] if errors else None
-
     def _conclude(
         self,
         draft: Manifest,
@@ -308,6 +285,38 @@ class Saver:
         for trash in [self._run.universals, *self._run.checkpoints.glob(_TRASH + "*")]:
             self._fence.check(always=True)
             shutil.rmtree(trash, ignore_errors=True)
+
+
+def hand_over(
+    engine: Any,
+    states: Mapping[str, Any],
+    directory: Path,
+    rank: int,
+    write: Callable[[Any, Path], None],
+    files: dict[str, File],
+) -> str | None:
+    """Give all that a rank saves to ``write``; what went wrong.
+
+    Parameters
+    ----------
+    directory
+        Of the checkpoint, which exists.
+    files
+        Gets what a writer that is not torch's has written by itself.
+    """
+    errors: list[str] = []
+    with shards.redirected_writes(engine, write, errors) as others:
+        engine.save_checkpoint(
+            str(directory.parent), tag=directory.name, client_state={}, save_latest=False
+        )
+    try:
+        state = rank_state.collect(shards.with_scaler(engine, states))
+        write(state, directory / rank_state.name(rank))
+        for path in [*others, *shards.offloaded(engine, directory, rank)]:
+            files[str(path.relative_to(directory))] = checksums.describe(path, sync=True)
+    except Exception as error:  # from the user's state_dict() too
+        errors.append(rank_state.text(error))
+    return errors[0] if errors else None
 
 
 def discard(directory: Path) -> None:

@@ -23,6 +23,7 @@ from hpcrun.run.diary import Diary
 from hpcrun.run.fence import Fence
 from hpcrun.run.launch import Launch
 from hpcrun.run.metrics import MetricsLog
+from hpcrun.run.nearby import Nearby
 from hpcrun.run.retention import Retention
 from hpcrun.run.saves import Saves
 from hpcrun.run.together import Together
@@ -99,12 +100,14 @@ class Session:
                 frozenset({"loss", objective.get("metric") or "loss"}),
                 stop.flag(self.scratch).exists,
             )
+            nearby = Nearby.of(launch, self._together, self.scratch)
             self._store = Store(
                 launch.run_paths,
                 launch.attempt,
                 self._together,
                 fence,
                 Retention.of(self._spec),
+                nearby,
             )
             self._saves = Saves(
                 self._store.saver,
@@ -113,6 +116,7 @@ class Session:
                 self._diary,
                 self._heart,
                 behind=bool(checkpoint.get("asynchronous")),
+                nearby=nearby,
             )
             stop.outlive_signals(self.scratch)
 
@@ -193,9 +197,9 @@ class Session:
                     expected=self._diary.has_progress(),
                     report=self._diary.write,
                 )
+        if self._store is not None and self._saves is not None:
+            self._saves.step = self._store.shared_step
         self.restored_step = self._last_step = step
-        if self._saves is not None:
-            self._saves.step = step
         seconds = time.perf_counter() - began
         self._diary.write("restored", step=step, checkpoint=name, seconds=seconds)
         self._step_began = time.perf_counter()
@@ -369,6 +373,8 @@ class Session:
         self._saves.look()
         if leaving or (self._every and step % int(self._every) == 0):
             self._saves.save_on_the_way(self._engine, step, self._states, leaving=leaving)
+        else:
+            self._saves.save_nearby(self._engine, step, self._states)
         if leaving:
             self._diary.write("left", step=step)
             raise SystemExit(EXIT_SAVED)

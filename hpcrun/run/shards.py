@@ -98,6 +98,17 @@ def local_reads(engine: Any) -> Iterator[Callable[[], None]]:
         del engine._optimizer_has_ckpt_event_epilogue
 
 
+def divided(engine: Any) -> str | None:
+    """How the model itself is divided, so that ranks read what other ranks wrote; None if not."""
+    if getattr(engine, "has_moe_layers", False):
+        return "the model has mixture-of-experts layers"
+    if getattr(engine, "pipeline_parallelism", False):
+        return "the model is a pipeline"
+    if int(getattr(engine, "mp_world_size", 1)) > 1:
+        return "the model is divided between ranks"
+    return None
+
+
 def offloaded(engine: Any, directory: Path, rank: int) -> list[Path]:
     """What DeepSpeed copied of this rank's NVMe offload into the checkpoint, by itself."""
     if not getattr(engine, "zero_nvme_offload_optimizer", bool)():

@@ -24,6 +24,7 @@ from hpcrun.manifest import Fault, Manifest
 from hpcrun.run import rng, writing
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.fence import Fence
+from hpcrun.run.nearby import Nearby
 from hpcrun.run.retention import Retention
 from hpcrun.run.together import Together
 from tests.run import operations
@@ -248,14 +249,25 @@ class Rank:
             raise outcome.error
         return [outcome.step, outcome.manifest is not None]
 
-    def restore(self, run: str, expected: bool = False) -> list[Any]:
+    def save_nearby(self, nodes: list[str], step: int, attempt: int = 1) -> int:
+        """Save in the nodes' own storage; how many bytes."""
+        return self._nearby(nodes, attempt).save(self._engine, step, self._states())
+
+    def _nearby(self, nodes: list[str], attempt: int) -> Nearby:
+        """``nodes`` are the directories of the ranks' nodes."""
+        places = tuple(sorted(set(nodes)).index(node) for node in nodes)
+        return Nearby(Path(nodes[RANK]), attempt, Together(RANK, WORLD), places)
+
+    def restore(
+        self, run: str, expected: bool = False, nodes: list[str] | None = None
+    ) -> list[Any]:
         """Restore; step and name."""
         self._reports: list[str] = []
 
         def report(event: str, *, checkpoint: str, message: str) -> None:
             self._reports.append(f"{event}: {checkpoint} {message}")
 
-        store = self._store(run, 2, 2)
+        store = self._store(run, 2, 2, self._nearby(nodes, 2) if nodes else None)
         states = self._states()
         return list(store.restore(self._engine, states, expected=expected, report=report))
 
@@ -342,10 +354,11 @@ class Rank:
 
         writing.save = save
 
-    def _store(self, run: str, attempt: int, keep: int) -> Store:
+    def _store(self, run: str, attempt: int, keep: int, nearby: Nearby | None = None) -> Store:
         paths = RunPaths(Path(run))
         fence = Fence(paths.attempt(attempt + 1).directory)
-        return Store(paths, attempt, Together(RANK, WORLD), fence, Retention(newest=keep))
+        retention = Retention(newest=keep)
+        return Store(paths, attempt, Together(RANK, WORLD), fence, retention, nearby)
 
     def _states(self) -> dict[str, Any]:
         return dict(self._others)
