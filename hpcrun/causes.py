@@ -121,6 +121,8 @@ class Evidence:
         The signal that began that, or ended the supervisor, by its name.
     lost_nodes
         Nodes whose agents fell silent or were cut off.
+    cut_off
+        In words, that they are cut off from the fabric alone; None where they did not answer.
     launch_error
         Why the ranks could not be started.
     unusable_nodes
@@ -142,6 +144,7 @@ class Evidence:
     stop: str | None = None
     signal: str | None = None
     lost_nodes: tuple[str, ...] = ()
+    cut_off: str | None = None
     launch_error: str | None = None
     unusable_nodes: tuple[str, ...] = ()
     hang: Mapping[str, Any] | None = None
@@ -228,7 +231,8 @@ def _taken_away(evidence: Evidence) -> End | None:
     if evidence.lost_nodes:
         nodes = ", ".join(evidence.lost_nodes)
         what = "node" if len(evidence.lost_nodes) == 1 else "nodes"
-        return _end(NODE_FAILURE, f"{what} {nodes} did not answer any more", evidence.lost_nodes)
+        message = evidence.cut_off or f"{what} {nodes} did not answer any more"
+        return _end(NODE_FAILURE, message, evidence.lost_nodes)
     if job.state in ("NODE_FAIL", "BOOT_FAIL") or "NODE FAILURE" in words:
         return _end(NODE_FAILURE, "Slurm lost a node of the job")
     if evidence.orphaned:
@@ -252,6 +256,8 @@ def _rank_failed(evidence: Evidence, failure: Mapping[str, Any]) -> End:
         message = f"{where} raised {failure['exception']}: {said}".rstrip(": ")
     elif failure.get("signal"):
         message = f"{where} was ended by {failure['signal']}"
+    elif code == EXIT_OK:
+        message = f"{where} left with exit code 0 before the run was done"
     else:
         message = f"{where} ended with exit code {code}"
     by_kernel = failure.get("signal") == "SIGKILL" and evidence.job.out_of_memory

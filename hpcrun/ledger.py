@@ -19,6 +19,9 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
 ``decided``
     What is done about that end, before Slurm is asked to do it: ``action`` (``restart`` in the same
     allocation, ``requeue``, ``stop``, ``nothing``), ``reason``, ``exclude`` (nodes).
+``straggler``
+    The others wait for one rank, step after step: ``rank``, ``node``, and the shares of the time
+    that it ``waits`` and that the least of the ``others_wait``.
 ``fault``
     A drill is about to hurt the run: ``fault``, ``rank``, ``node``.
 ``stopping``
@@ -41,6 +44,7 @@ ENDED = "attempt_ended"
 STOPPING = "stopping"
 DECIDED = "decided"
 FAULT = "fault"
+STRAGGLER = "straggler"
 
 FINISHED = "finished"
 CANCELLED = "cancelled"
@@ -56,6 +60,7 @@ class Attempt:
     ended: dict[str, Any] | None = None
     stopping: dict[str, Any] | None = None
     decided: dict[str, Any] | None = None
+    straggler: dict[str, Any] | None = None
 
     @property
     def outcome(self) -> str | None:
@@ -104,6 +109,8 @@ def read(run: RunPaths) -> list[Attempt]:
             attempt.ended = record
         elif record.get("event") == DECIDED:
             attempt.decided = record
+        elif record.get("event") == STRAGGLER:
+            attempt.straggler = record
     return [attempts[number] for number in sorted(attempts)]
 
 

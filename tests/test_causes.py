@@ -49,6 +49,10 @@ TABLE: dict[str, tuple[Evidence, tuple[str, int, str | None, str]]] = {
         Evidence(failure=_failure(exit_code=3), exit_code=3),
         ("failed", 3, "rank_crash", "rank 1 on n1 ended with exit code 3"),
     ),
+    "left without an error while others went on": (
+        Evidence(failure=_failure(exit_code=0), exit_code=1),
+        ("failed", 1, "rank_crash", "rank 1 on n1 left with exit code 0 before the run was done"),
+    ),
     "no node is known": (
         Evidence(failure=_failure(exit_code=2, node=None)),
         ("failed", 2, "rank_crash", "rank 1 ended with exit code 2"),

@@ -35,8 +35,8 @@ class TaskEnd:
     ----------
     node
         The node's name.
-    rank
-        The lowest of the tasks that the line names.
+    ranks
+        The tasks that the line names, the lowest first.
     what
         Slurm's words, such as ``Killed`` or ``Exited with exit code 1``.
     exit_code
@@ -44,7 +44,7 @@ class TaskEnd:
     """
 
     node: str
-    rank: int
+    ranks: tuple[int, ...]
     what: str
     exit_code: int | None
 
@@ -171,9 +171,12 @@ def parse_task_end(line: str) -> TaskEnd | None:
     match = _TASK_ENDED.match(line.strip())
     if not match:
         return None
-    first = re.split(r"[,-]", match["tasks"])[0]
+    ranks: list[int] = []
+    for part in match["tasks"].split(","):
+        first, _, last = part.partition("-")
+        ranks += range(int(first), int(last or first) + 1)
     code = int(match["code"]) if match["code"] else None
-    return TaskEnd(match["node"], int(first), match["what"], code)
+    return TaskEnd(match["node"], tuple(sorted(ranks)), match["what"], code)
 
 
 def parse_refusal(line: str) -> str | None:

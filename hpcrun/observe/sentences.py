@@ -45,6 +45,7 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
     return [
         end(one, run, now),
         *filter(None, [_progress(one)]),
+        *filter(None, [_straggler(one)]),
         *_events(one.events),
         *filter(None, [_followed(one, run)]),
     ]
@@ -137,6 +138,16 @@ def _progress(one: AttemptStory) -> str:
         return f"{text}."
     saved = f"its newest checkpoint was of step {one.kept:,}" if one.kept else "nothing was saved"
     return f"{text}; {saved}: {steps(one.lost) if one.lost else 'nothing'} lost."
+
+
+def _straggler(one: AttemptStory) -> str:
+    found = one.attempt.straggler
+    if found is None:
+        return ""
+    return (
+        f"Rank {found['rank']} on {found['node']} held up the others: each of them waited for "
+        f"{found['others_wait']:.0%} of the time or more, it for {found['waits']:.0%}."
+    )
 
 
 def _events(events: Sequence[Mapping[str, Any]]) -> Iterator[str]:

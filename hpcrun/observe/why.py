@@ -96,6 +96,7 @@ class AttemptStory:
             "lost_steps": self.lost,
             "replayed_steps": self.replayed,
             "decided": _without_head(found.decided),
+            "straggler": _without_head(found.straggler),
             "events": list(self.events),
         }
 

@@ -10,7 +10,7 @@ The supervisor asks and the agent answers, in this order::
     agent       ready    what launch.Node holds, and on the first node the port
     supervisor  kill     the ranks are to be ended at once (Slurm no longer ends single steps of a
                          job that it is ending itself)
-    agent       killed   none is left
+    agent       killed   none is left; gone: those that had ended by themselves, in mid-work
     supervisor  stacks   the ranks hang: what are they doing?
     agent       stacks   rank -> what it says; as files beside the ranks' logs too
     supervisor  hurt     in a drill: signal one rank
@@ -19,9 +19,10 @@ The supervisor asks and the agent answers, in this order::
     supervisor  dismiss  the agent removes its node-local directory and leaves
 
 Both say ``alive`` every two seconds, and the agent how its ranks are (``pulse``, of
-`hpcrun.run.pulse`). At any time the agent may say ``signal`` (which its step received), and the
-supervisor ``stop`` (the ranks are to save and leave). An agent that loses its supervisor without a
-``dismiss`` ends the ranks of its node and has its job requeued.
+`hpcrun.run.pulse`) and what is wrong with its link to the fabric. At any time the agent may say
+``signal`` (which its step received), and the supervisor ``stop`` (the ranks are to save and leave).
+An agent that loses its supervisor without a ``dismiss`` ends the ranks of its node and has its job
+requeued.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ import threading
 import time
 import traceback
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
@@ -45,7 +47,7 @@ from hpcrun import records
 from hpcrun.errors import HpcrunError
 from hpcrun.layout import SubmissionPaths, extension_cache
 from hpcrun.plan import Plan, RunPlan
-from hpcrun.run import extensions, fabric, pulse, ranks, stop
+from hpcrun.run import extensions, fabric, native, pulse, ranks, stop
 from hpcrun.run.beat import INTERVAL, SILENCE, Heartbeat, Listener
 from hpcrun.run.channel import TOKEN_VARIABLE, Channel
 from hpcrun.run.orphan import Orphan
@@ -55,6 +57,8 @@ from hpcrun.run.tell import say
 RANKS_GONE = 10.0
 # Seconds that ranks have to write down where they are, and what of its end goes over the wire.
 STACKS_TAKE = 1.0
+# Shorter than `hpcrun.run.crew` waits for an agent that is to end its ranks.
+NATIVE_TAKE = 6.0
 STACKS_MOST = 30_000
 SILENT_FOR = 120.0
 
@@ -79,6 +83,8 @@ class Agent:
         self._signals: list[int] = []
         self._report_at = 0.0
         self._pulses: dict[int, pulse.Pulse] = {}
+        # Interface and adapters of the attempt, once they are known.
+        self._network: tuple[str, str | None] | None = None
         for number in stop.SIGNALS:
             signal.signal(number, self._hear)
 
@@ -122,17 +128,20 @@ class Agent:
         before, self._pulses = self._pulses, pulse.read(self.scratch)
         for rank, found in self._pulses.items():
             # What a rank waits for may be a program that it has started.
-            if rank in before and found.moves == before[rank].moves:
+            still = rank in before and found.moves == before[rank].moves
+            if still and found.state != pulse.GONE:
                 with contextlib.suppress(OSError, ValueError):
                     others = ranks.processor(ranks.leader(self.scratch, rank), found.pid)
                     self._pulses[rank] = replace(found, processor=found.processor + others)
-        if self._pulses:
-            told = {rank: asdict(found) for rank, found in self._pulses.items()}
-            channel.send({"type": "pulse", "attempt": self.attempt, "ranks": told})
+        told = {rank: asdict(found) for rank, found in self._pulses.items()}
+        cut_off = fabric.trouble(*self._network) if self._network else None
+        if told or self._network:
+            report = {"type": "pulse", "attempt": self.attempt, "ranks": told, "fabric": cut_off}
+            channel.send(report)
 
     def _hurt(self, rank: int, number: signal.Signals) -> None:
         """Signal the program of a rank."""
-        found = pulse.read(self.scratch).get(rank)
+        found = pulse.living(self.scratch).get(rank)
         os.kill(found.pid if found else ranks.leader(self.scratch, rank), number)
 
     def _fall_silent(self) -> None:
@@ -148,16 +157,26 @@ class Agent:
         pulse.ask_for_stacks(self.scratch)
         time.sleep(STACKS_TAKE)
         found = pulse.stacks(self.scratch)
+        self._keep_stacks(found)
+        return {str(rank): text[-STACKS_MOST:] for rank, text in found.items()}
+
+    def _keep_native_stacks(self) -> None:
+        """Beside those of Python, which the supervisor has by now."""
+        living = pulse.living(self.scratch)
+        with ThreadPoolExecutor(len(living) or 1) as pool:
+            texts = pool.map(lambda one: native.stacks(one.pid, NATIVE_TAKE), living.values())
+            self._keep_stacks(dict(zip(living, texts, strict=True)))
+
+    def _keep_stacks(self, found: dict[int, str]) -> None:
         paths = self.submission.experiment.run(self.run.number).attempt(self.attempt)
 
         def keep() -> None:
             for rank, text in found.items():
-                with contextlib.suppress(OSError):
-                    paths.stacks(rank).write_text(text)
+                with contextlib.suppress(OSError), open(paths.stacks(rank), "a") as stream:
+                    stream.write(text + "\n")
 
         # The shared storage may be what all of them wait for.
         threading.Thread(target=keep, daemon=True).start()
-        return {str(rank): text[-STACKS_MOST:] for rank, text in found.items()}
 
     def greet(self, channel: Channel) -> None:
         """Say who this is."""
@@ -186,6 +205,8 @@ class Agent:
             answer = {"type": "failed", "message": f"{type(error).__name__}: {error}"}
         if answer is not None:
             channel.send({**answer, "attempt": self.attempt})
+        if message["type"] == "stacks":
+            self._keep_native_stacks()
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
         stop.heard(self.scratch, number).touch()
@@ -197,9 +218,10 @@ class Agent:
             self._begin(int(message["number"]))
             return None
         if message["type"] == "kill":
+            before = pulse.read(self.scratch)
             ranks.kill(self.scratch)
             if ranks.gone(self.scratch, RANKS_GONE):
-                return {"type": "killed"}
+                return {"type": "killed", "gone": _ended_too_early(before)}
             return {"type": "failed", "message": "its ranks cannot be ended"}
         if message["type"] == "hurt":
             self._hurt(int(message["rank"]), signal.Signals[message["signal"]])
@@ -221,19 +243,24 @@ class Agent:
         if attempt != self.attempt:
             self.attempt = self.orphan.attempt = attempt
             self.scratch = self._scratch.begin(attempt)
+            self._network = None
 
     def prepare(self, network: dict[str, Any], first: bool) -> dict[str, Any]:
         """Unpack the code, find the fabric, copy the warm operators, reserve the port."""
         code = self.scratch / "code"
         self.unpack(code)
         interface, address = fabric.fast(network)
+        hca = fabric.hca_filter(network)
+        if problem := fabric.trouble(interface, hca):
+            raise HpcrunError(f"it is cut off from the fabric: {problem}")
+        self._network = interface, hca
         prepared: dict[str, Any] = {
             "name": self.node,
             "code": str(code),
             "scratch": str(self.scratch),
             "interface": interface,
             "address": address,
-            "hca": fabric.hca_filter(network),
+            "hca": hca,
         }
         if self.key:
             extensions.copy(self.cache, self.key, self.scratch / "torch_extensions")
@@ -283,6 +310,13 @@ class Agent:
 def _builders(run: RunPlan) -> list[str]:
     uses_deepspeed = run.entry.kind == "function" or bool(run.spec.get("deepspeed"))
     return extensions.needed(run.spec) if uses_deepspeed else []
+
+
+def _ended_too_early(found: dict[int, pulse.Pulse]) -> list[int]:
+    """Ranks that have ended and never said that they were about to."""
+    return [
+        rank for rank, one in found.items() if one.state == pulse.GONE and one.phase != pulse.ENDING
+    ]
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from hpcrun.run.crew import Crew, NodesLost, NodesUnusable
 from hpcrun.run.drill import Drill
 from hpcrun.run.hang import Hung, Watched
 from hpcrun.run.launch import Launch
-from hpcrun.run.launchers import Launcher, Workers
+from hpcrun.run.launchers import Launcher, RankEnd, Workers
 from hpcrun.run.tell import say
 from hpcrun.run.warned import Ended, WarnedStop
 
@@ -65,6 +65,7 @@ class Attempt:
         self._heard = heard
         code: int | None = None
         seen: dict[str, Any] = {}
+        first: RankEnd | None = None
         try:
             self._prepare(nodes)
             code = self._run_ranks(nodes)
@@ -72,7 +73,7 @@ class Attempt:
             say(str(ended))
         except NodesLost as error:
             say(str(error))
-            seen["lost_nodes"] = error.nodes
+            seen.update(lost_nodes=error.nodes, cut_off=error.cut_off)
         except Hung as error:
             say(str(error))
             seen["hang"] = error.found
@@ -85,6 +86,8 @@ class Attempt:
             seen["launch_error"] = f"{type(error).__name__}: {error}"
         finally:
             if self._workers is not None:
+                # What ends from here on, ends because it is killed.
+                first = self._workers.failure()
                 # Also where srun has returned: of a broken step it does so while ranks live.
                 self._crew.kill_ranks()
                 # The end of a rank on a lost node may be seen before the node's silence.
@@ -92,15 +95,23 @@ class Attempt:
                     seen["lost_nodes"] = lost
                 if code != 0:
                     self._workers.kill(nodes_are_lost=bool(lost))
-        first = self._workers.failure() if self._workers is not None else None
+        failure = None if self._workers is None else self._failure(self._workers, first)
         return Evidence(
             finished=code == 0 and evidence.finished(self._paths),
             exit_code=code,
-            failure=evidence.failure(self._paths, first),
+            failure=failure,
             stop=self._warning.reason,
             signal=self._warning.signal,
             **seen,
         )
+
+    def _failure(self, workers: Workers, first: RankEnd | None) -> dict[str, Any] | None:
+        # What is no function may end when it likes.
+        gone = self._crew.gone if self._run.entry.kind == "function" else ()
+        found = evidence.failure(self._paths, first, workers.ends(), gone)
+        if found is not None and found.get("node") is None:
+            found["node"] = self._crew.working[found["rank"] // self._run.ranks_per_node]
+        return found
 
     def _prepare(self, names: Sequence[str]) -> None:
         nodes, port = self._crew.prepare(self._paths.number, names, self._heed)
@@ -150,6 +161,14 @@ class Attempt:
     def _record_start(self) -> None:
         ledger.write(self._run_paths, ledger.WORKERS, self._paths.number)
 
+    def _record_straggler(self, found: dict[str, Any]) -> None:
+        say("rank {rank} on {node} holds up the others".format(**found))
+        records.patiently(
+            lambda: ledger.write(self._run_paths, ledger.STRAGGLER, self._paths.number, **found),
+            say,
+            "the ledger",
+        )
+
     def _wait_for_slurm(self) -> bool:
         """Wait a moment, or until a controller that is down answers again; whether it was."""
         was_down = False
@@ -163,12 +182,13 @@ class Attempt:
 
     def _watch(self, workers: Workers) -> int | None:
         """Wait for the ranks' end; what their launcher returned, None when they were killed."""
-        watched = Watched(self._run, self._crew)
+        watched = Watched(self._run, self._crew, self._record_straggler)
         number = self._paths.number
         drill = Drill(self._run, self._run_paths, number, self._crew, self._heard.append)
         while (code := workers.exit_code()) is None:
             self._turn()
-            watched.look()
+            if watched.look():
+                return workers.exit_code()
             drill.look()
             failure = workers.failure()
             if failure is None:

@@ -15,7 +15,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.layout import AttemptPaths, SubmissionPaths
 from hpcrun.plan import RunPlan
 from hpcrun.run import fabric
-from hpcrun.run.beat import Heartbeat, Listener
+from hpcrun.run.beat import SILENCE, Heartbeat, Listener
 from hpcrun.run.channel import TOKEN_VARIABLE, Switchboard
 from hpcrun.run.launch import Node
 from hpcrun.run.launchers import Launcher
@@ -32,11 +32,17 @@ OTHERS_FAIL = 2.0
 
 
 class NodesLost(HpcrunError):
-    """Agents fell silent: their nodes lost power or network."""
+    """Nodes of the attempt lost power or network.
 
-    def __init__(self, nodes: tuple[str, ...]) -> None:
-        super().__init__(f"no sign of life from {', '.join(nodes)}")
-        self.nodes = nodes
+    Attributes
+    ----------
+    cut_off
+        In words, that it is their link to the fabric alone; None where their agents fell silent.
+    """
+
+    def __init__(self, nodes: tuple[str, ...], cut_off: str | None = None) -> None:
+        super().__init__(cut_off or f"no sign of life from {', '.join(nodes)}")
+        self.nodes, self.cut_off = nodes, cut_off
 
 
 class NodesUnusable(HpcrunError):
@@ -71,6 +77,8 @@ class Crew:
         The nodes of the newest attempt, in the order of NODE_RANK.
     pulses
         Rank -> its newest pulse in this attempt.
+    gone
+        Ranks of the attempt that had ended by themselves when `kill_ranks` was called.
     """
 
     def __init__(
@@ -92,8 +100,11 @@ class Crew:
         self.signals: list[str] = []
         self.lost: list[str] = []
         self.pulses: dict[int, Pulse] = {}
+        self.gone: list[int] = []
+        # Node -> since when it has no link to the fabric, and why.
+        self._cut_off: dict[str, tuple[float, str]] = {}
         os.environ[TOKEN_VARIABLE] = secrets.token_hex(16)
-        _, address = fabric.management(launcher.fabric)
+        self._interface, address = fabric.management(launcher.fabric)
         self._switchboard = Switchboard(address, os.environ[TOKEN_VARIABLE])
         self._agents: dict[str, subprocess.Popen[bytes]] = {}
         self._heartbeat = Heartbeat(self._switchboard.broadcast)
@@ -140,6 +151,8 @@ class Crew:
         for kind in ("ready", "killed", "stacks"):
             self._answers.pop(kind, None)
         self.pulses.clear()
+        self.gone.clear()
+        self._cut_off.clear()
         self._switchboard.broadcast(self._current)
         hello = self._gather(nodes, "hello", START_TIMEOUT, between)
         builders = {hello[node].get("extensions"): node for node in reversed(nodes)}
@@ -162,7 +175,7 @@ class Crew:
         Raises
         ------
         NodesLost
-            Nodes of the attempt were silent for too long.
+            Nodes of the attempt were silent, or without the fabric, for too long.
         NodesUnusable
             An agent of one said its last word: its node lives, and somebody or the kernel ended it.
         """
@@ -179,6 +192,11 @@ class Crew:
             else:
                 self._take_in(node, message)
         silent = [node for node, listener in self._listeners.items() if listener.silent()]
+        if silent and (problem := fabric.trouble(self._interface, None)) is not None:
+            # It is not they that are gone: here nobody is heard.
+            own = self._launcher.nodes[0]
+            self._give_up([own, *silent])
+            raise NodesLost((own,), f"node {own} is cut off from the others: {problem}")
         for node in silent:
             self.lost.append(node)
             # Its srun would wait for as long as Slurm does.
@@ -192,6 +210,15 @@ class Crew:
             raise NodesLost(tuple(lost))
         if ended:
             raise self._unusable_nodes(told, ended)
+        self._look_at_the_fabric()
+
+    def _look_at_the_fabric(self) -> None:
+        late = time.monotonic() - SILENCE
+        lost = [node for node in self.working if self._cut_off.get(node, (late,))[0] < late]
+        if lost:
+            self._give_up(lost)
+            words = "; ".join(f"{node}: {self._cut_off[node][1]}" for node in lost)
+            raise NodesLost(tuple(lost), f"cut off from the fabric: {words}")
 
     def tell(self, node: str, message: dict[str, Any]) -> None:
         """Send one agent what needs no answer."""
@@ -220,6 +247,11 @@ class Crew:
             self._give_up([node for node in waiting if node in self._failed])
             with contextlib.suppress(NodesLost, NodesUnusable):
                 self.turn(0.05)
+        self.gone = [
+            rank
+            for answer in self._answers.get("killed", {}).values()
+            for rank in answer.get("gone", ())
+        ]
 
     def stacks(self) -> dict[int, str]:
         """What ranks that hang say of where they are; without those that cannot say it."""
@@ -270,6 +302,10 @@ class Crew:
             if kind == "pulse":
                 for rank, found in message["ranks"].items():
                     self.pulses[int(rank)] = Pulse(**found)
+                if problem := message.get("fabric"):
+                    self._cut_off.setdefault(node, (time.monotonic(), problem))
+                else:
+                    self._cut_off.pop(node, None)
             elif kind == "failed" and node not in self.working:
                 self._give_up([node])
             elif kind == "failed":

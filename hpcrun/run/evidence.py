@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,19 +74,29 @@ def orphaned(attempt: AttemptPaths) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def failure(attempt: AttemptPaths, seen: RankEnd | None) -> dict[str, Any] | None:
+def failure(
+    attempt: AttemptPaths,
+    seen: RankEnd | None,
+    ends: Mapping[int, RankEnd] | None = None,
+    gone: Collection[int] = (),
+) -> dict[str, Any] | None:
     """The first rank that ended badly, with the last lines of its log; None when none did.
 
     A rank that a signal killed cannot write a record, and its peers then fail in their turn within
-    moments, so the launcher's sighting of a signal comes before any record. A rank that saved and
-    left does so with its peers: where any of them ended otherwise, that one counts.
+    moments, so the launcher's sighting of a signal comes before any record. So does a rank that was
+    gone without a record. A rank that saved and left does so with its peers: where any of them
+    ended otherwise, that one counts.
 
     Parameters
     ----------
     seen
         The first rank that the launcher saw fail.
+    ends
+        Rank -> how it ended, of all that the launcher saw end badly.
+    gone
+        Ranks that should have left a record and were gone before any was ended.
     """
-    found = _first(attempt, None if seen is None else vars(seen))
+    found = _first(attempt, seen, ends or {}, gone)
     if found is None:
         return None
     lines = tail(attempt.rank_log(found["rank"]))
@@ -99,9 +109,14 @@ def failure(attempt: AttemptPaths, seen: RankEnd | None) -> dict[str, Any] | Non
     }
 
 
-def _first(attempt: AttemptPaths, seen: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if seen is not None and seen.get("signal"):
-        return dict(seen)
+def _first(
+    attempt: AttemptPaths,
+    seen: RankEnd | None,
+    ends: Mapping[int, RankEnd],
+    gone: Collection[int],
+) -> dict[str, Any] | None:
+    if seen is not None and seen.signal:
+        return dict(vars(seen))
     found: list[dict[str, Any]] = []
     for path in attempt.exit_records():
         try:
@@ -110,8 +125,13 @@ def _first(attempt: AttemptPaths, seen: Mapping[str, Any] | None) -> dict[str, A
             continue
         if isinstance(record, dict) and isinstance(record.get("rank"), int):
             found.append(record)
+    silent = sorted(set(gone).difference(record["rank"] for record in found))
+    if silent:
+        # Of one that is gone the launcher tells, unless it took that for a good end.
+        told = (ends.get(rank, RankEnd(rank, None, 0, None)) for rank in silent)
+        return dict(vars(min(told, key=lambda end: end.signal is None)))
     if not found:
-        return None if seen is None else dict(seen)
+        return None if seen is None else dict(vars(seen))
     return min(found, key=lambda record: (_saved(record), float(record.get("time", 0))))
 
 

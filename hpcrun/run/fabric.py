@@ -14,7 +14,8 @@ from typing import Any
 
 from hpcrun.errors import HpcrunError
 
-_SIOCGIFADDR = 0x8915
+_SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915
+_IFF_RUNNING = 0x40
 _ARPHRD_INFINIBAND = "32"
 
 
@@ -52,14 +53,8 @@ def interfaces(sysfs: Path = Path("/sys")) -> list[str]:
 
 def address(interface: str) -> str | None:
     """The interface's first IPv4 address; None when it has none or does not exist."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            answer = fcntl.ioctl(
-                probe.fileno(), _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15])
-            )
-        except OSError:
-            return None
-    return socket.inet_ntoa(answer[20:24])
+    answer = _ask(_SIOCGIFADDR, interface)
+    return None if answer is None else socket.inet_ntoa(answer[20:24])
 
 
 def default_interface() -> str | None:
@@ -142,6 +137,29 @@ def hca_filter(fabric: dict[str, Any], sysfs: Path = Path("/sys")) -> str | None
     return "=" + ",".join(names) if names else None
 
 
+def trouble(interface: str, hca: str | None, sysfs: Path = Path("/sys")) -> str | None:
+    """Why this node cannot send gradients; None while its links are up.
+
+    Parameters
+    ----------
+    interface
+        The fast one.
+    hca
+        What `hca_filter` said.
+    """
+    flags = _ask(_SIOCGIFFLAGS, interface)
+    if flags is None or not struct.unpack("H", flags[16:18])[0] & _IFF_RUNNING:
+        return f"{interface} has no carrier"
+    if hca is None:
+        return None
+    active: dict[str, bool] = {}
+    for port in ports(sysfs):
+        active[f"{port.hca}:{port.number}"] = port.active
+        active[port.hca] = active.get(port.hca, False) or port.active
+    down = [name for name in hca.lstrip("=").split(",") if not active.get(name, True)]
+    return f"{', '.join(down)} is not active" if down else None
+
+
 class PortReservation:
     """A TCP port for the rendezvous, held against other jobs on the same node.
 
@@ -208,6 +226,16 @@ def _any() -> tuple[str, str]:
     name = default_interface()
     found = address(name) if name else None
     return (name, found) if name and found else ("lo", "127.0.0.1")
+
+
+def _ask(question: int, interface: str) -> bytes | None:
+    """What the kernel says of an interface (a ``struct ifreq``); None where it refuses."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            name = struct.pack("256s", interface.encode()[:15])
+            return fcntl.ioctl(probe.fileno(), question, name)
+        except OSError:
+            return None
 
 
 def _read(path: Path) -> str | None:

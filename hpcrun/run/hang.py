@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from hpcrun.errors import HpcrunError
@@ -10,6 +11,7 @@ from hpcrun.plan import RunPlan
 from hpcrun.run import stacks
 from hpcrun.run.crew import Crew
 from hpcrun.run.liveness import Liveness
+from hpcrun.run.straggler import Stragglers
 from hpcrun.slurm_time import seconds
 
 _LOOK_EVERY = 1.0
@@ -31,16 +33,28 @@ class Hung(HpcrunError):
 
 
 class Watched:
-    """The ranks of one attempt, as their agents report on them."""
+    """The ranks of one attempt, as their agents report on them.
 
-    def __init__(self, run: RunPlan, crew: Crew) -> None:
+    Parameters
+    ----------
+    tell
+        Told of a rank that holds up the others, as details of ``ledger.STRAGGLER``.
+    """
+
+    def __init__(self, run: RunPlan, crew: Crew, tell: Callable[[dict[str, Any]], None]) -> None:
         wanted = (run.spec.get("recovery") or {}).get("hang_after")
-        self._run, self._crew = run, crew
+        self._run, self._crew, self._tell = run, crew, tell
+        self._stragglers = Stragglers()
         self._liveness = Liveness(seconds(wanted) or 0.0 if wanted else 0.0, time.monotonic())
         self._look_at = 0.0
 
-    def look(self) -> None:
+    def look(self) -> bool:
         """See whether they get anywhere.
+
+        Returns
+        -------
+        bool
+            One of them is gone, and its launcher took that for a good end.
 
         Raises
         ------
@@ -49,12 +63,17 @@ class Watched:
         """
         now = time.monotonic()
         if now < self._look_at:
-            return
+            return False
         self._look_at = now + _LOOK_EVERY
         self._liveness.update(self._crew.pulses, now)
+        if (slow := self._stragglers.update(self._crew.pulses)) is not None:
+            self._tell({**vars(slow), "node": self._node(slow.rank)})
+        # What is no function may end when it likes.
+        if self._run.entry.kind == "function" and self._liveness.vanished(now):
+            return True
         hang = self._liveness.hang(now)
         if hang is None:
-            return
+            return False
         texts = self._crew.stacks()
         steps = {rank: pulse.step for rank, pulse in self._crew.pulses.items()}
         everybody = range(self._run.world_size)

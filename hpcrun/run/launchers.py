@@ -50,6 +50,9 @@ class Workers(Protocol):
     def failure(self) -> RankEnd | None:
         """The first rank seen to end badly, as soon as it is seen."""
 
+    def ends(self) -> dict[int, RankEnd]:
+        """Rank -> how it ended, of all that were seen to end badly, by their own fault or not."""
+
     def exit_code(self) -> int | None:
         """None while any rank runs; 0 when all ended well."""
 
@@ -150,7 +153,7 @@ class SlurmLauncher:
 class _SlurmWorkers:
     def __init__(self, argv: list[str], job_id: str, name: str, attempt: AttemptPaths) -> None:
         self._job_id, self._name, self._attempt = job_id, name, attempt
-        self._failure: RankEnd | None = None
+        self._ends: dict[int, RankEnd] = {}
         self._refusal: str | None = None
         self._process = subprocess.Popen(
             argv,
@@ -170,13 +173,17 @@ class _SlurmWorkers:
                 os.write(2, line.encode(errors="backslashreplace"))
             self._refusal = self._refusal or steps.parse_refusal(line)
             end = steps.parse_task_end(line)
-            if end and self._failure is None:
-                out_of_memory = end.what == _OUT_OF_MEMORY
+            for rank in end.ranks if end else ():
+                assert end is not None
                 name = _signal_name(end.what)
-                self._failure = RankEnd(end.rank, end.node, end.exit_code, name, out_of_memory)
+                found = RankEnd(rank, end.node, end.exit_code, name, end.what == _OUT_OF_MEMORY)
+                self._ends.setdefault(rank, found)
 
     def failure(self) -> RankEnd | None:
-        return self._failure
+        return next(iter(self.ends().values()), None)
+
+    def ends(self) -> dict[int, RankEnd]:
+        return dict(self._ends)
 
     def exit_code(self) -> int | None:
         code = self._process.poll()
@@ -262,6 +269,7 @@ class LocalLauncher:
 class _LocalWorkers:
     def __init__(self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str]) -> None:
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._ends: dict[int, RankEnd] = {}
         self._failure: RankEnd | None = None
         self._nodes = nodes
         self._per_node = run.ranks_per_node
@@ -281,10 +289,13 @@ class _LocalWorkers:
 
     def failure(self) -> RankEnd | None:
         if self._failure is None:
-            ends = [end for rank in range(len(self._processes)) if (end := self._end(rank))]
             # Ranks whose peer was killed fail soon after it, with an exit code.
+            ends = self._ends.values()
             self._failure = min(ends, key=lambda end: end.signal is None, default=None)
         return self._failure
+
+    def ends(self) -> dict[int, RankEnd]:
+        return dict(self._ends)
 
     def _end(self, rank: int) -> RankEnd | None:
         code = self._processes[rank].poll()
@@ -297,6 +308,9 @@ class _LocalWorkers:
 
     def exit_code(self) -> int | None:
         codes = [process.poll() for process in self._processes]
+        for rank in range(len(codes)):
+            if rank not in self._ends and (end := self._end(rank)):
+                self._ends[rank] = end
         if any(code is None for code in codes):
             return None
         return max((abs(code) for code in codes if code is not None), default=0)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcrun.run.pulse import ENDING, PHASES, STEPPING, Pulse
+from hpcrun.run.pulse import ENDING, GONE, PHASES, STEPPING, Pulse
 
 # How much longer than `recovery.hang_after` ranks may move, or wait in a phase that is known to be
 # long, without a finished step.
@@ -21,6 +21,8 @@ PATIENCE = 6.0
 STEPS = 10.0
 # Seconds for which a rank has to be stopped: a debugger or a person may do so for a moment.
 STOPPED = 10.0
+# Seconds after which the launcher has told of a rank that ended badly, if it did.
+VANISHED = 5.0
 # Clock ticks that the main thread uses between two reports, two seconds apart, if it computes.
 BUSY = 20
 # Seconds between two looks after which nobody looked: the job or this process was suspended.
@@ -48,6 +50,7 @@ class Hang:
 class _Seen:
     pulse: Pulse
     stopped: float | None = None
+    gone: float | None = None
 
 
 class Liveness:
@@ -82,11 +85,14 @@ class Liveness:
                     self._longest = max(self._longest, now - self._progressed)
                 self._progressed = now
             self._step = max(self._step, pulse.step)
-            if pulse.state != _STOPPED_STATE:
-                seen.stopped = None
-            elif seen.stopped is None:
-                seen.stopped = now
+            seen.stopped = _since(seen.stopped, pulse.state == _STOPPED_STATE, now)
+            seen.gone = _since(seen.gone, pulse.state == GONE and pulse.phase != ENDING, now)
             seen.pulse = pulse
+
+    def vanished(self, now: float) -> bool:
+        """Whether a rank has ended in mid-work some time ago."""
+        gone = [seen.gone for seen in self._seen.values() if seen.gone is not None]
+        return any(now - since > VANISHED for since in gone)
 
     def hang(self, now: float) -> Hang | None:
         """What is wrong, if anything is."""
@@ -101,6 +107,9 @@ class Liveness:
         stepping = all(seen.pulse.phase == STEPPING for seen in self._seen.values())
         if stepping and still > limit:
             return Hang(f"no rank has moved for {still:.0f} s")
+        if still > limit and (left := self._left_early()) is not None:
+            step = self._seen[left].pulse.step
+            return Hang(f"rank {left} has left after step {step}; the others wait for it", left)
         phases = {seen.pulse.phase for seen in self._seen.values()}
         if still > PATIENCE * limit:
             return Hang(f"no rank has moved for {still:.0f} s ({PHASES[min(phases)]})")
@@ -111,6 +120,11 @@ class Liveness:
             phase = PHASES[min(phases)]
             return Hang(f"no rank has finished a step for {behind:.0f} s ({phase})")
         return None
+
+    def _left_early(self) -> int | None:
+        """The one rank that has come to its end, where no other has."""
+        ended = [rank for rank, seen in self._seen.items() if seen.pulse.phase == ENDING]
+        return ended[0] if len(ended) == 1 < len(self._seen) else None
 
     def _forgive(self, now: float) -> None:
         """Time in which nobody looked, because all of it was suspended, does not count."""
@@ -123,6 +137,15 @@ class Liveness:
         for seen in self._seen.values():
             if seen.stopped is not None:
                 seen.stopped += gap
+            if seen.gone is not None:
+                seen.gone += gap
+
+
+def _since(before: float | None, holds: bool, now: float) -> float | None:
+    """Since when something holds; None while it does not."""
+    if not holds:
+        return None
+    return now if before is None else before
 
 
 def _moved(before: Pulse, now: Pulse) -> bool:

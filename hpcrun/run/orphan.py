@@ -8,6 +8,7 @@ import socket
 import time
 
 from hpcrun import ledger, records, recovery
+from hpcrun.causes import JobFacts
 from hpcrun.cluster import own_job
 from hpcrun.layout import SubmissionPaths
 from hpcrun.plan import RunPlan
@@ -95,15 +96,25 @@ class Orphan:
         )
 
     def _is_ours(self) -> bool:
-        """Whether nobody has ended, cancelled or restarted the job since, and nobody leads it."""
+        """Whether nobody has ended, cancelled or restarted the job since, and nobody leads it.
+
+        As long as Slurm does not answer, this node may be what is cut off, and the supervisor not
+        reached for that reason alone: that is asked last.
+        """
         mine = self._arguments
-        if ledger.intent(self._paths) is not None or self._has_successor() or self._is_settled():
+        facts = JobFacts()
+        while not facts.state:
+            if ledger.intent(self._paths) or self._has_successor() or self._is_settled():
+                return False
+            facts = own_job.facts(mine.job_id, self._began)
+            if not facts.state:
+                time.sleep(_TURN)
+        if facts.state == "CANCELLED" or facts.restarts not in (None, mine.restarts):
             return False
         if self._supervisor_answers():
             say("the supervisor lives and does without this node")
             return False
-        facts = own_job.facts(mine.job_id, self._began)
-        return facts.state != "CANCELLED" and facts.restarts in (None, mine.restarts)
+        return True
 
     def _has_successor(self) -> bool:
         """Whether a later attempt is that of another start, of this job or another.

@@ -12,6 +12,7 @@ import contextlib
 import faulthandler
 import mmap
 import os
+import re
 import signal
 import struct
 import sys
@@ -21,16 +22,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from hpcrun.run import proc
+from hpcrun.run import native, proc
 from hpcrun.run.tell import tell
 
-# pid, step, phase, moves, looks
-_FORM = struct.Struct("<qqqqq")
+# pid, step, phase, moves, looks, waits
+_FORM = struct.Struct("<qqqqqq")
 _LOOK_EVERY = 1.0
 _DEPTH = 24
 # Free for programs on Linux, and nobody's habit.
 STACKS_SIGNAL = signal.SIGRTMIN + 7
+# Files of the functions that wait for other ranks.
+COLLECTIVE = re.compile(r"/torch/distributed/|/deepspeed/comm/")
 
+GONE = "X"
 STARTING, STEPPING, SAVING, RESTORING, ENDING = range(5)
 PHASES = ("starting", "stepping", "saving", "restoring", "ending")
 
@@ -52,10 +56,13 @@ class Pulse:
     looks
         How often that was looked at; does not grow while something keeps the interpreter busy.
     state
-        The kernel's letter for the process, such as ``S``; ``T`` for one that was stopped.
+        The kernel's letter for the process, such as ``S``; ``T`` for one that was stopped, `GONE`
+        for one that has ended.
     processor
         Clock ticks (hundredths of a second) of processor time that the main thread has used, and
         where that stands still, what the rank started.
+    waits
+        At how many of the looks the main thread was in a collective.
     """
 
     pid: int
@@ -65,6 +72,7 @@ class Pulse:
     looks: int
     state: str
     processor: int
+    waits: int = 0
 
 
 class Heart:
@@ -77,7 +85,8 @@ class Heart:
     """
 
     def __init__(self, scratch: Path | None, rank: int) -> None:
-        self._step, self._phase, self._moves, self._looks = 0, STARTING, 0, 0
+        self._step, self._phase = 0, STARTING
+        self._moves = self._looks = self._waits = 0
         self._memory: mmap.mmap | None = None
         if scratch is None:
             return
@@ -89,6 +98,7 @@ class Heart:
 
     def _begin(self, scratch: Path, rank: int) -> None:
         self._pid = os.getpid()
+        native.allow()
         self._watched = threading.main_thread().ident
         self._stacks = open(scratch / f"rank-{rank}.stacks", "wb")  # noqa: SIM115
         # Before there is a pulse: who has one is sent this signal, which else would end it.
@@ -129,8 +139,10 @@ class Heart:
         pause = threading.Event()
         assert self._watched is not None
         while not pause.wait(_LOOK_EVERY):
-            now = _place(sys._current_frames().get(self._watched))
+            frame = sys._current_frames().get(self._watched)
+            now = _place(frame)
             self._moves += now != before
+            self._waits += _in_collective(frame)
             self._looks += 1
             before = now
             self._store()
@@ -138,8 +150,8 @@ class Heart:
     def _store(self) -> None:
         # Not in a child that was forked: its steps are not the rank's.
         if self._memory is not None and self._pid == os.getpid():
-            numbers = (self._pid, self._step, self._phase, self._moves, self._looks)
-            self._memory[:] = _FORM.pack(*numbers)
+            counts = (self._moves, self._looks, self._waits)
+            self._memory[:] = _FORM.pack(self._pid, self._step, self._phase, *counts)
 
 
 _hearts: dict[Path | None, Heart] = {}
@@ -158,15 +170,16 @@ def _is_taken(path: Path) -> bool:
         pid = _FORM.unpack(path.read_bytes())[0]
     except FileNotFoundError:
         return False
-    return pid != os.getpid() and _stat(pid)[0] not in "ZX"
+    return pid != os.getpid() and _stat(pid) != [GONE]
 
 
 def _stat(pid: int) -> list[str]:
-    """What the kernel says of a main thread, from its state on; ``["X"]`` if it is gone."""
+    """What the kernel says of a main thread, from its state on; only `GONE` if it has ended."""
     try:
-        return proc.stat(Path(f"/proc/{pid}/task/{pid}"))
+        fields = proc.stat(Path(f"/proc/{pid}/task/{pid}"))
     except OSError:
-        return ["X"]
+        return [GONE]
+    return [GONE] if fields[0] in "ZX" else fields
 
 
 def _place(frame: FrameType | None) -> tuple[tuple[int, int], ...]:
@@ -178,23 +191,36 @@ def _place(frame: FrameType | None) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
+def _in_collective(frame: FrameType | None) -> bool:
+    """Whether a thread waits for other ranks."""
+    while frame is not None:
+        if COLLECTIVE.search(frame.f_code.co_filename):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def read(scratch: Path) -> dict[int, Pulse]:
-    """Rank -> its pulse, of those ranks of this node that have one and live."""
+    """Rank -> its pulse, of those ranks of this node that have one, or had until they ended."""
     found: dict[int, Pulse] = {}
     for path in scratch.glob("rank-*.pulse"):
         with contextlib.suppress(OSError, ValueError, IndexError, struct.error):
-            pid, step, phase, moves, looks = _FORM.unpack(path.read_bytes())
+            pid, step, phase, moves, looks, waits = _FORM.unpack(path.read_bytes())
             fields = _stat(pid)
-            if fields[0] not in "ZX":
-                rank = int(path.stem.removeprefix("rank-"))
-                processor = int(fields[11]) + int(fields[12])
-                found[rank] = Pulse(pid, step, phase, moves, looks, fields[0], processor)
+            rank = int(path.stem.removeprefix("rank-"))
+            processor = 0 if fields == [GONE] else int(fields[11]) + int(fields[12])
+            found[rank] = Pulse(pid, step, phase, moves, looks, fields[0], processor, waits)
     return found
+
+
+def living(scratch: Path) -> dict[int, Pulse]:
+    """As `read`, without those that have ended."""
+    return {rank: found for rank, found in read(scratch).items() if found.state != GONE}
 
 
 def ask_for_stacks(scratch: Path) -> None:
     """Have each rank of this node write down where its threads are; one that is stopped cannot."""
-    for found in read(scratch).values():
+    for found in living(scratch).values():
         with contextlib.suppress(OSError):
             os.kill(found.pid, STACKS_SIGNAL)
 

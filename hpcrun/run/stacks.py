@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from hpcrun.run.pulse import COLLECTIVE
+
 _FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)')
 _LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[.\d]*)/|^<|/hpcrun/run/")
-_COLLECTIVE = re.compile(r"/torch/distributed/|/deepspeed/comm/")
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def place(text: str) -> Place | None:
         where = ""
         if own is not None:
             where = f"{PurePath(own['file']).name}:{own['line']} ({own['function']})"
-        waits = any(_COLLECTIVE.search(frame["file"]) for frame in frames)
+        waits = any(COLLECTIVE.search(frame["file"]) for frame in frames)
         return Place(frames[0]["function"], where, waits)
     return None
 

@@ -14,7 +14,7 @@ import pytest
 
 from hpcrun.layout import AttemptPaths, SubmissionPaths
 from hpcrun.run import crew
-from hpcrun.run.crew import Crew, NodesUnusable
+from hpcrun.run.crew import Crew, NodesLost, NodesUnusable
 from tests.run.factory import REPOSITORY
 
 AGENT = """
@@ -25,6 +25,10 @@ channel = Channel.connect(address)
 if fate == "mute":
     time.sleep(60)
 channel.send({"type": "hello", "node": node, "token": token})
+while fate == "cut off" and not channel.closed:
+    words = "ib0 has no carrier"
+    channel.send({"type": "pulse", "attempt": 1, "ranks": {}, "fabric": words})
+    channel.receive(timeout=0.1)
 while not channel.closed:
     for message in channel.receive(timeout=0.1):
         if message["type"] == "prepare":
@@ -52,15 +56,18 @@ class _Launcher:
         return subprocess.Popen([sys.executable, "-c", AGENT, *arguments], cwd=REPOSITORY)
 
 
-def _refusal(tmp_path: Path, nodes: int = 0, **fates: tuple[str, float]) -> NodesUnusable:
-    nodes = nodes or len(fates)
-    attempt = AttemptPaths(tmp_path / "1")
-    found = Crew(
+def _crew(tmp_path: Path, nodes: int, **fates: tuple[str, float]) -> Crew:
+    return Crew(
         _Launcher(fates),  # type: ignore[arg-type]
         SubmissionPaths(tmp_path),
         SimpleNamespace(number=3, nodes=nodes),  # type: ignore[arg-type]
-        attempt,
+        AttemptPaths(tmp_path / "1"),
     )
+
+
+def _refusal(tmp_path: Path, nodes: int = 0, **fates: tuple[str, float]) -> NodesUnusable:
+    nodes = nodes or len(fates)
+    found = _crew(tmp_path, nodes, **fates)
     try:
         with pytest.raises(NodesUnusable) as caught:
             found.prepare(1, tuple(fates)[:nodes], lambda: None)
@@ -110,3 +117,41 @@ def test_the_only_node_is_blamed_where_another_can_take_its_place(tmp_path: Path
 def test_what_is_wrong_with_all_is_not_tried_on_spares(tmp_path: Path) -> None:
     refused = _refusal(tmp_path, 2, n1=("fails", 0), n2=("fails", 0), n3=("fails", 30))
     assert refused.nodes == ()
+
+
+def _lost(found: Crew) -> NodesLost:
+    found.working = found._launcher.nodes
+    deadline = time.monotonic() + 30
+    try:
+        while time.monotonic() < deadline:
+            found.turn(0.1)
+    except NodesLost as lost:
+        return lost
+    finally:
+        found.lost.extend(found.working)
+        found.dismiss()
+    pytest.fail("nothing was lost")
+
+
+def test_a_node_that_has_lost_only_the_fabric(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "SILENCE", 1.0)
+    found = _crew(tmp_path, 2, n1=("fails", 0), n2=("cut off", 0))
+    lost = _lost(found)
+    assert lost.nodes == ("n2",)
+    assert str(lost) == lost.cut_off == "cut off from the fabric: n2: ib0 has no carrier"
+    assert found.seats(2) == ("n1",)
+
+
+def test_where_nobody_is_heard_because_the_own_link_is_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = _crew(tmp_path, 2, n1=("fails", 0), n2=("fails", 0), n3=("fails", 0))
+    while len(found._listeners) < 3:
+        found.turn(0.1)
+    monkeypatch.setattr(crew.Listener, "silent", lambda self: True)
+    monkeypatch.setattr(crew.fabric, "trouble", lambda interface, hca: f"{interface} is down")
+    lost = _lost(found)
+    assert lost.nodes == ("n1",)
+    assert str(lost) == "node n1 is cut off from the others: lo is down"

@@ -127,3 +127,25 @@ def test_how_far_it_came(tmp_path: Path) -> None:
     )
     records.append(attempt.session, {"event": "saved", "step": 6})
     assert evidence.progress(run, attempt) == evidence.Progress(4, 7, 6)
+
+
+@pytest.mark.parametrize(
+    ("ends", "gone", "expected"),
+    [
+        # Gone without a word: its launcher took that for a good end.
+        ({1: EXITED}, [2], (2, 0, None)),
+        # The launcher told of its signal only after its peer had failed.
+        ({1: EXITED, 2: KILLED}, [2], (2, None, "SIGKILL")),
+        ({1: EXITED, 2: KILLED}, [0, 2], (2, None, "SIGKILL")),
+        # It has left a record, which the first test of this file compares.
+        ({1: EXITED}, [1], (1, 1, None)),
+        ({1: EXITED}, [], (1, 1, None)),
+    ],
+)
+def test_a_rank_that_was_gone_before_its_peers_failed(
+    attempt: AttemptPaths, ends: dict[int, RankEnd], gone: list[int], expected: tuple[Any, ...]
+) -> None:
+    records.write_json(attempt.exit_record(1), RAISED)
+    found = evidence.failure(attempt, EXITED, ends, gone)
+    assert found is not None
+    assert (found["rank"], found["exit_code"], found["signal"]) == expected

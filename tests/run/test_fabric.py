@@ -172,6 +172,23 @@ def test_the_profiles_adapters_come_first(sysfs: Sysfs) -> None:
     assert fabric.hca_filter({"hca": ["mlx5_7", "mlx5_8:2"]}, sysfs.root) == "=mlx5_7,mlx5_8:2"
 
 
+@pytest.mark.parametrize("hca", ["=mlx5_0:1,mlx5_4:2", "=mlx5_0,mlx5_4"])
+def test_an_adapter_that_has_lost_its_link(sysfs: Sysfs, hca: str) -> None:
+    sysfs.port("mlx5_0")
+    sysfs.port("mlx5_4", 2)
+    assert fabric.trouble("lo", hca, sysfs.root) is None
+    state = sysfs.root / "class/infiniband/mlx5_4/ports/2/state"
+    state.write_text("1: DOWN\n")
+    found = fabric.trouble("lo", hca, sysfs.root)
+    assert found == f"{hca.split(',')[1]} is not active"
+
+
+def test_an_interface_without_a_carrier() -> None:
+    """The cluster tests pull the cable of one that is there."""
+    assert fabric.trouble("lo", None) is None
+    assert fabric.trouble("nothing0", None) == "nothing0 has no carrier"
+
+
 @pytest.fixture
 def start(request: pytest.FixtureRequest) -> int:
     """Where to look for ports, far from those of runs on this machine."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from hpcrun.run.liveness import PATIENCE, STOPPED, Liveness
-from hpcrun.run.pulse import ENDING, RESTORING, SAVING, STARTING, STEPPING, Pulse
+from hpcrun.run.liveness import PATIENCE, STOPPED, VANISHED, Liveness
+from hpcrun.run.pulse import ENDING, GONE, RESTORING, SAVING, STARTING, STEPPING, Pulse
 
 AFTER = 60.0
 Ranks = dict[int, Pulse]
@@ -122,3 +122,28 @@ def test_time_in_which_nobody_looked_does_not_count() -> None:
     found = liveness.hang(later + 2)
     assert found is not None
     assert found.rank == 1
+
+
+def test_a_rank_that_has_left_while_the_others_wait_for_it() -> None:
+    liveness = Liveness(AFTER, 0.0)
+    for now in range(int(AFTER) + 2):
+        liveness.update({0: pulse(), 1: pulse(phase=ENDING), 2: pulse()}, float(now))
+    found = liveness.hang(AFTER + 1)
+    assert found is not None
+    assert found.rank == 1
+    assert found.message == "rank 1 has left after step 5; the others wait for it"
+    for now in range(int(AFTER) + 2, int(3 * AFTER)):
+        liveness.update({0: pulse(phase=ENDING), 1: pulse(phase=ENDING)}, float(now))
+    assert liveness.hang(3 * AFTER) is None
+
+
+@pytest.mark.parametrize(("phase", "seen"), [(STEPPING, True), (STARTING, True), (ENDING, False)])
+def test_a_rank_that_is_gone(phase: int, seen: bool) -> None:
+    """It may do so at its end; the launcher tells of it, if it was bad, within some seconds."""
+    liveness = Liveness(AFTER, 0.0)
+    told = []
+    for now in range(60):
+        gone = pulse(phase=phase, state=GONE if now >= 10 else "S")
+        liveness.update({0: pulse(moves=now), 1: gone}, float(now))
+        told += [now] * liveness.vanished(float(now))
+    assert told == (list(range(10 + int(VANISHED) + 1, 60)) if seen else [])

@@ -101,6 +101,32 @@ def test_a_supervisor_that_lives_after_all(tmp_path: Path, switchboard: Switchbo
         leader.join()
 
 
+def test_a_node_that_is_cut_off_does_not_take_the_supervisor_for_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither Slurm nor the supervisor can be reached; then both answer again."""
+    orphan = _orphan(tmp_path / "3", "127.0.0.1:1")
+    answers = [JobFacts(), JobFacts(), JobFacts(state="RUNNING", restarts=1)]
+    monkeypatch.setattr(own_job, "facts", lambda *_, **__: answers.pop(0))
+    monkeypatch.setattr(orphan, "_supervisor_answers", lambda: not answers)
+    monkeypatch.setattr("hpcrun.run.orphan._TURN", 0.01)
+    assert not orphan._is_ours()
+
+
+def test_a_run_that_ends_while_slurm_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphan = _orphan(tmp_path / "3")
+
+    def facts(*_: Any, **__: Any) -> JobFacts:
+        ledger.set_intent(RunPaths(tmp_path / "3"), ledger.FINISHED)
+        return JobFacts()
+
+    monkeypatch.setattr(own_job, "facts", facts)
+    monkeypatch.setattr("hpcrun.run.orphan._TURN", 0.01)
+    assert not orphan._is_ours()
+
+
 def test_a_supervisor_whose_port_nobody_listens_on(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"

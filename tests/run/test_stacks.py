@@ -78,7 +78,8 @@ def test_a_rank_that_is_stopped(rank: subprocess.Popen[bytes], tmp_path: Path) -
     time.sleep(0.5)
     assert pulse.stacks(tmp_path) == {}
     rank.kill()
-    until(lambda: pulse.read(tmp_path) == {})
+    until(lambda: pulse.living(tmp_path) == {})
+    assert pulse.read(tmp_path)[4].state == pulse.GONE
 
 
 @pytest.mark.parametrize("rank", ["time.sleep(60)"], indirect=True)

@@ -140,7 +140,7 @@ def test_ends_by_code_and_by_signal(
     ends = [end for line in _recorded(version)[section] if (end := parse_task_end(line))]
     assert len(ends) == 1
     assert ends[0].node in ("n1", "n2")
-    assert (ends[0].rank, ends[0].exit_code) == (rank, code)
+    assert (ends[0].ranks[0], ends[0].exit_code) == (rank, code)
     assert launchers._signal_name(ends[0].what) == signal
 
 
@@ -148,9 +148,11 @@ def test_ends_by_code_and_by_signal(
 def test_several_tasks_of_a_node_come_as_one_line(version: str) -> None:
     ends = {parse_task_end(line) for line in _recorded(version)["all exit 1"]}
     assert ends == {
-        TaskEnd("n1", 0, "Exited with exit code 1", 1),
-        TaskEnd("n2", 2, "Exited with exit code 1", 1),
+        TaskEnd("n1", (0, 1), "Exited with exit code 1", 1),
+        TaskEnd("n2", (2, 3), "Exited with exit code 1", 1),
     }
+    (sparse,) = filter(None, map(parse_task_end, _recorded(version)["sparse exit 7"]))
+    assert sparse.ranks == (0, 2, 3)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ set -eu
 
 newer="${HPCRUN_TESTBED_SLURM24:-${XDG_CACHE_HOME:-$HOME/.cache}/hpcrun-testbed/slurm-24.11}"
 complete=.hpcrun-testbed-complete # prerequisites.py looks for it
-packages="slurmctld slurmd slurm-client slurmdbd munge mariadb-server iproute2 debootstrap g++ make"
+packages="slurmctld slurmd slurm-client slurmdbd munge mariadb-server iproute2 debootstrap elfutils g++ make"
 # libpython3-stdlib for the libraries that the host's Python is linked with.
-newer_packages=slurmctld,slurmd,slurm-client,slurmdbd,munge,iproute2,g++,make,libpython3-stdlib
+newer_packages=slurmctld,slurmd,slurm-client,slurmdbd,munge,iproute2,elfutils,g++,make,libpython3-stdlib
 
 missing=""
 for package in $packages; do
