@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.run.beat import SILENCE
-from tests.cluster.ward import JOB, Ward
+from tests.cluster.ward import Ward
 from tests.testbed import Cluster
 
 # Slurm's default, in seconds; the test bed's own is shorter.
@@ -165,9 +165,7 @@ def main() -> None:
     rows = []
     with Cluster(options.slurm, cred_expire=CRED_EXPIRE) as cluster:
         ward = Ward(cluster, "ward")
-        ward.write("survivor.py", JOB.read_text())
-        ward.submit("warm", resources={"mem": 6000}, config={"total_steps": 1})
-        ward.wait_for_end("warm")
+        ward.get_ready()
         for index, case in enumerate(CASES):
             samples = []
             for number in range(options.times):

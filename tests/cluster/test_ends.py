@@ -212,4 +212,4 @@ def test_srun_tells_of_a_killed_task_in_words_that_we_read(slurm: Cluster) -> No
         check=False,
     )
     ends = [end for line in done.stderr.splitlines() if (end := steps.parse_task_end(line))]
-    assert [(end.rank, end.what, end.exit_code) for end in ends] == [(1, "Killed", None)]
+    assert [(end.ranks, end.what, end.exit_code) for end in ends] == [((1,), "Killed", None)]

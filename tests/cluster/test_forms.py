@@ -79,7 +79,15 @@ def form(bench: Workbench, kind: str) -> dict[str, Any]:
             return {**BASE, "entry": "loop.py", "config": {**BASE["config"], **flags}}
 
 
-@pytest.mark.parametrize("kind", ["function", "script", "command", "loop"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("function", marks=pytest.mark.usually("24.11")),
+        pytest.param("script", marks=pytest.mark.usually("22.05")),
+        pytest.param("command", marks=pytest.mark.usually("22.05")),
+        pytest.param("loop", marks=pytest.mark.usually("22.05")),
+    ],
+)
 def test_a_form_stopped_half_way_goes_on_after_resubmission(bench: Workbench, kind: str) -> None:
     spec = bench.spec(f"form-{kind}", form(bench, kind))
     bench.hpcrun("submit", spec)

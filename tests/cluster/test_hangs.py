@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.ward import ARRAY, EVERY, Reference
+from tests.cluster.ward import ARRAY, EVERY, STEPS, Reference
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -59,18 +59,43 @@ def test_ranks_that_hang(reference: Reference, hangs: dict[str, str]) -> None:
 
 
 @pytest.mark.usually
-def test_runs_that_are_only_slow(reference: Reference) -> None:
+@pytest.mark.parametrize(
+    ("after", "compilation", "save", "evaluation", "pause"),
+    [
+        pytest.param(AFTER, *[2 * AFTER] * 4, id="short"),
+        # The default, and what users have seen.
+        pytest.param(300, 120, 180, 330, 60, id="real", marks=pytest.mark.timeout(2400)),
+    ],
+)
+def test_runs_that_are_only_slow(
+    reference: Reference, after: int, compilation: int, save: int, evaluation: int, pause: int
+) -> None:
     """A first compilation, saves, an evaluation on one rank, and no controller."""
     ward, slurm = reference.ward, reference.ward.cluster
-    slow = 2 * AFTER
-    ward.submit(
-        "slow",
-        **_spec("loop", loop_seconds=slow, compile_seconds=slow, save_seconds=slow),
-    )
-    ward.wait_for_step("slow", 11)
+    name = f"slow-{after}"
+    spec = _spec("loop", loop_seconds=evaluation, compile_seconds=compilation, save_seconds=save)
+    recovery = {"hang_after": f"00:{after // 60:02}:{after % 60:02}"}
+    resources = {"time": "01:00:00"}
+    checkpoint = {"every": STEPS // 2}
+    ward.submit(name, **{**spec, "recovery": recovery}, resources=resources, checkpoint=checkpoint)
+    ward.wait(name, lambda runs: (runs[0]["step"] or 0) >= 11, compilation + 120)
     slurm.stop_controller()
-    time.sleep(slow)
+    time.sleep(pause)
     slurm.start_controller()
-    ward.wait_for_end("slow", seconds=400)
-    assert ward.kinds("slow") == [None]
-    reference.assert_same("slow")
+    ward.wait_for_end(name, seconds=2000)
+    assert ward.kinds(name) == [None]
+    reference.assert_same(name)
+
+
+@pytest.mark.usually
+def test_a_rank_that_is_slower_than_the_other(reference: Reference) -> None:
+    """It is named, and nothing is done about it."""
+    ward = reference.ward
+    ward.submit("lame", config={"pause": 0, "lame_rank": 1, "lame_seconds": 2.5})
+    ward.wait_for_end("lame")
+    assert ward.kinds("lame") == [None]
+    found = ward.attempts("lame")[0]
+    assert found.straggler is not None
+    assert (found.straggler["rank"], found.straggler["node"]) == (1, found.started["nodes"][1])
+    assert "Rank 1 on n2 held up the others: " in ward.hpcrun("why", "lame").stdout
+    reference.assert_same("lame")

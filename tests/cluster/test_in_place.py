@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from hpcrun import ledger
-from tests.cluster.ward import ARRAY, EVERY, SINGLE, STAGE, STAGES, Reference
+from tests.cluster.ward import ARRAY, EVERY, PROGRAM, SINGLE, STAGE, STAGES, Reference
 from tests.testbed.daemons import until
 
 pytestmark = pytest.mark.timeout(900)
 
 SPARE: dict[str, Any] = {"spare_nodes": 1, "sbatch": {"exclusive": True}}
+NEARBY = 3
 # Agents fall silent for so long before their nodes are given up; the rest is for the restart.
 HEARTBEAT, RESTART = 10, 15
 
@@ -43,9 +44,7 @@ def test_a_killed_rank(reference: Reference, form: str) -> None:
         for number, run in enumerate(found):
             if number not in hurt and (run["step"] or 0) >= 12:
                 raw = ward.raw_job_id(str(run["job_id"]))
-                # On the first node srun's command line holds theirs.
-                rank = "^[^ ]*python[^ ]* -m hpcrun.run.worke[r]"
-                ward.kill(run["nodes"][number % 2], rank, raw)
+                ward.kill(run["nodes"][number % 2], f"{PROGRAM}worker", raw)
                 hurt.add(number)
         return len(hurt) == len(runs)
 
@@ -62,15 +61,26 @@ def test_a_killed_rank(reference: Reference, form: str) -> None:
 
 @pytest.mark.usually("24.11")
 def test_a_node_that_loses_its_power_is_replaced_by_a_spare(reference: Reference) -> None:
-    """Without waiting for Slurm to notice, which then takes the dead node from the job."""
+    """Without waiting for Slurm to notice, which then takes the dead node from the job.
+
+    What only the nodes' storage had is not lost with the node.
+    """
     ward, slurm = reference.ward, reference.ward.cluster
-    ward.submit("spared", resources=SPARE, deepspeed={"zero_optimization": {"stage": 3}})
+    ward.submit(
+        "spared",
+        resources=SPARE,
+        deepspeed={"zero_optimization": {"stage": 3}},
+        checkpoint={"nearby_every": NEARBY},
+    )
     (run,) = ward.wait_for_step("spared", 12)
     dead = run["nodes"][1]
     when = time.time()
     slurm.power_off(dead)
     ward.wait_for_end("spared")
     first, second = _one_start(reference, "spared", "node_failure")
+    restored = int((second.ended or {})["restored_step"])
+    assert restored > 10
+    assert ward.lost_steps("spared")[0] <= NEARBY
     assert second.started["time"] - when < HEARTBEAT + RESTART
     assert dead in first.started["nodes"]
     assert dead not in second.started["nodes"]

@@ -6,7 +6,7 @@ import datetime
 import itertools
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tests.cluster.workbench import Workbench
 from tests.testbed import Cluster
 from tests.testbed.daemons import until
 
-JOB = Path(__file__).parent / "jobs" / "survivor.py"
+_JOBS = Path(__file__).parent / "jobs"
 STAGES = [0, 1, 2, 3]
 STEPS = 40
 EVERY = 10
@@ -29,6 +29,8 @@ EVERY = 10
 STATES = {
     None: {"COMPLETED", "PREEMPTED"},
     "rank_crash": {"REQUEUED"},
+    "hang": {"REQUEUED"},
+    "bad_checkpoint": {"REQUEUED"},
     "out_of_memory": {"REQUEUED"},
     "requeued": {"REQUEUED"},
     "signal": {"REQUEUED"},
@@ -55,6 +57,9 @@ SPEC: dict[str, Any] = {
 }
 STAGE = "deepspeed.zero_optimization.stage"
 
+# What the command line of a program of hpcrun's begins with; srun's holds it further on.
+PROGRAM = "^[^ ]*python[^ ]* -m hpcrun.run."
+
 # How runs are submitted.
 ARRAY, SINGLE = "array", "single"
 
@@ -73,6 +78,14 @@ def seconds(stamp: str) -> float:
 
 class Ward(Workbench):
     """The desk; its experiments are made of `SPEC`."""
+
+    def get_ready(self) -> None:
+        """Write the training program, and have DeepSpeed's operator compiled."""
+        for job in _JOBS.glob("*.py"):
+            self.write(job.name, job.read_text())
+        # The compiler needs more memory than the runs themselves.
+        self.submit("warm", resources={"mem": 6000}, config={"total_steps": 1})
+        self.wait_for_end("warm")
 
     def submit(self, name: str, *overrides: str, **changes: Any) -> None:
         """Submit `SPEC`, or what is left of it after changes at its first two levels."""
@@ -146,7 +159,7 @@ class Ward(Workbench):
         directory = self.paths(run).directory
         digests = [
             json.loads((directory / f"digest-{rank}.json").read_text())["digest"]
-            for rank in range(2)
+            for rank in range(self.attempts(run)[-1].started["world_size"])
         ]
         losses: dict[int, float] = {}
         for attempt in self.attempts(run):
@@ -160,10 +173,12 @@ class Ward(Workbench):
 
     def lost_steps(self, run: str) -> list[int]:
         """Of each attempt that was followed by another: the steps that this one had to replay."""
-        return [
-            int((before.ended or {})["reached_step"]) - int((after.ended or {})["restored_step"])
+        pairs = [
+            ((before.ended or {})["reached_step"], (after.ended or {})["restored_step"])
             for before, after in itertools.pairwise(self.attempts(run))
         ]
+        # An attempt that ended before it had restored anything reached nothing.
+        return [0 if None in pair else int(pair[0]) - int(pair[1]) for pair in pairs]
 
     def kill(self, node: str, what: str, job: str | None = None, number: str = "KILL") -> None:
         """Signal the user's processes on a node whose command line holds ``what``."""
@@ -236,7 +251,7 @@ class Reference:
     """What runs of each ZeRO stage end with when they are left alone."""
 
     ward: Ward
-    outcomes: list[tuple[list[str], dict[int, float]]]
+    outcomes: dict[int, tuple[list[str], dict[int, float]]]
 
     def assert_same(self, run: str, stage: int = 1) -> None:
         """The run ended with the same weights, and had the same loss at each step."""
@@ -246,15 +261,21 @@ class Reference:
         assert digests == expected_digests
 
     @classmethod
-    def make(cls, cluster: Cluster) -> Reference:
-        """Run each stage to its end on a cluster."""
+    def make(
+        cls,
+        cluster: Cluster,
+        steps: int = STEPS,
+        stages: Collection[int] = STAGES,
+        **changes: Any,
+    ) -> Reference:
+        """Run each stage to its end on a cluster; ``changes`` as for `Ward.submit`."""
         ward = Ward(cluster, "ward")
-        ward.write("survivor.py", JOB.read_text())
-        # The compiler of DeepSpeed's operator needs more memory than the runs themselves.
-        ward.submit("warm", resources={"mem": 6000}, config={"total_steps": 1})
-        ward.wait_for_end("warm")
-        calm = ward.submit_each(ARRAY, "calm", STAGE, STAGES, config={"pause": 0})
-        ward.wait_for_end(calm)
-        outcomes = [ward.outcome(run) for run in calm]
-        assert all(sorted(losses) == list(range(1, STEPS + 1)) for _, losses in outcomes)
+        ward.get_ready()
+        config = {**changes.pop("config", {}), "pause": 0, "total_steps": steps}
+        name = f"calm-{steps}"
+        calm = ward.submit_each(ARRAY, name, STAGE, sorted(stages), config=config, **changes)
+        ward.wait_for_end(calm, seconds=200 + steps)
+        outcomes = dict(zip(sorted(stages), map(ward.outcome, calm), strict=True))
+        done = [sorted(losses) for _, losses in outcomes.values()]
+        assert all(steps_done == list(range(1, steps + 1)) for steps_done in done)
         return cls(ward, outcomes)

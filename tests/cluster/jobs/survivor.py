@@ -1,6 +1,7 @@
 """A model that shows whether anything was lost: dropout, momentum, a schedule, a forked helper.
 
-Where ``config.fault`` says so, the first attempt that gets there does something bad.
+Where ``config.fault`` says so, the first attempt that gets there does something bad; `phases` has
+more places for that.
 """
 
 import hashlib
@@ -15,6 +16,7 @@ import time
 
 import deepspeed
 import torch
+from phases import Phases
 from torch.nn import functional
 
 
@@ -22,6 +24,8 @@ def train(session):
     config = session.config
     if config.get("compile_seconds"):
         subprocess.run(["sleep", str(config.compile_seconds)], check=True)
+    phases = Phases(session)
+    phases.reach("start-up")
     torch.manual_seed(int(config.seed))
     model = torch.nn.Sequential(
         torch.nn.Linear(16, 64),
@@ -34,8 +38,10 @@ def train(session):
     )
     helper.start()
     engine, _, _, scheduler = session.initialize(model=model, model_parameters=model.parameters())
-    session.restore(engine, glutton=Glutton(session))
+    phases.watch(engine)
+    session.restore(engine, glutton=Glutton(session), phases=phases)
     for step in session.steps(total=int(config.total_steps)):
+        phases.begin(step)
         misbehave(session, step)
         losses = []
         for indices in session.micro_batches(step):
@@ -44,6 +50,8 @@ def train(session):
             engine.backward(loss)
             engine.step()
             losses.append(loss.detach())
+            if len(losses) == 1:
+                phases.reach("accumulation")
         value = torch.stack(losses).mean()
         if config.get("fault") == "nan" and step >= int(config.fault_step):
             value = value * float("nan")
@@ -51,6 +59,8 @@ def train(session):
         if not helper.is_alive():
             raise RuntimeError(f"the forked helper died with {helper.exitcode}")
         time.sleep(float(config.pause))
+        if config.get("lame_rank") == session.rank:
+            time.sleep(float(config.lame_seconds))
     helper.terminate()
     helper.join()
     digest(session, engine)

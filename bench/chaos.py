@@ -1,0 +1,243 @@
+"""Half an hour of random faults on a sweep of four runs, and what their time went to.
+
+    python -m bench.chaos [--minutes 30] [--seed 1] [--slurm 24.11] [--output DIRECTORY] [--json]
+
+Brings up the test bed's Slurm (root). See bench/README.md. Exits with 1 where a run did not end
+with the weights and losses of one that nothing happened to, or ledger and accounting disagree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from hpcrun import ledger
+from tests.cluster.injection import Injection
+from tests.cluster.ward import ARRAY, PROGRAM, STAGE, STAGES, Reference, Ward
+from tests.testbed import Cluster
+
+NODES = 6
+PAUSE = 0.5
+STEPS_A_MINUTE = 80
+BETWEEN = (45.0, 90.0)
+SPEC: dict[str, Any] = {
+    "resources": {"spare_nodes": 1, "time": "03:00:00"},
+    "checkpoint": {"every": 20},
+    "recovery": {"hang_after": "00:00:15"},
+}
+PARTS = ("useful", "replayed", "startup", "restore", "save", "waiting", "wall", "share")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A run that trains, and one of its nodes."""
+
+    run: str
+    job: str
+    raw_job: str
+    node: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Done:
+    """A fault: at which second, what, to whom."""
+
+    second: float
+    fault: str
+    run: str
+    node: str
+
+
+class Chaos:
+    """Does faults to runs, one after the other."""
+
+    def __init__(self, ward: Ward, runs: list[str], chance: random.Random) -> None:
+        self._ward, self._runs, self._chance = ward, runs, chance
+        self._began = time.monotonic()
+        self.done: list[Done] = []
+
+    def go_on(self, seconds: float) -> None:
+        """For so long, or until every run is over."""
+        deadline = self._began + seconds
+        left: list[str] = []
+        while time.monotonic() < deadline and not all(map(self._is_over, self._runs)):
+            at = time.monotonic() + self._chance.uniform(*BETWEEN)
+            # Each fault once, in any order, before any comes again.
+            left = left or self._chance.sample(list(FAULTS), len(FAULTS))
+            if (target := self._target()) is not None:
+                fault = left.pop()
+                second = time.monotonic() - self._began
+                self.done.append(Done(second, fault, target.run, target.node))
+                print(f"{second:5.0f} s: {fault}: {target.run} on {target.node}", file=sys.stderr)
+                FAULTS[fault](self._ward, target)
+            while time.monotonic() < min(at, deadline):
+                time.sleep(0.5)
+
+    def _is_over(self, run: str) -> bool:
+        return ledger.intent(self._ward.paths(run)) is not None
+
+    def _target(self) -> Target | None:
+        """Any run of which the ranks are at work."""
+        working = []
+        for run in self._runs:
+            attempts = self._ward.attempts(run)
+            if attempts and attempts[-1].workers_started and not attempts[-1].ended:
+                working.append((run, attempts[-1]))
+        if not working:
+            return None
+        run, attempt = self._chance.choice(working)
+        job, nodes = str(attempt.started["job_id"]), attempt.started["nodes"]
+        raw = self._ward.raw_job_id(job)
+        return Target(run, job, raw, self._chance.choice(nodes), tuple(nodes))
+
+
+def signals(what: str, number: str) -> Callable[[Ward, Target], None]:
+    """A signal to a program of hpcrun's."""
+
+    def send(ward: Ward, target: Target) -> None:
+        node = target.nodes[0] if what == "supervisor" else target.node
+        ward.kill(node, f"{PROGRAM}{what}", target.raw_job, number)
+
+    return send
+
+
+def lasts(what: str, seconds: float) -> Callable[[Ward, Target], None]:
+    """A fault of `Injection`, for a while."""
+
+    def inject(ward: Ward, target: Target) -> None:
+        with getattr(Injection(ward.cluster, target.node, None), what)():
+            time.sleep(seconds)
+
+    return inject
+
+
+def command(*argv: str) -> Callable[[Ward, Target], None]:
+    """A command of Slurm's on the job."""
+    return lambda ward, target: _ignore(ward.cluster.run([*argv, target.job], check=False))
+
+
+def preempt(ward: Ward, target: Target) -> None:
+    """Another job takes the node, and all that runs there has to leave."""
+    ward.cluster.wait_job(ward.preempt([target.node]), timeout=120)
+
+
+def _ignore(_: object) -> None:
+    pass
+
+
+FAULTS: dict[str, Callable[[Ward, Target], None]] = {
+    "a rank killed": signals("worker", "KILL"),
+    "a rank segfaults": signals("worker", "SEGV"),
+    "a rank stopped": signals("worker", "STOP"),
+    "an agent killed": signals("agent", "KILL"),
+    "the supervisor killed": signals("supervisor", "KILL"),
+    "requeued by hand": command("scontrol", "requeue"),
+    "signalled by hand": command("scancel", "--signal=USR2"),
+    "a node preempted": preempt,
+    "a node without power": lasts("power", 30),
+    "a node without links": lasts("links", 30),
+    "a node without fabric": lasts("fabric", 20),
+    "no slurmctld": lasts("controller", 10),
+    "no slurmdbd": lasts("database_daemon", 10),
+}
+
+
+def problems(ward: Ward, expected: Reference, runs: list[str]) -> list[str]:
+    """What is not as it should be."""
+    found = []
+    for run, stage in zip(runs, STAGES, strict=True):
+        for check in (lambda r=run, s=stage: expected.assert_same(r, s), _reconciled(ward, run)):
+            try:
+                check()
+            except (AssertionError, OSError, KeyError, IndexError) as error:
+                found.append(f"{run}: {error!r}")
+    return found
+
+
+def _reconciled(ward: Ward, run: str) -> Callable[[], None]:
+    return lambda: ward.assert_reconciled(run)
+
+
+def table(ward: Ward, runs: list[str], done: list[Done]) -> tuple[list[str], list[dict[str, Any]]]:
+    """The faults and the runs' goodput, for a person and as data."""
+    told = json.loads(ward.hpcrun("why", *runs, "--json").stdout)
+    rows = []
+    for run, stage, found in zip(runs, STAGES, told, strict=True):
+        kinds = Counter(kind for kind in ward.kinds(run) if kind)
+        rows.append({"run": run, "zero": stage, "ends": dict(kinds), **found["goodput"]})
+    lines = [f"{one.second:5.0f} s  {one.fault}: {one.run} on {one.node}" for one in done]
+    lines += ["", f"{'run':<10}{'ZeRO':>5}" + "".join(f"{part:>10}" for part in PARTS)]
+    for row in rows:
+        numbers = "".join(f"{row[part]:>10.1f}" for part in PARTS[:-1])
+        lines.append(f"{row['run']:<10}{row['zero']:>5}{numbers}{row['share']:>10.1%}")
+    lines.append("")
+    for row in rows:
+        ends = ", ".join(f"{count} {kind}" for kind, count in sorted(row["ends"].items()))
+        lines.append(f"{row['run']}: {sum(row['ends'].values()) + 1} attempts; {ends}")
+    return lines, rows
+
+
+def main() -> None:
+    """Do it, print the tables, and write them where ``--output`` says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--slurm", choices=["22.05", "24.11"], default="24.11")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the tables")
+    parser.add_argument("--output", type=Path, help="directory for chaos.txt and chaos.json")
+    options = parser.parse_args()
+    steps = round(options.minutes * STEPS_A_MINUTE)
+    seconds = options.minutes * 60
+    with Cluster(options.slurm, NODES) as cluster:
+        expected = Reference.make(cluster, steps, **SPEC)
+        ward = expected.ward
+        config = {"total_steps": steps, "pause": PAUSE}
+        runs = ward.submit_each(ARRAY, "chaos", STAGE, STAGES, config=config, **SPEC)
+        ward.wait_for_step(runs, 3)
+        began = time.monotonic()
+        chaos = Chaos(ward, runs, random.Random(options.seed))
+        chaos.go_on(seconds)
+        took = time.monotonic() - began
+        wrong: list[str] = []
+        try:
+            ward.wait_for_end(runs, seconds=seconds)
+        except BaseException as error:
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise
+            wrong.append(str(error))
+        wrong += problems(ward, expected, runs)
+        lines, rows = table(ward, runs, chaos.done)
+    setting = {
+        "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "minutes of faults": round(took / 60, 1),
+        "faults": len(chaos.done),
+        "seed": options.seed,
+        "slurm": options.slurm,
+        "nodes": NODES,
+        "processors": os.cpu_count(),
+        **{name: metadata.version(name) for name in ("torch", "deepspeed")},
+        "wrong": "; ".join(wrong) or "nothing: all complete, bits and accounting as they should be",
+    }
+    text = "\n".join([*(f"{key}: {value}" for key, value in setting.items()), "", *lines])
+    data = {"setting": setting, "faults": [vars(one) for one in chaos.done], "runs": rows}
+    result = json.dumps(data, indent=2)
+    print(result if options.json else text)
+    if options.output:
+        (options.output / "chaos.json").write_text(result + "\n")
+        (options.output / "chaos.txt").write_text(text + "\n")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
