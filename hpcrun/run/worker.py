@@ -22,7 +22,7 @@ from pathlib import Path
 
 from hpcrun import records, signals
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
-from hpcrun.run import ranks, secrets, stop
+from hpcrun.run import lossy, ranks, secrets, stop
 from hpcrun.run.fence import EXIT_STALE, Fence
 from hpcrun.run.launch import VARIABLE, Launch, Node
 from hpcrun.run.tell import tell
@@ -243,6 +243,7 @@ def main() -> None:
     parser.add_argument("launch", type=Path)
     parser.add_argument("--rank", type=int)
     arguments = parser.parse_args()
+    lossy.install()
     launch = Launch.read(arguments.launch)
     code = work(launch, rank_of(launch, arguments.rank))
     if code == EXIT_OK:
