@@ -254,6 +254,11 @@ def _attempts(selected: Selected) -> tuple[AttemptStory, ...]:
     furthest = 0
     for attempt, following in zip(attempts, [*attempts[1:], None], strict=False):
         restored, reached, events = _own_words(selected, attempt)
+        kept = (attempt.ended or {}).get("checkpoint_step")
+        went_on = (following.ended or {}).get("restored_step") if following else None
+        if kept is not None and went_on is not None:
+            # The nodes' own storage had more.
+            kept = max(kept, min(went_on, reached or 0))
         again = 0
         if restored is not None and reached is not None:
             again = max(0, min(reached, furthest) - restored)
@@ -263,7 +268,7 @@ def _attempts(selected: Selected) -> tuple[AttemptStory, ...]:
                 attempt=attempt,
                 restored=restored,
                 reached=reached,
-                kept=(attempt.ended or {}).get("checkpoint_step"),
+                kept=kept,
                 events=events,
                 replayed=again,
                 gap=_gap(attempt, following),

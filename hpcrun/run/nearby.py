@@ -13,14 +13,14 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from hpcrun.manifest import File, Manifest
-from hpcrun.run import checksums, group, shards
+from hpcrun.run import checksums, group, shards, writing
 from hpcrun.run.launch import Launch
 from hpcrun.run.saving import hand_over
 from hpcrun.run.tell import tell
@@ -133,10 +133,7 @@ class Nearby:
         files: dict[str, File] = {}
 
         def write(state: Any, path: Path) -> None:
-            import torch
-
-            torch.save(state, path)
-            files[path.name] = checksums.describe(path)
+            files[path.name] = writing.save(state, path, durable=False)
 
         what = f"step {step} was not saved in the nodes' storage"
         self._together.agree(_make(directory), what)
@@ -180,6 +177,8 @@ class Nearby:
         step, attempt = key
         directory = self._directory / f"step-{step:08d}-a{attempt}"
         error = _make(directory)
+        # All ranks have to make the group, and not all of them send anything.
+        group.of_the_copies()
         mine = {each.rank: each for each in here if each.key == key}
         for node in sorted(set(self._node_of)):
             ranks = [rank for rank, where in enumerate(self._node_of) if where == node]
@@ -196,7 +195,7 @@ class Nearby:
                 if found is not None:
                     mine[wanted] = found
                     if wanted in ranks and error is None:
-                        found.write(directory)
+                        error = _record(directory, [found])
         if any(self._together.gather(error)):
             return None
         # The first rank of the node may have fetched this rank's part.
@@ -230,12 +229,7 @@ class Nearby:
             to, of = (rank + distance) % world, (rank - distance) % world
             error = _exchange(directory, own, to, bundles[of], of)
             kept.append(bundles[of])
-        try:
-            for bundle in kept if error is None else ():
-                bundle.write(directory)
-        except OSError as problem:
-            error = str(problem)
-        return error
+        return error or _record(directory, kept)
 
     def _move(
         self, bundle: Bundle | None, source: int, target: int, directory: Path
@@ -283,6 +277,15 @@ class Nearby:
 def _make(directory: Path) -> str | None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def _record(directory: Path, bundles: Sequence[Bundle]) -> str | None:
+    try:
+        for bundle in bundles:
+            bundle.write(directory)
     except OSError as error:
         return str(error)
     return None

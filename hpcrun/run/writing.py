@@ -56,9 +56,10 @@ class Stream:
     def flush(self) -> None:
         """Nothing waits here."""
 
-    def finish(self) -> File:
-        """Make it durable; what it is."""
-        os.fsync(self._descriptor)
+    def finish(self, *, durable: bool = True) -> File:
+        """Make it durable, unless that is not wanted; what it is."""
+        if durable:
+            os.fsync(self._descriptor)
         return self._checksum.of(self._size)
 
     def close(self) -> None:
@@ -131,8 +132,8 @@ def _in_memory() -> int:
         return os.dup(file.fileno())
 
 
-def save(state: Any, path: Path) -> File:
-    """``torch.save`` to a durable file.
+def save(state: Any, path: Path, *, durable: bool = True) -> File:
+    """``torch.save`` to a file, which is durable then unless that is not wanted.
 
     Raises
     ------
@@ -142,7 +143,7 @@ def save(state: Any, path: Path) -> File:
     stream = Stream(path)
     try:
         save_into(stream, state)
-        return stream.finish()
+        return stream.finish(durable=durable)
     except Exception:
         if stream.error is not None:
             raise stream.error from None

@@ -73,6 +73,17 @@ def test_what_one_lost_node_had_is_there_a_second_time(
         assert (Path(node) / FIVE.split()[0] / f"bundle-{rank:05d}.json").exists()
 
 
+def test_ranks_that_have_just_begun(started: Ranks, tmp_path: Path, nodes: list[str]) -> None:
+    """Two of the three have something to send and to receive."""
+    run = RunPaths(tmp_path / "3")
+    digest, _ = begin(started, run, nodes, 1)
+    started.stop()
+    shutil.rmtree(nodes[2])
+    started.tell("engine", stage=1, seed=5)
+    assert started.tell("restore", run=str(run.directory), nodes=nodes) == [[5, FIVE]] * WORLD
+    assert started.tell("digest") == digest
+
+
 def test_without_zero(started: Ranks, tmp_path: Path, nodes: list[str]) -> None:
     """Rank 0 alone saves what all of them read."""
     run = RunPaths(tmp_path / "3")
