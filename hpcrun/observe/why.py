@@ -252,10 +252,11 @@ def _attempts(selected: Selected) -> tuple[AttemptStory, ...]:
     attempts = ledger.read(selected.paths)
     found: list[AttemptStory] = []
     furthest = 0
-    for attempt, following in zip(attempts, [*attempts[1:], None], strict=False):
-        restored, reached, events = _own_words(selected, attempt)
-        kept = (attempt.ended or {}).get("checkpoint_step")
-        went_on = (following.ended or {}).get("restored_step") if following else None
+    words = [_own_words(selected, attempt) for attempt in attempts]
+    later = [*zip(attempts[1:], words[1:], strict=True), (None, (None,))]
+    for attempt, told, (following, next_words) in zip(attempts, words, later, strict=False):
+        restored, reached, events = told
+        kept, went_on = (attempt.ended or {}).get("checkpoint_step"), next_words[0]
         if kept is not None and went_on is not None:
             # The nodes' own storage had more.
             kept = max(kept, min(went_on, reached or 0))

@@ -96,6 +96,19 @@ def advice(run: RunStory) -> str:
     return advise(run, run.status.name) or ""
 
 
+def test_what_only_the_nodes_had_saved_is_not_lost(study: Experiment) -> None:
+    study.submit((0,))
+    study.start(0, 1)
+    end(study, cause=CRASH, came=(0, 57, 30), decided=REQUEUE)
+    study.start(0, 2, when=T0 + 112)
+    assert one(study, "RUNNING").attempts[0].lost == 27
+    event(study, "restored", attempt=2, step=55, checkpoint="of the nodes' storage")
+    run = one(study, "RUNNING")
+    assert run.attempts[0].lost == 2
+    assert "It began at step 0 and reached step 57" in " ".join(lines(run))
+    assert "newest checkpoint was of step 55: 2 steps lost." in " ".join(lines(run))
+
+
 def test_a_crash_and_what_followed(study: Experiment) -> None:
     study.submit((0,))
     study.start(0, 1, nodes=("node1", "node2"))
