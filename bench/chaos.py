@@ -12,18 +12,20 @@ import argparse
 import json
 import os
 import random
+import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from hpcrun import ledger
 from tests.cluster.injection import Injection
-from tests.cluster.ward import ARRAY, PROGRAM, STAGE, STAGES, Reference, Ward
+from tests.cluster.ward import ARRAY, PROGRAM, STAGE, STAGES, Reference, Ward, problem
 from tests.testbed import Cluster
 
 NODES = 6
@@ -46,7 +48,7 @@ class Target:
     job: str
     raw_job: str
     node: str
-    nodes: tuple[str, ...]
+    batch_host: str
 
 
 @dataclass(frozen=True)
@@ -98,15 +100,19 @@ class Chaos:
             return None
         run, attempt = self._chance.choice(working)
         job, nodes = str(attempt.started["job_id"]), attempt.started["nodes"]
-        raw = self._ward.raw_job_id(job)
-        return Target(run, job, raw, self._chance.choice(nodes), tuple(nodes))
+        node = self._chance.choice(nodes)
+        try:
+            raw = self._ward.raw_job_id(job)
+        except subprocess.CalledProcessError:
+            return None
+        return Target(run, job, raw, node, attempt.started["host"]) if raw else None
 
 
 def signals(what: str, number: str) -> Callable[[Ward, Target], None]:
     """A signal to a program of hpcrun's."""
 
     def send(ward: Ward, target: Target) -> None:
-        node = target.nodes[0] if what == "supervisor" else target.node
+        node = target.batch_host if what == "supervisor" else target.node
         ward.kill(node, f"{PROGRAM}{what}", target.raw_job, number)
 
     return send
@@ -124,16 +130,16 @@ def lasts(what: str, seconds: float) -> Callable[[Ward, Target], None]:
 
 def command(*argv: str) -> Callable[[Ward, Target], None]:
     """A command of Slurm's on the job."""
-    return lambda ward, target: _ignore(ward.cluster.run([*argv, target.job], check=False))
+
+    def run(ward: Ward, target: Target) -> None:
+        ward.cluster.run([*argv, target.job], check=False)
+
+    return run
 
 
 def preempt(ward: Ward, target: Target) -> None:
     """Another job takes the node, and all that runs there has to leave."""
     ward.cluster.wait_job(ward.preempt([target.node]), timeout=120)
-
-
-def _ignore(_: object) -> None:
-    pass
 
 
 FAULTS: dict[str, Callable[[Ward, Target], None]] = {
@@ -151,22 +157,6 @@ FAULTS: dict[str, Callable[[Ward, Target], None]] = {
     "no slurmctld": lasts("controller", 10),
     "no slurmdbd": lasts("database_daemon", 10),
 }
-
-
-def problems(ward: Ward, expected: Reference, runs: list[str]) -> list[str]:
-    """What is not as it should be."""
-    found = []
-    for run, stage in zip(runs, STAGES, strict=True):
-        for check in (lambda r=run, s=stage: expected.assert_same(r, s), _reconciled(ward, run)):
-            try:
-                check()
-            except (AssertionError, OSError, KeyError, IndexError) as error:
-                found.append(f"{run}: {error!r}")
-    return found
-
-
-def _reconciled(ward: Ward, run: str) -> Callable[[], None]:
-    return lambda: ward.assert_reconciled(run)
 
 
 def table(ward: Ward, runs: list[str], done: list[Done]) -> tuple[list[str], list[dict[str, Any]]]:
@@ -210,13 +200,11 @@ def main() -> None:
         chaos.go_on(seconds)
         took = time.monotonic() - began
         wrong: list[str] = []
-        try:
-            ward.wait_for_end(runs, seconds=seconds)
-        except BaseException as error:
-            if isinstance(error, (KeyboardInterrupt, SystemExit)):
-                raise
-            wrong.append(str(error))
-        wrong += problems(ward, expected, runs)
+        if lost := problem(lambda: ward.wait_for_end(runs, seconds=seconds)):
+            wrong.append(lost)
+        for run, stage in zip(runs, STAGES, strict=True):
+            wrong += filter(None, [problem(partial(expected.assert_same, run, stage))])
+            wrong += filter(None, [problem(partial(ward.assert_reconciled, run))])
         lines, rows = table(ward, runs, chaos.done)
     setting = {
         "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),

@@ -15,7 +15,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -24,6 +23,7 @@ from pathlib import Path
 from hpcrun.run.beat import SILENCE
 from tests.cluster.faults import Case, cases
 from tests.cluster.trial import Outcome, Trial, reference
+from tests.cluster.ward import problem
 from tests.testbed import VERSIONS, Cluster
 
 NODES = 4
@@ -67,23 +67,17 @@ class Campaign:
 
     def _case(self, trial: Trial, case: Case, cluster: Cluster) -> Row:
         began = time.monotonic()
-        outcome, problem = None, ""
-        try:
-            outcome = trial.run()
-        except BaseException as error:
-            if isinstance(error, (KeyboardInterrupt, SystemExit)):
-                raise
-            problem = "".join(traceback.format_exception(error))
-        try:
-            cluster.reset()
-        except Exception as error:
-            problem += f"\nSlurm begins anew: {error}"
+        found: list[Outcome] = []
+        wrong = problem(lambda: found.append(trial.run()))
+        if stuck := problem(cluster.reset):
+            wrong += f"Slurm begins anew\n{stuck}"
             cluster.down()
             cluster.up()
-        row = Row(case, outcome, problem, time.monotonic() - began)
+        outcome = found[0] if found else None
+        row = Row(case, outcome, wrong, time.monotonic() - began)
         with self._lock:
             self._done += 1
-            verdict = f"WRONG\n{problem}" if problem else "as it should be"
+            verdict = f"WRONG\n{wrong}" if wrong else "as it should be"
             told = f"{self._done}/{len(self._wanted)} {case.name}: {verdict} ({row.seconds:.0f} s)"
             print(told, file=sys.stderr, flush=True)
         return row

@@ -6,6 +6,7 @@ import datetime
 import itertools
 import json
 import time
+import traceback
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ STATES = {
     "rank_crash": {"REQUEUED"},
     "hang": {"REQUEUED"},
     "bad_checkpoint": {"REQUEUED"},
+    "launch": {"REQUEUED"},
     "out_of_memory": {"REQUEUED"},
     "requeued": {"REQUEUED"},
     "signal": {"REQUEUED"},
@@ -74,6 +76,20 @@ def _is_of(run: dict[str, Any], where: str) -> bool:
 def seconds(stamp: str) -> float:
     """Accounting's local time as seconds since the epoch."""
     return datetime.datetime.fromisoformat(stamp).timestamp()
+
+
+def problem(check: Callable[[], object]) -> str:
+    """What a check finds wrong, with its traceback; empty where that is nothing.
+
+    For callers that are no tests: what pytest fails with is no Exception.
+    """
+    try:
+        check()
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        return "".join(traceback.format_exception(error))
+    return ""
 
 
 class Ward(Workbench):
