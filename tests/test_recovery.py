@@ -216,3 +216,13 @@ def test_the_reason_names_the_setting() -> None:
 )
 def test_the_reason_says_where_it_begins(attempts: list[Attempt], words: str) -> None:
     assert recovery.decide(attempts, Policy()).reason == words
+
+
+def test_what_only_the_nodes_had_kept_is_progress() -> None:
+    attempts = ledger(*[CRASH] * 6)
+    for attempt, restored in zip(attempts, (0, 300, 600, 900, 900, 900), strict=True):
+        assert attempt.ended is not None
+        attempt.ended |= {"restored_step": restored}
+    assert recovery.decide(attempts[:4], Policy()).kind == REQUEUE
+    assert recovery.decide(attempts[:5], Policy()).kind == REQUEUE
+    assert recovery.decide([*attempts, *ledger(CRASH)], Policy()).kind == STOP

@@ -6,7 +6,8 @@ The supervisor asks and the agent answers, in this order::
     supervisor  attempt  number: what follows is for this attempt
     supervisor  build    (one agent a key) compile DeepSpeed's operators into the cache
     agent       built
-    supervisor  prepare  fabric: the profile's block, first: it is the first node of the attempt
+    supervisor  prepare  fabric: the profile's block, first: it is the first node of the attempt,
+                         alone: it is the only one
     agent       ready    what launch.Node holds, and on the first node the port
     supervisor  kill     the ranks are to be ended at once (Slurm no longer ends single steps of a
                          job that it is ending itself)
@@ -194,7 +195,8 @@ class Agent:
         if message["type"] == "alive":
             return
         if message["type"] == "stop":
-            stop.flag(self.scratch).touch()
+            with contextlib.suppress(OSError):
+                stop.flag(self.scratch).touch()
             return
         try:
             answer = self.answer(message, channel)
@@ -206,10 +208,14 @@ class Agent:
         if answer is not None:
             channel.send({**answer, "attempt": self.attempt})
         if message["type"] == "stacks":
-            self._keep_native_stacks()
+            try:
+                self._keep_native_stacks()
+            except Exception:
+                traceback.print_exc()
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
-        stop.heard(self.scratch, number).touch()
+        with contextlib.suppress(OSError):
+            stop.heard(self.scratch, number).touch()
         self._signals.append(number)
 
     def answer(self, message: dict[str, Any], channel: Channel) -> dict[str, Any] | None:
@@ -235,7 +241,8 @@ class Agent:
             extensions.build(self.cache, self.key, self.builders, channel.hung_up)
             return {"type": "built"}
         if message["type"] == "prepare":
-            return {"type": "ready", **self.prepare(message["fabric"], message["first"])}
+            found = self.prepare(message["fabric"], message["first"], alone=message["alone"])
+            return {"type": "ready", **found}
         return {"type": "failed", "message": f"unknown message {message['type']!r}"}
 
     def _begin(self, attempt: int) -> None:
@@ -245,15 +252,23 @@ class Agent:
             self.scratch = self._scratch.begin(attempt)
             self._network = None
 
-    def prepare(self, network: dict[str, Any], first: bool) -> dict[str, Any]:
-        """Unpack the code, find the fabric, copy the warm operators, reserve the port."""
+    def prepare(self, network: dict[str, Any], first: bool, *, alone: bool) -> dict[str, Any]:
+        """Unpack the code, find the fabric, copy the warm operators, reserve the port.
+
+        Parameters
+        ----------
+        alone
+            There is no other node, so that the fabric does not matter.
+        """
         code = self.scratch / "code"
         self.unpack(code)
         interface, address = fabric.fast(network)
         hca = fabric.hca_filter(network)
-        if problem := fabric.trouble(interface, hca):
-            raise HpcrunError(f"it is cut off from the fabric: {problem}")
-        self._network = interface, hca
+        if not alone:
+            watched = interface, fabric.usable(hca)
+            if problem := fabric.trouble(*watched):
+                raise HpcrunError(f"it is cut off from the fabric: {problem}")
+            self._network = watched
         prepared: dict[str, Any] = {
             "name": self.node,
             "code": str(code),

@@ -92,7 +92,8 @@ class Attempt:
                 self._crew.kill_ranks()
                 # The end of a rank on a lost node may be seen before the node's silence.
                 if lost := tuple(node for node in nodes if node in self._crew.lost):
-                    seen["lost_nodes"] = lost
+                    known = [node for node in seen.get("lost_nodes", ()) if node not in lost]
+                    seen.update(lost_nodes=(*known, *lost), cut_off=None)
                 if code != 0:
                     self._workers.kill(nodes_are_lost=bool(lost))
         failure = None if self._workers is None else self._failure(self._workers, first)

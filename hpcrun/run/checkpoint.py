@@ -106,16 +106,20 @@ class Store:
         expected = any(self._together.gather(expected))
         found, put_aside = self._from_rank_0(self._look)
         states = shards.with_scaler(engine, states)
-        if (near := self._restore_nearby(engine, states, found)) is not None:
-            return near
         faults: list[tuple[str, Fault]] = []
         for directory, entry in found:
+            if isinstance(entry, Manifest):
+                near = self._restore_nearby(engine, states, entry.step, faults)
+                if near is not None:
+                    return near
             tried = self._try_patiently(engine, states, directory, entry)
             if isinstance(tried, Manifest):
                 self.shared_step = tried.step
                 return tried.step, directory.name
             faults.append((directory.name, tried))
             self._pass_over(directory, tried, report)
+        if (near := self._restore_nearby(engine, states, 0, faults)) is not None:
+            return near
         if expected or faults or put_aside:
             whole = [name for name, fault in faults if not fault.lasting]
             reasons = "".join(f"\n  {name}: {fault.message}" for name, fault in faults)
@@ -129,19 +133,27 @@ class Store:
         return 0, None
 
     def _restore_nearby(
-        self, engine: Any, states: Mapping[str, Any], found: list[tuple[Path, Manifest | Fault]]
+        self,
+        engine: Any,
+        states: Mapping[str, Any],
+        newer_than: int,
+        faults: list[tuple[str, Fault]],
     ) -> tuple[int, str] | None:
-        """Restore from the nodes' own storage what is newer than all on the shared one."""
-        if self._nearby is None:
-            return None
-        steps = [entry.step for _, entry in found if isinstance(entry, Manifest)]
-        near = self._nearby.find(max(steps, default=0))
+        """Restore from the nodes' own storage; what cannot be used joins the faults, once."""
+        near = self._nearby.find(newer_than) if self._nearby is not None else None
         if near is None:
             return None
         directory, entry = near
-        fault = self._load_as_saved(engine, states, directory, entry)
+        name = f"{directory.name} of the nodes' storage"
+        if name in dict(faults):
+            return None
+        try:
+            fault = self._load_as_saved(engine, states, directory, entry)
+        except CheckpointError as error:  # on all ranks
+            fault = Fault(error.message, lasting=False)
         if fault is None:
-            return entry.step, f"{directory.name} of the nodes' storage"
+            return entry.step, name
+        faults.append((name, fault))
         if self._together.rank == 0:
             tell(f"{directory} cannot be used and is passed over: {fault.message}")
         return None

@@ -24,8 +24,8 @@ from hpcrun.run.tell import say
 
 START_TIMEOUT = 300.0
 LEAVE_TIMEOUT = 10.0
-# Longer than an agent takes to say that it could not end its ranks.
-KILL_TIMEOUT = 12.0
+# Longer than an agent takes to say that it could not end its ranks, native stacks included.
+KILL_TIMEOUT = 18.0
 STACKS_TIMEOUT = 5.0
 # What is wrong with all nodes is heard from all of them within this time.
 OTHERS_FAIL = 2.0
@@ -161,7 +161,7 @@ class Crew:
         self._gather(building, "built", None, between)
         for node in nodes:
             question = {"type": "prepare", "fabric": self._launcher.fabric}
-            self._ask([node], {**question, "first": node == nodes[0]})
+            self._ask([node], {**question, "first": node == nodes[0], "alone": len(nodes) == 1})
         ready = self._gather(nodes, "ready", START_TIMEOUT, between)
         found = tuple(
             Node(**ready[node]["node"], devices=self._launcher.devices(node, self._run))
@@ -213,12 +213,17 @@ class Crew:
         self._look_at_the_fabric()
 
     def _look_at_the_fabric(self) -> None:
-        late = time.monotonic() - SILENCE
-        lost = [node for node in self.working if self._cut_off.get(node, (late,))[0] < late]
-        if lost:
-            self._give_up(lost)
-            words = "; ".join(f"{node}: {self._cut_off[node][1]}" for node in lost)
-            raise NodesLost(tuple(lost), f"cut off from the fabric: {words}")
+        cut_off = [node for node in self.working if node in self._cut_off]
+        since = min((self._cut_off[node][0] for node in cut_off), default=float("inf"))
+        if time.monotonic() - since <= SILENCE:
+            return
+        words = "; ".join(f"{node}: {self._cut_off[node][1]}" for node in cut_off)
+        message = f"cut off from the fabric: {words}"
+        if len(cut_off) == len(self.working):
+            # No node's fault: the fabric itself is away.
+            raise NodesUnusable(message, ())
+        self._give_up(cut_off)
+        raise NodesLost(tuple(cut_off), message)
 
     def tell(self, node: str, message: dict[str, Any]) -> None:
         """Send one agent what needs no answer."""

@@ -13,9 +13,12 @@ from hpcrun import manifest, records
 from hpcrun.errors import EXIT_SAVED
 from hpcrun.layout import AttemptPaths, RunPaths
 from hpcrun.run.launchers import RankEnd
+from hpcrun.run.pulse import COLLECTIVE
 
 TAIL_LINES = 20
 _TAIL_BYTES = 16384
+# Of a traceback: in a collective, or in one of hpcrun's own.
+_WAITED = re.compile(COLLECTIVE.pattern + r"|/hpcrun/run/(?:exchange|nearby)\.py")
 _OOM_KILL = re.compile(r"oom[-_ ]kill", re.IGNORECASE)
 
 
@@ -84,8 +87,8 @@ def failure(
 
     A rank that a signal killed cannot write a record, and its peers then fail in their turn within
     moments, so the launcher's sighting of a signal comes before any record. So does a rank that was
-    gone without a record. A rank that saved and left does so with its peers: where any of them
-    ended otherwise, that one counts.
+    gone without a record, where the records are of ranks that waited for others. A rank that saved
+    and left does so with its peers: where any of them ended otherwise, that one counts.
 
     Parameters
     ----------
@@ -126,13 +129,28 @@ def _first(
         if isinstance(record, dict) and isinstance(record.get("rank"), int):
             found.append(record)
     silent = sorted(set(gone).difference(record["rank"] for record in found))
-    if silent:
+    if silent and not any(map(_of_its_own, found)):
         # Of one that is gone the launcher tells, unless it took that for a good end.
         told = (ends.get(rank, RankEnd(rank, None, 0, None)) for rank in silent)
-        return dict(vars(min(told, key=lambda end: end.signal is None)))
+        return dict(vars(min(told, key=_unlikely_first)))
     if not found:
         return None if seen is None else dict(vars(seen))
     return min(found, key=lambda record: (_saved(record), float(record.get("time", 0))))
+
+
+def _of_its_own(record: Mapping[str, Any]) -> bool:
+    """Whether a rank failed by itself, and not because it waited for another that had."""
+    if _saved(record):
+        return False
+    where = str(record.get("traceback") or "")
+    return not _WAITED.search(where)
+
+
+def _unlikely_first(end: RankEnd) -> int:
+    """The order of blame: libraries abort a rank whose peers are gone."""
+    if end.signal is None:
+        return 1
+    return 2 if end.signal == "SIGABRT" else 0
 
 
 def _saved(record: Mapping[str, Any]) -> bool:

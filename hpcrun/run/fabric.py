@@ -145,19 +145,32 @@ def trouble(interface: str, hca: str | None, sysfs: Path = Path("/sys")) -> str 
     interface
         The fast one.
     hca
-        What `hca_filter` said.
+        What `usable` said as they were up.
     """
     flags = _ask(_SIOCGIFFLAGS, interface)
     if flags is None or not struct.unpack("H", flags[16:18])[0] & _IFF_RUNNING:
         return f"{interface} has no carrier"
     if hca is None:
         return None
+    down = [name for name, active in _adapters(hca, sysfs).items() if not active]
+    return f"{', '.join(down)} is not active" if down else None
+
+
+def usable(hca: str | None, sysfs: Path = Path("/sys")) -> str | None:
+    """The adapters of a filter that are active; all of them where none is: the rest is not used."""
+    if hca is None:
+        return None
+    found = _adapters(hca, sysfs)
+    return "=" + ",".join([name for name, active in found.items() if active] or found)
+
+
+def _adapters(hca: str, sysfs: Path) -> dict[str, bool]:
+    """Names in a filter -> whether a port is active; of one that is not there nothing is known."""
     active: dict[str, bool] = {}
     for port in ports(sysfs):
         active[f"{port.hca}:{port.number}"] = port.active
         active[port.hca] = active.get(port.hca, False) or port.active
-    down = [name for name in hca.lstrip("=").split(",") if not active.get(name, True)]
-    return f"{', '.join(down)} is not active" if down else None
+    return {name: active.get(name, True) for name in hca.lstrip("=").split(",")}
 
 
 class PortReservation:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcrun.run.pulse import ENDING, GONE, PHASES, STEPPING, Pulse
+from hpcrun.run.pulse import ENDING, GONE, PHASES, SAVING, STEPPING, Pulse
 
 # How much longer than `recovery.hang_after` ranks may move, or wait in a phase that is known to be
 # long, without a finished step.
@@ -122,9 +122,14 @@ class Liveness:
         return None
 
     def _left_early(self) -> int | None:
-        """The one rank that has come to its end, where no other has."""
-        ended = [rank for rank, seen in self._seen.items() if seen.pulse.phase == ENDING]
-        return ended[0] if len(ended) == 1 < len(self._seen) else None
+        """The one rank that has come to its end, where no other has.
+
+        One that still saves may be the first, which then removes what is old.
+        """
+        phases = {rank: seen.pulse.phase for rank, seen in self._seen.items()}
+        ended = [rank for rank, phase in phases.items() if phase == ENDING]
+        alone = len(ended) == 1 < len(phases) and SAVING not in phases.values()
+        return ended[0] if alone else None
 
     def _forgive(self, now: float) -> None:
         """Time in which nobody looked, because all of it was suspended, does not count."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 from hpcrun.run import proc
@@ -32,16 +34,19 @@ def stacks(pid: int, timeout: float) -> str:
     Parameters
     ----------
     timeout
-        Seconds for the debugger: libraries with many symbols take it some.
+        Seconds for all debuggers: libraries with many symbols take them some.
     """
+    deadline = time.monotonic() + timeout
     for command in _debuggers(pid):
         try:
             told = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=timeout,
+                timeout=max(0.1, deadline - time.monotonic()),
                 check=False,
+                # Symbols are not to be asked for over the network.
+                env={**os.environ, "DEBUGINFOD_URLS": ""},
             )
         except (OSError, subprocess.TimeoutExpired):
             break

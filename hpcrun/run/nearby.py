@@ -95,6 +95,7 @@ class Nearby:
     ) -> None:
         self._directory, self._attempt, self._every = directory, attempt, every
         self._told = False
+        self._processes: Any = None
         self._together, self._node_of = together, node_of
         rank = together.rank
         self._is_first = node_of.index(node_of[rank]) == rank
@@ -113,9 +114,7 @@ class Nearby:
         """Whether a step is to be saved here."""
         if step % self._every:
             return False
-        problem = shards.divided(engine)
-        if getattr(engine, "zero_nvme_offload_optimizer", bool)():
-            problem = "the optimizer is offloaded to NVMe"
+        problem = _refusal(engine)
         if problem is not None and not self._told and self._together.rank == 0:
             tell(f"nothing is saved in the nodes' storage: {problem}")
         self._told = True
@@ -136,6 +135,7 @@ class Nearby:
             files[path.name] = writing.save(state, path, durable=False)
 
         what = f"step {step} was not saved in the nodes' storage"
+        self._prepare()
         self._together.agree(_make(directory), what)
         error = hand_over(engine, states, directory, self._together.rank, write, files)
         told = {name: asdict(file) for name, file in files.items()}
@@ -156,6 +156,7 @@ class Nearby:
 
         All that this rank will read is on its node then, and is what it was when it was saved.
         """
+        self._prepare()
         here = list(self._here())
         gathered = self._together.gather([(each.key, each.rank, each.world_size) for each in here])
         world = self._together.world_size
@@ -177,25 +178,21 @@ class Nearby:
         step, attempt = key
         directory = self._directory / f"step-{step:08d}-a{attempt}"
         error = _make(directory)
-        # All ranks have to make the group, and not all of them send anything.
-        group.of_the_copies()
         mine = {each.rank: each for each in here if each.key == key}
-        for node in sorted(set(self._node_of)):
-            ranks = [rank for rank, where in enumerate(self._node_of) if where == node]
-            # What rank 0 saved, all ranks read a part of.
-            for wanted in sorted({0, *ranks}):
-                if node in holders[wanted]:
-                    continue
-                source = self._node_of.index(min(holders[wanted]))
-                sent = mine.get(wanted)
-                if wanted not in ranks and sent is not None:
-                    sent = sent.shared()
-                found, wrong = self._move(sent, source, ranks[0], directory)
-                error = error or wrong
-                if found is not None:
-                    mine[wanted] = found
-                    if wanted in ranks and error is None:
-                        error = _record(directory, [found])
+        for wanted, source, node in self._transfers(holders):
+            sent = mine.get(wanted)
+            whole = self._node_of[wanted] == node
+            found, wrong = self._move(
+                sent if whole or sent is None else sent.shared(),
+                self._node_of.index(source),
+                self._node_of.index(node),
+                directory,
+            )
+            error = error or wrong
+            if found is not None:
+                mine[wanted] = found
+                if whole and error is None:
+                    error = _record(directory, [found])
         if any(self._together.gather(error)):
             return None
         # The first rank of the node may have fetched this rank's part.
@@ -217,6 +214,26 @@ class Nearby:
             files=dict(own.files),
         )
 
+    def _transfers(self, holders: Mapping[int, set[int]]) -> Iterator[tuple[int, int, int]]:
+        """What goes from one node to another: a rank's part, and the two nodes.
+
+        In an order that is the same on all ranks, so that none waits for one that waits for it.
+        """
+        for wanted, node in enumerate(self._node_of):
+            if node not in holders[wanted]:
+                yield wanted, min(holders[wanted]), node
+        # What rank 0 saved, all ranks read a part of: who has it passes it on to two others.
+        have = sorted({*holders[0], self._node_of[0]})
+        for number, node in enumerate(sorted(set(self._node_of).difference(have))):
+            yield 0, have[number // 2], node
+            have.append(node)
+
+    def _prepare(self) -> None:
+        """All ranks have to make the group; nobody knows how long a transfer takes."""
+        if self._processes is None:
+            self._processes = group.of_the_copies()
+            self._together = self._together.on(self._processes)
+
     def _keep(self, directory: Path, bundles: list[Bundle]) -> str | None:
         """Exchange copies with the neighbours, and put on record what is here."""
         rank, world = self._together.rank, self._together.world_size
@@ -227,7 +244,7 @@ class Nearby:
         if nodes > 1:
             distance = world // nodes
             to, of = (rank + distance) % world, (rank - distance) % world
-            error = _exchange(directory, own, to, bundles[of], of)
+            error = _exchange(self._processes, directory, own, to, bundles[of], of)
             kept.append(bundles[of])
         return error or _record(directory, kept)
 
@@ -240,20 +257,20 @@ class Nearby:
         rank = self._together.rank
         if rank not in (source, target):
             return None, None
-        processes = group.of_the_copies()
+        processes = self._processes
         if rank == source:
             assert bundle is not None
             text = json.dumps(asdict(bundle)).encode()
             for data in (len(text).to_bytes(8, "little"), text):
                 processes.send([_tensor(data)], target, 0).wait()
-            return None, _exchange(directory, bundle, target, None, None)
+            return None, _exchange(processes, directory, bundle, target, None, None)
         size = torch.empty(8, dtype=torch.uint8)
         processes.recv([size], source, 0).wait()
         text_ = torch.empty(int.from_bytes(bytes(size.tolist()), "little"), dtype=torch.uint8)
         processes.recv([text_], source, 0).wait()
         data = json.loads(bytes(text_.tolist()))
         found = Bundle(**{**data, "files": _files(data["files"])})
-        return found, _exchange(directory, None, None, found, source)
+        return found, _exchange(processes, directory, None, None, found, source)
 
     def _agree(self, errors: list[str | None], directory: Path, what: str) -> None:
         """Raise on all ranks where one has an error; nothing is left of the attempt at it."""
@@ -274,6 +291,21 @@ class Nearby:
                 shutil.rmtree(path, ignore_errors=True)
 
 
+def _refusal(engine: Any) -> str | None:
+    """Why what this engine saves cannot be gone on from with each rank's part and rank 0's."""
+    if (what := shards.divided(engine)) is not None:
+        return what
+    if getattr(engine, "zero_nvme_offload_optimizer", bool)():
+        return "the optimizer is offloaded to NVMe"
+    if getattr(engine.optimizer, "elastic_checkpoint", False):
+        return "with zero_optimization.elastic_checkpoint each rank reads what all wrote"
+    if getattr(engine, "use_node_local_storage", bool)():
+        return "checkpoint.use_node_local_storage has every node write the same names"
+    if not shards.is_of_torch(engine):
+        return "the DeepSpeed configuration names a writer of its own"
+    return None
+
+
 def _make(directory: Path) -> str | None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -292,7 +324,12 @@ def _record(directory: Path, bundles: Sequence[Bundle]) -> str | None:
 
 
 def _exchange(
-    directory: Path, out: Bundle | None, to: int | None, into: Bundle | None, of: int | None
+    processes: Any,
+    directory: Path,
+    out: Bundle | None,
+    to: int | None,
+    into: Bundle | None,
+    of: int | None,
 ) -> str | None:
     """Send the files of one bundle to a rank while those of another come from a second one.
 
@@ -300,7 +337,6 @@ def _exchange(
     """
     import torch
 
-    processes = group.of_the_copies()
     error: str | None = None
     for outgoing, incoming in zip_longest(_blocks(out), _blocks(into)):
         sending = None

@@ -373,7 +373,7 @@ class Session:
         self._saves.look()
         if leaving or (self._every and step % int(self._every) == 0):
             self._saves.save_on_the_way(self._engine, step, self._states, leaving=leaving)
-        else:
+        elif step != self.total_steps:
             self._saves.save_nearby(self._engine, step, self._states)
         if leaving:
             self._diary.write("left", step=step)

@@ -39,7 +39,7 @@ def redirected_writes(
 
     def save(state_dict: Any, path: str) -> Any:
         try:
-            if type(writer).__name__ == _OF_TORCH:
+            if is_of_torch(engine):
                 return write(state_dict, Path(path))
             others.append(Path(path))
             return original(state_dict, path)
@@ -107,6 +107,11 @@ def divided(engine: Any) -> str | None:
     if int(getattr(engine, "mp_world_size", 1)) > 1:
         return "the model is divided between ranks"
     return None
+
+
+def is_of_torch(engine: Any) -> bool:
+    """Whether it writes its checkpoints by ``torch.save``."""
+    return type(engine.checkpoint_engine).__name__ == _OF_TORCH
 
 
 def offloaded(engine: Any, directory: Path, rank: int) -> list[Path]:

@@ -119,13 +119,13 @@ def test_what_is_wrong_with_all_is_not_tried_on_spares(tmp_path: Path) -> None:
     assert refused.nodes == ()
 
 
-def _lost(found: Crew) -> NodesLost:
+def _lost(found: Crew) -> NodesLost | NodesUnusable:
     found.working = found._launcher.nodes
     deadline = time.monotonic() + 30
     try:
         while time.monotonic() < deadline:
             found.turn(0.1)
-    except NodesLost as lost:
+    except (NodesLost, NodesUnusable) as lost:
         return lost
     finally:
         found.lost.extend(found.working)
@@ -140,8 +140,21 @@ def test_a_node_that_has_lost_only_the_fabric(
     found = _crew(tmp_path, 2, n1=("fails", 0), n2=("cut off", 0))
     lost = _lost(found)
     assert lost.nodes == ("n2",)
-    assert str(lost) == lost.cut_off == "cut off from the fabric: n2: ib0 has no carrier"
+    assert (
+        str(lost)
+        == getattr(lost, "cut_off", None)
+        == "cut off from the fabric: n2: ib0 has no carrier"
+    )
     assert found.seats(2) == ("n1",)
+
+
+def test_a_fabric_that_is_away_everywhere_is_no_nodes_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "SILENCE", 1.0)
+    found = _crew(tmp_path, 2, n1=("cut off", 0), n2=("cut off", 0))
+    assert _lost(found).nodes == ()
+    assert found.seats(2) == ("n1", "n2")
 
 
 def test_where_nobody_is_heard_because_the_own_link_is_down(

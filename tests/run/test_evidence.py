@@ -129,23 +129,38 @@ def test_how_far_it_came(tmp_path: Path) -> None:
     assert evidence.progress(run, attempt) == evidence.Progress(4, 7, 6)
 
 
+WAITED = 'File "/site-packages/torch/distributed/distributed_c10d.py", line 1, in all_reduce'
+EXCHANGED = 'File "/jobs/hpcrun.zip/hpcrun/run/exchange.py", line 9, in wait'
+OWN = 'File "/code/train.py", line 7, in step'
+ABORTED = RankEnd(3, "n3", None, "SIGABRT")
+
+
 @pytest.mark.parametrize(
-    ("ends", "gone", "expected"),
+    ("where", "ends", "gone", "expected"),
     [
         # Gone without a word: its launcher took that for a good end.
-        ({1: EXITED}, [2], (2, 0, None)),
+        (WAITED, {1: EXITED}, [2], (2, 0, None)),
+        (EXCHANGED, {1: EXITED}, [2], (2, 0, None)),
         # The launcher told of its signal only after its peer had failed.
-        ({1: EXITED, 2: KILLED}, [2], (2, None, "SIGKILL")),
-        ({1: EXITED, 2: KILLED}, [0, 2], (2, None, "SIGKILL")),
-        # It has left a record, which the first test of this file compares.
-        ({1: EXITED}, [1], (1, 1, None)),
-        ({1: EXITED}, [], (1, 1, None)),
+        (WAITED, {1: EXITED, 2: KILLED}, [2], (2, None, "SIGKILL")),
+        (WAITED, {1: EXITED, 2: KILLED}, [0, 2], (2, None, "SIGKILL")),
+        # A library aborts ranks whose peers are gone, and ranks whose peer has failed.
+        (WAITED, {1: EXITED, 3: ABORTED}, [0, 3], (0, 0, None)),
+        (WAITED, {1: EXITED, 3: ABORTED}, [3], (3, None, "SIGABRT")),
+        (OWN, {1: EXITED, 3: ABORTED}, [3], (1, 1, None)),
+        # It has left a record.
+        (WAITED, {1: EXITED}, [1], (1, 1, None)),
+        (WAITED, {1: EXITED}, [], (1, 1, None)),
     ],
 )
 def test_a_rank_that_was_gone_before_its_peers_failed(
-    attempt: AttemptPaths, ends: dict[int, RankEnd], gone: list[int], expected: tuple[Any, ...]
+    attempt: AttemptPaths,
+    where: str,
+    ends: dict[int, RankEnd],
+    gone: list[int],
+    expected: tuple[Any, ...],
 ) -> None:
-    records.write_json(attempt.exit_record(1), RAISED)
+    records.write_json(attempt.exit_record(1), {**RAISED, "traceback": where})
     found = evidence.failure(attempt, EXITED, ends, gone)
     assert found is not None
     assert (found["rank"], found["exit_code"], found["signal"]) == expected

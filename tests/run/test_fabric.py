@@ -183,6 +183,16 @@ def test_an_adapter_that_has_lost_its_link(sysfs: Sysfs, hca: str) -> None:
     assert found == f"{hca.split(',')[1]} is not active"
 
 
+def test_a_named_adapter_that_was_never_active_is_not_missed(sysfs: Sysfs) -> None:
+    """NCCL passes over it as well."""
+    sysfs.port("mlx5_0")
+    sysfs.port("mlx5_3", state="1: DOWN")
+    assert fabric.usable("=mlx5_0,mlx5_3:1", sysfs.root) == "=mlx5_0"
+    assert fabric.usable("=mlx5_3", sysfs.root) == "=mlx5_3"
+    assert fabric.trouble("lo", "=mlx5_3", sysfs.root) == "mlx5_3 is not active"
+    assert fabric.usable(None, sysfs.root) is None
+
+
 def test_an_interface_without_a_carrier() -> None:
     """The cluster tests pull the cable of one that is there."""
     assert fabric.trouble("lo", None) is None

@@ -147,3 +147,8 @@ def test_a_rank_that_is_gone(phase: int, seen: bool) -> None:
         liveness.update({0: pulse(moves=now), 1: gone}, float(now))
         told += [now] * liveness.vanished(float(now))
     assert told == (list(range(10 + int(VANISHED) + 1, 60)) if seen else [])
+
+
+def test_the_first_rank_that_still_removes_what_is_old_is_waited_for() -> None:
+    ranks = lambda now: {0: pulse(phase=SAVING), 1: pulse(phase=ENDING)}  # noqa: E731
+    assert first_alarm(ranks, int(PATIENCE * AFTER)) is None

@@ -173,3 +173,18 @@ def test_ranks_of_one_node_have_no_neighbour(
     digest, _ = begin(started, run, together, 1)
     assert started.tell("restore", run=str(run.directory), nodes=together) == [[5, FIVE]] * WORLD
     assert started.tell("digest") == digest
+
+
+def test_one_that_is_older_than_a_damaged_shared_one_comes_next(
+    started: Ranks, tmp_path: Path, nodes: list[str]
+) -> None:
+    run = RunPaths(tmp_path / "3")
+    digest, _ = begin(started, run, nodes, 1)
+    started.tell("restore", run=str(run.directory), nodes=nodes)
+    started.tell("train", steps=1)
+    started.tell("save", run=str(run.directory), step=6)
+    for path in run.checkpoint(6, 1).glob("*.pt"):
+        path.write_bytes(b"damaged")
+    assert started.tell("restore", run=str(run.directory), nodes=nodes) == [[5, FIVE]] * WORLD
+    assert started.tell("digest") == digest
+    assert run.checkpoints.joinpath("bad-step-00000006-a1").exists()
