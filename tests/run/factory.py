@@ -222,6 +222,14 @@ class Place:
         return self.run.attempt(attempt).rank_log(rank).read_text()
 
 
+def command_of(pid: int) -> list[bytes]:
+    """The command line of a process; empty where it is gone by now."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 def until(condition: Callable[[], object], timeout: float = 30.0) -> None:
     """Wait for something that must come."""
     deadline = time.monotonic() + timeout

@@ -8,7 +8,7 @@ import pytest
 
 from hpcrun import records
 from hpcrun.plan import Entry
-from tests.run.factory import Place, until
+from tests.run.factory import Place, command_of, until
 
 pytestmark = [pytest.mark.training]
 
@@ -89,7 +89,7 @@ def test_cancelled_while_operators_compile(place: Place, tmp_path: Path) -> None
 
     def compiles() -> bool:
         return any(
-            b"slow-compiler" in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+            any(b"slow-compiler" in word for word in command_of(process.pid))
             for process in place.left()
             if process.alive
         )

@@ -15,7 +15,7 @@ from hpcrun import records
 from hpcrun.plan import Entry
 from hpcrun.run import stop
 from hpcrun.run.fence import EXIT_STALE, Fence
-from tests.run.factory import REPOSITORY, Place, until
+from tests.run.factory import REPOSITORY, Place, command_of, until
 
 TRAIN = """
 import time
@@ -103,7 +103,7 @@ def test_a_script_hears_its_own_signal_and_not_slurms(place: Place) -> None:
     (child,) = [
         process.pid
         for process in place.left()
-        if b"own.py" in Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"/")[-1]
+        if any(word.endswith(b"/own.py") for word in command_of(process.pid)[:2])
     ]
     os.kill(child, signal.SIGTERM)
     supervisor.send_signal(signal.SIGTERM)

@@ -27,7 +27,7 @@ from hpcrun.run import fabric
 from hpcrun.run.aftermath import Aftermath
 from hpcrun.run.fence import EXIT_STALE
 from hpcrun.run.supervisor import Supervisor
-from tests.run.factory import RESOURCES, Place, until
+from tests.run.factory import RESOURCES, Place, command_of, until
 
 FOREVER = "sleep 300"
 
@@ -200,7 +200,7 @@ def test_ranks_that_ignore_everything_are_gone_before_the_next_begin(place: Plac
 
 def _kill_agent(place: Place, node: str) -> None:
     for process in place.left():
-        command = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+        command = command_of(process.pid)
         if (
             b"hpcrun.run.agent" in command
             and command[command.index(b"--node") + 1] == node.encode()
