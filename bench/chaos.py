@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import subprocess
 import sys
@@ -19,10 +18,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
+from bench.publish import add_options, circumstances, publish
 from hpcrun import ledger
 from tests.cluster.injection import Injection
 from tests.cluster.ward import ARRAY, PROGRAM, STAGE, STAGES, Reference, Ward, problem
@@ -184,8 +182,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--slurm", choices=["22.05", "24.11"], default="24.11")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the tables")
-    parser.add_argument("--output", type=Path, help="directory for chaos.txt and chaos.json")
+    add_options(parser, "chaos")
     options = parser.parse_args()
     steps = round(options.minutes * STEPS_A_MINUTE)
     seconds = options.minutes * 60
@@ -206,24 +203,16 @@ def main() -> None:
             wrong += filter(None, [problem(partial(expected.assert_same, run, stage))])
             wrong += filter(None, [problem(partial(ward.assert_reconciled, run))])
         lines, rows = table(ward, runs, chaos.done)
-    setting = {
-        "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "minutes of faults": round(took / 60, 1),
-        "faults": len(chaos.done),
-        "seed": options.seed,
-        "slurm": options.slurm,
-        "nodes": NODES,
-        "processors": os.cpu_count(),
-        **{name: metadata.version(name) for name in ("torch", "deepspeed")},
-        "wrong": "; ".join(wrong) or "nothing: all complete, bits and accounting as they should be",
-    }
-    text = "\n".join([*(f"{key}: {value}" for key, value in setting.items()), "", *lines])
-    data = {"setting": setting, "faults": [vars(one) for one in chaos.done], "runs": rows}
-    result = json.dumps(data, indent=2)
-    print(result if options.json else text)
-    if options.output:
-        (options.output / "chaos.json").write_text(result + "\n")
-        (options.output / "chaos.txt").write_text(text + "\n")
+    setting = circumstances(
+        minutes_of_faults=round(took / 60, 1),
+        faults=len(chaos.done),
+        seed=options.seed,
+        slurm=options.slurm,
+        nodes=NODES,
+        wrong="; ".join(wrong) or "nothing: all complete, bits and accounting as they should be",
+    )
+    faults = [vars(one) for one in chaos.done]
+    publish(options, "chaos", setting, lines, faults=faults, runs=rows)
     sys.exit(1 if wrong else 0)
 
 

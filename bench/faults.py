@@ -10,16 +10,13 @@ should.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from importlib import metadata
-from pathlib import Path
 
+from bench.publish import add_options, circumstances, publish
 from hpcrun.run.beat import SILENCE
 from tests.cluster.faults import Case, cases
 from tests.cluster.trial import Outcome, Trial, reference
@@ -94,7 +91,7 @@ def table(rows: list[Row]) -> list[str]:
             continue
         ends = ", ".join(kind or "completed" for kind in outcome.kinds)
         times = (outcome.cold_start, outcome.recovery)
-        told = (f"{seconds:.1f}" if seconds else "-" for seconds in times)
+        told = ("-" if seconds is None else f"{seconds:.1f}" for seconds in times)
         numbers = (str(outcome.lost_steps), *told)
         lines.append((*words, ends, *numbers, ""))
     widths = [max(len(line[index]) for line in lines) for index in range(len(COLUMNS))]
@@ -108,8 +105,7 @@ def main() -> None:
     """Do the cases, print the table, and write it where ``--output`` says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", default=[], help="cases whose name holds this")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    parser.add_argument("--output", type=Path, help="directory for faults.txt and faults.json")
+    add_options(parser, "faults")
     options = parser.parse_args()
     wanted = [
         (number, case)
@@ -121,21 +117,13 @@ def main() -> None:
     began = time.monotonic()
     rows = Campaign(wanted).run()
     wrong = sum(bool(row.problem) for row in rows)
-    setting = {
-        "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "seconds": round(time.monotonic() - began),
-        "processors": os.cpu_count(),
-        **{name: metadata.version(name) for name in ("torch", "deepspeed")},
-        "heartbeat_timeout": SILENCE,
-        "cases": len(rows),
-        "wrong": wrong,
-    }
-    text = "\n".join([*(f"{key}: {value}" for key, value in setting.items()), "", *table(rows)])
-    result = json.dumps({"setting": setting, "rows": [asdict(row) for row in rows]}, indent=2)
-    print(result if options.json else text)
-    if options.output:
-        (options.output / "faults.json").write_text(result + "\n")
-        (options.output / "faults.txt").write_text(text + "\n")
+    setting = circumstances(
+        seconds=round(time.monotonic() - began),
+        heartbeat_timeout=SILENCE,
+        cases=len(rows),
+        wrong=wrong,
+    )
+    publish(options, "faults", setting, table(rows), rows=[asdict(row) for row in rows])
     sys.exit(1 if wrong else 0)
 
 

@@ -9,17 +9,14 @@ a run of two ranks on two nodes is hurt once it has done a few steps. See bench/
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
+from bench.publish import add_options, circumstances, publish
 from hpcrun.run.beat import SILENCE
 from tests.cluster.ward import Ward
 from tests.testbed import Cluster
@@ -158,8 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--times", type=int, default=5, help="samples of each case")
     parser.add_argument("--slurm", choices=["22.05", "24.11"], default="22.05")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    parser.add_argument("--output", type=Path, help="directory for recovery.txt and recovery.json")
+    add_options(parser, "recovery")
     options = parser.parse_args()
     began = time.monotonic()
     rows = []
@@ -173,21 +169,13 @@ def main() -> None:
                 took = f"{samples[-1].recovery:.1f} s, cold start {samples[-1].cold:.1f} s"
                 print(f"{case.name} {number + 1}: {took}", file=sys.stderr, flush=True)
             rows.append(row(case, samples))
-    setting = {
-        "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "seconds": round(time.monotonic() - began),
-        "processors": os.cpu_count(),
-        **{name: metadata.version(name) for name in ("torch", "deepspeed")},
-        "slurm": options.slurm,
-        "cred_expire": CRED_EXPIRE,
-        "heartbeat_timeout": SILENCE,
-    }
-    text = "\n".join([*(f"{key}: {value}" for key, value in setting.items()), "", *table(rows)])
-    result = json.dumps({"setting": setting, "rows": rows}, indent=2)
-    print(result if options.json else text)
-    if options.output:
-        (options.output / "recovery.json").write_text(result + "\n")
-        (options.output / "recovery.txt").write_text(text + "\n")
+    setting = circumstances(
+        seconds=round(time.monotonic() - began),
+        slurm=options.slurm,
+        cred_expire=CRED_EXPIRE,
+        heartbeat_timeout=SILENCE,
+    )
+    publish(options, "recovery", setting, table(rows), rows=rows)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib import metadata
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from bench.publish import add_options, circumstances, publish
 from hpcrun.run.fabric import PortReservation
 
 WIDTH, LAYERS = 1536, 8
@@ -198,7 +198,6 @@ def report(found: dict[str, Any], ranks: int) -> dict[str, Any]:
         "blocked_behind_percent": round(100 * blocked / (EVERY * step), 2),
         "slower_in_all_percent": round(statistics.median(extra), 2),
         "durable_after_seconds": round(statistics.median(found["durable"]), 3),
-        "versions": {name: metadata.version(name) for name in ("torch", "deepspeed")},
         "samples": found,
     }
 
@@ -212,11 +211,11 @@ def _lower_bound(ratios: list[float]) -> float:
     return medians[len(medians) // 20]
 
 
-def text(figures: dict[str, Any]) -> str:
+def lines(figures: dict[str, Any]) -> list[str]:
     """For a person."""
     faster = "met" if figures["times_as_fast_at_least"] >= FASTER else "MISSED"
     blocked = "met" if figures["blocked_behind_percent"] <= BLOCKED else "MISSED"
-    lines = [
+    return [
         f"{figures['ranks']} ranks, {figures['state_mb']} MB of state, "
         f"steps of {figures['step_seconds']} s, medians in seconds",
         f"  engine.save_checkpoint + fsync      {figures['deepspeed_and_fsync_seconds']:>8}",
@@ -229,7 +228,6 @@ def text(figures: dict[str, Any]) -> str:
         f"  behind the training: durable after  {figures['durable_after_seconds']:>8}"
         f"   {EVERY} steps with it take {figures['slower_in_all_percent']} % longer in all",
     ]
-    return "\n".join(lines)
 
 
 def main() -> None:
@@ -237,8 +235,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--where", type=Path, help="a directory on the storage to be measured")
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--json", action="store_true")
+    add_options(parser, "saving")
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work is not None:
@@ -248,11 +245,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.where) as directory:
         found = measure(Path(directory), options.ranks, options.pairs)
     figures = report(found, options.ranks)
-    if options.output is not None:
-        options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / "saving.txt").write_text(text(figures) + "\n")
-        (options.output / "saving.json").write_text(json.dumps(figures, indent=1) + "\n")
-    print(json.dumps(figures) if options.json else text(figures))
+    publish(options, "saving", circumstances(), lines(figures), **figures)
 
 
 if __name__ == "__main__":

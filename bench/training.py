@@ -15,11 +15,11 @@ import os
 import platform
 import sys
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from bench import training_report as report
+from bench.publish import add_options, circumstances, publish
 from bench.turns import Referee
 from tests.cluster.workbench import PROFILE, Workbench
 from tests.testbed import Cluster
@@ -177,26 +177,6 @@ class Bench:
         return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def circumstances(options: argparse.Namespace, seconds: float) -> dict[str, Any]:
-    """Where and how this was measured."""
-    return {
-        "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "seconds": round(seconds),
-        "processors": os.cpu_count(),
-        "python": platform.python_version(),
-        **{name: metadata.version(name) for name in ("torch", "deepspeed")},
-        "slurm": options.slurm,
-        "nodes": NODES,
-        "ranks_per_node": 1,
-        "model": MODEL,
-        "pairs": options.pairs,
-        "warm_up": options.warm_up,
-        "steps": options.steps,
-        "block": options.block,
-        "peer": options.peer,
-    }
-
-
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -206,8 +186,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--block", type=int, default=2, help="steps of a turn")
     parser.add_argument("--peer", choices=["rank0", "average"], default="rank0")
     parser.add_argument("--slurm", choices=["22.05", "24.11"], default="22.05")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    parser.add_argument("--output", type=Path, help="directory for training.txt and training.json")
+    add_options(parser, "training")
     options = parser.parse_args()
     if options.steps % options.block:
         parser.error(f"--steps {options.steps} is no multiple of --block {options.block}")
@@ -234,14 +213,20 @@ def main() -> None:
             )
             if number:
                 pairs.append(pair)
-    setting = circumstances(options, time.monotonic() - began)
-    result = {"setting": setting, **report.summary(pairs)}
-    heading = [f"{key}: {value}" for key, value in setting.items()]
-    text = "\n".join([*heading, "", *report.lines(pairs)]) + "\n"
-    print(json.dumps(result, indent=2) if options.json else text, end="\n" if options.json else "")
-    if options.output:
-        (options.output / "training.json").write_text(json.dumps(result) + "\n")
-        (options.output / "training.txt").write_text(text)
+    setting = circumstances(
+        seconds=round(time.monotonic() - began),
+        python=platform.python_version(),
+        slurm=options.slurm,
+        nodes=NODES,
+        ranks_per_node=1,
+        model=MODEL,
+        pairs=options.pairs,
+        warm_up=options.warm_up,
+        steps=options.steps,
+        block=options.block,
+        peer=options.peer,
+    )
+    publish(options, "training", setting, report.lines(pairs), **report.summary(pairs))
 
 
 if __name__ == "__main__":

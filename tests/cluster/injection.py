@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 from tests.cluster.disk import Disk
 from tests.testbed import Cluster
+
+Context: TypeAlias = contextlib.AbstractContextManager[None]
 
 _BROKEN = """#!/bin/sh
 echo 'scontrol: error: slurm_receive_msg: Zero Bytes were transmitted or received' >&2
@@ -31,72 +34,66 @@ class Injection:
     def __init__(self, cluster: Cluster, node: str, disk: Disk | None) -> None:
         self._cluster, self._node, self._disk = cluster, node, disk
 
-    @contextlib.contextmanager
-    def power(self) -> Iterator[None]:
+    def power(self) -> Context:
         """The node loses its power; Slurm may use it again soon after it is back."""
-        self._cluster.power_off(self._node)
-        yield
-        self._cluster.boot(self._node, wait=False)
+        return _for_a_while(
+            lambda: self._cluster.power_off(self._node),
+            lambda: self._cluster.boot(self._node, wait=False),
+        )
 
-    @contextlib.contextmanager
-    def links(self) -> Iterator[None]:
+    def links(self) -> Context:
         """The node loses all its links."""
-        with self._without("eth0", "ib0"):
-            yield
+        return self._without("eth0", "ib0")
 
-    @contextlib.contextmanager
-    def fabric(self) -> Iterator[None]:
+    def fabric(self) -> Context:
         """The node loses its link to the fabric."""
-        with self._without("ib0"):
-            yield
+        return self._without("ib0")
 
-    @contextlib.contextmanager
-    def _without(self, *interfaces: str) -> Iterator[None]:
-        for interface in interfaces:
-            self._cluster.link(self._node, interface, up=False)
-        yield
-        for interface in interfaces:
-            self._cluster.link(self._node, interface, up=True)
+    def _without(self, *interfaces: str) -> Context:
+        def switch(*, up: bool) -> None:
+            for interface in interfaces:
+                self._cluster.link(self._node, interface, up=up)
 
-    @contextlib.contextmanager
-    def full_disk(self) -> Iterator[None]:
+        return _for_a_while(lambda: switch(up=False), lambda: switch(up=True))
+
+    def full_disk(self) -> Context:
         """No block is free."""
         assert self._disk is not None
-        self._disk.fill()
-        yield
-        self._disk.free()
+        return _for_a_while(self._disk.fill, self._disk.free)
 
-    @contextlib.contextmanager
-    def read_only_disk(self) -> Iterator[None]:
+    def read_only_disk(self) -> Context:
         """No file can be opened for writing."""
         assert self._disk is not None
-        self._disk.forbid()
-        yield
-        self._disk.allow()
+        return _for_a_while(self._disk.forbid, self._disk.allow)
 
-    @contextlib.contextmanager
-    def controller(self) -> Iterator[None]:
+    def controller(self) -> Context:
         """There is no slurmctld."""
-        self._cluster.stop_controller()
-        yield
-        self._cluster.start_controller()
+        return _for_a_while(self._cluster.stop_controller, self._cluster.start_controller)
 
-    @contextlib.contextmanager
-    def database_daemon(self) -> Iterator[None]:
+    def database_daemon(self) -> Context:
         """There is no slurmdbd."""
-        self._cluster.stop_database_daemon()
-        yield
-        self._cluster.start_database_daemon()
+        return _for_a_while(self._cluster.stop_database_daemon, self._cluster.start_database_daemon)
 
-    @contextlib.contextmanager
-    def scontrol(self) -> Iterator[None]:
+    def scontrol(self) -> Context:
         """On every node scontrol fails."""
         broken = Path(self._cluster.root) / "scontrol"
         broken.write_text(_BROKEN)
         broken.chmod(0o755)
-        for node in self._cluster.nodes:
-            script = 'mount --bind "$1" "$(command -v scontrol)"'
-            self._cluster.on(node, ["sh", "-c", script, "sh", str(broken)])
+
+        def on_all(script: str) -> None:
+            for node in self._cluster.nodes:
+                self._cluster.on(node, ["sh", "-c", script, "sh", str(broken)])
+
+        return _for_a_while(
+            lambda: on_all('mount --bind "$1" "$(command -v scontrol)"'),
+            lambda: on_all('umount "$(command -v scontrol)"'),
+        )
+
+
+@contextlib.contextmanager
+def _for_a_while(do: Callable[[], object], undo: Callable[[], object]) -> Iterator[None]:
+    do()
+    try:
         yield
-        for node in self._cluster.nodes:
-            self._cluster.on(node, ["sh", "-c", 'umount "$(command -v scontrol)"'])
+    finally:
+        undo()

@@ -60,7 +60,7 @@ class Outcome:
 
     kinds: list[str | None]
     lost_steps: int
-    cold_start: float
+    cold_start: float | None
     recovery: float | None
 
 
@@ -184,19 +184,18 @@ class Trial:
                 # It shares the nodes.
                 assert fault.blames == NODE or ward.kinds(other) == [None], stories
                 Reference(ward, self._reference.outcomes).assert_same(other, case.stage)
-        first = attempts[0].workers_started or 0.0
         return Outcome(
             kinds=kinds,
             lost_steps=sum(lost),
-            # An attempt that was hurt as it started has no step of its own.
-            cold_start=(self._first_step(victim, 1) or first) - first,
-            recovery=(self._first_step(victim, hurt + 1) or when) - when if kind else None,
+            cold_start=self._to_first_step(victim, 1, attempts[0].workers_started),
+            recovery=self._to_first_step(victim, hurt + 1, when) if kind else None,
         )
 
-    def _first_step(self, run: str, attempt: int) -> float | None:
+    def _to_first_step(self, run: str, attempt: int, since: float | None) -> float | None:
+        """Seconds until an attempt's first step; one that was hurt as it started has none."""
         name, _, number = run.partition("/")
         records = self._ward.metrics(name, int(number), attempt)
-        return float(records[0]["time"]) if records else None
+        return float(records[0]["time"]) - since if records and since is not None else None
 
 
 def _story(ward: Ward, run: str) -> str:

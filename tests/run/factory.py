@@ -64,7 +64,7 @@ def launch_of(
 
 
 class FakeEngine:
-    """Counts steps, and saves one number the way a DeepSpeed engine saves its shards.
+    """Counts steps, and rank 0 saves one number the way a DeepSpeed engine saves its model.
 
     For the rules around an engine; what DeepSpeed itself does is tested with DeepSpeed.
     """
@@ -90,6 +90,8 @@ class FakeEngine:
         self, directory: str, tag: str, client_state: dict[str, Any], save_latest: bool
     ) -> None:
         assert not save_latest
+        if os.environ.get("RANK", "0") != "0":
+            return
         state = {"weight": self.weight, "global_steps": self.global_steps}
         self.checkpoint_engine.save(state, str(Path(directory, tag, "model.json")))
 
