@@ -145,7 +145,7 @@ def _may_stay(attempts: Sequence[Attempt], policy: Policy) -> bool:
         return policy.in_place > 0
     furthest, restarts = 0, 0
     for attempt in attempts:
-        reached = max(progress(attempt), _went_on_from(attempt))
+        reached = _kept(attempt)
         if reached > furthest or not same_start(attempt, last):
             restarts = 0
         furthest = max(furthest, reached)
@@ -163,7 +163,7 @@ def _without_progress(attempts: Sequence[Attempt]) -> int:
     """Ends that the run itself caused since the last attempt that got further than ever before."""
     furthest, failures = 0, 0
     for attempt in attempts:
-        reached = max(progress(attempt), _went_on_from(attempt))
+        reached = _kept(attempt)
         if reached > furthest:
             furthest, failures = reached, 0
         elif (attempt.cause or {}).get("kind") in causes.OWN:
@@ -179,9 +179,9 @@ def progress(attempt: Attempt) -> int:
     return int(kept if kept is not None else end.get("reached_step") or 0)
 
 
-def _went_on_from(attempt: Attempt) -> int:
-    """Where an attempt began: what was there then had been kept, if only in the nodes' storage."""
-    return int((attempt.ended or {}).get("restored_step") or 0)
+def _kept(attempt: Attempt) -> int:
+    """As `progress`, or where the attempt began: that was kept, if only in the nodes' storage."""
+    return max(progress(attempt), int((attempt.ended or {}).get("restored_step") or 0))
 
 
 def suspects(attempts: Sequence[Attempt]) -> tuple[str, ...]:

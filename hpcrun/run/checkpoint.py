@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +148,7 @@ class Store:
         if name in dict(faults):
             return None
         try:
-            fault = self._load_as_saved(engine, states, directory, entry)
+            fault = self._load_as_saved(engine, states, directory, entry.files)
         except CheckpointError as error:  # on all ranks
             fault = Fault(error.message, lasting=False)
         if fault is None:
@@ -186,10 +186,10 @@ class Store:
             return fault
         if entry.world_size != self._together.world_size:
             return self._load_resized(engine, states, directory, entry)
-        return self._load_as_saved(engine, states, directory, entry)
+        return self._load_as_saved(engine, states, directory, entry.files)
 
     def _load_as_saved(
-        self, engine: Any, states: Mapping[str, Any], directory: Path, entry: Manifest
+        self, engine: Any, states: Mapping[str, Any], directory: Path, files: Iterable[str]
     ) -> Fault | None:
         """Restore what as many ranks saved; what is wrong with it."""
         with local_reads(engine) as rest:
@@ -200,7 +200,7 @@ class Store:
                     raise CheckpointError("DeepSpeed loaded nothing")
                 return rank_state.read(directory / rank_state.name(self._together.rank)), rest
 
-            return self._load(load, states, directory, entry)
+            return self._load(load, states, directory, files)
 
     def _verify(self, directory: Path, entry: Manifest) -> Fault | None:
         """The first damage that any rank finds; each rank reads its share of the files."""
@@ -245,14 +245,14 @@ class Store:
 
                 return {"rng": generators, "states": own}, all_of_it
 
-            return self._load(load, resize.receivers(states), directory, entry)
+            return self._load(load, resize.receivers(states), directory, entry.files)
 
     def _load(
         self,
         load: Callable[[], tuple[Mapping[str, Any], Callable[[], None]]],
         states: Mapping[str, Any],
         directory: Path,
-        entry: Manifest,
+        files: Iterable[str],
     ) -> Fault | None:
         """Have the engine load a checkpoint; what is wrong with it.
 
@@ -260,6 +260,8 @@ class Store:
         ----------
         load
             Does what is not collective; the rank's own state, and the rest of the load.
+        files
+            The names of those that should be there.
         """
         fault, refusal = None, None
         saved: Mapping[str, Any] = {}
@@ -270,7 +272,7 @@ class Store:
             fault = Fault(str(error), lasting=False)
         except Exception as error:
             # Files that vanish meet an assertion or an index error in DeepSpeed.
-            fault = _gone(directory, entry)
+            fault = _gone(directory, files)
             refusal = rank_state.text(error)
         answers = self._together.gather((fault, refusal))
         fault = _first([each for each, _ in answers])
@@ -315,8 +317,8 @@ def _first(faults: list[Fault | None]) -> Fault | None:
     return min(found, key=lambda fault: not fault.lasting, default=None)
 
 
-def _gone(directory: Path, entry: Manifest) -> Fault | None:
-    for name in entry.files:
+def _gone(directory: Path, files: Iterable[str]) -> Fault | None:
+    for name in files:
         if not (directory / name).exists():
             return Fault(f"{name} has vanished", lasting=False)
     return None

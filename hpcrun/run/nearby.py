@@ -12,24 +12,20 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from hpcrun.manifest import File, Manifest
-from hpcrun.run import checksums, group, shards, writing
+from hpcrun.manifest import File
+from hpcrun.run import checksums, group, shards, wire, writing
 from hpcrun.run.launch import Launch
 from hpcrun.run.saving import hand_over
 from hpcrun.run.tell import tell
 from hpcrun.run.together import Together, raise_first
 
-_BLOCK = 1 << 24
 # What DeepSpeed's names of files begin with that all ranks read.
 _SHARED = "mp_rank_"
-_BUNDLE = "bundle-{:05d}.json"
 
 
 @dataclass(frozen=True)
@@ -50,14 +46,18 @@ class Bundle:
 
     def write(self, directory: Path) -> None:
         """Put it beside its files, which are there."""
-        text = json.dumps(asdict(self))
+        # Not made durable: that would wait for the files beside it too.
         temporary = directory / f".bundle-{self.rank}"
-        temporary.write_text(text)
-        temporary.replace(directory / _BUNDLE.format(self.rank))
+        temporary.write_text(json.dumps(asdict(self)))
+        temporary.replace(self.record(directory))
+
+    def record(self, directory: Path) -> Path:
+        """Where it is written down that a node has it."""
+        return directory / f"bundle-{self.rank:05d}.json"
 
     @classmethod
     def read(cls, path: Path) -> Bundle:
-        """Raises OSError, ValueError, KeyError or TypeError for what is none."""
+        """Raises OSError, ValueError, KeyError, TypeError or AttributeError for what is none."""
         data = json.loads(path.read_text())
         files = {str(name): File(**file) for name, file in data.pop("files").items()}
         return cls(**data, files=files)
@@ -128,7 +128,7 @@ class Nearby:
         CheckpointError
             Some rank could not; the one before is still there.
         """
-        directory = self._directory / f"step-{step:08d}-a{self._attempt}"
+        directory = self._of(step, self._attempt)
         files: dict[str, File] = {}
 
         def write(state: Any, path: Path) -> None:
@@ -138,11 +138,10 @@ class Nearby:
         self._prepare()
         self._together.agree(_make(directory), what)
         error = hand_over(engine, states, directory, self._together.rank, write, files)
-        told = {name: asdict(file) for name, file in files.items()}
-        gathered = self._together.gather((error, told))
+        gathered = self._together.gather((error, files))
         self._agree([each for each, _ in gathered], directory, what)
         bundles = [
-            Bundle(rank, len(gathered), step, self._attempt, _files(part))
+            Bundle(rank, len(gathered), step, self._attempt, part)
             for rank, (_, part) in enumerate(gathered)
         ]
         error = self._keep(directory, bundles)
@@ -151,68 +150,69 @@ class Nearby:
             self._remove_all_but(directory)
         return sum(file.bytes for bundle in bundles for file in bundle.files.values())
 
-    def find(self, newer_than: int) -> tuple[Path, Manifest] | None:
+    def find(self, newer_than: int) -> tuple[Path, Bundle] | None:
         """The newest checkpoint beyond a step of which every rank's part is on some node.
 
-        All that this rank will read is on its node then, and is what it was when it was saved.
+        Its directory, and this rank's part. All that this rank will read is on its node then, and
+        is what it was when it was saved.
         """
         self._prepare()
-        here = list(self._here())
-        gathered = self._together.gather([(each.key, each.rank, each.world_size) for each in here])
-        world = self._together.world_size
+        found: dict[tuple[int, int], dict[int, Bundle]] = {}
         holders: dict[tuple[int, int], dict[int, set[int]]] = {}
-        for node, found in zip(self._node_of, gathered, strict=True):
-            for key, rank, size in found:
-                if size == world:
-                    holders.setdefault(key, {}).setdefault(rank, set()).add(node)
-        for key in sorted(holders, reverse=True):
-            whole = key[0] > newer_than and len(holders[key]) == world
-            if whole and (found := self._assemble(key, holders[key], here)) is not None:
-                return found
+        gathered = self._together.gather(list(self._here()))
+        for node, bundles in zip(self._node_of, gathered, strict=True):
+            for each in bundles:
+                if each.world_size == self._together.world_size:
+                    found.setdefault(each.key, {})[each.rank] = each
+                    holders.setdefault(each.key, {}).setdefault(each.rank, set()).add(node)
+        for key in sorted(found, reverse=True):
+            if key[0] > newer_than and found[key].keys() == set(range(self._together.world_size)):
+                directory = self._of(*key)
+                if self._assemble(directory, found[key], holders[key]):
+                    return directory, found[key][self._together.rank]
+                if self._drop_damaged(directory, found[key]):
+                    # What one node has damaged another may have whole.
+                    return self.find(newer_than)
         return None
 
+    def _of(self, step: int, attempt: int) -> Path:
+        return self._directory / f"step-{step:08d}-a{attempt}"
+
     def _assemble(
-        self, key: tuple[int, int], holders: Mapping[int, set[int]], here: list[Bundle]
-    ) -> tuple[Path, Manifest] | None:
-        """Fetch what this node lacks, and check all that this rank will read."""
-        step, attempt = key
-        directory = self._directory / f"step-{step:08d}-a{attempt}"
+        self, directory: Path, bundles: Mapping[int, Bundle], holders: Mapping[int, set[int]]
+    ) -> bool:
+        """Fetch what this node lacks; whether all that the ranks will read is sound."""
+        rank = self._together.rank
         error = _make(directory)
-        mine = {each.rank: each for each in here if each.key == key}
         for wanted, source, node in self._transfers(holders):
-            sent = mine.get(wanted)
-            whole = self._node_of[wanted] == node
-            found, wrong = self._move(
-                sent if whole or sent is None else sent.shared(),
-                self._node_of.index(source),
-                self._node_of.index(node),
-                directory,
-            )
-            error = error or wrong
-            if found is not None:
-                mine[wanted] = found
-                if whole and error is None:
-                    error = _record(directory, [found])
+            bundle = bundles[wanted]
+            part = bundle if self._node_of[wanted] == node else bundle.shared()
+            sender, receiver = self._node_of.index(source), self._node_of.index(node)
+            if rank == sender:
+                wire.exchange(self._processes, directory, (part.files, receiver), None)
+            elif rank == receiver:
+                wrong = wire.exchange(self._processes, directory, None, (part.files, sender))
+                error = error or wrong
+                if part is bundle and error is None:
+                    error = _record(directory, [bundle])
+        # The first rank of a node has fetched for all of them.
         if any(self._together.gather(error)):
-            return None
-        # The first rank of the node may have fetched this rank's part.
-        mine = {**mine, **{each.rank: each for each in self._here() if each.key == key}}
-        own = mine.get(self._together.rank)
-        error = _damage(directory, own)
+            return False
+        error = _damage(directory, bundles[rank])
         if self._is_first and error is None:
-            error = _damage(directory, mine[0].shared())
-        if any(self._together.gather(error)):
-            return None
-        assert own is not None
-        return directory, Manifest(
-            step=step,
-            attempt=attempt,
-            time=time.time(),
-            world_size=own.world_size,
-            zero_stage=-1,
-            train_batch_size=0,
-            files=dict(own.files),
-        )
+            error = _damage(directory, bundles[0].shared())
+        return not any(self._together.gather(error))
+
+    def _drop_damaged(self, directory: Path, bundles: Mapping[int, Bundle]) -> bool:
+        """Take what is damaged off the record; whether there was any on some node."""
+        dropped = False
+        if self._is_first:
+            for bundle in bundles.values():
+                record = bundle.record(directory)
+                if record.exists() and _damage(directory, bundle):
+                    record.unlink(missing_ok=True)
+                    dropped = True
+        return any(self._together.gather(dropped))
 
     def _transfers(self, holders: Mapping[int, set[int]]) -> Iterator[tuple[int, int, int]]:
         """What goes from one node to another: a rank's part, and the two nodes.
@@ -244,33 +244,10 @@ class Nearby:
         if nodes > 1:
             distance = world // nodes
             to, of = (rank + distance) % world, (rank - distance) % world
-            error = _exchange(self._processes, directory, own, to, bundles[of], of)
+            there, back = (own.files, to), (bundles[of].files, of)
+            error = wire.exchange(self._processes, directory, there, back)
             kept.append(bundles[of])
         return error or _record(directory, kept)
-
-    def _move(
-        self, bundle: Bundle | None, source: int, target: int, directory: Path
-    ) -> tuple[Bundle | None, str | None]:
-        """Send a bundle from one rank to another, where this rank is one of them."""
-        import torch
-
-        rank = self._together.rank
-        if rank not in (source, target):
-            return None, None
-        processes = self._processes
-        if rank == source:
-            assert bundle is not None
-            text = json.dumps(asdict(bundle)).encode()
-            for data in (len(text).to_bytes(8, "little"), text):
-                processes.send([_tensor(data)], target, 0).wait()
-            return None, _exchange(processes, directory, bundle, target, None, None)
-        size = torch.empty(8, dtype=torch.uint8)
-        processes.recv([size], source, 0).wait()
-        text_ = torch.empty(int.from_bytes(bytes(size.tolist()), "little"), dtype=torch.uint8)
-        processes.recv([text_], source, 0).wait()
-        data = json.loads(bytes(text_.tolist()))
-        found = Bundle(**{**data, "files": _files(data["files"])})
-        return found, _exchange(processes, directory, None, None, found, source)
 
     def _agree(self, errors: list[str | None], directory: Path, what: str) -> None:
         """Raise on all ranks where one has an error; nothing is left of the attempt at it."""
@@ -282,7 +259,7 @@ class Nearby:
         for path in self._directory.glob("step-*/bundle-*.json"):
             try:
                 yield Bundle.read(path)
-            except (OSError, ValueError, KeyError, TypeError):
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
                 continue
 
     def _remove_all_but(self, directory: Path) -> None:
@@ -323,84 +300,7 @@ def _record(directory: Path, bundles: Sequence[Bundle]) -> str | None:
     return None
 
 
-def _exchange(
-    processes: Any,
-    directory: Path,
-    out: Bundle | None,
-    to: int | None,
-    into: Bundle | None,
-    of: int | None,
-) -> str | None:
-    """Send the files of one bundle to a rank while those of another come from a second one.
-
-    Both ends know how many bytes are to come, so what cannot be read or written is only told.
-    """
-    import torch
-
-    error: str | None = None
-    for outgoing, incoming in zip_longest(_blocks(out), _blocks(into)):
-        sending = None
-        if outgoing is not None:
-            data, wrong = _read(directory, outgoing)
-            error = error or wrong
-            sending = processes.send([_tensor(data)], to, 0)
-        if incoming is not None:
-            received = torch.empty(incoming.size, dtype=torch.uint8)
-            processes.recv([received], of, 0).wait()
-            error = error or _write(directory, incoming, received.numpy())
-        if sending is not None:
-            sending.wait()
-    return error
-
-
-@dataclass(frozen=True)
-class _Block:
-    """A part of a file that goes over the wire at once."""
-
-    name: str
-    offset: int
-    size: int
-
-
-def _blocks(bundle: Bundle | None) -> Iterator[_Block]:
-    for name, file in sorted(bundle.files.items() if bundle else ()):
-        for offset in range(0, file.bytes, _BLOCK):
-            yield _Block(name, offset, min(_BLOCK, file.bytes - offset))
-
-
-def _read(directory: Path, block: _Block) -> tuple[bytes, str | None]:
-    """Its bytes, and what went wrong: then they are zeros."""
-    try:
-        with open(directory / block.name, "rb") as stream:
-            stream.seek(block.offset)
-            return stream.read(block.size).ljust(block.size, b"\0"), None
-    except OSError as error:
-        return bytes(block.size), str(error)
-
-
-def _write(directory: Path, block: _Block, data: Any) -> str | None:
-    try:
-        with open(directory / block.name, "r+b" if block.offset else "wb") as stream:
-            stream.seek(block.offset)
-            stream.write(data)
-    except OSError as error:
-        return str(error)
-    return None
-
-
-def _tensor(data: bytes) -> Any:
-    import torch
-
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
-
-
-def _files(data: Mapping[str, Any]) -> dict[str, File]:
-    return {str(name): File(**file) for name, file in data.items()}
-
-
-def _damage(directory: Path, bundle: Bundle | None) -> str | None:
+def _damage(directory: Path, bundle: Bundle) -> str | None:
     """What is wrong with the files of a bundle."""
-    if bundle is None:
-        return "a part is missing"
     faults = (checksums.damage(directory, name, file) for name, file in bundle.files.items())
     return next((fault.message for fault in faults if fault), None)

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -223,13 +223,13 @@ class Saver:
         """Agree that all ranks have written, and commit."""
         step = draft.step
         directory = self._run.checkpoint(step, self._attempt)
-        gathered = together.gather((error, {name: asdict(file) for name, file in files.items()}))
+        gathered = together.gather((error, files))
         if together.rank == 0 and any(each is not None for each, _ in gathered):
             # All ranks are past writing. What there is would keep a full disk full.
             with suppress(OSError):
                 discard(directory)
         raise_first([each for each, _ in gathered], f"step {step} was not saved")
-        all_files = {name: File(**file) for _, part in gathered for name, file in part.items()}
+        all_files = {name: file for _, part in gathered for name, file in part.items()}
         complete = replace(draft, files=all_files)
         wrong = self._commit(directory, complete) if together.rank == 0 else None
         together.agree(wrong, f"step {step} was not saved")

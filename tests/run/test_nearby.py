@@ -47,6 +47,13 @@ def begin(ranks: Ranks, run: RunPaths, nodes: list[str], stage: int) -> tuple[li
     return digest, after
 
 
+def go_on(ranks: Ranks, run: RunPaths, nodes: list[str]) -> None:
+    """`begin`, restore, and take one step more."""
+    begin(ranks, run, nodes, 1)
+    ranks.tell("restore", run=str(run.directory), nodes=nodes)
+    ranks.tell("train", steps=1)
+
+
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize(
     "what", ["nothing is lost", "first node", "last node", "others, in another order"]
@@ -113,21 +120,14 @@ def test_the_shared_one_is_used_where_it_is_newer(
     started: Ranks, tmp_path: Path, nodes: list[str]
 ) -> None:
     run = RunPaths(tmp_path / "3")
-    begin(started, run, nodes, 1)
-    started.tell("restore", run=str(run.directory), nodes=nodes)
-    started.tell("train", steps=1)
+    go_on(started, run, nodes)
     started.tell("save", run=str(run.directory), step=6)
     found = started.tell("restore", run=str(run.directory), nodes=nodes)
     assert found == [[6, "step-00000006-a1"]] * WORLD
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "remove", "record"])
-def test_what_is_damaged_is_not_used(
-    started: Ranks, tmp_path: Path, nodes: list[str], damage: str
-) -> None:
-    run = RunPaths(tmp_path / "3")
-    begin(started, run, nodes, 1)
-    place = Path(nodes[1]) / FIVE.split()[0]
+def harm(place: Path, damage: str) -> None:
+    """Rank 1's part there."""
     record = place / "bundle-00001.json"
     file = place / max(json.loads(record.read_text())["files"])
     if damage == "flip":
@@ -139,22 +139,30 @@ def test_what_is_damaged_is_not_used(
     elif damage == "remove":
         file.unlink()
     else:
-        record.write_text('{"rank": 1')
+        record.write_text("1" if damage == "number" else '{"rank": 1')
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove", "record", "number"])
+def test_what_is_damaged_is_not_used(
+    started: Ranks, tmp_path: Path, nodes: list[str], damage: str
+) -> None:
+    run = RunPaths(tmp_path / "3")
+    digest, _ = begin(started, run, nodes, 1)
+    of_its_own, of_its_neighbour = (Path(nodes[at]) / FIVE.split()[0] for at in (1, 2))
+    harm(of_its_own, damage)
+    assert started.tell("restore", run=str(run.directory), nodes=nodes) == [[5, FIVE]] * WORLD
+    assert started.tell("digest") == digest
+    harm(of_its_own, damage)
+    harm(of_its_neighbour, damage)
     found = started.tell("restore", run=str(run.directory), nodes=nodes)
-    if damage == "record":
-        # As if the node had lost it: its neighbour has another.
-        assert found == [[5, FIVE]] * WORLD
-    else:
-        assert found == [[3, THREE]] * WORLD
+    assert found == [[3, THREE]] * WORLD
 
 
 def test_one_is_kept_and_one_that_fails_leaves_the_one_before(
     started: Ranks, tmp_path: Path, nodes: list[str]
 ) -> None:
     run = RunPaths(tmp_path / "3")
-    begin(started, run, nodes, 1)
-    started.tell("restore", run=str(run.directory), nodes=nodes)
-    started.tell("train", steps=1)
+    go_on(started, run, nodes)
     started.tell("save_nearby", nodes=nodes, step=6, attempt=2)
     assert [path.name for path in Path(nodes[0]).glob("step-*")] == ["step-00000006-a2"]
     started.tell("train", steps=1)

@@ -1,0 +1,93 @@
+"""Files that ranks send each other, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from hpcrun.manifest import File
+
+Files: TypeAlias = tuple[Mapping[str, File], int]
+
+_BLOCK = 1 << 24
+
+
+def exchange(
+    processes: Any,
+    directory: Path,
+    out: Files | None,
+    into: Files | None,
+) -> str | None:
+    """Send files of a directory to one rank, while others come from a second one.
+
+    Both ends know how many bytes are to come, so what cannot be read or written is only told.
+
+    Parameters
+    ----------
+    processes
+        A process group of the host.
+    out, into
+        Names to sizes, and the rank that they go to or come from.
+    """
+    import torch
+
+    error: str | None = None
+    for outgoing, incoming in zip_longest(_blocks(out), _blocks(into)):
+        sending = None
+        if outgoing is not None:
+            data, wrong = _read(directory, outgoing)
+            error = error or wrong
+            sending = processes.send([_tensor(data)], outgoing.peer, 0)
+        if incoming is not None:
+            received = torch.empty(incoming.size, dtype=torch.uint8)
+            processes.recv([received], incoming.peer, 0).wait()
+            error = error or _write(directory, incoming, received.numpy())
+        if sending is not None:
+            sending.wait()
+    return error
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A part of a file that goes over the wire at once."""
+
+    name: str
+    offset: int
+    size: int
+    peer: int
+
+
+def _blocks(files: Files | None) -> Iterator[_Block]:
+    named, peer = files or ({}, 0)
+    for name, file in sorted(named.items()):
+        for offset in range(0, file.bytes, _BLOCK):
+            yield _Block(name, offset, min(_BLOCK, file.bytes - offset), peer)
+
+
+def _read(directory: Path, block: _Block) -> tuple[bytes, str | None]:
+    """Its bytes, and what went wrong: then they are zeros."""
+    try:
+        with open(directory / block.name, "rb") as stream:
+            stream.seek(block.offset)
+            return stream.read(block.size).ljust(block.size, b"\0"), None
+    except OSError as error:
+        return bytes(block.size), str(error)
+
+
+def _write(directory: Path, block: _Block, data: Any) -> str | None:
+    try:
+        with open(directory / block.name, "r+b" if block.offset else "wb") as stream:
+            stream.seek(block.offset)
+            stream.write(data)
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def _tensor(data: bytes) -> Any:
+    import torch
+
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
