@@ -106,12 +106,21 @@ class Chaos:
         return Target(run, job, raw, node, attempt.started["host"]) if raw else None
 
 
-def signals(what: str, number: str) -> Callable[[Ward, Target], None]:
-    """A signal to a program of hpcrun's."""
+def kills(what: str) -> Callable[[Ward, Target], None]:
+    """A program of hpcrun's dies."""
+
+    def kill(ward: Ward, target: Target) -> None:
+        node = target.batch_host if what == "supervisor" else target.node
+        ward.kill(node, f"{PROGRAM}{what}", target.raw_job)
+
+    return kill
+
+
+def signals(number: str) -> Callable[[Ward, Target], None]:
+    """A signal to the ranks of a node."""
 
     def send(ward: Ward, target: Target) -> None:
-        node = target.batch_host if what == "supervisor" else target.node
-        ward.kill(node, f"{PROGRAM}{what}", target.raw_job, number)
+        ward.hurt_ranks(target.node, target.raw_job, number)
 
     return send
 
@@ -141,11 +150,11 @@ def preempt(ward: Ward, target: Target) -> None:
 
 
 FAULTS: dict[str, Callable[[Ward, Target], None]] = {
-    "a rank killed": signals("worker", "KILL"),
-    "a rank segfaults": signals("worker", "SEGV"),
-    "a rank stopped": signals("worker", "STOP"),
-    "an agent killed": signals("agent", "KILL"),
-    "the supervisor killed": signals("supervisor", "KILL"),
+    "a rank killed": signals("KILL"),
+    "a rank segfaults": signals("SEGV"),
+    "a rank stopped": signals("STOP"),
+    "an agent killed": kills("agent"),
+    "the supervisor killed": kills("supervisor"),
     "requeued by hand": command("scontrol", "requeue"),
     "signalled by hand": command("scancel", "--signal=USR2"),
     "a node preempted": preempt,

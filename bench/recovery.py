@@ -41,6 +41,8 @@ class Case:
         Blocks of the spec.
     power
         A node loses its power, links first; else a rank is killed.
+    steps
+        That are done before.
     """
 
     name: str
@@ -48,10 +50,13 @@ class Case:
     resources: dict[str, Any]
     recovery: dict[str, Any]
     power: bool = False
+    steps: int = HURT_AT
 
 
 CASES = (
     Case("rank killed, restart in place", TARGET, {}, {}),
+    # By then the warm ranks have imported all.
+    Case("rank killed, warm ranks", TARGET, {}, {"warm_after": "00:00:01"}, steps=60),
     Case("node lost, spare in its place", TARGET + SILENCE, {"spare_nodes": 1}, {}, power=True),
     Case("rank killed, plain requeue", None, {}, {"in_place": 0}),
 )
@@ -90,15 +95,15 @@ def measure(ward: Ward, case: Case, name: str) -> Sample:
         name,
         resources={"sbatch": {"exclusive": True}, **case.resources},
         recovery=case.recovery,
-        config={"pause": 0.2},
+        config={"pause": 0.2, "total_steps": case.steps + 30},
     )
-    (run,) = ward.wait_for_step(name, HURT_AT)
+    (run,) = ward.wait_for_step(name, case.steps)
     node = run["nodes"][1]
     fault = time.time()
     if case.power:
         ward.cluster.power_off(node)
     else:
-        ward.kill(node, "hpcrun.run.worke[r]", ward.raw_job_id(str(run["job_id"])))
+        ward.hurt_ranks(node, ward.raw_job_id(str(run["job_id"])))
     ward.wait_for_end(name, seconds=600)
     if case.power:
         ward.cluster.boot(node)

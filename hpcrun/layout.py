@@ -25,6 +25,7 @@
             deepspeed.json              the final DeepSpeed configuration
             rank-00000.log              output of one rank
             agent-NODE.log              output of one node's agent
+            warm.log                    output of ranks that wait for the next attempt, warm
             universal.log               what DeepSpeed said as it divided a checkpoint anew
             metrics.jsonl               one line a logged step, by rank 0 (or the user's script)
             session.jsonl               restored, saved, finished: by rank 0
@@ -79,6 +80,10 @@ class AttemptPaths:
     @property
     def conversion_log(self) -> Path:
         return self.directory / "universal.log"
+
+    @property
+    def warm_log(self) -> Path:
+        return self.directory / "warm.log"
 
     def agent_log(self, node: str) -> Path:
         return self.directory / f"agent-{node}.log"

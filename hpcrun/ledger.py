@@ -7,7 +7,7 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     ``job_id`` (``123``, ``123_4`` or ``local:PID``), ``submission``, ``nodes`` (list of names),
     ``restart_count``, ``host``, ``pid``, ``world_size``.
 ``workers_started``
-    The agents are ready and the ranks were started.
+    The agents are ready and the ranks were started; ``warm`` where they had been waiting.
 ``attempt_ended``
     ``outcome`` (``completed``, ``failed``, ``cancelled``, ``stopped``), ``exit_code`` and, unless
     completed, ``cause``: a mapping with ``kind`` (of `hpcrun.causes`) and ``message``, and where
@@ -57,6 +57,7 @@ class Attempt:
     number: int
     started: dict[str, Any] = field(default_factory=dict)
     workers_started: float | None = None
+    warm: bool = False
     ended: dict[str, Any] | None = None
     stopping: dict[str, Any] | None = None
     decided: dict[str, Any] | None = None
@@ -103,6 +104,7 @@ def read(run: RunPaths) -> list[Attempt]:
             attempt.started = record
         elif record.get("event") == WORKERS:
             attempt.workers_started = record.get("time")
+            attempt.warm = bool(record.get("warm"))
         elif record.get("event") == STOPPING:
             attempt.stopping = record
         elif record.get("event") == ENDED:

@@ -262,12 +262,12 @@ def _of_attempt(rows: list[dict[str, str]], attempt: int | None) -> list[dict[st
     """Without the ranks of other attempts in the same start of the job."""
     if attempt is None:
         return rows
-    own = steps.workers_name(attempt)
+    own = steps.workers_name(attempt), steps.warm_name(attempt - 1)
     names = [row.get("JobName", "") for row in rows]
     return [
         row
         for row, name in zip(rows, names, strict=True)
-        if name == own or not name.startswith(steps.WORKERS)
+        if name in own or not name.startswith(steps.WORKERS)
     ]
 
 

@@ -162,6 +162,11 @@ def workers_name(attempt: int) -> str:
     return f"{WORKERS}{attempt}"
 
 
+def warm_name(attempt: int) -> str:
+    """The name of the step of warm ranks that an attempt started, for the next."""
+    return f"{workers_name(attempt + 1)}-warm"
+
+
 def _gpu_flags(gpus: str | None) -> list[str]:
     return [f"--gpus-per-node={gpus}"] if gpus else []
 

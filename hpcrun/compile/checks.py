@@ -175,14 +175,14 @@ def _check_recovery(data: dict[str, Any], tree: Tree, problems: Problems) -> Non
         elif number < 1:
             problems.at(tree, key, f"found {number}; accepted is a whole number from 1")
     _check_signal(recovery, tree, problems)
-    hang = recovery["hang_after"]
-    if hang is not None and not seconds(hang):
-        problems.at(
-            tree,
-            ("recovery", "hang_after"),
-            f'found {hang!r}; accepted is a time such as "00:05:00"',
-            "null for never",
-        )
+    for name, example in (("hang_after", "00:05:00"), ("warm_after", "00:01:00")):
+        if (after := recovery[name]) is not None and not seconds(after):
+            problems.at(
+                tree,
+                ("recovery", name),
+                f'found {after!r}; accepted is a time such as "{example}"',
+                "null for never",
+            )
     before, key = recovery["stop_before"], ("recovery", "stop_before")
     if before is None:
         return

@@ -16,6 +16,7 @@ The supervisor asks and the agent answers, in this order::
     agent       stacks   rank -> what it says; as files beside the ranks' logs too
     supervisor  hurt     in a drill: signal one rank
     supervisor  fall_silent  in a drill: be like a node that has lost its power
+    supervisor  call     the warm ranks that an attempt started are those of the next, or not needed
     supervisor  attempt  the next one in the same allocation, and so on
     supervisor  dismiss  the agent removes its node-local directory and leaves
 
@@ -54,6 +55,7 @@ from hpcrun.run.channel import TOKEN_VARIABLE, Channel
 from hpcrun.run.orphan import Orphan
 from hpcrun.run.scratch import Scratch
 from hpcrun.run.tell import say
+from hpcrun.run.warm import Call
 
 RANKS_GONE = 10.0
 # Seconds that ranks have to write down where they are, and what of its end goes over the wire.
@@ -81,6 +83,8 @@ class Agent:
         self.scratch = self._scratch.begin(self.attempt)
         self.reservation: fabric.PortReservation | None = None
         self.orphan = Orphan(arguments, self.submission, self.run)
+        # Those that warm ranks may wait for, by the attempt in which these were started.
+        self._calls: dict[int, Call] = {}
         self._signals: list[int] = []
         self._report_at = 0.0
         self._pulses: dict[int, pulse.Pulse] = {}
@@ -229,6 +233,10 @@ class Agent:
             if ranks.gone(self.scratch, RANKS_GONE):
                 return {"type": "killed", "gone": _ended_too_early(before)}
             return {"type": "failed", "message": "its ranks cannot be ended"}
+        if message["type"] == "call":
+            if (call := self._calls.pop(int(message["of"]), None)) is not None:
+                call.make(message["launch"])
+            return None
         if message["type"] == "hurt":
             self._hurt(int(message["rank"]), signal.Signals[message["signal"]])
             return None
@@ -280,6 +288,7 @@ class Agent:
         if self.key:
             extensions.copy(self.cache, self.key, self.scratch / "torch_extensions")
             prepared["extensions"] = str(self.scratch / "torch_extensions")
+        self._calls[self.attempt] = Call(self.scratch)
         answer: dict[str, Any] = {"node": prepared}
         if self.reservation:
             self.reservation.release()

@@ -18,6 +18,7 @@ from hpcrun.run.drill import Drill
 from hpcrun.run.hang import Hung, Watched
 from hpcrun.run.launch import Launch
 from hpcrun.run.launchers import Launcher, RankEnd, Workers
+from hpcrun.run.standby import Standby
 from hpcrun.run.tell import say
 from hpcrun.run.warned import Ended, WarnedStop
 
@@ -38,6 +39,8 @@ class Attempt:
         The agents of the job.
     warning
         What says when the ranks are asked to stop.
+    standby
+        The warm ranks of the job.
     """
 
     def __init__(
@@ -48,11 +51,14 @@ class Attempt:
         launcher: Launcher,
         crew: Crew,
         warning: WarnedStop,
+        standby: Standby,
     ) -> None:
         self._plan, self._run, self._paths = plan, run, paths
         self._launcher, self._crew, self._warning = launcher, crew, warning
+        self._standby = standby
         self._heard: list[str] = []
         self._workers: Workers | None = None
+        self._is_warm = False
 
     def bring_to_end(self, nodes: Sequence[str], heard: list[str]) -> Evidence:
         """Run it on these nodes until none of its ranks is left; what was seen of its end.
@@ -148,9 +154,12 @@ class Attempt:
         """
         refusals = 0
         while True:
-            self._workers = self._launcher.start_workers(self._run, self._paths, nodes)
+            self._workers = self._standby.take(self._run, self._paths, nodes)
+            self._is_warm = self._workers is not None
+            if self._workers is None:
+                self._workers = self._launcher.start_workers(self._run, self._paths, nodes)
             records.patiently(self._record_start, say, "the ledger")
-            code = self._watch(self._workers)
+            code = self._watch(self._workers, nodes)
             refusal = self._workers.refusal() if code else None
             if refusal is None:
                 return code
@@ -160,7 +169,8 @@ class Attempt:
                 raise HpcrunError(f"Slurm does not start the ranks: {refusal}")
 
     def _record_start(self) -> None:
-        ledger.write(self._run_paths, ledger.WORKERS, self._paths.number)
+        warm = {"warm": True} if self._is_warm else {}
+        ledger.write(self._run_paths, ledger.WORKERS, self._paths.number, **warm)
 
     def _record_straggler(self, found: dict[str, Any]) -> None:
         say("rank {rank} on {node} holds up the others".format(**found))
@@ -181,7 +191,7 @@ class Attempt:
                 return was_down
             was_down = True
 
-    def _watch(self, workers: Workers) -> int | None:
+    def _watch(self, workers: Workers, nodes: Sequence[str]) -> int | None:
         """Wait for the ranks' end; what their launcher returned, None when they were killed."""
         watched = Watched(self._run, self._crew, self._record_straggler)
         number = self._paths.number
@@ -191,6 +201,7 @@ class Attempt:
             if watched.look():
                 return workers.exit_code()
             drill.look()
+            self._standby.look(self._run, self._paths, nodes)
             failure = workers.failure()
             if failure is None:
                 continue

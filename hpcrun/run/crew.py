@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import HpcrunError
@@ -228,6 +229,11 @@ class Crew:
     def tell(self, node: str, message: dict[str, Any]) -> None:
         """Send one agent what needs no answer."""
         self._switchboard.send(node, message)
+
+    def call(self, attempt: int, launch: Path | None) -> None:
+        """Have the warm ranks that an attempt started be those of another, or leave."""
+        path = None if launch is None else str(launch)
+        self._switchboard.broadcast({"type": "call", "of": attempt, "launch": path})
 
     def ask_to_stop(self) -> None:
         """Have every rank save and leave after the same step."""

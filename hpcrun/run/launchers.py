@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from hpcrun import signals
 from hpcrun.cluster import own_job, steps
 from hpcrun.errors import HpcrunError
-from hpcrun.layout import AttemptPaths
+from hpcrun.layout import AttemptPaths, slurm_path
 from hpcrun.plan import RunPlan
 
 # Seconds in which ranks that their agents have killed are seen to end.
@@ -56,6 +56,9 @@ class Workers(Protocol):
     def exit_code(self) -> int | None:
         """None while any rank runs; 0 when all ended well."""
 
+    def become(self, attempt: AttemptPaths) -> None:
+        """Be the ranks of this attempt from now on."""
+
     def refusal(self) -> str | None:
         """Why no rank could be started, where that was not the ranks' fault."""
 
@@ -89,8 +92,16 @@ class Launcher(Protocol):
     def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start one node's agent."""
 
-    def start_workers(self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str]) -> Workers:
-        """Start every rank on these nodes, which are in Slurm's order."""
+    def start_workers(
+        self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
+    ) -> Workers:
+        """Start every rank on these nodes, which are in Slurm's order.
+
+        Parameters
+        ----------
+        warm
+            Not to be ranks of this attempt, but to wait for the next; see `hpcrun.run.warm`.
+        """
 
     def devices(self, node: str, run: RunPlan) -> str | None:
         """CUDA_VISIBLE_DEVICES of a node's ranks; None where somebody else has set it."""
@@ -132,17 +143,19 @@ class SlurmLauncher:
             start_new_session=True,
         )
 
-    def start_workers(self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str]) -> Workers:
+    def start_workers(
+        self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
+    ) -> Workers:
         resources = run.spec["resources"]
-        name = steps.workers_name(attempt.number)
+        name = steps.warm_name(attempt.number) if warm else steps.workers_name(attempt.number)
         argv = steps.workers_argv(
             nodes,
             ranks_per_node=run.ranks_per_node,
             cpus_per_task=resources["cpus_per_task"] or 1,
             gpus=self._gpus,
-            log_pattern=attempt.rank_log_pattern,
+            log_pattern=slurm_path(attempt.warm_log) if warm else attempt.rank_log_pattern,
             name=name,
-            command=[sys.executable, "-m", "hpcrun.run.worker", str(attempt.launch)],
+            command=_worker(attempt, warm=warm),
         )
         return _SlurmWorkers(argv, self.raw_job_id, name, attempt)
 
@@ -190,6 +203,9 @@ class _SlurmWorkers:
         if code is not None:
             self._reader.join(timeout=5)
         return code
+
+    def become(self, attempt: AttemptPaths) -> None:
+        self._attempt = attempt
 
     def refusal(self) -> str | None:
         return None if self._attempt.rank_logs() else self._refusal
@@ -247,8 +263,10 @@ class LocalLauncher:
                 start_new_session=True,
             )
 
-    def start_workers(self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str]) -> Workers:
-        return _LocalWorkers(run, attempt, nodes)
+    def start_workers(
+        self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
+    ) -> Workers:
+        return _LocalWorkers(run, attempt, nodes, warm=warm)
 
     def devices(self, node: str, run: RunPlan) -> str | None:
         gpus = int(run.spec["resources"]["gpus_per_node"])
@@ -267,16 +285,17 @@ class LocalLauncher:
 
 
 class _LocalWorkers:
-    def __init__(self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str]) -> None:
+    def __init__(
+        self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool
+    ) -> None:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._ends: dict[int, RankEnd] = {}
         self._failure: RankEnd | None = None
         self._nodes = nodes
         self._per_node = run.ranks_per_node
         for rank in range(run.world_size):
-            with open(attempt.rank_log(rank), "ab") as stream:
-                command = [sys.executable, "-m", "hpcrun.run.worker", str(attempt.launch)]
-                command += ["--rank", str(rank)]
+            with open(attempt.warm_log if warm else attempt.rank_log(rank), "ab") as stream:
+                command = [*_worker(attempt, warm=warm), "--rank", str(rank)]
                 self._processes.append(
                     subprocess.Popen(
                         command,
@@ -315,6 +334,9 @@ class _LocalWorkers:
             return None
         return max((abs(code) for code in codes if code is not None), default=0)
 
+    def become(self, attempt: AttemptPaths) -> None:
+        """Nothing here belongs to one attempt."""
+
     def refusal(self) -> str | None:
         return None
 
@@ -326,6 +348,11 @@ class _LocalWorkers:
                 continue
         for process in self._processes:
             process.wait()
+
+
+def _worker(attempt: AttemptPaths, *, warm: bool) -> list[str]:
+    command = [sys.executable, "-m", "hpcrun.run.worker", str(attempt.launch)]
+    return [*command, "--warm"] if warm else command
 
 
 # Slurm has its words from the C library, as Python has.

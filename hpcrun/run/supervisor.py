@@ -27,6 +27,7 @@ from hpcrun.run.attempt import Attempt
 from hpcrun.run.crew import Crew
 from hpcrun.run.fence import EXIT_STALE
 from hpcrun.run.launchers import Launcher, LocalLauncher, SlurmLauncher
+from hpcrun.run.standby import Standby
 from hpcrun.run.tell import say
 from hpcrun.run.warned import WarnedStop
 
@@ -40,6 +41,7 @@ class Supervisor:
         self.run = self.plan.run(number)
         self.paths = submission.experiment.run(number)
         self._crew: Crew | None = None
+        self._standby: Standby | None = None
         self._signals: list[str] = []
 
     def supervise(self) -> int:
@@ -85,6 +87,8 @@ class Supervisor:
                 if action.kind != recovery.RESTART or ledger.intent(self.paths) is not None:
                     break
         finally:
+            if self._standby is not None:
+                self._standby.end()
             if self._crew is not None:
                 lost = self._crew.lost
                 self._dismiss(self._crew)
@@ -171,7 +175,10 @@ class Supervisor:
         try:
             if self._crew is None:
                 self._crew = Crew(launcher, self.submission, self.run, attempt)
-            one = Attempt(self.plan, run, attempt, launcher, self._crew, warning)
+            if self._standby is None:
+                self._standby = Standby(launcher, self._crew)
+            standby = self._standby
+            one = Attempt(self.plan, run, attempt, launcher, self._crew, warning, standby)
             found = one.bring_to_end(nodes, self._signals)
         except (HpcrunError, OSError) as error:
             found = Evidence(launch_error=str(error))

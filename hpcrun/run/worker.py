@@ -22,7 +22,7 @@ from pathlib import Path
 
 from hpcrun import records, signals
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
-from hpcrun.run import lossy, ranks, secrets, stop
+from hpcrun.run import lossy, ranks, secrets, stop, warm
 from hpcrun.run.fence import EXIT_STALE, Fence
 from hpcrun.run.launch import VARIABLE, Launch, Node
 from hpcrun.run.tell import tell
@@ -84,6 +84,32 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
     if not resources["gpus_per_node"]:
         defaults["DS_ACCELERATOR"] = "cpu"
     return {**{name: os.environ.get(name, value) for name, value in defaults.items()}, **forced}
+
+
+def set_environment(launch: Launch, rank: int) -> None:
+    """Give this process the rank's variables, and the user's secrets."""
+    os.environ.update(secrets.read((launch.spec.get("environment") or {}).get("secrets_file")))
+    os.environ.update(environment(launch, rank))
+
+
+def wait_warm(launch: Launch, rank: int) -> Launch | None:
+    """Import what all ranks do, and wait; the attempt that this process is called to.
+
+    None where it is not needed.
+    """
+    for number in stop.SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    # Some variables are read as torch is imported; they are the same in the next attempt.
+    set_environment(launch, rank)
+    importlib.import_module("torch")
+    importlib.import_module("deepspeed")
+    importlib.import_module("hpcrun.run.session")
+    called = warm.wait(Path(launch.nodes[rank // launch.ranks_per_node].scratch))
+    if called is not None:
+        with contextlib.suppress(OSError), open(called.paths.rank_log(rank), "ab") as log:
+            for descriptor in (1, 2):
+                os.dup2(log.fileno(), descriptor)
+    return called
 
 
 def call_function(launch: Launch, node: Node, rank: int) -> int:
@@ -212,9 +238,8 @@ def work(launch: Launch, rank: int) -> int:
     Fence(launch.run_paths.attempt(launch.attempt + 1).directory).check(always=True)
     code: int
     try:
-        os.environ.update(secrets.read((launch.spec.get("environment") or {}).get("secrets_file")))
         ranks.register(Path(node.scratch), rank)
-        os.environ.update(environment(launch, rank))
+        set_environment(launch, rank)
         os.chdir(Path(node.code) / launch.working_directory)
         if launch.entry.kind == "function":
             stop.outlive_signals(Path(node.scratch))
@@ -242,10 +267,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="hpcrun.run.worker")
     parser.add_argument("launch", type=Path)
     parser.add_argument("--rank", type=int)
+    parser.add_argument("--warm", action="store_true", help="wait for the next attempt")
     arguments = parser.parse_args()
     lossy.install()
     launch = Launch.read(arguments.launch)
-    code = work(launch, rank_of(launch, arguments.rank))
+    rank = rank_of(launch, arguments.rank)
+    called = wait_warm(launch, rank) if arguments.warm else launch
+    code = EXIT_OK if called is None else work(called, rank)
     if code == EXIT_OK:
         wait_for_threads_and_exit_handlers()
     for stream in (sys.stdout, sys.stderr):

@@ -60,6 +60,21 @@ def test_a_killed_rank(reference: Reference, form: str) -> None:
 
 
 @pytest.mark.usually("24.11")
+def test_warm_ranks(reference: Reference) -> None:
+    """They take over, and the others are told where they went."""
+    ward = reference.ward
+    ward.submit("warm-ranks", recovery={"warm_after": "00:00:01"}, config={"pause": 0.5})
+    (run,) = ward.wait(
+        "warm-ranks", lambda _: ward.paths("warm-ranks").attempt(1).warm_log.exists()
+    )
+    ward.hurt_ranks(run["nodes"][1], ward.raw_job_id(str(run["job_id"])))
+    ward.wait_for_end("warm-ranks")
+    attempts = _one_start(reference, "warm-ranks", "rank_crash")
+    assert [attempt.warm for attempt in attempts] == [False, True]
+    reference.assert_same("warm-ranks")
+
+
+@pytest.mark.usually("24.11")
 def test_a_node_that_loses_its_power_is_replaced_by_a_spare(reference: Reference) -> None:
     """Without waiting for Slurm to notice, which then takes the dead node from the job.
 

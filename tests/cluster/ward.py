@@ -208,6 +208,14 @@ class Ward(Workbench):
             ],
         )
 
+    def hurt_ranks(self, node: str, job: str, number: str = "KILL") -> None:
+        """Signal the ranks of a job on a node, and none that only wait for the next attempt."""
+        names = f"SLURM_JOB_ID={job}", f"SLURMD_NODENAME={node}"
+        mine = [f"grep -qzx '{name}' /proc/$p/environ" for name in names]
+        script = f"p=$(cat $f); {' && '.join(mine)} && kill -{number} $p"
+        files = "/tmp/hpcrun-*/attempt-*/rank-*.pid"
+        self.cluster.on(node, ["sh", "-c", f"for f in {files}; do {script}; done; true"])
+
     def preempt(self, nodes: list[str], seconds: float = 3) -> str:
         """Have whoever uses these nodes preempted; the job that takes them, and then sleeps."""
         command = ["--exclusive", "-o", "/dev/null", "--wrap", f"sleep {seconds:g}"]

@@ -126,6 +126,7 @@ def test_ranks_of_another_attempt_in_the_same_start_do_not_count(
         "7.0|RUNNING|1001|Unknown|1K||hpcrun-agent\n"
         "7.1|OUT_OF_MEMORY|1002|1010|9K||hpcrun-workers-1\n"
         "7.2|FAILED|1011|1020|5K||hpcrun-workers-2\n"
+        "7.3|OUT_OF_MEMORY|1005|1020|7K||hpcrun-workers-3-warm\n"
     )
     monkeypatch.setattr(slurm, "command", lambda argv, timeout: rows)
     first = own_job.facts("7", 1003, attempt=1, over=True)
@@ -138,6 +139,8 @@ def test_ranks_of_another_attempt_in_the_same_start_do_not_count(
         False,
         "it asked for 2G, one rank was seen to use 5K",
     )
+    # It was called to be of the third attempt.
+    assert own_job.facts("7", 1003, attempt=3, over=True).out_of_memory
     assert own_job.facts("7", 1003, over=True).out_of_memory
 
 

@@ -110,6 +110,22 @@ class _Writer:
         return json.loads(Path(path).read_text())
 
 
+COUNTING = """
+import time
+import torch
+from tests.run.factory import FakeEngine
+
+def train(session):
+    torch.distributed.init_process_group("gloo")
+    engine = FakeEngine()
+    session.restore(engine)
+    for step in session.steps(total=session.config.total_steps):
+        engine.step()
+        time.sleep(0.02)
+        session.log({"loss": torch.tensor(float(step))}, step)
+"""
+
+
 class Place:
     """Code, an experiment and a temporary directory, all under one directory of a test's.
 
@@ -164,6 +180,24 @@ class Place:
             for path in sorted(self.code.iterdir()):
                 stream.add(path, path.name)
         records.write_json(self.submission.submission, {"code": {"archive": archive}})
+
+    def submit_counting(self, total_steps: int, **spec: Any) -> None:
+        """Freeze a function that counts steps, on two nodes of one rank each."""
+        (self.code / "counting.py").write_text(COUNTING)
+        # With a GPU asked for, none of DeepSpeed's operators needs compiling.
+        resources = {"nodes": 2, "ntasks_per_node": 1, "gpus_per_node": 1, "cpus_per_task": 1}
+        self.submit(
+            Entry("function", module="counting", function="train", import_root="."),
+            resources=resources,
+            environment={"variables": {}},
+            config={"total_steps": total_steps},
+            **spec,
+        )
+
+    def steps(self, attempt: int) -> list[int]:
+        """The steps that an attempt logged."""
+        lines = records.read_lines(self.run.attempt(attempt).metrics)
+        return [line["step"] for line in lines]
 
     def start(self, **variables: str) -> subprocess.Popen[str]:
         """Start a supervisor of the newest submission."""

@@ -11,70 +11,30 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import records
 from hpcrun.plan import Entry
 from hpcrun.run import stop
 from hpcrun.run.fence import EXIT_STALE, Fence
 from tests.run.factory import REPOSITORY, Place, command_of, until
 
-TRAIN = """
-import time
-import torch
-from tests.run.factory import FakeEngine
-
-def train(session):
-    torch.distributed.init_process_group("gloo")
-    engine = FakeEngine()
-    session.restore(engine)
-    for step in session.steps(total=session.config.total_steps):
-        engine.step()
-        time.sleep(0.02)
-        session.log({"loss": torch.tensor(float(step))}, step)
-"""
-
-
-@pytest.fixture
-def training(place: Place) -> Place:
-    """Two nodes of one rank each, that count."""
-    (place.code / "counting.py").write_text(TRAIN)
-    return place
-
-
-def submit(place: Place, total_steps: int, **spec: object) -> None:
-    # With a GPU asked for, none of DeepSpeed's operators needs compiling.
-    resources = {"nodes": 2, "ntasks_per_node": 1, "gpus_per_node": 1, "cpus_per_task": 1}
-    place.submit(
-        Entry("function", module="counting", function="train", import_root="."),
-        resources=resources,
-        environment={"variables": {}},
-        config={"total_steps": total_steps},
-        **spec,  # type: ignore[arg-type]
-    )
-
-
-def steps(place: Place, attempt: int) -> list[int]:
-    lines = records.read_lines(place.run.attempt(attempt).metrics)
-    return [line["step"] for line in lines]
-
 
 def test_all_ranks_save_after_the_same_step_and_the_next_attempt_loses_none(
-    training: Place,
+    place: Place,
 ) -> None:
-    submit(training, 100_000, recovery={})
-    supervisor = training.start(CUDA_VISIBLE_DEVICES="0,1")
-    until(lambda: len(steps(training, 1)) > 5)
+    place.submit_counting(100_000, recovery={})
+    supervisor = place.start(CUDA_VISIBLE_DEVICES="0,1")
+    until(lambda: len(place.steps(1)) > 5)
     supervisor.send_signal(signal.SIGUSR2)
-    code, said = training.end(supervisor)
+    code, said = place.end(supervisor)
     assert code == 75, said
-    assert training.cause()["kind"] == "signal"
-    ended = training.attempt().ended
+    assert place.cause()["kind"] == "signal"
+    ended = place.attempt().ended
     assert ended is not None
-    assert ended["reached_step"] == ended["checkpoint_step"] == steps(training, 1)[-1]
+    assert ended["reached_step"] == ended["checkpoint_step"] == place.steps(1)[-1]
 
-    submit(training, ended["reached_step"] + 3, recovery={})
-    code, said = training.supervise(CUDA_VISIBLE_DEVICES="0,1")
+    place.submit_counting(ended["reached_step"] + 3, recovery={})
+    code, said = place.supervise(CUDA_VISIBLE_DEVICES="0,1")
     assert code == 0, said
-    assert steps(training, 2) == [ended["reached_step"] + more for more in (1, 2, 3)]
+    assert place.steps(2) == [ended["reached_step"] + more for more in (1, 2, 3)]
 
 
 def test_a_stop_before_there_is_anything_to_save_ends_at_once(place: Place) -> None:

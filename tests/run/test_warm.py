@@ -1,0 +1,93 @@
+"""Warm ranks of the local executor: who is called, and that none stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from hpcrun import ledger
+from tests.run.factory import Place, command_of, until
+
+Running: TypeAlias = "subprocess.Popen[str]"
+
+RECOVERY = {"requeue": True, "in_place": 2, "warm_after": "00:00:01"}
+DEVICES = {"CUDA_VISIBLE_DEVICES": "0,1"}
+
+
+def workers(place: Place, *, warm: bool) -> list[int]:
+    """Processes of ranks, in the order of ranks."""
+    found = [process.pid for process in place.left()]
+    commands = {pid: command_of(pid) for pid in found}
+    ours = [pid for pid, words in commands.items() if b"hpcrun.run.worker" in words]
+    return sorted((pid for pid in ours if (b"--warm" in commands[pid]) == warm), key=_rank)
+
+
+def _rank(pid: int) -> bytes:
+    return command_of(pid)[-2]
+
+
+def wait(pids: list[int]) -> bool:
+    """Whether processes wait for a lock."""
+    return len(pids) == 2 and all("lock" in Path(f"/proc/{pid}/wchan").read_text() for pid in pids)
+
+
+@pytest.fixture
+def supervised(place: Place) -> Running:
+    place.submit_counting(100_000, recovery=RECOVERY)
+    supervisor = place.start(**DEVICES)
+    until(lambda: wait(workers(place, warm=True)), 60)
+    return supervisor
+
+
+def test_warm_ranks_take_over_on_the_same_nodes(
+    place: Place, supervised: subprocess.Popen[str]
+) -> None:
+    waiting = workers(place, warm=True)
+    os.kill(workers(place, warm=False)[1], signal.SIGKILL)
+    until(lambda: place.steps(2), 60)
+    assert workers(place, warm=True) == waiting
+    assert workers(place, warm=False) == []
+    found = ledger.read(place.run)
+    assert [attempt.warm for attempt in found] == [False, True]
+    assert (found[0].cause or {})["kind"] == "rank_crash"
+    assert place.attempt(2).started["nodes"] == ["local0", "local1"]
+    assert "torch" not in place.output(0, 2)
+
+    # The second attempt has warm ranks of its own, for the third.
+    until(lambda: wait(sorted({*workers(place, warm=True)}.difference(waiting))), 60)
+    supervised.send_signal(signal.SIGUSR2)
+    code, said = place.end(supervised)
+    assert code == 75, said
+
+
+def test_they_leave_with_the_run(place: Place, supervised: Running) -> None:
+    supervised.send_signal(signal.SIGUSR2)
+    code, said = place.end(supervised)
+    assert code == 75, said
+    assert len(ledger.read(place.run)) == 1
+    assert "Traceback" not in place.run.attempt(1).warm_log.read_text()
+
+
+def test_one_that_died_is_no_loss(place: Place, supervised: Running) -> None:
+    os.kill(workers(place, warm=True)[0], signal.SIGKILL)
+    os.kill(workers(place, warm=False)[0], signal.SIGKILL)
+    until(lambda: place.steps(2), 60)
+    assert not place.attempt(2).warm
+    supervised.send_signal(signal.SIGUSR2)
+    code, said = place.end(supervised)
+    assert code == 75, said
+
+
+def test_they_leave_when_all_else_is_killed(
+    place: Place, supervised: subprocess.Popen[str]
+) -> None:
+    agents = [each.pid for each in place.left() if b"hpcrun.run.agent" in command_of(each.pid)]
+    for pid in [supervised.pid, *agents]:
+        os.kill(pid, signal.SIGKILL)
+    supervised.communicate(timeout=30)
+    until(lambda: workers(place, warm=True) == [], 10)
