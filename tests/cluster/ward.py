@@ -246,8 +246,9 @@ class Ward(Workbench):
         steps = {row["JobName"]: row["Start"] for row in rows if "hpcrun-workers" in row["JobName"]}
         attempts = self.attempts(run)
         for attempt in attempts:
-            began = seconds(steps[f"hpcrun-workers-{attempt.number}"])
-            assert abs((attempt.workers_started or 0.0) - began) <= 2
+            name = f"hpcrun-workers-{attempt.number}" + "-warm" * attempt.warm
+            waited = (attempt.workers_started or 0.0) - seconds(steps[name])
+            assert waited > 0 if attempt.warm else abs(waited) <= 2
         together = [[attempts[0]]]
         for before, attempt in itertools.pairwise(attempts):
             if ledger.same_start(before, attempt):
