@@ -75,12 +75,14 @@ class Chaos:
             at = time.monotonic() + self._chance.uniform(*BETWEEN)
             # Each fault once, in any order, before any comes again.
             left = left or self._chance.sample(list(FAULTS), len(FAULTS))
-            if (target := self._target()) is not None:
-                fault = left.pop()
-                second = time.monotonic() - self._began
-                self.done.append(Done(second, fault, target.run, target.node))
-                print(f"{second:5.0f} s: {fault}: {target.run} on {target.node}", file=sys.stderr)
-                FAULTS[fault](self._ward, target)
+            if (target := self._target()) is None:
+                time.sleep(0.5)
+                continue
+            fault = left.pop()
+            second = time.monotonic() - self._began
+            self.done.append(Done(second, fault, target.run, target.node))
+            print(f"{second:5.0f} s: {fault}: {target.run} on {target.node}", file=sys.stderr)
+            FAULTS[fault](self._ward, target)
             while time.monotonic() < min(at, deadline):
                 time.sleep(0.5)
 
