@@ -44,6 +44,7 @@ def facts(
     words: str | None = None,
     *,
     attempt: int | None = None,
+    warm: bool = False,
     over: bool = False,
 ) -> JobFacts:
     """What Slurm says of a start of a job.
@@ -58,11 +59,13 @@ def facts(
         What `last_words` found.
     attempt
         Of the steps of ranks, only this attempt's count; None for all of this start.
+    warm
+        The attempt's ranks were started by the one before.
     over
         The start in question is an earlier one, of which the controller knows nothing any more.
     """
     shown = {} if over else slurm.show("job", job, timeout=_TIMEOUT)
-    rows = _of_attempt(_rows(job, began), attempt)
+    rows = _of_attempt(_rows(job, began), attempt, warm)
     state, _, by = rows[0]["State"].partition(" by ") if rows else ("", "", "")
     if state in ("", "RUNNING", "RESIZING"):
         state = shown.get("JobState", state.replace("RESIZING", "RUNNING"))
@@ -258,16 +261,18 @@ def _with_the_rest(records: Sequence[list[dict[str, str]]]) -> list[dict[str, st
     return found
 
 
-def _of_attempt(rows: list[dict[str, str]], attempt: int | None) -> list[dict[str, str]]:
+def _of_attempt(
+    rows: list[dict[str, str]], attempt: int | None, warm: bool
+) -> list[dict[str, str]]:
     """Without the ranks of other attempts in the same start of the job."""
     if attempt is None:
         return rows
-    own = steps.workers_name(attempt), steps.warm_name(attempt - 1)
+    own = steps.warm_name(attempt - 1) if warm else steps.workers_name(attempt)
     names = [row.get("JobName", "") for row in rows]
     return [
         row
         for row, name in zip(rows, names, strict=True)
-        if name in own or not name.startswith(steps.WORKERS)
+        if name == own or not name.startswith(steps.WORKERS)
     ]
 
 

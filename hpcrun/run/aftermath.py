@@ -83,7 +83,9 @@ class Aftermath:
             return JobFacts()
         log = self._submission.batch_log(self._launcher.job_id)
         words = own_job.last_words(log, attempt, ledger.first_of_start(self._paths, attempt))
-        return own_job.facts(self._launcher.job_id, self._began, words, attempt=attempt)
+        warm = any(one.warm for one in ledger.read(self._paths) if one.number == attempt)
+        job = self._launcher.job_id
+        return own_job.facts(job, self._began, words, attempt=attempt, warm=warm)
 
     def record(
         self,
@@ -192,7 +194,8 @@ class Aftermath:
             log, attempt.number, ledger.first_of_start(self._paths, attempt.number)
         )
         began = attempt.started.get("time") or 0.0
-        facts = own_job.facts(job, began, words, attempt=attempt.number, over=True)
+        number, warm = attempt.number, attempt.warm
+        facts = own_job.facts(job, began, words, attempt=number, warm=warm, over=True)
         alive = facts.state in ("RUNNING", "SUSPENDED", "COMPLETING")
         if alive and job != self._launcher.job_id and not own_job.is_forgotten(job):
             raise HpcrunError(

@@ -49,13 +49,12 @@ from hpcrun import records
 from hpcrun.errors import HpcrunError
 from hpcrun.layout import SubmissionPaths, extension_cache
 from hpcrun.plan import Plan, RunPlan
-from hpcrun.run import extensions, fabric, native, pulse, ranks, stop
+from hpcrun.run import extensions, fabric, native, pulse, ranks, stop, warm
 from hpcrun.run.beat import INTERVAL, SILENCE, Heartbeat, Listener
 from hpcrun.run.channel import TOKEN_VARIABLE, Channel
 from hpcrun.run.orphan import Orphan
 from hpcrun.run.scratch import Scratch
 from hpcrun.run.tell import say
-from hpcrun.run.warm import Call
 
 RANKS_GONE = 10.0
 # Seconds that ranks have to write down where they are, and what of its end goes over the wire.
@@ -84,7 +83,7 @@ class Agent:
         self.reservation: fabric.PortReservation | None = None
         self.orphan = Orphan(arguments, self.submission, self.run)
         # Those that warm ranks may wait for, by the attempt in which these were started.
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, warm.Call] = {}
         self._signals: list[int] = []
         self._report_at = 0.0
         self._pulses: dict[int, pulse.Pulse] = {}
@@ -288,7 +287,7 @@ class Agent:
         if self.key:
             extensions.copy(self.cache, self.key, self.scratch / "torch_extensions")
             prepared["extensions"] = str(self.scratch / "torch_extensions")
-        self._calls[self.attempt] = Call(self.scratch)
+        self._expect_warm_ranks()
         answer: dict[str, Any] = {"node": prepared}
         if self.reservation:
             self.reservation.release()
@@ -298,6 +297,13 @@ class Agent:
             answer["port"] = self.reservation.port
         say(f"ready: {interface} {address}, code in {code}")
         return answer
+
+    def _expect_warm_ranks(self) -> None:
+        """Those of the attempt before are called after this one is prepared."""
+        for attempt in sorted(self._calls)[:-1]:
+            self._calls.pop(attempt).close()
+        if warm.after(self.run) is not None:
+            self._calls[self.attempt] = warm.Call(self.scratch)
 
     def unpack(self, destination: Path) -> None:
         """Unpack the frozen code, and link the data directories that the spec names."""

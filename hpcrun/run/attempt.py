@@ -201,7 +201,8 @@ class Attempt:
             if watched.look():
                 return workers.exit_code()
             drill.look()
-            self._standby.look(self._run, self._paths, nodes)
+            leaving = self._warning.reason is not None
+            self._standby.look(self._run, self._paths, nodes, leaving=leaving)
             failure = workers.failure()
             if failure is None:
                 continue

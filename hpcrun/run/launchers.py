@@ -59,6 +59,9 @@ class Workers(Protocol):
     def become(self, attempt: AttemptPaths) -> None:
         """Be the ranks of this attempt from now on."""
 
+    def abandon(self) -> None:
+        """End those that nobody needs, and wait for nothing."""
+
     def refusal(self) -> str | None:
         """Why no rank could be started, where that was not the ranks' fault."""
 
@@ -207,6 +210,10 @@ class _SlurmWorkers:
     def become(self, attempt: AttemptPaths) -> None:
         self._attempt = attempt
 
+    def abandon(self) -> None:
+        # srun has Slurm end the step.
+        self._process.terminate()
+
     def refusal(self) -> str | None:
         return None if self._attempt.rank_logs() else self._refusal
 
@@ -293,18 +300,25 @@ class _LocalWorkers:
         self._failure: RankEnd | None = None
         self._nodes = nodes
         self._per_node = run.ranks_per_node
-        for rank in range(run.world_size):
-            with open(attempt.warm_log if warm else attempt.rank_log(rank), "ab") as stream:
-                command = [*_worker(attempt, warm=warm), "--rank", str(rank)]
-                self._processes.append(
-                    subprocess.Popen(
-                        command,
-                        stdin=subprocess.DEVNULL,
-                        stdout=stream,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
+        try:
+            for rank in range(run.world_size):
+                log = attempt.warm_log if warm else attempt.rank_log(rank)
+                self._start(log, [*_worker(attempt, warm=warm), "--rank", str(rank)])
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _start(self, log: Path, command: list[str]) -> None:
+        with open(log, "ab") as stream:
+            self._processes.append(
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
                 )
+            )
 
     def failure(self) -> RankEnd | None:
         if self._failure is None:
@@ -337,15 +351,16 @@ class _LocalWorkers:
     def become(self, attempt: AttemptPaths) -> None:
         """Nothing here belongs to one attempt."""
 
+    def abandon(self) -> None:
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
     def refusal(self) -> str | None:
         return None
 
     def kill(self, *, nodes_are_lost: bool = False) -> None:
-        for process in self._processes:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        self.abandon()
         for process in self._processes:
             process.wait()
 

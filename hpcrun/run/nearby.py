@@ -49,11 +49,7 @@ class Bundle:
         # Not made durable: that would wait for the files beside it too.
         temporary = directory / f".bundle-{self.rank}"
         temporary.write_text(json.dumps(asdict(self)))
-        temporary.replace(self.record(directory))
-
-    def record(self, directory: Path) -> Path:
-        """Where it is written down that a node has it."""
-        return directory / f"bundle-{self.rank:05d}.json"
+        temporary.replace(directory / f"bundle-{self.rank:05d}.json")
 
     @classmethod
     def read(cls, path: Path) -> Bundle:
@@ -165,15 +161,32 @@ class Nearby:
                 if each.world_size == self._together.world_size:
                     found.setdefault(each.key, {})[each.rank] = each
                     holders.setdefault(each.key, {}).setdefault(each.rank, set()).add(node)
+        everyone = set(range(self._together.world_size))
         for key in sorted(found, reverse=True):
-            if key[0] > newer_than and found[key].keys() == set(range(self._together.world_size)):
+            if key[0] > newer_than and found[key].keys() == everyone:
                 directory = self._of(*key)
-                if self._assemble(directory, found[key], holders[key]):
+                if self._assemble_sound(directory, found[key], holders[key]):
                     return directory, found[key][self._together.rank]
-                if self._drop_damaged(directory, found[key]):
-                    # What one node has damaged another may have whole.
-                    return self.find(newer_than)
         return None
+
+    def _assemble_sound(
+        self, directory: Path, bundles: Mapping[int, Bundle], holders: Mapping[int, set[int]]
+    ) -> bool:
+        """As `_assemble`; what one node has damaged another may have whole."""
+        damaged: set[tuple[int, int]] = set()
+        while True:
+            sound = {
+                rank: {node for node in nodes if (rank, node) not in damaged}
+                for rank, nodes in holders.items()
+            }
+            if not all(sound.values()):
+                return False
+            if self._assemble(directory, bundles, sound):
+                return True
+            known, damaged = damaged, self._damaged(directory, bundles, holders)
+            if damaged <= known:
+                return False
+            damaged |= known
 
     def _of(self, step: int, attempt: int) -> Path:
         return self._directory / f"step-{step:08d}-a{attempt}"
@@ -203,16 +216,19 @@ class Nearby:
             error = _damage(directory, bundles[0].shared())
         return not any(self._together.gather(error))
 
-    def _drop_damaged(self, directory: Path, bundles: Mapping[int, Bundle]) -> bool:
-        """Take what is damaged off the record; whether there was any on some node."""
-        dropped = False
-        if self._is_first:
-            for bundle in bundles.values():
-                record = bundle.record(directory)
-                if record.exists() and _damage(directory, bundle):
-                    record.unlink(missing_ok=True)
-                    dropped = True
-        return any(self._together.gather(dropped))
+    def _damaged(
+        self, directory: Path, bundles: Mapping[int, Bundle], holders: Mapping[int, set[int]]
+    ) -> set[tuple[int, int]]:
+        """Rank and node of each part that a node should have, and has not as it was saved."""
+        node = self._node_of[self._together.rank]
+        mine = [
+            (rank, node)
+            for rank, bundle in bundles.items()
+            if self._is_first
+            and (node in holders[rank] or node == self._node_of[rank])
+            and _damage(directory, bundle) is not None
+        ]
+        return {each for found in self._together.gather(mine) for each in found}
 
     def _transfers(self, holders: Mapping[int, set[int]]) -> Iterator[tuple[int, int, int]]:
         """What goes from one node to another: a rank's part, and the two nodes.

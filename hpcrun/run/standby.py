@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from hpcrun.layout import AttemptPaths
+from hpcrun import causes, ledger
+from hpcrun.layout import AttemptPaths, RunPaths
 from hpcrun.plan import RunPlan
-from hpcrun.run import pulse
+from hpcrun.run import pulse, warm
 from hpcrun.run.crew import Crew
 from hpcrun.run.launchers import Launcher, Workers
 from hpcrun.run.pulse import Pulse
 from hpcrun.run.tell import say
-from hpcrun.slurm_time import seconds
 
 
 class Standby:
@@ -27,19 +27,34 @@ class Standby:
         self._attempt = 0
         self._nodes: tuple[str, ...] = ()
 
-    def look(self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str]) -> None:
-        """Start them where that is due; called often while the ranks of an attempt are watched."""
-        if self._attempt == attempt.number:
+    def look(
+        self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, leaving: bool
+    ) -> None:
+        """Start them where that is due; called often while the ranks of an attempt are watched.
+
+        Parameters
+        ----------
+        leaving
+            The ranks were asked to stop: no restart follows.
+        """
+        if leaving:
+            self.end()
+        if leaving or self._attempt == attempt.number:
             return
-        after = _after(run)
+        due = warm.after(run)
         pulses = self._crew.pulses
-        if after is None or len(pulses) < run.world_size or not all(map(_trains, pulses.values())):
+        if due is None or len(pulses) < run.world_size or not all(map(_trains, pulses.values())):
             return
         if self._training is None or self._training[0] != attempt.number:
             self._training = attempt.number, time.monotonic()
-        if time.monotonic() - self._training[1] >= after:
+        if time.monotonic() - self._training[1] >= due:
             self._attempt, self._nodes = attempt.number, tuple(nodes)
-            self._workers = self._launcher.start_workers(run, attempt, nodes, warm=True)
+            if _was_short_of_memory(attempt):
+                return
+            try:
+                self._workers = self._launcher.start_workers(run, attempt, nodes, warm=True)
+            except (OSError, RuntimeError) as error:
+                say(f"no warm ranks wait for the next attempt: {error}")
 
     def take(self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str]) -> Workers | None:
         """Have them be the ranks of an attempt that is prepared; None where there are none for it.
@@ -58,20 +73,18 @@ class Standby:
         return found
 
     def end(self) -> None:
-        """Have them leave, and wait for that."""
+        """Have them leave, without waiting for that."""
         if self._workers is not None:
             self._crew.call(self._attempt, None)
-            self._workers.kill(nodes_are_lost=bool(self._crew.lost))
+            self._workers.abandon()
             self._workers = None
+
+
+def _was_short_of_memory(attempt: AttemptPaths) -> bool:
+    """Whether the run was killed for that before: warm ranks need some too."""
+    attempts = ledger.read(RunPaths(attempt.directory.parents[1]))
+    return any((one.cause or {}).get("kind") == causes.OUT_OF_MEMORY for one in attempts)
 
 
 def _trains(found: Pulse) -> bool:
     return found.step > 0 and found.phase != pulse.ENDING
-
-
-def _after(run: RunPlan) -> float | None:
-    """For how many seconds a run has to have trained; None where it has no warm ranks."""
-    recovery = run.spec.get("recovery") or {}
-    if run.entry.kind != "function" or not recovery.get("in_place", 0):
-        return None
-    return seconds(recovery.get("warm_after") or "")

@@ -8,11 +8,38 @@ they become its ranks; else they leave, as they do when their agent does.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import importlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
 
+from hpcrun.errors import HpcrunError
+from hpcrun.layout import AttemptPaths
+from hpcrun.plan import RunPlan
+from hpcrun.run import memory, stop
 from hpcrun.run.launch import Launch
+from hpcrun.slurm_time import seconds
+
+_LEAVE = "-"
+# Bytes that one takes, and some for the training that goes on.
+_TAKES = 500 << 20
+# What every rank of a function imports.
+_MODULES = ("torch", "deepspeed", "hpcrun.run.session")
+# Pauses between tries to read a launch.json that another node has just written.
+_PAUSES = (0.1, 0.5, 1.0, 3.0)
+
+
+def after(run: RunPlan) -> float | None:
+    """For how many seconds a run trains before it has warm ranks; None where it never has."""
+    recovery = run.spec.get("recovery") or {}
+    if run.entry.kind != "function" or not recovery.get("in_place", 0):
+        return None
+    return seconds(recovery.get("warm_after") or "")
 
 
 class Call:
@@ -25,27 +52,110 @@ class Call:
     """
 
     def __init__(self, scratch: Path) -> None:
-        self._stream: TextIO = open(_place(scratch), "w")  # noqa: SIM115
-        fcntl.flock(self._stream, fcntl.LOCK_EX)
+        self._descriptor = os.open(_place(scratch), os.O_WRONLY | os.O_CREAT, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def make(self, launch: str | None) -> None:
         """Have them be ranks of the attempt with this ``launch.json``, or leave."""
-        self._stream.write(launch or "")
-        self._stream.close()
+        try:
+            os.write(self._descriptor, (launch or _LEAVE).encode())
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Nobody is to wait any more."""
+        os.close(self._descriptor)
 
 
-def wait(scratch: Path) -> Launch | None:
-    """The attempt that a warm rank is called to; None where it is not needed.
+def wait(scratch: Path, rank: int) -> Launch | None:
+    """The attempt that a warm rank is called to, whose log is its own then; None where it is not
+    needed.
 
     Raises
     ------
-    OSError, ValueError, KeyError, TypeError
-        The call, or the launch that it names, cannot be read.
+    HpcrunError
+        The agent is gone, or could not write whom it calls.
+    OSError
+        The launch cannot be read.
     """
-    with open(_place(scratch)) as stream:
-        fcntl.flock(stream, fcntl.LOCK_SH)
-        text = stream.read()
-    return Launch.read(Path(text)) if text else None
+    try:
+        with open(_place(scratch)) as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH)
+            text = stream.read()
+    except FileNotFoundError:  # the agent has left, and cleaned its node
+        return None
+    if not text:
+        raise HpcrunError("this node's agent is gone")
+    if text == _LEAVE:
+        return None
+    path = Path(text)
+    with (
+        contextlib.suppress(OSError),
+        open(AttemptPaths(path.parent).rank_log(rank), "ab") as log,
+    ):
+        for descriptor in (1, 2):
+            os.dup2(log.fileno(), descriptor)
+    for pause in _PAUSES:
+        with contextlib.suppress(OSError):
+            return Launch.read(path)
+        time.sleep(pause)
+    return Launch.read(path)
+
+
+def check_room(ranks: int) -> None:
+    """Raise where a node has little memory left for so many warm ranks.
+
+    Raises
+    ------
+    HpcrunError
+        The training could be short of memory with them.
+    """
+    left = memory.left()
+    if left is not None and left < ranks * _TAKES:
+        raise HpcrunError(f"{left >> 20} MiB of memory are left, too little for warm ranks")
+
+
+def import_all(variables: dict[str, str], code: Path, paths: Sequence[str]) -> None:
+    """Import what the ranks do, in the surroundings of one, which are as before then.
+
+    Parameters
+    ----------
+    variables
+        Of a rank: some are read as torch is imported.
+    code
+        The frozen code on this node.
+    paths
+        Where ranks look for modules first.
+
+    Raises
+    ------
+    HpcrunError
+        A module comes from the frozen code, of which the next attempt has another copy.
+    """
+    for number in stop.SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    with _surroundings(variables, paths):
+        for name in _MODULES:
+            importlib.import_module(name)
+    for name, module in list(sys.modules.items()):
+        if code in Path(getattr(module, "__file__", None) or "/").parents:
+            raise HpcrunError(f"{name} is imported from the frozen code")
+
+
+@contextlib.contextmanager
+def _surroundings(variables: dict[str, str], paths: Sequence[str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    sys.path[:0] = paths
+    try:
+        yield
+    finally:
+        del sys.path[: len(paths)]
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _place(scratch: Path) -> Path:

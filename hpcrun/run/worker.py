@@ -86,10 +86,11 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
     return {**{name: os.environ.get(name, value) for name, value in defaults.items()}, **forced}
 
 
-def set_environment(launch: Launch, rank: int) -> None:
-    """Give this process the rank's variables, and the user's secrets."""
-    os.environ.update(secrets.read((launch.spec.get("environment") or {}).get("secrets_file")))
-    os.environ.update(environment(launch, rank))
+def import_paths(launch: Launch, node: Node) -> list[str]:
+    """Where the modules of a function are looked for first."""
+    code = Path(node.code)
+    own = [] if launch.entry.import_root is None else [str(code / launch.entry.import_root)]
+    return [*own, str(code / launch.working_directory), str(code)]
 
 
 def wait_warm(launch: Launch, rank: int) -> Launch | None:
@@ -97,19 +98,14 @@ def wait_warm(launch: Launch, rank: int) -> Launch | None:
 
     None where it is not needed.
     """
-    for number in stop.SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    # Some variables are read as torch is imported; they are the same in the next attempt.
-    set_environment(launch, rank)
-    importlib.import_module("torch")
-    importlib.import_module("deepspeed")
-    importlib.import_module("hpcrun.run.session")
-    called = warm.wait(Path(launch.nodes[rank // launch.ranks_per_node].scratch))
-    if called is not None:
-        with contextlib.suppress(OSError), open(called.paths.rank_log(rank), "ab") as log:
-            for descriptor in (1, 2):
-                os.dup2(log.fileno(), descriptor)
-    return called
+    node = launch.nodes[rank // launch.ranks_per_node]
+    warm.check_room(launch.ranks_per_node)
+    # Those that name the running attempt would mark what an import starts as its own.
+    variables = environment(launch, rank)
+    for name in (VARIABLE, ranks.SCRATCH_VARIABLE):
+        del variables[name]
+    warm.import_all(variables, Path(node.code), import_paths(launch, node))
+    return warm.wait(Path(node.scratch), rank)
 
 
 def call_function(launch: Launch, node: Node, rank: int) -> int:
@@ -117,10 +113,7 @@ def call_function(launch: Launch, node: Node, rank: int) -> int:
     entry = launch.entry
     assert entry.module is not None
     assert entry.function is not None
-    code = Path(node.code)
-    sys.path[:0] = [str(code / launch.working_directory), str(code)]
-    if entry.import_root is not None:
-        sys.path.insert(0, str(code / entry.import_root))
+    sys.path[:0] = import_paths(launch, node)
     from hpcrun.run.session import session
 
     # torch 2.13 warns at every step of ZeRO, once a collective, about a call of DeepSpeed's own.
@@ -238,8 +231,9 @@ def work(launch: Launch, rank: int) -> int:
     Fence(launch.run_paths.attempt(launch.attempt + 1).directory).check(always=True)
     code: int
     try:
+        os.environ.update(secrets.read((launch.spec.get("environment") or {}).get("secrets_file")))
         ranks.register(Path(node.scratch), rank)
-        set_environment(launch, rank)
+        os.environ.update(environment(launch, rank))
         os.chdir(Path(node.code) / launch.working_directory)
         if launch.entry.kind == "function":
             stop.outlive_signals(Path(node.scratch))
@@ -273,7 +267,9 @@ def main() -> None:
     launch = Launch.read(arguments.launch)
     rank = rank_of(launch, arguments.rank)
     called = wait_warm(launch, rank) if arguments.warm else launch
-    code = EXIT_OK if called is None else work(called, rank)
+    if called is None:
+        os._exit(EXIT_OK)
+    code = work(called, rank)
     if code == EXIT_OK:
         wait_for_threads_and_exit_handlers()
     for stream in (sys.stdout, sys.stderr):

@@ -139,8 +139,8 @@ def test_ranks_of_another_attempt_in_the_same_start_do_not_count(
         False,
         "it asked for 2G, one rank was seen to use 5K",
     )
-    # It was called to be of the third attempt.
-    assert own_job.facts("7", 1003, attempt=3, over=True).out_of_memory
+    assert own_job.facts("7", 1003, attempt=3, warm=True, over=True).out_of_memory
+    assert not own_job.facts("7", 1003, attempt=3, over=True).out_of_memory
     assert own_job.facts("7", 1003, over=True).out_of_memory
 
 
