@@ -100,9 +100,10 @@ class Recovery:
 
     warm_after: str | None = "00:01:00"
     """How long a run trains, in one of Slurm's forms, before a second set of its ranks is started,
-    which import torch and DeepSpeed and wait for the next restart on the same nodes: it takes
-    seconds less. Each takes about 200 MB of its node's memory. For functions; null for none, as for
-    a function whose module sets variables that torch reads as it is imported."""
+    which import torch, DeepSpeed and what of the usual libraries the first did, and wait for the
+    next restart on the same nodes: it takes seconds less. Each takes about 300 MB of its node's
+    memory. For functions; null for none, as for a function whose module sets variables that torch
+    reads as it is imported."""
 
     shrink: bool = False
     """Go on with fewer nodes in the same allocation where nodes were lost and no spare is left. The

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import EXIT_SAVED, HpcrunError
-from hpcrun.run import group, pulse, rng, samples, stop
+from hpcrun.run import group, pulse, rng, samples, stop, warm
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.config import Config
 from hpcrun.run.diary import Diary
@@ -361,6 +361,8 @@ class Session:
                 raise file.error
 
     def _after_step(self, step: int, began: float) -> None:
+        if self._last_step == self.restored_step and self.scratch and self.local_rank == 0:
+            warm.note_modules(self.scratch)
         self._last_step = step
         self._heart.beat(pulse.STEPPING, step)
         if self._metrics is None or self._saves is None:

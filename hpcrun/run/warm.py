@@ -26,10 +26,27 @@ from hpcrun.run.launch import Launch
 from hpcrun.slurm_time import seconds
 
 _LEAVE = "-"
-# Bytes that one takes, and some for the training that goes on.
-_TAKES = 500 << 20
+_NOTED = "modules"
+# Bytes that one takes, twice: the training goes on.
+_TAKES = 600 << 20
 # What every rank of a function imports.
 _MODULES = ("torch", "deepspeed", "hpcrun.run.session")
+# Of what a run has imported besides, what takes long and does nothing else as it is imported.
+_PACKAGES = frozenset(
+    {
+        *("torch", "deepspeed", "sympy", "numpy", "scipy", "sklearn", "pandas", "pyarrow"),
+        *("transformers", "tokenizers", "datasets", "accelerate", "peft", "huggingface_hub"),
+        *(
+            "torchvision",
+            "torchaudio",
+            "timm",
+            "einops",
+            "lightning",
+            "pytorch_lightning",
+            "triton",
+        ),
+    }
+)
 # Pauses between tries to read a launch.json that another node has just written.
 _PAUSES = (0.1, 0.5, 1.0, 3.0)
 
@@ -115,11 +132,20 @@ def check_room(ranks: int) -> None:
         raise HpcrunError(f"{left >> 20} MiB of memory are left, too little for warm ranks")
 
 
-def import_all(variables: dict[str, str], code: Path, paths: Sequence[str]) -> None:
+def note_modules(scratch: Path) -> None:
+    """Write down what a rank has imported, for those that are to be as warm as it is."""
+    names = [name for name in list(sys.modules) if name.partition(".")[0] in _PACKAGES]
+    with contextlib.suppress(OSError):
+        (scratch / _NOTED).write_text("\n".join(names))
+
+
+def import_all(scratch: Path, variables: dict[str, str], code: Path, paths: Sequence[str]) -> None:
     """Import what the ranks do, in the surroundings of one, which are as before then.
 
     Parameters
     ----------
+    scratch
+        Of the running attempt, of which a rank has noted its modules.
     variables
         Of a rank: some are read as torch is imported.
     code
@@ -137,9 +163,20 @@ def import_all(variables: dict[str, str], code: Path, paths: Sequence[str]) -> N
     with _surroundings(variables, paths):
         for name in _MODULES:
             importlib.import_module(name)
+        # In the order of the ranks. Some names are no modules that can be imported by themselves.
+        for name in _noted(scratch):
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
     for name, module in list(sys.modules.items()):
         if code in Path(getattr(module, "__file__", None) or "/").parents:
             raise HpcrunError(f"{name} is imported from the frozen code")
+
+
+def _noted(scratch: Path) -> list[str]:
+    try:
+        return (scratch / _NOTED).read_text().split()
+    except OSError:
+        return []
 
 
 @contextlib.contextmanager

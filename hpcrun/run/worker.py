@@ -104,8 +104,9 @@ def wait_warm(launch: Launch, rank: int) -> Launch | None:
     variables = environment(launch, rank)
     for name in (VARIABLE, ranks.SCRATCH_VARIABLE):
         del variables[name]
-    warm.import_all(variables, Path(node.code), import_paths(launch, node))
-    return warm.wait(Path(node.scratch), rank)
+    scratch = Path(node.scratch)
+    warm.import_all(scratch, variables, Path(node.code), import_paths(launch, node))
+    return warm.wait(scratch, rank)
 
 
 def call_function(launch: Launch, node: Node, rank: int) -> int:

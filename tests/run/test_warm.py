@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 
 from hpcrun import ledger
-from tests.run.factory import Place, command_of, until
+from tests.run.factory import REPOSITORY, Place, command_of, until
 
 Running: TypeAlias = "subprocess.Popen[str]"
 
@@ -91,3 +92,44 @@ def test_they_leave_when_all_else_is_killed(
         os.kill(pid, signal.SIGKILL)
     supervised.communicate(timeout=30)
     until(lambda: workers(place, warm=True) == [], 10)
+
+
+IMPORT = """
+import os, signal, sys
+from pathlib import Path
+from hpcrun.run import warm
+scratch, code = Path(sys.argv[1]), Path(sys.argv[2])
+warm.import_all(scratch, {"OF_A_RANK": "1", "HOME": "2"}, code, [str(code)])
+assert "OF_A_RANK" not in os.environ and os.environ["HOME"] != "2"
+assert str(code) not in sys.path and "scipy" not in sys.modules
+assert signal.getsignal(signal.SIGUSR2) is signal.SIG_IGN
+print("torch.nn.quantized" in sys.modules)
+"""
+
+
+def importing(tmp_path: Path, *noted: str) -> subprocess.CompletedProcess[str]:
+    for name in ("scratch", "code"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "scratch" / "modules").write_text("\n".join(noted))
+    for name in ("deepspeed.py", "sympy.py"):
+        if name in noted:
+            (tmp_path / "code" / name).write_text("")
+    return subprocess.run(
+        [sys.executable, "-c", IMPORT, tmp_path / "scratch", tmp_path / "code"],
+        env={"PYTHONPATH": str(REPOSITORY), "HOME": "/", "DS_ACCELERATOR": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_they_import_what_the_ranks_did(tmp_path: Path) -> None:
+    done = importing(tmp_path, "torch", "torch.no_such_module", "torch.nn.quantized")
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+@pytest.mark.parametrize("name", ["deepspeed.py", "sympy.py"])
+def test_the_users_own_torch_is_not_mistaken(tmp_path: Path, name: str) -> None:
+    done = importing(tmp_path, name, name.removesuffix(".py"))
+    assert done.returncode == 1
+    assert "is imported from the frozen code" in done.stderr
