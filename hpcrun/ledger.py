@@ -57,11 +57,11 @@ class Attempt:
     number: int
     started: dict[str, Any] = field(default_factory=dict)
     workers_started: float | None = None
-    warm: bool = False
     ended: dict[str, Any] | None = None
     stopping: dict[str, Any] | None = None
     decided: dict[str, Any] | None = None
     straggler: dict[str, Any] | None = None
+    warm: bool = False
 
     @property
     def outcome(self) -> str | None:

@@ -102,8 +102,8 @@ class Recovery:
     """How long a run trains, in one of Slurm's forms, before a second set of its ranks is started,
     which import torch, DeepSpeed and what of the usual libraries the first did, and wait for the
     next restart on the same nodes: it takes seconds less. Each takes about 300 MB of its node's
-    memory. For functions; null for none, as for a function whose module sets variables that torch
-    reads as it is imported."""
+    memory. For functions, and scripts that use ``hpcrun.session()``; null for none, as for a
+    program that sets variables which torch reads as it is imported."""
 
     shrink: bool = False
     """Go on with fewer nodes in the same allocation where nodes were lost and no spare is left. The

@@ -96,6 +96,10 @@ class Launch:
     def paths(self) -> AttemptPaths:
         return self.run_paths.attempt(self.attempt)
 
+    def node_of(self, rank: int) -> Node:
+        """The node on which a rank runs."""
+        return self.nodes[rank // self.ranks_per_node]
+
     def write(self) -> None:
         """Write the attempt's ``launch.json``."""
         records.write_json(self.paths.launch, dataclasses.asdict(self))

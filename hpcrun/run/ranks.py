@@ -22,9 +22,14 @@ _PROC = Path("/proc")
 
 def register(scratch: Path, rank: int) -> None:
     """Called by each rank as it starts."""
+    lead_group()
+    (scratch / f"rank-{rank}.pid").write_text(str(os.getpid()))
+
+
+def lead_group() -> None:
+    """Have this process, and what it starts from now on, be a group of its own."""
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
-    (scratch / f"rank-{rank}.pid").write_text(str(os.getpid()))
 
 
 def leader(scratch: Path, rank: int) -> int:

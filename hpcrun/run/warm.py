@@ -54,7 +54,7 @@ _PAUSES = (0.1, 0.5, 1.0, 3.0)
 def after(run: RunPlan) -> float | None:
     """For how many seconds a run trains before it has warm ranks; None where it never has."""
     recovery = run.spec.get("recovery") or {}
-    if run.entry.kind != "function" or not recovery.get("in_place", 0):
+    if run.entry.kind == "command" or not recovery.get("in_place", 0):
         return None
     return seconds(recovery.get("warm_after") or "")
 
@@ -132,6 +132,12 @@ def check_room(ranks: int) -> None:
         raise HpcrunError(f"{left >> 20} MiB of memory are left, too little for warm ranks")
 
 
+def ignore_signals() -> None:
+    """Slurm's are for the ranks at work."""
+    for number in stop.SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def note_modules(scratch: Path) -> None:
     """Write down what a rank has imported, for those that are to be as warm as it is."""
     names = [name for name in list(sys.modules) if name.partition(".")[0] in _PACKAGES]
@@ -158,8 +164,7 @@ def import_all(scratch: Path, variables: dict[str, str], code: Path, paths: Sequ
     HpcrunError
         A module comes from the frozen code, of which the next attempt has another copy.
     """
-    for number in stop.SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    ignore_signals()
     with _surroundings(variables, paths):
         for name in _MODULES:
             importlib.import_module(name)

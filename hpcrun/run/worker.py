@@ -19,6 +19,7 @@ import time
 import traceback
 import warnings
 from pathlib import Path
+from typing import TypeAlias
 
 from hpcrun import records, signals
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
@@ -28,6 +29,8 @@ from hpcrun.run.launch import VARIABLE, Launch, Node
 from hpcrun.run.tell import tell
 
 _LOOK_EVERY = 0.2
+
+Child: TypeAlias = "subprocess.Popen[bytes]"
 
 
 def rank_of(launch: Launch, argument: int | None) -> int:
@@ -87,26 +90,53 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
 
 
 def import_paths(launch: Launch, node: Node) -> list[str]:
-    """Where the modules of a function are looked for first."""
-    code = Path(node.code)
-    own = [] if launch.entry.import_root is None else [str(code / launch.entry.import_root)]
+    """Where the modules of a function or script are looked for first."""
+    entry, code = launch.entry, Path(node.code)
+    if entry.file is not None:
+        return [str((code / entry.file).parent)]
+    own = [] if entry.import_root is None else [str(code / entry.import_root)]
     return [*own, str(code / launch.working_directory), str(code)]
 
 
-def wait_warm(launch: Launch, rank: int) -> Launch | None:
-    """Import what all ranks do, and wait; the attempt that this process is called to.
+def wait_to_be_called(launch: Launch, rank: int, *, imports: bool) -> Launch:
+    """The attempt that this warm rank is called to; where it is to none, it ends here.
 
-    None where it is not needed.
+    Parameters
+    ----------
+    imports
+        All that ranks import is imported meanwhile.
     """
-    node = launch.nodes[rank // launch.ranks_per_node]
-    warm.check_room(launch.ranks_per_node)
-    # Those that name the running attempt would mark what an import starts as its own.
-    variables = environment(launch, rank)
-    for name in (VARIABLE, ranks.SCRATCH_VARIABLE):
-        del variables[name]
+    node = launch.node_of(rank)
     scratch = Path(node.scratch)
-    warm.import_all(scratch, variables, Path(node.code), import_paths(launch, node))
-    return warm.wait(scratch, rank)
+    try:
+        warm.check_room(launch.ranks_per_node)
+        if imports:
+            # Those that name the running attempt would mark what an import starts as its own.
+            variables = environment(launch, rank)
+            for name in (VARIABLE, ranks.SCRATCH_VARIABLE):
+                del variables[name]
+            warm.import_all(scratch, variables, Path(node.code), import_paths(launch, node))
+        called = warm.wait(scratch, rank)
+    except HpcrunError as error:
+        tell(error.message)
+        os._exit(EXIT_FAILED)
+    if called is None:
+        os._exit(EXIT_OK)
+    return called
+
+
+def start_warm_script(launch: Path, rank: int) -> Child:
+    """Have a script that is to be this rank's wait for the call in a process of its own."""
+    ranks.lead_group()
+    warm.ignore_signals()
+    return subprocess.Popen([sys.executable, "-m", "hpcrun.run.script", str(launch), str(rank)])
+
+
+def take_place(launch: Launch, rank: int) -> None:
+    """Be where a rank is: its variables, the user's secrets, its directory."""
+    os.environ.update(secrets.read((launch.spec.get("environment") or {}).get("secrets_file")))
+    os.environ.update(environment(launch, rank))
+    os.chdir(Path(launch.node_of(rank).code) / launch.working_directory)
 
 
 def call_function(launch: Launch, node: Node, rank: int) -> int:
@@ -134,35 +164,37 @@ def call_function(launch: Launch, node: Node, rank: int) -> int:
     return EXIT_OK
 
 
-def run_child(launch: Launch, node: Node, rank: int) -> int:
-    """Start the script or command, pass a stop on to it, and wait for its end.
-
-    Returns
-    -------
-    int
-        Its exit code; negative for the signal that ended it.
-    """
+def command(launch: Launch, node: Node) -> list[str]:
+    """The command line of a script or command."""
     entry = launch.entry
-    arguments = launch.fill(list(entry.argv), node)
+    arguments: list[str] = launch.fill(list(entry.argv), node)
     if entry.kind == "script":
         assert entry.file is not None
         arguments = [sys.executable, str(Path(node.code) / entry.file), *arguments]
     if launch.attempt > 1:
         recovery = launch.spec.get("recovery") or {}
         arguments += launch.fill(list(recovery.get("resume_args") or []), node)
+    return arguments
+
+
+def run_child(launch: Launch, node: Node, rank: int, child: Child | None = None) -> int:
+    """Start the script or command, pass a stop on to it, and wait for its end.
+
+    Parameters
+    ----------
+    child
+        The script, where it was warm already.
+
+    Returns
+    -------
+    int
+        Its exit code; negative for the signal that ended it.
+    """
     wanted = (launch.spec.get("recovery") or {}).get("stop_signal")
     scratch = Path(node.scratch)
     stop.outlive_signals(scratch)
-    try:
-        child = subprocess.Popen(
-            arguments, preexec_fn=_ignore_slurms_signal if wanted not in (None, "SIGTERM") else None
-        )
-    except OSError as error:
-        raise HpcrunError(
-            f"the command {arguments[0]!r} cannot be started: {error.strerror}",
-            hint="relative paths are looked up in the frozen code's copy of the spec's directory",
-        ) from error
-
+    if child is None or child.poll() is not None:
+        child = _start(launch, node)
     asked = False
     fence = Fence(launch.run_paths.attempt(launch.attempt + 1).directory)
     while (code := _ended(child)) is None:
@@ -182,7 +214,19 @@ def run_child(launch: Launch, node: Node, rank: int) -> int:
     return code
 
 
-def _ended(child: subprocess.Popen[bytes]) -> int | None:
+def _start(launch: Launch, node: Node) -> Child:
+    arguments = command(launch, node)
+    ignores = ignores_slurms_signal(launch)
+    try:
+        return subprocess.Popen(arguments, preexec_fn=ignore_slurms_signal if ignores else None)
+    except OSError as error:
+        raise HpcrunError(
+            f"the command {arguments[0]!r} cannot be started: {error.strerror}",
+            hint="relative paths are looked up in the frozen code's copy of the spec's directory",
+        ) from error
+
+
+def _ended(child: Child) -> int | None:
     """Wait a moment for the child; its exit code once it has ended."""
     try:
         return child.wait(timeout=_LOOK_EVERY)
@@ -190,8 +234,13 @@ def _ended(child: subprocess.Popen[bytes]) -> int | None:
         return None
 
 
-def _ignore_slurms_signal() -> None:
-    """Slurm's TERM reaches every process of a step; this program waits for a signal of its own."""
+def ignores_slurms_signal(launch: Launch) -> bool:
+    """Whether the program waits for a signal of its own: Slurm's TERM reaches all processes."""
+    return (launch.spec.get("recovery") or {}).get("stop_signal") not in (None, "SIGTERM")
+
+
+def ignore_slurms_signal() -> None:
+    """Have this process, and what it becomes, go on at Slurm's TERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
@@ -204,7 +253,7 @@ def record_end(
     path = launch.paths.exit_record(rank)
     record = {
         "rank": rank,
-        "node": launch.nodes[rank // launch.ranks_per_node].name,
+        "node": launch.node_of(rank).name,
         "time": time.time(),
         "exit_code": None if number else code,
         "signal": signals.name(number) if number else None,
@@ -226,20 +275,18 @@ def _printable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def work(launch: Launch, rank: int) -> int:
+def work(launch: Launch, rank: int, child: Child | None = None) -> int:
     """Run the entry in this rank; the exit code of this process."""
-    node = launch.nodes[rank // launch.ranks_per_node]
+    node = launch.node_of(rank)
     Fence(launch.run_paths.attempt(launch.attempt + 1).directory).check(always=True)
     code: int
     try:
-        os.environ.update(secrets.read((launch.spec.get("environment") or {}).get("secrets_file")))
         ranks.register(Path(node.scratch), rank)
-        os.environ.update(environment(launch, rank))
-        os.chdir(Path(node.code) / launch.working_directory)
+        take_place(launch, rank)
         if launch.entry.kind == "function":
             stop.outlive_signals(Path(node.scratch))
             return call_function(launch, node, rank)
-        code = run_child(launch, node, rank)
+        code = run_child(launch, node, rank, child)
         if code:
             record_end(launch, rank, code, None, None)
     except SystemExit as leaving:
@@ -267,10 +314,12 @@ def main() -> None:
     lossy.install()
     launch = Launch.read(arguments.launch)
     rank = rank_of(launch, arguments.rank)
-    called = wait_warm(launch, rank) if arguments.warm else launch
-    if called is None:
-        os._exit(EXIT_OK)
-    code = work(called, rank)
+    child: Child | None = None
+    if arguments.warm and launch.entry.kind == "script":
+        child = start_warm_script(arguments.launch, rank)
+    if arguments.warm:
+        launch = wait_to_be_called(launch, rank, imports=child is None)
+    code = work(launch, rank, child)
     if code == EXIT_OK:
         wait_for_threads_and_exit_handlers()
     for stream in (sys.stdout, sys.stderr):

@@ -82,7 +82,7 @@ def form(bench: Workbench, kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param("function", marks=pytest.mark.usually("24.11")),
+        pytest.param("function", marks=pytest.mark.usually),
         pytest.param("script", marks=pytest.mark.usually("22.05")),
         pytest.param("command", marks=pytest.mark.usually("22.05")),
         pytest.param("loop", marks=pytest.mark.usually("22.05")),

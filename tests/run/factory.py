@@ -116,6 +116,7 @@ import torch
 from tests.run.factory import FakeEngine
 
 def train(session):
+    print("begins", flush=True)
     torch.distributed.init_process_group("gloo")
     engine = FakeEngine()
     session.restore(engine)
@@ -123,6 +124,11 @@ def train(session):
         engine.step()
         time.sleep(0.02)
         session.log({"loss": torch.tensor(float(step))}, step)
+
+if __name__ == "__main__":
+    import sys, hpcrun
+    assert sys.argv == [__file__, "an argument"], sys.argv
+    train(hpcrun.session())
 """
 
 
@@ -181,13 +187,15 @@ class Place:
                 stream.add(path, path.name)
         records.write_json(self.submission.submission, {"code": {"archive": archive}})
 
-    def submit_counting(self, total_steps: int, **spec: Any) -> None:
-        """Freeze a function that counts steps, on two nodes of one rank each."""
+    def submit_counting(self, total_steps: int, *, kind: str = "function", **spec: Any) -> None:
+        """Freeze a function or script that counts steps, on two nodes of one rank each."""
         (self.code / "counting.py").write_text(COUNTING)
         # With a GPU asked for, none of DeepSpeed's operators needs compiling.
         resources = {"nodes": 2, "ntasks_per_node": 1, "gpus_per_node": 1, "cpus_per_task": 1}
         self.submit(
-            Entry("function", module="counting", function="train", import_root="."),
+            Entry("function", module="counting", function="train", import_root=".")
+            if kind == "function"
+            else Entry("script", file="counting.py", argv=("an argument",)),
             resources=resources,
             environment={"variables": {}},
             config={"total_steps": total_steps},

@@ -1,0 +1,38 @@
+"""A script that starts warm: its interpreter has imported what the script will, and waits for it.
+
+The worker of a warm rank starts it, and watches it like a script that it starts cold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import signal
+import sys
+from pathlib import Path
+
+from hpcrun.run import stop, worker
+from hpcrun.run.launch import Launch
+
+
+def main() -> None:
+    """Entry point of ``python -m hpcrun.run.script``: what ``python FILE ARGUMENTS`` does."""
+    parser = argparse.ArgumentParser(prog="hpcrun.run.script")
+    parser.add_argument("launch", type=Path)
+    parser.add_argument("rank", type=int)
+    arguments = parser.parse_args()
+    rank: int = arguments.rank
+    called = worker.wait_to_be_called(Launch.read(arguments.launch), rank, imports=True)
+    node = called.node_of(rank)
+    worker.take_place(called, rank)
+    for number in stop.SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    if worker.ignores_slurms_signal(called):
+        worker.ignore_slurms_signal()
+    _, *sys.argv = worker.command(called, node)
+    sys.path[0] = str(Path(sys.argv[0]).parent)
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
