@@ -30,7 +30,8 @@ def main() -> None:
     if worker.ignores_slurms_signal(called):
         worker.ignore_slurms_signal()
     _, *sys.argv = worker.command(called, node)
-    sys.path[0] = str(Path(sys.argv[0]).parent)
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = str(Path(sys.argv[0]).parent)
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 

@@ -192,7 +192,8 @@ def _surroundings(variables: dict[str, str], paths: Sequence[str]) -> Iterator[N
     try:
         yield
     finally:
-        del sys.path[: len(paths)]
+        for path in paths:
+            sys.path.remove(path)
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
