@@ -162,7 +162,8 @@ def import_all(scratch: Path, variables: dict[str, str], code: Path, paths: Sequ
     Raises
     ------
     HpcrunError
-        A module comes from the frozen code, of which the next attempt has another copy.
+        A module comes from the frozen code, of which the next attempt has another copy; or memory
+        of a GPU may be held now.
     """
     ignore_signals()
     with _surroundings(variables, paths):
@@ -172,6 +173,8 @@ def import_all(scratch: Path, variables: dict[str, str], code: Path, paths: Sequ
         for name in _noted(scratch):
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
+    if sys.modules["torch"].cuda.is_initialized():
+        raise HpcrunError("an import has begun to use the GPU, which the ranks at work need")
     for name, module in list(sys.modules.items()):
         if code in Path(getattr(module, "__file__", None) or "/").parents:
             raise HpcrunError(f"{name} is imported from the frozen code")

@@ -127,7 +127,7 @@ def importing(tmp_path: Path, *noted: str) -> subprocess.CompletedProcess[str]:
             (tmp_path / "code" / name).write_text("")
     return subprocess.run(
         [sys.executable, "-c", IMPORT, tmp_path / "scratch", tmp_path / "code"],
-        env={"PYTHONPATH": str(REPOSITORY), "HOME": "/", "DS_ACCELERATOR": "cpu"},
+        env={"PYTHONPATH": f"{REPOSITORY}:{tmp_path}", "HOME": "/", "DS_ACCELERATOR": "cpu"},
         capture_output=True,
         text=True,
         check=False,
@@ -144,3 +144,11 @@ def test_the_users_own_torch_is_not_mistaken(tmp_path: Path, name: str) -> None:
     done = importing(tmp_path, name, name.removesuffix(".py"))
     assert done.returncode == 1
     assert "is imported from the frozen code" in done.stderr
+
+
+def test_what_takes_the_gpu_as_it_is_imported(tmp_path: Path) -> None:
+    """Without a GPU torch can only be made to say that it uses one."""
+    (tmp_path / "einops.py").write_text("import torch; torch.cuda._initialized = True")
+    done = importing(tmp_path, "einops")
+    assert done.returncode == 1
+    assert "an import has begun to use the GPU" in done.stderr
