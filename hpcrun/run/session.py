@@ -69,8 +69,7 @@ class Session:
         self.restored_step: int | None = None
         self._spec: dict[str, Any] = {}
         if launch:
-            node = launch.nodes[self.rank // launch.ranks_per_node]
-            self._spec = launch.fill(launch.spec, node)
+            self._spec = launch.fill(launch.spec, launch.node_of(self.rank))
         self.config = Config(self._spec.get("config") or {})
         self.seed = int(self.config.get("seed") or 0)
         self._engine: Any = None

@@ -47,11 +47,12 @@ def begin(ranks: Ranks, run: RunPaths, nodes: list[str], stage: int) -> tuple[li
     return digest, after
 
 
-def go_on(ranks: Ranks, run: RunPaths, nodes: list[str]) -> None:
-    """`begin`, restore, and take one step more."""
-    begin(ranks, run, nodes, 1)
+def go_on(ranks: Ranks, run: RunPaths, nodes: list[str]) -> list[str]:
+    """`begin`, restore, and take one step more; the state at step 5."""
+    digest, _ = begin(ranks, run, nodes, 1)
     ranks.tell("restore", run=str(run.directory), nodes=nodes)
     ranks.tell("train", steps=1)
+    return digest
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -187,9 +188,7 @@ def test_one_that_is_older_than_a_damaged_shared_one_comes_next(
     started: Ranks, tmp_path: Path, nodes: list[str]
 ) -> None:
     run = RunPaths(tmp_path / "3")
-    digest, _ = begin(started, run, nodes, 1)
-    started.tell("restore", run=str(run.directory), nodes=nodes)
-    started.tell("train", steps=1)
+    digest = go_on(started, run, nodes)
     started.tell("save", run=str(run.directory), step=6)
     for path in run.checkpoint(6, 1).glob("*.pt"):
         path.write_bytes(b"damaged")

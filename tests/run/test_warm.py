@@ -55,9 +55,7 @@ def supervised(place: Place, request: pytest.FixtureRequest) -> Running:
 
 
 @pytest.mark.parametrize("supervised", ["function", "script"], indirect=True)
-def test_warm_ranks_take_over_on_the_same_nodes(
-    place: Place, supervised: subprocess.Popen[str]
-) -> None:
+def test_warm_ranks_take_over_on_the_same_nodes(place: Place, supervised: Running) -> None:
     waiting = workers(place, warm=True)
     os.kill(workers(place, warm=False)[1], signal.SIGKILL)
     until(lambda: place.steps(2), 60)
@@ -95,9 +93,7 @@ def test_one_that_died_is_no_loss(place: Place, supervised: Running) -> None:
 
 
 @pytest.mark.parametrize("supervised", ["function", "script"], indirect=True)
-def test_they_leave_when_all_else_is_killed(
-    place: Place, supervised: subprocess.Popen[str]
-) -> None:
+def test_they_leave_when_all_else_is_killed(place: Place, supervised: Running) -> None:
     agents = [each.pid for each in place.left() if b"hpcrun.run.agent" in command_of(each.pid)]
     for pid in [supervised.pid, *agents]:
         os.kill(pid, signal.SIGKILL)
