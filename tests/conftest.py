@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import operators
 
 # A shell that starts the suite in the background has it ignore Ctrl-C, and every child inherits
 # that: the tests that interrupt a command would test nothing.
@@ -25,3 +28,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "training" if shares_operators else nodeid
 
     return Together(config, log)
+
+
+@pytest.fixture(scope="session")
+def warm_operators() -> Path:
+    """A root's cache of DeepSpeed's compiled operators."""
+    pytest.importorskip("deepspeed")
+    return operators.build()

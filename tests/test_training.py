@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests import operators
+
 ROOT = Path(__file__).parent.parent
 ON_THIS_MACHINE = (
     "cluster=local",
@@ -26,9 +28,10 @@ pytestmark = [pytest.mark.training, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def hpcrun(tmp_path_factory: pytest.TempPathFactory) -> Hpcrun:
-    """The command line, with one root for all tests, so that operators are compiled once."""
+def hpcrun(warm_operators: Path, tmp_path_factory: pytest.TempPathFactory) -> Hpcrun:
+    """The command line, with one root for all tests."""
     directory = tmp_path_factory.mktemp("training")
+    operators.link(warm_operators, directory / "root")
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("HPCRUN_")
     }

@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests import operators
 from tests.cluster.ward import Reference
+from tests.cluster.workbench import give_operators
 from tests.testbed import VERSIONS, Cluster, missing
 
 _HERE = Path(__file__).parent
@@ -79,6 +82,8 @@ def _cluster(version: str, clusters: Clusters) -> Cluster:
         cluster = Cluster(version, extra=_EXTRA[version])
         cluster.up()
         clusters[version] = cluster
+        if version == VERSIONS[0] and find_spec("deepspeed"):
+            give_operators(cluster, operators.build())
     return clusters[version]
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from hpcrun.run import extensions
+from tests import operators
 from tests.testbed import Cluster
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -54,6 +56,19 @@ LANGUAGE_MODEL: dict[str, Any] = {
 }
 
 
+def runs_root(cluster: Cluster) -> Path:
+    """Where experiments live; shared by all desks of a cluster, and with it what was compiled."""
+    return Path(cluster.root) / "home" / "runs"
+
+
+def give_operators(cluster: Cluster, cache: Path) -> None:
+    """Copy what was compiled on this machine, for a cluster that has its compiler and headers."""
+    destination = runs_root(cluster) / ".hpcrun" / "torch_extensions"
+    cluster.run(["mkdir", "-p", str(destination)])
+    extensions.copy(cache, operators.key(), destination / operators.key())
+    subprocess.run(["chown", "-R", str(cluster.uid), str(destination)], check=True)
+
+
 class Workbench:
     """A directory of the cluster's ordinary user.
 
@@ -62,13 +77,13 @@ class Workbench:
     directory
         Where specs and code lie.
     root
-        Where experiments live; shared by all desks of a cluster, and with it what was compiled.
+        `runs_root`.
     """
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster = cluster
         self.directory = Path(cluster.root) / "home" / name
-        self.root = Path(cluster.root) / "home" / "runs"
+        self.root = runs_root(cluster)
         profiles = self.directory / "configs" / "clusters"
         cluster.run(["mkdir", "-p", str(profiles)])
         self.write("configs/clusters/bed.yaml", PROFILE)

@@ -109,7 +109,7 @@ def test_one_that_hangs(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(UsageError, match="no answer within 1 s"):
         probe(python, timeout=1)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize("version", ["2.7.18", "3.6.8", "3.9.20"])

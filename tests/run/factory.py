@@ -17,10 +17,9 @@ from hpcrun.cluster import processes
 from hpcrun.layout import experiment
 from hpcrun.plan import Array, Entry, Plan, RunPlan
 from hpcrun.run.launch import Launch, Node
+from tests.operators import PATH
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# As a supervisor has it. Another ninja than the one that built would build again.
-PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 RESOURCES = {
     "nodes": 1,

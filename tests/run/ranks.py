@@ -14,7 +14,8 @@ from typing import IO, Any
 from hpcrun import manifest
 from hpcrun.layout import RunPaths
 from hpcrun.run.fabric import PortReservation
-from tests.run.factory import PATH, REPOSITORY
+from tests.operators import PATH
+from tests.run.factory import REPOSITORY
 
 DIED = "died"
 ONE, TWO, THREE = (f"step-0000000{step}-a1" for step in (1, 2, 3))

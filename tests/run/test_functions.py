@@ -8,6 +8,7 @@ import pytest
 
 from hpcrun import records
 from hpcrun.plan import Entry
+from tests import operators
 from tests.run.factory import Place, command_of, until
 
 pytestmark = [pytest.mark.training]
@@ -35,8 +36,7 @@ def functions(place: Place, warm_operators: Path) -> Place:
     library = place.code / "lib"
     library.mkdir()
     (library / "mine.py").write_text(FUNCTIONS)
-    (place.root / ".hpcrun").mkdir()
-    (place.root / ".hpcrun/torch_extensions").symlink_to(warm_operators)
+    operators.link(warm_operators, place.root)
     return place
 
 

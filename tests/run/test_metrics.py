@@ -17,7 +17,8 @@ from hpcrun.run import group, metrics
 from hpcrun.run.fabric import PortReservation
 from hpcrun.run.fence import Fence
 from hpcrun.run.metrics import MetricsLog
-from tests.run.factory import PATH, REPOSITORY
+from tests.operators import PATH
+from tests.run.factory import REPOSITORY
 
 PROGRAM = """
 import os, sys, time
@@ -102,7 +103,7 @@ def test_a_rank_that_died_is_not_waited_for(tmp_path: Path) -> None:
     lines = _two_ranks(tmp_path, body, after)
     assert [line["step"] for line in lines] == list(range(1, 21))
     waited = float((tmp_path / "left-0").read_text().split()[1])
-    assert waited < 5
+    assert waited < 30
 
 
 def test_a_rank_that_fails_sends_nothing_that_its_peer_would_take_for_a_step(

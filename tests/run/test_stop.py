@@ -41,11 +41,10 @@ def test_a_stop_before_there_is_anything_to_save_ends_at_once(place: Place) -> N
     place.submit("sleep 300", recovery={})
     supervisor = place.start()
     until(lambda: place.run.attempt(1).rank_log(0).exists())
-    began = time.monotonic()
     supervisor.send_signal(signal.SIGTERM)
-    code, _ = place.end(supervisor)
+    code, said = place.end(supervisor)
     assert code == 75
-    assert time.monotonic() - began < 10
+    assert "there is nothing to save" in said
     assert place.attempt().stopping is not None
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from hpcrun import ledger, records
 from hpcrun.plan import Entry
+from tests import operators
 from tests.run.factory import REPOSITORY, Place
 
 pytestmark = [pytest.mark.training]
@@ -58,8 +59,7 @@ def test_stopped_and_gone_on_with_is_bit_identical(
     warm_operators: Path, place: Place, tmp_path: Path
 ) -> None:
     shutil.copy(REPOSITORY / "jobs" / "language_model.py", place.code)
-    (place.root / ".hpcrun").mkdir()
-    (place.root / ".hpcrun/torch_extensions").symlink_to(warm_operators)
+    operators.link(warm_operators, place.root)
 
     _submit(place, total_steps=12)
     code, said = place.supervise(timeout=200)
