@@ -148,6 +148,8 @@ class Plan:
         How many runs may run at once; None for as many as the cluster takes.
     runs, arrays
         Runs in the order of the sweep, and how they are submitted.
+    repeats
+        Full keys that only repeat a point, such as a seed: results average over them.
     """
 
     name: str
@@ -158,6 +160,7 @@ class Plan:
     max_parallel: int | None
     runs: tuple[RunPlan, ...]
     arrays: tuple[Array, ...] = field(default=())
+    repeats: tuple[str, ...] = ()
 
     def run(self, number: int) -> RunPlan:
         """The run of that number.
@@ -192,8 +195,9 @@ class Plan:
             )
         runs = tuple(RunPlan(**{**run, "entry": _entry(run["entry"])}) for run in data["runs"])
         arrays = tuple(Array(**{**array, "runs": tuple(array["runs"])}) for array in data["arrays"])
-        rest = {key: data[key] for key in data if key not in ("format", "runs", "arrays")}
-        return cls(**rest, runs=runs, arrays=arrays)
+        given = ("format", "runs", "arrays", "repeats")
+        rest = {key: data[key] for key in data if key not in given}
+        return cls(**rest, runs=runs, arrays=arrays, repeats=tuple(data.get("repeats", ())))
 
     def write(self, path: Path) -> None:
         """Freeze the plan on disk."""

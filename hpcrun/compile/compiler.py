@@ -16,7 +16,9 @@ from hpcrun.compile.interpolate import interpolate_one
 from hpcrun.compile.problems import Problems
 from hpcrun.compile.resolver import Resolver
 from hpcrun.compile.spec import Profile, Spec, Sweep
-from hpcrun.compile.tree import Mark, Tree, get_at
+from hpcrun.compile.sweep_match import Matcher
+from hpcrun.compile.sweep_point import Option, Point
+from hpcrun.compile.tree import Key, Mark, Tree, dotted, get_at
 from hpcrun.errors import Problem, UsageError
 from hpcrun.plan import Entry, Plan
 
@@ -107,12 +109,16 @@ class _Compiler:
             tree.data["cluster"] = loaded.data["name"]
         block = tree.data.pop("sweep", None)
         fans = self._sweep_block(block, tree)
-        found = [
-            axis
-            for axis in sweep.axes(fans["grid"], tree, sweeps, self.directory, problems)
-            if compose.check_exists(axis.key, known, problems, axis.place)
-        ]
-        runs = self._runs(tree, found, limits)
+        base = tree.over(Tree(schema.defaults(Spec)))
+        base.data = {name: base.data[name] for name in base.data if name != "sweep"}
+
+        def exists(key: Key, mark: Mark) -> bool:
+            return compose.check_exists(key, known, problems, mark)
+
+        matcher = Matcher(tree, base, self._with_deepspeed, exists, problems)
+        expansion = sweep.Expansion(tree, exists, matcher, problems)
+        expanded = expansion.expand(fans, sweeps, self.directory)
+        runs = self._runs(base, expanded.points, limits)
         problems.check()
         assert loaded is not None
         assert self.code_root is not None
@@ -127,6 +133,7 @@ class _Compiler:
             directory=os.path.relpath(self.directory, self.code_root) if inside else ".",
             cluster=loaded.data,
             max_parallel=fans["max_parallel"],
+            repeats=expanded.repeats,
             runs=tuple(runs),
         )
 
@@ -161,20 +168,17 @@ class _Compiler:
         file = self.files[cached]
         return tree.over(file.below(("deepspeed",))) if file is not None else tree
 
-    def _runs(
-        self, tree: Tree, axes: list[sweep.Axis], limits: dict[str, Any]
-    ) -> list[CompiledRun]:
-        base = tree.over(Tree(schema.defaults(Spec)))
-        base.data = {name: base.data[name] for name in base.data if name != "sweep"}
-        points = sweep.points(axes)
-        names = sweep.short_names([axis.key for axis in axes])
-        short = {axis.name: names[axis.key] for axis in axes}
+    def _runs(self, base: Tree, points: list[Point], limits: dict[str, Any]) -> list[CompiledRun]:
+        names = sweep.short_names(
+            option.key for point in points for option in point if not option.is_set
+        )
+        short = {dotted(key): name for key, name in names.items()}
         resolve = Resolver(base, self._with_deepspeed)
         runs, reports = [], []
         for point in points:
             problems = Problems()
             at, data = resolve(point, problems)
-            swept = {axis.name: _swept(axis, option, data) for axis, option in point}
+            swept = {dotted(one.key): _swept(one, data) for one in point if not one.is_set}
             label = sweep.label(swept, short)
             run = self._run(data, at, swept, label, limits, problems)
             if run is not None and not problems:
@@ -286,9 +290,9 @@ def gathered(reports: list[tuple[str, list[Problem]]], limit: int = 5) -> list[P
     return found
 
 
-def _swept(axis: sweep.Axis, option: sweep.Option, data: dict[str, Any]) -> Any:
+def _swept(option: Option, data: dict[str, Any]) -> Any:
     if "${" in json.dumps(option.swept):
-        return get_at(data, axis.key)
+        return get_at(data, option.key)
     return option.swept
 
 

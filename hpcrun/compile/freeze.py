@@ -38,7 +38,7 @@ class Compiled:
         The experiment's name.
     root
         Where it lives: ``root / name`` is its directory.
-    spec_file, code_root, directory, cluster, max_parallel
+    spec_file, code_root, directory, cluster, max_parallel, repeats
         As in ``hpcrun.plan.Plan``.
     runs
         In the order of the sweep.
@@ -52,6 +52,7 @@ class Compiled:
     cluster: dict[str, Any]
     max_parallel: int | None
     runs: tuple[CompiledRun, ...]
+    repeats: tuple[str, ...] = ()
 
 
 def freeze(
@@ -105,6 +106,7 @@ def freeze(
         max_parallel=compiled.max_parallel,
         runs=tuple(runs),
         arrays=tuple(_array(compiled, group, paths) for group in shapes.values()),
+        repeats=compiled.repeats,
     )
 
 

@@ -67,6 +67,8 @@ def page() -> str:
             parts += _section(block, f"{name}.", f"`{name}`")
         if name == "sweep":
             parts.append(_SWEEPS)
+            parts += _section(spec.Draw, "random.", "`sweep.random`")
+            parts += _section(spec.When, "", "`sweep.when`", spec.Block)
     parts.append("\n## sbatch options that hpcrun owns\n")
     parts.append("`resources.sbatch` takes every long option of sbatch but these.\n\n")
     parts.append("| option | instead |\n|---|---|\n")
@@ -90,25 +92,31 @@ def documentation(cls: type) -> dict[str, str]:
     LookupError
         A field has no text.
     """
-    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-    assert isinstance(body, ast.ClassDef)
     found: dict[str, str] = {}
-    for field, text in zip(body.body, body.body[1:], strict=False):
-        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
-            continue
-        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            found[field.target.id] = " ".join(str(text.value.value).split())
+    for one in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
+        body = ast.parse(textwrap.dedent(inspect.getsource(one))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, text in zip(body.body, body.body[1:], strict=False):
+            if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
+                continue
+            if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                found[field.target.id] = " ".join(str(text.value.value).split())
     missing = [name for name in schema.hints(cls) if name not in found]
     if missing:
         raise LookupError(f"{cls.__name__}: not documented: {', '.join(missing)}")
     return found
 
 
-def _section(cls: type, prefix: str, title: str) -> Iterator[str]:
-    yield f"\n## {title}\n{inspect.getdoc(cls)}\n\n"
+def _section(cls: type, prefix: str, title: str, but: type | None = None) -> Iterator[str]:
+    """The table of a block's fields, ``but`` those that it shares with another."""
+    shared = schema.hints(but) if but else {}
+    more = f" And all of {', '.join(f'`{name}`' for name in shared)}." if shared else ""
+    yield f"\n## {title}\n{inspect.getdoc(cls)}{more}\n\n"
     yield "| key | accepts | default | |\n|---|---|---|---|\n"
     texts = documentation(cls)
     for field in dataclasses.fields(cls):
+        if field.name in shared:
+            continue
         annotation = schema.hints(cls)[field.name]
         text = texts[field.name].replace("``", "`").replace("|", "\\|")
         default = _default(field, annotation)
@@ -136,7 +144,7 @@ def _accepts(annotation: Any) -> str:
     if get_origin(annotation) is Literal:
         return " or ".join(f"`{one}`" for one in get_args(annotation))
     if get_origin(annotation) is list:
-        return "list of strings"
+        return "list of strings" if get_args(annotation)[0] is str else "list of mappings"
     if get_origin(annotation) is dict:
         return "mapping of strings" if get_args(annotation)[1] is str else "mapping"
     return {int: "whole number", float: "number", bool: "true or false", str: "string"}[annotation]

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from hpcrun.compile import sweep
 from hpcrun.compile.interpolate import interpolate, references
 from hpcrun.compile.problems import Problems
+from hpcrun.compile.sweep_point import Option, Point
 from hpcrun.compile.tree import Tree, merge, nest
 
 
@@ -22,23 +22,24 @@ class Resolver:
         self.resolved = interpolate(self.full, quiet)
         self.references = None if quiet else references(self.full.data)
 
-    def __call__(self, point: sweep.Point, problems: Problems) -> tuple[Tree, dict[str, Any]]:
-        if self.references is not None and all(self._is_apart(*pair) for pair in point):
+    def __call__(self, point: Point, problems: Problems) -> tuple[Tree, dict[str, Any]]:
+        if self.references is not None and all(map(self._is_apart, point)):
             tree, data = self.full, self.resolved
-            for axis, option in point:
+            for option in point:
                 tree = option.tree.over(tree)
-                data = merge(data, nest(axis.key, option.value))
+                data = merge(data, nest(option.key, option.value))
             return tree, data
         tree = self.base
-        for _, option in point:
+        for option in point:
             tree = option.tree.over(tree)
         tree = self.with_deepspeed(tree, problems)
         return tree, interpolate(tree, problems)
 
-    def _is_apart(self, axis: sweep.Axis, option: sweep.Option) -> bool:
+    def _is_apart(self, option: Option) -> bool:
         assert self.references is not None
         looked_at = {*self.references, ("deepspeed_config",)}
         apart = not any(
-            key[: len(axis.key)] == axis.key or axis.key[: len(key)] == key for key in looked_at
+            key[: len(option.key)] == option.key or option.key[: len(key)] == key
+            for key in looked_at
         )
         return apart and references(option.value) == set() and "${" not in json.dumps(option.value)

@@ -52,7 +52,6 @@ NEAR: dict[str, str] = {
     "time_limit": "resources.time",
     "walltime": "resources.time",
 }
-LATER_SWEEPS = ("exclude", "when", "repeat")
 
 
 @functools.cache
@@ -156,7 +155,7 @@ class Checker:
         if origin is Literal:
             return self._literal(value, annotation, key)
         if origin is list:
-            return self._list(value, key)
+            return self._list(value, get_args(annotation)[0], key)
         if origin is dict:
             return self._dict(value, get_args(annotation)[1], key)
         convert = {int: self._int, float: self._float, bool: self._bool, str: self._str}
@@ -170,7 +169,7 @@ class Checker:
         if len(rest) == 1:
             return self.value(value, rest[0], key)
         if isinstance(value, list):
-            return self._list(value, key)
+            return self._list(value, str, key)
         if isinstance(value, str):
             return value
         return self._wrong(key, value, "a string or a list of strings")
@@ -182,11 +181,13 @@ class Checker:
         hint = did_you_mean(value, accepted) if isinstance(value, str) else None
         return self._wrong(key, value, " or ".join(accepted), hint)
 
-    def _list(self, value: Any, key: Key) -> Any:
+    def _list(self, value: Any, item: Any, key: Key) -> Any:
         if not isinstance(value, list):
-            hint = f"write a list: [{value}]" if isinstance(value, (str, int, float)) else None
-            return self._wrong(key, value, "a list of strings", hint)
-        items = [self._str(item, (*key, str(index))) for index, item in enumerate(value)]
+            accepted = "strings" if item is str else "mappings"
+            is_item = isinstance(value, (str, int, float) if item is str else dict)
+            hint = f"write a list: [{value}]" if is_item else None
+            return self._wrong(key, value, f"a list of {accepted}", hint)
+        items = [self.value(one, item, (*key, str(index))) for index, one in enumerate(value)]
         return _WRONG if _WRONG in items else items
 
     def _dict(self, value: Any, item: Any, key: Key) -> Any:
@@ -235,10 +236,6 @@ class Checker:
         return _WRONG
 
     def _unknown(self, key: Key, cls: type) -> None:
-        if cls.__name__ == "Sweep" and key[-1] in LATER_SWEEPS:
-            message = f"'{key[-1]}' is not there yet; sweeps now have {listing(hints(cls))}"
-            self.problems.at(self.tree, key, message, "write the runs out in 'grid'")
-            return
         where = f"'{dotted(key[:-1])}'" if len(key) > 1 else "the top level"
         self.problems.at(
             self.tree,

@@ -1,0 +1,187 @@
+"""Random and quasi-random draws from distributions, the same on every machine.
+
+Each key draws from a stream of its own, made from the seed and its name: another key, or more
+samples, change none of the values that were there. Numbers keep six significant digits, which no
+difference between math libraries reaches.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from collections.abc import Callable, Iterator
+from itertools import count
+from statistics import NormalDist
+from typing import Any
+
+from hpcrun.compile.problems import Problems, did_you_mean, listing
+from hpcrun.compile.source import kind_of
+from hpcrun.compile.sweep_values import MOST, Given, is_number, is_whole, tidy
+from hpcrun.compile.tree import Key, Tree
+
+_SIGNIFICANT = 6
+_FORMS = {
+    "uniform": "{uniform: [low, high]}",
+    "loguniform": "{loguniform: [low, high]}",
+    "int_uniform": "{int_uniform: [low, high]}",
+    "int_loguniform": "{int_loguniform: [low, high]}",
+    "normal": "{normal: [mean, deviation]}",
+    "choices": "{choices: {label: value}}",
+}
+
+# From a number in (0, 1) to a value.
+Inverse = Callable[[float], Given]
+
+
+def samples(block: dict[str, Any], place: Key, tree: Tree, problems: Problems) -> list[list[Given]]:
+    """What each sample gives to the keys of ``block["keys"]``, in their order.
+
+    Parameters
+    ----------
+    block
+        ``samples``, ``seed``, ``method`` and ``keys``: full key -> a list or a distribution.
+    """
+    if not 1 <= block["samples"] <= MOST:
+        found = f"found {block['samples']}; accepted is a whole number from 1 to {MOST}"
+        problems.at(tree, (*place, "samples"), found)
+        return []
+    if not block["keys"]:
+        found = "is empty; accepted is a mapping of keys to distributions"
+        problems.at(tree, (*place, "keys"), found)
+        return []
+    columns = []
+    for dimension, (name, form) in enumerate(block["keys"].items()):
+        inverse = _inverse(form, (*place, "keys", name), tree, problems)
+        stream = _stream(block["method"], f"{block['seed']}:{name}", dimension)
+        if inverse is not None:
+            columns.append([inverse(next(stream)) for _ in range(block["samples"])])
+    if len(columns) < len(block["keys"]):
+        return []
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _stream(method: str, seed: str, dimension: int) -> Iterator[float]:
+    generator = random.Random(seed)
+    if method == "uniform":
+        while True:
+            yield _inside(generator.random())
+    for index in count(1):
+        yield _inside(_halton(index, _prime(dimension), seed))
+
+
+def _inside(value: float) -> float:
+    """The number itself, or the nearest that no distribution calls infinite."""
+    return min(max(value, 2**-53), 1 - 2**-53)
+
+
+def _halton(index: int, base: int, seed: str) -> float:
+    """A member of Halton's sequence, each digit permuted at random: no two dimensions march."""
+    value, scale, place = 0.0, 1.0, 0
+    while scale > 2**-32:
+        index, digit = divmod(index, base)
+        scale /= base
+        value += _permutation(base, f"{seed}:{place}")[digit] * scale
+        place += 1
+    return value
+
+
+@functools.cache
+def _permutation(base: int, seed: str) -> list[int]:
+    generator = random.Random(seed)
+    # Python's shuffle is not promised to stay the same; the order of random() is.
+    return sorted(range(base), key=lambda _: generator.random())
+
+
+@functools.cache
+def _prime(number: int) -> int:
+    found: list[int] = []
+    for candidate in count(2):
+        if all(candidate % prime for prime in found):
+            found.append(candidate)
+        if len(found) > number:
+            break
+    return found[-1]
+
+
+def _inverse(form: Any, place: Key, tree: Tree, problems: Problems) -> Inverse | None:
+    """The inverse of a distribution function; None where a mistake was noted."""
+    mark = tree.mark(place)
+    if isinstance(form, list):
+        form = {"choices": form}
+    name = next(iter(form), None) if isinstance(form, dict) and len(form) == 1 else None
+    if name not in _FORMS:
+        found = f"{kind_of(form)} of {listing(form)}" if isinstance(form, dict) else kind_of(form)
+        problems.at(
+            tree,
+            place,
+            f"found {found}; accepted are a list of values and {listing(_FORMS.values())}",
+            did_you_mean(str(name or form), _FORMS),
+        )
+        return None
+    bounds = form[name]
+    if name == "choices":
+        return _choice(bounds, place, tree, problems)
+    mistake = _mistake(str(name), bounds)
+    if mistake:
+        problems.at(tree, (*place, str(name)), f"{mistake}; accepted is {_FORMS[str(name)]}")
+        return None
+    quantile = _QUANTILES[str(name)](*bounds)
+    return lambda drawn: Given(quantile(drawn), None, mark)
+
+
+def _choice(options: Any, place: Key, tree: Tree, problems: Problems) -> Inverse | None:
+    labels = list(options) if isinstance(options, dict) else [None] * len(options or ())
+    values = list(options.values()) if isinstance(options, dict) else options
+    if not isinstance(values, list) or not values:
+        problems.at(tree, place, "has no values; accepted is at least one")
+        return None
+    mark = tree.mark(place)
+    all_given = [Given(value, label, mark) for label, value in zip(labels, values, strict=True)]
+    return lambda drawn: all_given[int(drawn * len(all_given))]
+
+
+def _mistake(name: str, bounds: Any) -> str | None:
+    if not isinstance(bounds, list) or len(bounds) != 2 or not all(map(is_number, bounds)):
+        return f"found {bounds if isinstance(bounds, list) else kind_of(bounds)}"
+    low, high = bounds
+    if name == "normal":
+        return None if high > 0 else f"found {bounds}, whose deviation is not above 0"
+    if name.startswith("int_") and not (is_whole(low) and is_whole(high)):
+        return f"found {bounds}, which are not whole numbers"
+    if not low < high:
+        return f"found {bounds}, where the first is not below the second"
+    if "log" in name and low <= 0:
+        return f"found {bounds}, which do not begin above 0"
+    return None
+
+
+def _between(low: float, high: float) -> Callable[[float], float]:
+    return lambda drawn: tidy(low + (high - low) * drawn, _SIGNIFICANT)
+
+
+def _log_between(low: float, high: float) -> Callable[[float], float]:
+    return lambda drawn: tidy(low * math.exp(math.log(high / low) * drawn), _SIGNIFICANT)
+
+
+def _whole_between(low: int, high: int) -> Callable[[float], int]:
+    return lambda drawn: low + int((high - low + 1) * drawn)
+
+
+def _whole_log_between(low: int, high: int) -> Callable[[float], int]:
+    below, ratio = low - 0.5, math.log((high + 0.5) / (low - 0.5))
+    return lambda drawn: min(max(round(below * math.exp(ratio * drawn)), low), high)
+
+
+def _normal(mean: float, deviation: float) -> Callable[[float], float]:
+    inverse = NormalDist(mean, deviation).inv_cdf
+    return lambda drawn: tidy(inverse(drawn), _SIGNIFICANT)
+
+
+_QUANTILES: dict[str, Callable[..., Callable[[float], Any]]] = {
+    "uniform": _between,
+    "loguniform": _log_between,
+    "int_uniform": _whole_between,
+    "int_loguniform": _whole_log_between,
+    "normal": _normal,
+}

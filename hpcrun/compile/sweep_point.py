@@ -1,0 +1,35 @@
+"""What a point of a sweep is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hpcrun.compile.tree import Key, Tree
+
+
+@dataclass(frozen=True)
+class Option:
+    """One key's value at a point.
+
+    Attributes
+    ----------
+    value
+        What is merged in at the key.
+    swept
+        What the run's ``swept`` shows: the value, or the label of a choice.
+    tree
+        The value at its full key, with where it was written.
+    is_set
+        A rule set it: no part of the run's swept values.
+    """
+
+    key: Key
+    value: Any
+    swept: Any
+    tree: Tree
+    is_set: bool = False
+
+
+# Options in their order; later ones win.
+Point = tuple[Option, ...]
