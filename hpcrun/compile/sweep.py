@@ -125,8 +125,8 @@ class Expansion:
             inside = (*place, name)
             if place[-1] == "repeat" and sweep_values.is_whole(values) and values > 0:
                 values = list(range(values))
-            options = self._options(name, values, inside)
-            found.append((inside, [(option,) for option in options]))
+            ways: Dimension = [(option,) for option in self._options(name, values, inside)]
+            found.append((inside, ways))
         return found
 
     def _options(self, name: str, values: Any, place: Key) -> list[Option]:
@@ -206,7 +206,7 @@ class Expansion:
         if not self._matcher.check(match, points, (*place, "match")):
             return points
         more = self._block(rule, place)
-        sets = ()
+        sets: Point = ()
         if rule["set"]:
             sets = self._assignments(rule["set"], (*place, "set"), is_set=True)
         found: list[Point] = []
