@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.compile import checks, compose, deepspeed, entry, profile, schema, source, sweep
+from hpcrun.compile.frame import Frame
 from hpcrun.compile.freeze import Compiled, CompiledRun, Select, freeze
-from hpcrun.compile.identity import identity
 from hpcrun.compile.interpolate import interpolate_one
 from hpcrun.compile.problems import Problems
-from hpcrun.compile.resolver import Resolver
+from hpcrun.compile.resolver import Resolved, Resolver
 from hpcrun.compile.spec import Profile, Spec, Sweep
 from hpcrun.compile.sweep_match import Matcher
 from hpcrun.compile.sweep_point import Option, Point
 from hpcrun.compile.tree import Key, Mark, Tree, dotted, get_at
 from hpcrun.errors import Problem, UsageError
-from hpcrun.plan import Entry, Plan
+from hpcrun.plan import Plan
 
 
 def compile_spec(
@@ -84,6 +84,7 @@ class _Compiler:
         self.files: dict[str, Tree | None] = {}
         self.entries: dict[str, tuple[entry.Located | None, tuple[Problem, ...]]] = {}
         self.code_root: Path | None = None
+        self.frames: dict[str, Frame] = {}
 
     def compile(
         self, overrides: Sequence[str], sweeps: Sequence[str], root: Path | None
@@ -177,10 +178,10 @@ class _Compiler:
         runs, reports = [], []
         for point in points:
             problems = Problems()
-            at, data = resolve(point, problems)
-            swept = {dotted(one.key): _swept(one, data) for one in point if not one.is_set}
+            resolved = resolve(point, problems)
+            swept = {dotted(one.key): _swept(one, resolved.data) for one in point if not one.is_set}
             label = sweep.label(swept, short)
-            run = self._run(data, at, swept, label, limits, problems)
+            run = self._run(resolved, swept, label, limits, problems)
             if run is not None and not problems:
                 runs.append(run)
             reports.append((label, problems.found))
@@ -190,13 +191,30 @@ class _Compiler:
 
     def _run(
         self,
-        data: dict[str, Any],
-        tree: Tree,
+        resolved: Resolved,
         swept: dict[str, Any],
         label: str,
         limits: dict[str, Any],
         problems: Problems,
     ) -> CompiledRun | None:
+        key = resolved.elsewhere
+        frame = self.frames.get(key) if key is not None else None
+        if frame is None:
+            frame = self._frame(resolved, limits)
+            if key is not None:
+                self.frames[key] = frame
+        for problem in frame.problems:
+            problems.add(problem)
+        config = frame.config(resolved, problems)
+        found = frame.entry(config, resolved.tree, problems)
+        if problems or found is None:
+            return None
+        digest = frame.identity(found, config, swept)
+        return CompiledRun(digest, label, swept, found, frame.spec(config))
+
+    def _frame(self, resolved: Resolved, limits: dict[str, Any]) -> Frame:
+        problems, tree = Problems(), resolved.tree
+        data = {name: resolved.data[name] for name in resolved.data if name != "config"}
         spec = schema.Checker(tree, Spec, problems).block(data, Spec)
         checks.check(spec, limits, tree, problems)
         checks.settle_paths(spec, self.directory, tree, problems)
@@ -207,26 +225,7 @@ class _Compiler:
         shape = ("nodes", "ntasks_per_node", "gpus_per_node")
         if not problems.under(*(f"resources.{name}" for name in shape)):
             spec["deepspeed"] = self._solve(spec, kind, tree, problems)
-        if located is None or self.code_root is None:
-            return None
-        found = entry.finish(
-            located, self.code_root, spec["entry"], spec["config"], spec["args"], tree, problems
-        )
-        if problems:
-            return None
-        kept = {name: spec[name] for name in spec if name not in ("extends", "sweep")}
-        own = self._from_the_spec(found)
-        digest = identity(own, spec["config"], spec["args"], spec["deepspeed"], swept)
-        return CompiledRun(digest, label, swept, found, kept)
-
-    def _from_the_spec(self, found: Entry) -> Entry:
-        """The entry with paths relative to the spec: the code root moves with ``git init``."""
-        assert self.code_root is not None
-        file, base = (
-            None if path is None else os.path.relpath(self.code_root / path, self.directory)
-            for path in (found.file, found.import_root)
-        )
-        return dataclasses.replace(found, file=file, import_root=base)
+        return Frame(spec, located, self.code_root, self.directory, problems.found)
 
     def _solve(
         self, spec: dict[str, Any], kind: str | None, tree: Tree, problems: Problems

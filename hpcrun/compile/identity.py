@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 from hpcrun.batch import ACCUMULATION, MICRO, TRAIN
 from hpcrun.plan import Entry
 
+Begun = Callable[[Entry, dict[str, Any], dict[str, Any]], str]
 
-def identity(
-    entry: Entry,
-    config: dict[str, Any],
-    args: list[str],
-    deepspeed: dict[str, Any],
-    swept: dict[str, Any],
-) -> str:
-    """SHA-256, in hex, of what a run computes and of its swept values.
+
+def begin(
+    file: str | None, import_root: str | None, args: list[str], deepspeed: dict[str, Any]
+) -> Begun:
+    """A function of entry, config and swept values: SHA-256, in hex, of what a run computes.
 
     The name, resources, cluster, environment, recovery and the cadence of checkpoints do not
     matter, nor does the order of keys, nor how the global batch is divided into micro batches:
-    another number of ranks goes on with the same run. The entry's paths are those from the spec's
-    directory, so that it does not matter either what else is frozen with it.
+    another number of ranks goes on with the same run.
+
+    Parameters
+    ----------
+    file, import_root
+        The entry's paths from the spec's directory, so that it does not matter either what else is
+        frozen with it.
     """
-    computed = {
-        "entry": dataclasses.asdict(entry),
-        "config": config,
-        "args": args,
-        "deepspeed": _undivided(deepspeed),
-        "swept": swept,
-    }
-    text = json.dumps(computed, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    arguments, engine = _text(args), _text(_undivided(deepspeed))
+
+    def digest(entry: Entry, config: dict[str, Any], swept: dict[str, Any]) -> str:
+        own = {
+            "kind": entry.kind,
+            "module": entry.module,
+            "function": entry.function,
+            "import_root": import_root,
+            "file": file,
+            "argv": entry.argv,
+        }
+        text = (
+            f'{{"args":{arguments},"config":{_text(config)},"deepspeed":{engine},'
+            f'"entry":{_text(own)},"swept":{_text(swept)}}}'
+        )
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    return digest
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
 def _undivided(deepspeed: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from hpcrun.compile.tree import Key, Tree, dotted, keys
 NAMES = ("directory", "deepspeed_config", "attempt", "code", "scratch")
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 _SHELL = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
-_CYCLE = re.compile(r"Recursive interpolation|Interpolation to parent node")
+_CYCLE = re.compile(r"Recursive interpolation|Interpolation to parent node|recursion depth")
 _MARKER = re.compile(r"there is no \$\{hpcrun:")
 
 

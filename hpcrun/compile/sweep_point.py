@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrun.compile.tree import Key, Tree
+from hpcrun.compile.tree import Key, Mark, Tree
 
 
 @dataclass(frozen=True)
@@ -33,3 +33,18 @@ class Option:
 
 # Options in their order; later ones win.
 Point = tuple[Option, ...]
+
+
+class PointTree(Tree):
+    """The tree of a point whose structure another point has: only marks of its options differ."""
+
+    def __init__(self, alike: Tree, point: Point, data: dict[str, Any]) -> None:
+        super().__init__(data, alike.marks)
+        self._point = point
+
+    def mark(self, key: Key) -> Mark:
+        """Where ``key``, or the nearest key around it, was written."""
+        for option in reversed(self._point):
+            if key[: len(option.key)] == option.key:
+                return option.tree.mark(key)
+        return super().mark(key)

@@ -84,11 +84,31 @@ def test_an_interpolated_value_is_shown_as_what_it_is(project: Any) -> None:
     assert [run.swept["config.lr"] for run in compiled(project, grid).runs] == [1.0, 2.0]
 
 
-def test_the_fast_way_is_the_slow_way(project: Any, monkeypatch: Any) -> None:
-    sweeps = ("config.lr=1,2", "resources.nodes=1,2", "deepspeed.zero_optimization.stage=1,3")
-    fast = compiled(project, "", *sweeps)
-    monkeypatch.setattr(Resolver, "_is_apart", lambda *_: False)
-    assert compiled(project, "", *sweeps) == fast
+FLAT = ("config.optimizer=1", "config.model=3", "config.twice=x${config.model}")
+NESTED = "config.model={choices: {s: {layers: 1}, l: {layers: 9}}}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sweep"),
+    [
+        (("entry=train.py", *FLAT), "config.model=4,5"),
+        (("entry=train.py:main",), NESTED),
+        (("entry=[echo, 'x${config.lr}']",), NESTED),
+    ],
+)
+def test_the_fast_way_is_the_slow_way(
+    project: Any, monkeypatch: Any, overrides: tuple[str, ...], sweep: str
+) -> None:
+    """Points that share a structure and a frame are as those that OmegaConf answers for."""
+    sweeps = (
+        *("config.lr=1,2.5", "resources.nodes=1,2", "resources.time=1:00:00,2:00:00"),
+        *("deepspeed.zero_optimization.stage=1,3", sweep),
+    )
+    more = ("+config.t=${resources.time}", "+config.z=s${deepspeed.zero_optimization.stage}")
+    fast = compiled(project, "", *sweeps, overrides=(*overrides, *more))
+    assert len(fast.runs) == 32
+    monkeypatch.setattr(Resolver, "__call__", Resolver.slowly)
+    assert compiled(project, "", *sweeps, overrides=(*overrides, *more)) == fast
 
 
 def test_identity_is_what_a_run_computes(project: Any) -> None:
