@@ -290,9 +290,12 @@ def gathered(reports: list[tuple[str, list[Problem]]], limit: int = 5) -> list[P
 
 
 def _swept(option: Option, data: dict[str, Any]) -> Any:
-    if "${" in json.dumps(option.swept):
-        return get_at(data, option.key)
-    return option.swept
+    swept = option.swept
+    if isinstance(swept, (dict, list)):
+        refers = "${" in json.dumps(swept)
+    else:
+        refers = isinstance(swept, str) and "${" in swept
+    return get_at(data, option.key) if refers else swept
 
 
 def _check_root(root: Path) -> None:

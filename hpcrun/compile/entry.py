@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import math
 import os
 import re
@@ -115,7 +116,7 @@ def finish(
     if located.kind == "script":
         assert located.file is not None
         flags = flags_of(config, tree, problems)
-        return Entry("script", file=os.path.relpath(located.file, root), argv=(*flags, *args))
+        return Entry("script", file=_relative(located.file, root), argv=(*flags, *args))
     if args:
         problems.at(
             tree, ("args",), "a function takes no arguments", "put them in config: session.config"
@@ -125,8 +126,13 @@ def finish(
         "function",
         module=located.module,
         function=located.function,
-        import_root=None if import_root is None else os.path.relpath(import_root, root),
+        import_root=None if import_root is None else _relative(import_root, root),
     )
+
+
+@functools.cache
+def _relative(path: Path, root: Path) -> str:
+    return os.path.relpath(path, root)
 
 
 def flags_of(config: dict[str, Any], tree: Tree, problems: Problems) -> list[str]:

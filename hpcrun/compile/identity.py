@@ -48,8 +48,7 @@ def begin(
     return digest
 
 
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+_text = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode
 
 
 def _undivided(deepspeed: dict[str, Any]) -> dict[str, Any]:
