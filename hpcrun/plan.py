@@ -1,17 +1,16 @@
 """The plan: the frozen, compiled form of an experiment.
 
-Written once at submission, read by the supervisor and by everything that observes. Standard library
-only, because it is also imported on compute nodes from the frozen ``hpcrun.zip``.
+Written once at submission (`hpcrun.plan_file`), read by the supervisor and by everything that
+observes. Standard library only, because it is also imported on compute nodes from the frozen
+``hpcrun.zip``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from hpcrun import records
 from hpcrun.errors import UsageError
 
 FORMAT = 1
@@ -198,15 +197,6 @@ class Plan:
         given = ("format", "runs", "arrays", "repeats")
         rest = {key: data[key] for key in data if key not in given}
         return cls(**rest, runs=runs, arrays=arrays, repeats=tuple(data.get("repeats", ())))
-
-    def write(self, path: Path) -> None:
-        """Freeze the plan on disk."""
-        records.write_json(path, self.to_data())
-
-    @classmethod
-    def read(cls, path: Path) -> Plan:
-        """Read a frozen plan."""
-        return cls.from_data(records.read_json(path))
 
 
 def _entry(data: dict[str, Any]) -> Entry:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpcrun import records
+from hpcrun import plan_file, records
 from hpcrun.errors import UsageError
 from hpcrun.plan import Array, Entry, Plan, RunPlan
 
@@ -27,8 +28,8 @@ def _plan() -> Plan:
 
 def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     plan = _plan()
-    plan.write(tmp_path / "plan.json")
-    read = Plan.read(tmp_path / "plan.json")
+    plan_file.write(plan, tmp_path / "plan.json")
+    read = plan_file.read(tmp_path / "plan.json")
     assert read == plan
     assert isinstance(read.runs[0].entry.argv, tuple)
     assert isinstance(read.arrays[1].runs, tuple)
@@ -36,7 +37,7 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
 
 def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        _plan().write(tmp_path / name)
+        plan_file.write(_plan(), tmp_path / name)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
@@ -49,8 +50,8 @@ def test_runs_are_found_by_number() -> None:
 def test_another_format_is_refused_by_name(tmp_path: Path) -> None:
     data = {**_plan().to_data(), "format": 99}
     records.write_json(tmp_path / "plan.json", data)
-    with pytest.raises(UsageError, match="format 99, this hpcrun reads 1"):
-        Plan.read(tmp_path / "plan.json")
+    with pytest.raises(UsageError, match="format 99, this hpcrun reads 2"):
+        plan_file.read(tmp_path / "plan.json")
 
 
 @pytest.mark.parametrize(
@@ -72,3 +73,50 @@ def test_one_rank_a_gpu_unless_told_otherwise(
 def test_one_run_is_no_array() -> None:
     single, several = _plan().arrays
     assert (single.is_array, several.is_array) == (False, True)
+
+
+def _many() -> Plan:
+    """Runs that differ in all ways that JSON has."""
+    specs: list[dict[str, Any]] = [
+        {"config": {"a": 1, "b": [1, {"c": 2.0}], "d": None}, "resources": {"nodes": 1}},
+        {"config": {"a": True, "b": [1, {"c": 2}], "d": False}, "resources": {"nodes": 1}},
+        {"config": {"a": 0.0, "b": [1], "d": {}}, "resources": {"nodes": 1}},
+        {"config": {"a": -0.0, "b": [1], "d": []}, "resources": {"nodes": 1}},
+        {"config": {"d": [], "b": [1], "a": "x"}, "resources": {"nodes": 1}},
+        {"resources": {"nodes": 1}, "config": {"d": [], "b": [1], "a": "x"}},
+        {"config": {str(n): n for n in range(200)}, "resources": {"nodes": 2}},
+        {"config": {str(n): n + 1 for n in range(200)}, "resources": {"nodes": 2}},
+    ]
+    entries = [Entry("script", file="t.py", argv=("--a", f"--b={n}")) for n in range(7)]
+    runs = [
+        RunPlan(number, f"id{number}", f"n={number}", {"n": number}, entry, spec)
+        for number, (entry, spec) in enumerate(
+            zip([*entries, Entry("command", argv=("true",))], specs, strict=True)
+        )
+    ]
+    return dataclasses.replace(_plan(), runs=tuple(runs), repeats=("config.seed",))
+
+
+def test_a_run_comes_back_to_the_letter(tmp_path: Path) -> None:
+    """True is not 1, -0.0 not 0.0, and keys keep their order."""
+    plan_file.write(_many(), tmp_path / "plan.json")
+    read = plan_file.read(tmp_path / "plan.json")
+    assert [repr(run) for run in read.runs] == [repr(run) for run in _many().runs]
+    assert read == _many()
+
+
+def test_a_run_that_is_like_others_takes_a_line(tmp_path: Path) -> None:
+    config = {f"key{number}": number for number in range(100)}
+    runs = tuple(
+        dataclasses.replace(_run(number), spec={"config": {**config, "key3": number}})
+        for number in range(100)
+    )
+    plan_file.write(dataclasses.replace(_plan(), runs=runs), tmp_path / "plan.json")
+    lines = (tmp_path / "plan.json").read_text().splitlines()
+    assert len(lines) == 102
+    assert max(len(line) for line in lines[1:]) < 100
+
+
+def test_plans_of_the_format_before_are_read(tmp_path: Path) -> None:
+    records.write_json(tmp_path / "plan.json", _plan().to_data())
+    assert plan_file.read(tmp_path / "plan.json") == _plan()

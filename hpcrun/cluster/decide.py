@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from hpcrun import ledger
+from hpcrun import ledger, plan_file
 from hpcrun.cluster import journal, local, slurm
 from hpcrun.cluster.journal import Job
 from hpcrun.errors import ClusterUnreachable, UsageError
@@ -167,7 +167,7 @@ def _lives_here(job: Job) -> bool:
 
 def _plans(experiment: ExperimentPaths) -> list[Plan]:
     return [
-        Plan.read(submission.plan)
+        plan_file.read(submission.plan)
         for submission in experiment.submissions()
         if submission.plan.exists()
     ]

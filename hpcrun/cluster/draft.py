@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import hpcrun
-from hpcrun import records
+from hpcrun import plan_file, records
 from hpcrun.cluster import snapshot
 from hpcrun.cluster.probe import Probe
 from hpcrun.cluster.snapshot import Snapshot
@@ -93,7 +93,7 @@ class Draft:
 
     def _write(self, plan: Plan, facts: dict[str, Any]) -> None:
         snapshot.package(self.paths.package)
-        plan.write(self.paths.plan)
+        plan_file.write(plan, self.paths.plan)
         records.write_json(self.paths.submission, facts)
         for index, array in enumerate(plan.arrays):
             if array.script:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hpcrun import ledger, records
+from hpcrun import ledger, plan_file, records
 from hpcrun.cluster import journal, processes
 from hpcrun.errors import (
     EXIT_FAILED,
@@ -165,7 +165,7 @@ class Runner:
 
     def bring_to_end(self) -> int:
         """Run everything; 0 when all runs completed, 130 when it was stopped, else 1."""
-        plan = Plan.read(self.submission.plan)
+        plan = plan_file.read(self.submission.plan)
         waiting = list(self.runs)
         try:
             while ((waiting or self._again) and not self._stop) or self._running:
@@ -347,7 +347,7 @@ def main() -> None:
     """Entry point of ``python -m hpcrun.cluster.local``."""
     submission = SubmissionPaths(Path(sys.argv[1]))
     os.chdir(submission.directory)
-    plan = Plan.read(submission.plan)
+    plan = plan_file.read(submission.plan)
     runs = tuple(number for array in plan.arrays for number in array.runs)
     runner = Runner(submission, runs, max_parallel=plan.max_parallel or 1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from hpcrun import plan_file
 from hpcrun.cluster import decide, slurm, submit_lock
 from hpcrun.cluster.decide import Decision
 from hpcrun.cluster.draft import Draft, check_root
@@ -17,7 +18,6 @@ from hpcrun.cluster.submit import Prepared, Say, check_executor, job_of, probe_a
 from hpcrun.compile import Compiled, CompiledRun, freeze
 from hpcrun.errors import ClusterRefused, ClusterUnreachable, UsageError
 from hpcrun.layout import ExperimentPaths, SubmissionPaths
-from hpcrun.plan import Plan
 
 SUBMIT = "submit"
 REQUEUE = "requeue"
@@ -198,7 +198,9 @@ def _sources(
     if any(decision.job is None for decision in decisions):
         for submission in experiment.submissions():
             if submission.plan.exists():
-                newest.update((run.number, submission) for run in Plan.read(submission.plan).runs)
+                newest.update(
+                    (run.number, submission) for run in plan_file.read(submission.plan).runs
+                )
     found: dict[SubmissionPaths, list[Decision]] = {}
     for decision in decisions:
         job = decision.job
@@ -215,7 +217,7 @@ def _prepare(
 ) -> Prepared:
     """A submission of these runs alone, with the plan and the code of an earlier one."""
     try:
-        earlier = Plan.read(source.plan)
+        earlier = plan_file.read(source.plan)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(
             f"{source.plan} cannot be read: {error}", hint="`hpcrun submit` makes a plan anew"

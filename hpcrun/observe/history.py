@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcrun import records
+from hpcrun import plan_file, records
 from hpcrun.cluster import journal
 from hpcrun.errors import UsageError
 from hpcrun.layout import ExperimentPaths, SubmissionPaths
@@ -136,7 +136,7 @@ def read_plan(paths: SubmissionPaths) -> Plan:
         There is none (yet).
     """
     try:
-        return Plan.read(paths.plan)
+        return plan_file.read(paths.plan)
     except UsageError as error:
         raise UsageError(f"{paths.plan}: {error.message}", hint=error.hint) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -45,10 +45,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hpcrun import records
+from hpcrun import plan_file, records
 from hpcrun.errors import HpcrunError
 from hpcrun.layout import SubmissionPaths, extension_cache
-from hpcrun.plan import Plan, RunPlan
+from hpcrun.plan import RunPlan
 from hpcrun.run import extensions, fabric, native, pulse, ranks, stop, warm
 from hpcrun.run.beat import INTERVAL, SILENCE, Heartbeat, Listener
 from hpcrun.run.channel import TOKEN_VARIABLE, Channel
@@ -72,7 +72,7 @@ class Agent:
         self.node: str = arguments.node
         self.job = arguments.job
         self.submission = SubmissionPaths(arguments.submission)
-        self.plan = Plan.read(self.submission.plan)
+        self.plan = plan_file.read(self.submission.plan)
         self.run: RunPlan = self.plan.run(arguments.run)
         self.cache = extension_cache(self.submission)
         self.builders = _builders(self.run)

@@ -14,11 +14,10 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from hpcrun import ledger, recovery, signals
+from hpcrun import ledger, plan_file, recovery, signals
 from hpcrun.cluster import steps
 from hpcrun.errors import EXIT_FAILED, EXIT_SAVED
 from hpcrun.layout import SubmissionPaths
-from hpcrun.plan import Plan
 from hpcrun.run import stop
 from hpcrun.run.orphan import Orphan
 from hpcrun.run.tell import say
@@ -54,7 +53,7 @@ def replace(submission: SubmissionPaths, number: int, code: int) -> int:
         The supervisor's exit code; negative for the signal that killed it.
     """
     allocation = steps.Allocation.current()
-    run = Plan.read(submission.plan).run(number)
+    run = plan_file.read(submission.plan).run(number)
     attempts = [
         attempt
         for attempt in ledger.read(submission.experiment.run(number))

@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from hpcrun import causes, ledger, recovery
+from hpcrun import causes, ledger, plan_file, recovery
 from hpcrun.causes import End, Evidence, JobFacts
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.layout import AttemptPaths, SubmissionPaths
-from hpcrun.plan import Plan, RunPlan
+from hpcrun.plan import RunPlan
 from hpcrun.run import shrink, stop
 from hpcrun.run.aftermath import Aftermath
 from hpcrun.run.attempt import Attempt
@@ -37,7 +37,7 @@ class Supervisor:
 
     def __init__(self, submission: SubmissionPaths, number: int) -> None:
         self.submission = submission
-        self.plan = Plan.read(submission.plan)
+        self.plan = plan_file.read(submission.plan)
         self.run = self.plan.run(number)
         self.paths = submission.experiment.run(number)
         self._crew: Crew | None = None

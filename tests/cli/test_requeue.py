@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from hpcrun import ledger, records
+from hpcrun import ledger, plan_file, records
 from hpcrun.cluster import journal, processes
 from hpcrun.layout import ExperimentPaths, experiment
-from hpcrun.plan import Plan
 from tests.cluster_unit.shim import Shim
 
 PYTHON = sys.executable
@@ -154,7 +153,7 @@ def test_the_plan_and_the_code_are_those_of_before(submitted: Place, shim: Shim)
     (submitted.code / "train.py").write_text("changed\n")
     submitted.requeue("e/3")
     first, second = (submitted.paths.submission(number) for number in (1, 2))
-    before, after = Plan.read(first.plan), Plan.read(second.plan)
+    before, after = plan_file.read(first.plan), plan_file.read(second.plan)
     assert after.runs == (before.run(3),)
     assert [array.runs for array in after.arrays] == [(3,)]
     script = second.script(0).read_text()
@@ -186,7 +185,7 @@ def test_again_from_what_was_requeued_before(submitted: Place, shim: Shim) -> No
     shim.answer("squeue", {})
     submitted.requeue("e/3")
     submitted.requeue("e/1-3", "--yes")
-    plans = [Plan.read(submitted.paths.submission(number).plan) for number in (3, 4)]
+    plans = [plan_file.read(submitted.paths.submission(number).plan) for number in (3, 4)]
     assert [[run.number for run in plan.runs] for plan in plans] == [[1, 2], [3]]
     assert [call[1] for call in asked(shim)[1:]] == [
         str(submitted.paths.submission(number).script(0)) for number in (3, 4)
@@ -325,7 +324,7 @@ def test_an_allocation_of_the_users_is_left_alone(submitted: Place, shim: Shim) 
 
 def test_on_this_machine(place: Place) -> None:
     assert place.hpcrun("submit", "cluster=local", "--wait").returncode == 1
-    failed = [run.number for run in Plan.read(place.paths.submission(1).plan).runs]
+    failed = [run.number for run in plan_file.read(place.paths.submission(1).plan).runs]
     assert failed == [0, 1, 2, 3]
     place.write("exit(4)")
     place.flag.write_text("")

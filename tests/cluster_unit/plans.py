@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hpcrun import records
+from hpcrun import plan_file, records
 from hpcrun.cluster import snapshot
 from hpcrun.layout import SubmissionPaths, experiment
 from hpcrun.plan import Array, Entry, Plan, RunPlan
@@ -53,6 +53,6 @@ def submission_of(plan: Plan, root: Path) -> SubmissionPaths:
     paths.directory.mkdir(parents=True)
     frozen = snapshot.freeze(Path(plan.code_root), paths.experiment.code, without=[root])
     snapshot.package(paths.package)
-    plan.write(paths.plan)
+    plan_file.write(plan, paths.plan)
     records.write_json(paths.submission, {"number": 1, "code": frozen.to_data()})
     return paths

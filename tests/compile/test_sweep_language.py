@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun import plan_file
 from hpcrun.compile import Compiled, compile_spec, freeze
 from hpcrun.compile.compiler import compile_plan
 from tests.compile.test_sweep import BASE
@@ -304,5 +305,5 @@ def test_the_values_drawn_stay_what_they_are(project: Any) -> None:
 
 def test_frozen_plans_say_what_repeats(project: Any, tmp_path: Any) -> None:
     plan = freeze(compiled(project, "repeat: {config.lr: 2}"))
-    plan.write(tmp_path / "plan.json")
-    assert type(plan).read(tmp_path / "plan.json") == plan
+    plan_file.write(plan, tmp_path / "plan.json")
+    assert plan_file.read(tmp_path / "plan.json") == plan

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcrun import layout, ledger, records
+from hpcrun import layout, ledger, plan_file, records
 from hpcrun.layout import AttemptPaths, RunPaths, SubmissionPaths
 from hpcrun.observe.history import user
 from hpcrun.plan import Array, Entry, Plan, RunPlan
@@ -50,7 +50,7 @@ class Experiment:
             runs=tuple(_run(number, (swept or {}).get(number, {}), spec, world) for number in runs),
             arrays=(Array(tuple(runs), "#!/bin/bash\nexec true\n", 1.5),),
         )
-        plan.write(paths.plan)
+        plan_file.write(plan, paths.plan)
         paths.script(0).write_text(plan.arrays[0].script)
         records.write_json(
             paths.submission,

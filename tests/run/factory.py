@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpcrun import ledger, records
+from hpcrun import ledger, plan_file, records
 from hpcrun.cluster import processes
 from hpcrun.layout import experiment
 from hpcrun.plan import Array, Entry, Plan, RunPlan
@@ -178,7 +178,7 @@ class Place:
         numbers = [each.number for each in self.experiment.submissions()]
         self.submission = self.experiment.submission(max(numbers, default=0) + 1)
         self.submission.directory.mkdir(parents=True)
-        plan.write(self.submission.plan)
+        plan_file.write(plan, self.submission.plan)
         self.experiment.code.mkdir(exist_ok=True)
         archive = f"{self.submission.number}.tar.gz"
         with tarfile.open(self.experiment.code / archive, "w:gz") as stream:

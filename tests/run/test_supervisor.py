@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from hpcrun import causes, ledger, records
+from hpcrun import causes, ledger, plan_file, records
 from hpcrun.causes import Evidence
 from hpcrun.cluster import processes
 from hpcrun.errors import HpcrunError
 from hpcrun.layout import SubmissionPaths
-from hpcrun.plan import Entry, Plan
+from hpcrun.plan import Entry
 from hpcrun.run import fabric
 from hpcrun.run.aftermath import Aftermath
 from hpcrun.run.fence import EXIT_STALE
@@ -320,7 +320,7 @@ def test_every_node_that_was_lost_is_excluded_whenever_it_was(place: Place) -> N
     """Of the end that is being recorded the time is known as well as of those before it."""
     place.submit("true", recovery={})
     place.run.directory.mkdir(parents=True)
-    run = Plan.read(place.submission.plan).run(3)
+    run = plan_file.read(place.submission.plan).run(3)
     launcher: Any = SimpleNamespace(requeues=False, is_slurm=False, job_id="1")
     aftermath = Aftermath(place.submission, run, launcher, print)
     for number, node in ((1, "n1"), (2, "n2")):
