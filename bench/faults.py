@@ -24,6 +24,9 @@ from tests.cluster.ward import problem
 from tests.testbed import VERSIONS, Cluster
 
 NODES = 4
+# Longer than KillWait, as by default: a job that is put back as a node that Slurm gave up returns
+# would otherwise begin while that node still ends its last start, and be held for it.
+CRED_EXPIRE = 12
 COLUMNS = ("FAULT", "PHASE", "PLACE", "ZERO", "FORM", "SLURM", "ENDS", "LOST", "COLD", "BACK", "")
 
 
@@ -55,7 +58,7 @@ class Campaign:
 
     def _version(self, version: str) -> list[Row]:
         rows = []
-        with Cluster(version, NODES) as cluster:
+        with Cluster(version, NODES, cred_expire=CRED_EXPIRE) as cluster:
             expected = reference(cluster)
             for number, case in self._wanted:
                 if case.slurm == version:

@@ -51,8 +51,7 @@ class RunPlan:
     Attributes
     ----------
     number
-        The run's number in its experiment, given at first submission; the directory's name, and the
-        array task's index.
+        The run's number in its experiment, given at first submission; the directory's name.
     identity
         Hex digest of what the run computes and of its swept values.
     label
@@ -116,11 +115,14 @@ class Array:
         The rendered sbatch script; empty for the local executor.
     gpu_hours
         The most that these runs can use: runs x GPUs x time limit.
+    offset
+        What a run's number is above the index of its task: Slurm limits the index.
     """
 
     runs: tuple[int, ...]
     script: str
     gpu_hours: float
+    offset: int = 0
 
     @property
     def is_array(self) -> bool:

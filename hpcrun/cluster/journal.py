@@ -101,4 +101,4 @@ def _job_id(record: dict[str, Any], run: int) -> str | None:
         return None
     if job_id.startswith("local:") or len(record["runs"]) == 1:
         return job_id
-    return f"{job_id}_{run}"
+    return f"{job_id}_{run - record.get('offset', 0)}"

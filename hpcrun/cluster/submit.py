@@ -7,6 +7,7 @@ call of sbatch and one after it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ class SubmittedArray:
     runs: tuple[int, ...]
     job_id: str
     gpu_hours: float
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -272,7 +274,7 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
 def job_of(array: SubmittedArray, run: int) -> str:
     """The job id of one run: ``123_4`` in an array, else ``123`` or ``local:PID``."""
     is_element = len(array.runs) > 1 and not array.job_id.startswith("local:")
-    return f"{array.job_id}_{run}" if is_element else array.job_id
+    return f"{array.job_id}_{run - array.offset}" if is_element else array.job_id
 
 
 def wait(experiment: ExperimentPaths, runs: Sequence[int], *, say: Say) -> list[int]:
@@ -305,8 +307,11 @@ def _to_slurm(prepared: Prepared, say: Say) -> list[SubmittedArray]:
     accepted: list[SubmittedArray] = []
     for index, array in enumerate(prepared.plan.arrays):
         submission = prepared.submission
+        note = functools.partial(
+            journal.write, submission, array=index, runs=array.runs, offset=array.offset
+        )
         prepared.take_back_cancellations(array.runs)
-        journal.write(submission, journal.SUBMITTING, index, array.runs)
+        note(journal.SUBMITTING)
         try:
             job_id = sbatch.submit(submission.script(index))
         except sbatch.NoAnswer:
@@ -317,12 +322,12 @@ def _to_slurm(prepared: Prepared, say: Say) -> list[SubmittedArray]:
                 assert prepared.draft is not None
                 prepared.draft.discard()
                 raise
-            journal.write(submission, journal.REFUSED, index, array.runs, message=error.message)
+            note(journal.REFUSED, message=error.message)
             raise type(error)(
                 _partly(accepted, prepared.plan.arrays[index:], error), hint=error.hint
             ) from None
-        journal.write(submission, journal.SUBMITTED, index, array.runs, job_id=job_id)
-        accepted.append(SubmittedArray(index, array.runs, job_id, array.gpu_hours))
+        note(journal.SUBMITTED, job_id=job_id)
+        accepted.append(SubmittedArray(index, array.runs, job_id, array.gpu_hours, array.offset))
         say(f"submitted job {job_id}: {_runs(array.runs)}")
     return accepted
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcrun import layout
 from hpcrun.compile import render
-from hpcrun.errors import UsageError
 from hpcrun.plan import Array, Entry, Plan, RunPlan
 from hpcrun.slurm_time import seconds
 
@@ -75,11 +74,6 @@ def freeze(
         in the order of the sweep.
     select
         Which runs go into arrays: a function, or numbers; None for all. The plan holds all of them.
-
-    Raises
-    ------
-    UsageError
-        A run's number does not fit in an array of this cluster.
     """
     known = dict(numbers or {})
     following = max(known.values(), default=-1) + 1
@@ -105,7 +99,9 @@ def freeze(
         cluster=compiled.cluster,
         max_parallel=compiled.max_parallel,
         runs=tuple(runs),
-        arrays=tuple(_array(compiled, group, paths) for group in shapes.values()),
+        arrays=tuple(
+            array for group in shapes.values() for array in _arrays(compiled, group, paths)
+        ),
         repeats=compiled.repeats,
     )
 
@@ -116,20 +112,34 @@ def _selected(run: RunPlan, select: Select) -> bool:
     return select(run) if callable(select) else run.number in select
 
 
-def _array(compiled: Compiled, group: list[RunPlan], paths: layout.SubmissionPaths) -> Array:
+def _arrays(
+    compiled: Compiled, group: list[RunPlan], paths: layout.SubmissionPaths
+) -> Iterator[Array]:
+    """Runs of one shape, in as many arrays as Slurm's limit on a task's index asks for."""
     runs = sorted(group, key=lambda run: run.number)
-    first = runs[0]
     is_slurm = compiled.cluster["executor"] == "slurm"
     most = compiled.cluster["limits"]["max_array_size"] - 1
-    if is_slurm and len(runs) > 1 and runs[-1].number > most:
-        raise UsageError(
-            f"{compiled.name}: run {runs[-1].number} cannot be the task of an array; this "
-            f"cluster's arrays end at {most} (limits.max_array_size in the profile)",
-            hint="submit fewer runs, or begin another experiment by giving it another name",
-        )
+    begin = 0
+    while begin < len(runs):
+        first = runs[begin].number
+        fits = [run for run in runs[begin:] if run.number <= most or not is_slurm]
+        offset = 0
+        if not fits:
+            fits = [run for run in runs[begin:] if run.number - first <= most]
+            offset = first if len(fits) > 1 else 0
+        begin += len(fits)
+        yield _array(compiled, fits, offset, paths)
+
+
+def _array(
+    compiled: Compiled, runs: list[RunPlan], offset: int, paths: layout.SubmissionPaths
+) -> Array:
+    first = runs[0]
     hours = (seconds(first.spec["resources"]["time"]) or 0) / 3600
     gpus = first.all_nodes * int(first.spec["resources"]["gpus_per_node"])
     text = ""
-    if is_slurm:
-        text = render.script(compiled.name, compiled.cluster, runs, compiled.max_parallel, paths)
-    return Array(tuple(run.number for run in runs), text, round(len(runs) * gpus * hours, 3))
+    if compiled.cluster["executor"] == "slurm":
+        cluster, most = compiled.cluster, compiled.max_parallel
+        text = render.script(compiled.name, cluster, runs, most, paths, offset)
+    numbers = tuple(run.number for run in runs)
+    return Array(numbers, text, round(len(runs) * gpus * hours, 3), offset)

@@ -23,6 +23,7 @@ def script(
     runs: Sequence[RunPlan],
     max_parallel: int | None,
     submission: SubmissionPaths,
+    offset: int = 0,
 ) -> str:
     """The script of one sbatch.
 
@@ -33,12 +34,13 @@ def script(
     cluster
         The resolved cluster profile.
     runs
-        Runs of one shape, by ascending number; several become an array whose task index is the
-        run's number.
+        Runs of one shape, by ascending number; several become an array.
     max_parallel
         How many tasks of the array may run at once.
     submission
         The submission's directory.
+    offset
+        What a run's number is above the index of its task.
 
     Raises
     ------
@@ -60,15 +62,23 @@ def script(
     first = runs[0]
     own = first.spec["environment"]
     text: str = environment.get_template(TEMPLATE).render(
-        options=options(name, cluster, runs, max_parallel, submission),
+        options=options(name, cluster, runs, max_parallel, submission, offset),
         setup=[*cluster["setup"], *own["setup"]],
         variables={**cluster["variables"], **own["variables"]},
         package=str(submission.package),
         python=own["python"],
         submission=str(submission.directory),
         run=None if len(runs) > 1 else first.number,
+        task=_task(offset),
     )
     return text
+
+
+def _task(offset: int) -> str:
+    """The number of an array task's run, for the shell."""
+    if not offset:
+        return '"$SLURM_ARRAY_TASK_ID"'
+    return f'"$((SLURM_ARRAY_TASK_ID + {offset}))"'
 
 
 def options(
@@ -77,12 +87,13 @@ def options(
     runs: Sequence[RunPlan],
     max_parallel: int | None,
     submission: SubmissionPaths,
+    offset: int,
 ) -> dict[str, Any]:
     """sbatch's long options -> values; true for one without a value."""
     first = runs[0]
     wanted = first.spec["resources"]
     is_array = len(runs) > 1
-    array = ranges([run.number for run in runs])
+    array = ranges([run.number - offset for run in runs])
     if max_parallel is not None and max_parallel < len(runs):
         array += f"%{max_parallel}"
     directory = submission.directory.as_posix()

@@ -348,7 +348,7 @@ class Limits:
     """What the site's Slurm refuses; checked before anything is submitted."""
 
     max_array_size: int = 1001
-    """Slurm's MaxArraySize: run numbers stay below it."""
+    """Slurm's MaxArraySize: more runs than that become several arrays."""
 
     max_time: str | None = None
     """Longest time limit, in one of Slurm's forms."""

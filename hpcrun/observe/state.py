@@ -40,6 +40,8 @@ _REASONS = {
     "JobArrayTaskLimit": "as many runs of the array run as max_parallel allows",
     "JobHeldUser": "held by its owner: scontrol release",
     "JobHeldAdmin": "held by an administrator",
+    "launch failed requeued held": "Slurm failed to start it, and holds it: scontrol release",
+    "job requeued in held state": "requeued and held: scontrol release",
     "ReqNodeNotAvail": "a node that it needs is not available",
     "PartitionDown": "its partition is down",
     "PartitionTimeLimit": "its time limit is longer than the partition's",

@@ -90,7 +90,12 @@ class Trial:
             until((self._post / "reached").exists, f"{self._case.phase} reached", 120)
             attempt = len(self._ward.attempts(victim))
             when = self._hurt(victim, disk, lambda: all(map(self._is_over, runs)))
-            until(lambda: all(map(self._is_over, runs)), "the end of all runs", 200)
+            try:
+                until(lambda: all(map(self._is_over, runs)), "the end of all runs", 200)
+            except TimeoutError as error:
+                stories = [_story(self._ward, run) for run in runs]
+                explained = self._ward.explain(*runs)
+                raise TimeoutError("\n".join([str(error), *stories, explained])) from None
             return self._judge(runs, victim, attempt, when)
 
     @contextlib.contextmanager

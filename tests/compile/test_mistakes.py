@@ -354,9 +354,6 @@ TABLE = [
           files={"configs/clusters/mine.yaml": 'limits: {max_time: "00:30:00"}\n'}),
     wrong("over the profile's nodes", "resources.nodes:", "found 2", "at most 1", drop="cluster",
           add="cluster: mine", files={"configs/clusters/mine.yaml": "limits: {max_nodes: 1}\n"}),
-    wrong("over the profile's arrays", "run 3 cannot be the task of an array", "max_array_size",
-          drop="cluster", add="cluster: mine\nsweep: {grid: {config.lr: [1.0, 2.0, 3.0, 4.0]}}",
-          files={"configs/clusters/mine.yaml": "limits: {max_array_size: 3}\n"}),
 ]  # fmt: skip
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from hpcrun.compile import Compiled, compile_spec, freeze
 from hpcrun.compile.resolver import Resolver
-from hpcrun.errors import UsageError
 
 BASE = """\
 cluster: slurm
@@ -182,8 +181,28 @@ def test_local_plans_have_no_scripts(project: Any) -> None:
 
 
 def test_arrays_end_where_slurm_s_do(project: Any) -> None:
-    found = compiled(project, "", "config.lr=1,2")
-    known = {found.runs[0].identity: 999, found.runs[1].identity: 1001}
-    with pytest.raises(UsageError, match="run 1001 cannot be the task of an array"):
-        freeze(found, numbers=known)
-    assert freeze(found, numbers=known, select=[1001]).arrays[0].runs == (1001,)
+    """MaxArraySize, 1001 by default, limits the index: 1000 is the last."""
+    found = compiled(project, "", "config.lr={range: [1203]}")
+    one, two = freeze(found).arrays
+    assert (one.runs, one.offset) == (tuple(range(1001)), 0)
+    assert "--array=0-1000\n" in one.script
+    assert '--run "$SLURM_ARRAY_TASK_ID"' in one.script
+    assert (two.runs, two.offset) == (tuple(range(1001, 1203)), 1001)
+    assert "--array=0-201\n" in two.script
+    assert '--run "$((SLURM_ARRAY_TASK_ID + 1001))"' in two.script
+
+    some = freeze(found, select=[5, 999, 1000, 1001, 1100, 1202]).arrays
+    assert [(array.runs, array.offset) for array in some] == [
+        ((5, 999, 1000), 0),
+        ((1001, 1100, 1202), 1001),
+    ]
+    (alone,) = freeze(found, select=[1202]).arrays
+    assert (alone.runs, alone.offset) == ((1202,), 0)
+    assert "--run 1202" in alone.script
+    far = {run.identity: 5000 + 900 * number for number, run in enumerate(found.runs)}
+    assert [
+        array.runs for array in freeze(found, numbers=far, select=[5000, 5900, 6800]).arrays
+    ] == [
+        (5000, 5900),
+        (6800,),
+    ]
