@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from hpcrun import ledger, plan_file
-from hpcrun.cluster import journal, local, slurm
+from hpcrun.cluster import journal, local, processes, sbatch, slurm
 from hpcrun.cluster.journal import Job
 from hpcrun.errors import ClusterUnreachable, UsageError
 from hpcrun.layout import ExperimentPaths
@@ -22,6 +24,8 @@ RESUMED = "resumed"
 SUBMITTED = (NEW, RESUMED)
 
 CANCEL_PATIENCE = 90.0
+# Seconds beyond its own limit after which no sbatch lives.
+_KILL_AFTER = 10.0
 
 
 @dataclass(frozen=True)
@@ -92,13 +96,22 @@ def decide(experiment: ExperimentPaths, runs: Sequence[int]) -> list[Decision]:
 def settle(
     experiment: ExperimentPaths, runs: Sequence[int], say: Callable[[str], None]
 ) -> list[Decision]:
-    """`decide`, once the jobs of cancelled runs have ended, which takes up to Slurm's KillWait.
+    """`decide`, once nothing is under way that would change it.
+
+    That is the jobs of cancelled runs, which take up to Slurm's KillWait to end, and an sbatch
+    whose submit was killed: it may still reach Slurm.
 
     Parameters
     ----------
     say
         Takes a message when there is something to wait for.
     """
+    said = False
+    while script := _on_its_way(experiment, runs):
+        if not said:
+            say(f"waiting for an sbatch that was begun before: {script}")
+            said = True
+        time.sleep(0.5)
     deadline = time.monotonic() + CANCEL_PATIENCE
     said = False
     while True:
@@ -110,6 +123,23 @@ def settle(
             say(f"waiting for {leaving} cancelled {'run' if leaving == 1 else 'runs'} to end")
             said = True
         time.sleep(1)
+
+
+def _on_its_way(experiment: ExperimentPaths, runs: Collection[int]) -> Path | None:
+    """The script of an sbatch without an answer that may still be running."""
+    jobs = journal.newest_jobs(experiment)
+    for job in (jobs[run] for run in runs if run in jobs):
+        record = job.record
+        if job.job_id is not None or "host" not in record:
+            continue
+        script = experiment.submission(job.submission).script(record.get("array") or 0)
+        if record["host"] != os.uname().nodename:
+            running = time.time() < record["time"] + sbatch.TIMEOUT + _KILL_AFTER
+        else:
+            running = processes.names(str(script))
+        if running:
+            return script
+    return None
 
 
 def _with_lost_answers(experiment: ExperimentPaths, jobs: Sequence[Job]) -> list[Job]:

@@ -78,6 +78,18 @@ def start_ticks(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
+def names(word: str) -> bool:
+    """Whether a process of this machine has a word in its command line."""
+    wanted = os.fsencode(word)
+    for path in _PROC.iterdir():
+        try:
+            if path.name.isdigit() and wanted in (path / "cmdline").read_bytes().split(b"\0"):
+                return True
+        except OSError:
+            continue
+    return False
+
+
 def of_submission(
     submission: Path, runs: Collection[int] | None = None, *, besides: Collection[int] = ()
 ) -> Iterator[Process]:

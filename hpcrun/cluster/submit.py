@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -311,7 +312,7 @@ def _to_slurm(prepared: Prepared, say: Say) -> list[SubmittedArray]:
             journal.write, submission, array=index, runs=array.runs, offset=array.offset
         )
         prepared.take_back_cancellations(array.runs)
-        note(journal.SUBMITTING)
+        note(journal.SUBMITTING, host=os.uname().nodename)
         try:
             job_id = sbatch.submit(submission.script(index))
         except sbatch.NoAnswer:

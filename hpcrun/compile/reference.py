@@ -43,7 +43,7 @@ are filled in as an attempt starts. A literal `${` is written `\\${`.
 mistakes, `3e-4` is a number, `no` is false.
 """
 _SWEEPS = """
-A grid's runs are numbered at first submission, and are the same runs as long as they compute the
+A sweep's runs are numbered at first submission, and are the same runs as long as they compute the
 same: a run's identity is its entry, config, args, DeepSpeed configuration and swept values. How
 `train_batch_size` is divided into micro batches and accumulation is no part of it, so that a run
 which names it goes on with other `nodes`. One array is submitted for each shape of resources.
@@ -111,7 +111,8 @@ def _section(cls: type, prefix: str, title: str, but: type | None = None) -> Ite
     """The table of a block's fields, ``but`` those that it shares with another."""
     shared = schema.hints(but) if but else {}
     more = f" And all of {', '.join(f'`{name}`' for name in shared)}." if shared else ""
-    yield f"\n## {title}\n{inspect.getdoc(cls)}{more}\n\n"
+    about = (inspect.getdoc(cls) or "").replace("``", "`")
+    yield f"\n## {title}\n{about}{more}\n\n"
     yield "| key | accepts | default | |\n|---|---|---|---|\n"
     texts = documentation(cls)
     for field in dataclasses.fields(cls):

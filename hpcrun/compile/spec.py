@@ -243,8 +243,8 @@ class When(Block):
 
 @dataclass
 class Sweep(Block):
-    """Fans the spec out into runs: the product of its parts, in the order ``grid``, ``zip``,
-    ``points``, ``random``, ``union``."""
+    """Fans the spec out into runs: the product of its parts, which are ``grid``, ``zip``,
+    ``points``, ``random`` and ``union`` in this order."""
 
     max_parallel: int | None = None
     """How many runs of an array may run at once; null for as many as the cluster takes."""
