@@ -13,6 +13,7 @@ from typing import Any
 
 from hpcrun import records
 from hpcrun.errors import UsageError
+from hpcrun.nested import Patched
 from hpcrun.plan import Array, Entry, Plan, RunPlan
 
 FORMAT = 2
@@ -83,7 +84,10 @@ def unpack(data: dict[str, Any]) -> Plan:
         )
     runs = []
     for number, identity, label, swept, model, changes in data["runs"]:
-        own = _changed(data["models"][model], changes)
+        patched = Patched(data["models"][model])
+        for path, value in changes:
+            patched.put(path, value)
+        own = patched.data
         entry = Entry(**{**own["entry"], "argv": tuple(own["entry"]["argv"])})
         runs.append(RunPlan(number, identity, label, swept, entry, own["spec"]))
     arrays = tuple(Array(**{**array, "runs": tuple(array["runs"])}) for array in data["arrays"])
@@ -121,21 +125,3 @@ def _changes(model: Any, data: Any) -> Changes | None:
 def _is(one: Any, other: Any) -> bool:
     """Whether two plain values of one type are written alike: 0.0 and -0.0 are not."""
     return repr(one) == repr(other) if isinstance(one, float) else bool(one == other)
-
-
-def _changed(model: Any, changes: Changes) -> Any:
-    """A copy of the model with the changes; what they leave alone is shared."""
-    own: dict[tuple[str, ...], Any] = {(): model.copy()}
-    for path, value in changes:
-        for length in range(1, len(path)):
-            if tuple(path[:length]) not in own:
-                around = own[tuple(path[: length - 1])]
-                place = _place(around, path[length - 1])
-                around[place] = own[tuple(path[:length])] = around[place].copy()
-        around = own[tuple(path[:-1])]
-        around[_place(around, path[-1])] = value
-    return own[()]
-
-
-def _place(around: Any, part: str) -> Any:
-    return int(part) if isinstance(around, list) else part

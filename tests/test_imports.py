@@ -26,7 +26,7 @@ else:  # what mypy and pytest bring along on Python 3.10
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "hpcrun"
 SHARED = {
-    *("errors", "records", "layout", "plan", "plan_file", "ledger", "resources"),
+    *("errors", "records", "layout", "nested", "plan", "plan_file", "ledger", "resources"),
     *("causes", "recovery", "lead", "slurm_time", "drills", "signals", "manifest", "batch"),
 }
 # Part of the package -> the parts that it may import, beside itself and what is shared.

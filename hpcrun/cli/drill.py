@@ -100,7 +100,8 @@ def _with_faults(compiled: Compiled, faults: list[str], steps: int) -> Compiled:
 
 
 def _drill(compiled: Compiled, faults: list[str], output: Output) -> int:
-    from hpcrun.cluster.submit import submit, wait
+    from hpcrun.cluster.submit import submit
+    from hpcrun.cluster.waiting import wait
     from hpcrun.layout import ExperimentPaths
     from hpcrun.observe import drills as observed
 

@@ -15,6 +15,7 @@ from hpcrun.cli.spec_options import spec_arguments
 from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 
 if TYPE_CHECKING:
+    from hpcrun.cli.only import Only
     from hpcrun.cluster.submit import Submitted
     from hpcrun.compile import Compiled
 
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, as `plan` does.")
 @click.option("--wait", is_flag=True, help="Wait until all runs end; exit code 1 if one failed.")
 @click.option("--new", is_flag=True, help="Give every run a new number, also those run before.")
+@click.option(
+    "--only",
+    "words",
+    multiple=True,
+    metavar="FILTER",
+    help="Submit only runs that are `new`, `failed` or `cancelled`, or have key=value.",
+)
 @common
 def command(
     spec: str,
@@ -32,6 +40,7 @@ def command(
     dry_run: bool,
     wait: bool,
     new: bool,
+    words: tuple[str, ...],
     output: Output,
 ) -> int:
     """Submit every run of SPEC that has not completed and is not on its way already.
@@ -43,12 +52,17 @@ def command(
     from hpcrun.compile import compile_spec
 
     compiled = compile_spec(spec, overrides, sweeps, root=output.root)
+    only = None
+    if words:
+        from hpcrun.cli.only import chooser
+
+        only = chooser(words)
     if dry_run:
-        _show(compiled, new, output)
+        _show(compiled, new, only, output)
         return EXIT_OK
     from hpcrun.cluster.submit import submit
 
-    submitted = submit(compiled, new=new, argv=command_line(), say=output.say)
+    submitted = submit(compiled, new=new, only=only, argv=command_line(), say=output.say)
     if output.json:
         output.data(submitted.to_data())
     else:
@@ -61,17 +75,18 @@ def command_line() -> list[str]:
     return [Path(sys.argv[0]).name, *sys.argv[1:]]
 
 
-def _show(compiled: Compiled, new: bool, output: Output) -> None:
+def _show(compiled: Compiled, new: bool, only: Only | None, output: Output) -> None:
     from hpcrun.cli import plan as printing
     from hpcrun.cluster.submit import preview
 
-    plan = preview(compiled, new=new)
+    plan = preview(compiled, new=new, only=only)
     if output.json:
         output.data({"root": str(compiled.root), **plan.to_data()})
     elif plan.arrays:
         click.echo("\n".join(printing.lines(plan, str(compiled.root))))
     else:
-        output.say(f"{plan.name}: every run has completed; nothing to submit")
+        done = "no run is left" if only else "every run has completed"
+        output.say(f"{plan.name}: {done}; nothing to submit")
 
 
 def _tell(submitted: Submitted, compiled: Compiled, output: Output) -> None:
@@ -91,13 +106,15 @@ def _root(root: Path) -> str:
 
 
 def _wait(submitted: Submitted, output: Output) -> int:
-    from hpcrun.cluster.submit import wait
+    from hpcrun.cluster.decide import SKIPPED
+    from hpcrun.cluster.waiting import wait
     from hpcrun.layout import ExperimentPaths
 
     experiment = ExperimentPaths(submitted.directory)
     root = _root(experiment.directory.parent)
     try:
-        failed = wait(experiment, [run.run for run in submitted.runs], say=output.say)
+        asked = [run.run for run in submitted.runs if run.action != SKIPPED]
+        failed = wait(experiment, asked, say=output.say)
     except KeyboardInterrupt:
         output.say(
             f"\nno longer waiting; the runs go on. `hpcrun status{root} {experiment.name}` shows "
@@ -111,6 +128,6 @@ def _wait(submitted: Submitted, output: Output) -> int:
             f"did not complete: {names}{more}; `hpcrun why{root} {experiment.name}` tells more"
         )
         return EXIT_FAILED
-    count = len(submitted.runs)
+    count = len(asked)
     output.say("the run has completed" if count == 1 else f"all {count} runs have completed")
     return EXIT_OK

@@ -20,6 +20,7 @@ ATTACHED = "attached"
 CANCELLING = "cancelling"
 NEW = "new"
 RESUMED = "resumed"
+SKIPPED = "skipped"
 
 SUBMITTED = (NEW, RESUMED)
 
@@ -39,7 +40,7 @@ class Decision:
     action
         ``completed`` (left alone), ``attached`` (its job lives), ``cancelling`` (its job has not
         ended yet), ``new`` (never submitted before) or ``resumed`` (submitted before; goes on from
-        its newest checkpoint).
+        its newest checkpoint), ``skipped`` (one of these two that was not asked for).
     job
         The job that it was last given to; None for a new run.
     """
@@ -79,7 +80,7 @@ def decide(experiment: ExperimentPaths, runs: Sequence[int]) -> list[Decision]:
         run: ledger.intent(experiment.run(run)) if str(run) in begun else None for run in runs
     }
     asked = [jobs[run] for run in runs if run in jobs and intents[run] != ledger.FINISHED]
-    living = _living(_with_lost_answers(experiment, asked))
+    living = _living(experiment, _with_lost_answers(experiment, asked))
     decisions: list[Decision] = []
     for run in runs:
         job = jobs.get(run)
@@ -130,21 +131,19 @@ def _on_its_way(experiment: ExperimentPaths, runs: Collection[int]) -> Path | No
     jobs = journal.newest_jobs(experiment)
     for job in (jobs[run] for run in runs if run in jobs):
         record = job.record
-        if job.job_id is not None or "host" not in record:
+        if job.job_id is not None or "host" not in record or record.get("local"):
             continue
         script = experiment.submission(job.submission).script(record.get("array") or 0)
-        if record["host"] != os.uname().nodename:
-            running = time.time() < record["time"] + sbatch.TIMEOUT + _KILL_AFTER
-        else:
-            running = processes.names(str(script))
-        if running:
+        elsewhere = record["host"] != os.uname().nodename
+        limit = record["time"] + sbatch.TIMEOUT + _KILL_AFTER
+        if time.time() < limit and (elsewhere or processes.runs("sbatch", str(script))):
             return script
     return None
 
 
 def _with_lost_answers(experiment: ExperimentPaths, jobs: Sequence[Job]) -> list[Job]:
     """The same jobs; one whose id was never recorded is looked for by its script."""
-    if all(job.job_id for job in jobs) or not slurm.available():
+    if all(job.job_id or job.record.get("local") for job in jobs) or not slurm.available():
         return list(jobs)
     queued = slurm.jobs_by_script()
     found: list[Job] = []
@@ -158,9 +157,15 @@ def _with_lost_answers(experiment: ExperimentPaths, jobs: Sequence[Job]) -> list
     return found
 
 
-def _living(jobs: Collection[Job]) -> set[int]:
+def _living(experiment: ExperimentPaths, jobs: Collection[Job]) -> set[int]:
     """Runs whose job waits or runs."""
     living = {job.run for job in jobs if job.is_local and _lives_here(job)}
+    # Of a submit that was killed before it noted what it had started.
+    unnoted = [job for job in jobs if job.job_id is None and job.record.get("local")]
+    for number in {job.submission for job in unnoted}:
+        own = [job for job in unnoted if job.submission == number]
+        if _begun_here(own[0], experiment.submission(number).directory):
+            living |= {job.run for job in own}
     queued = [job for job in jobs if job.job_id and not job.is_local and not job.ended]
     if not queued:
         return living
@@ -186,13 +191,23 @@ def _living(jobs: Collection[Job]) -> set[int]:
 def _lives_here(job: Job) -> bool:
     lives = local.alive(job.record)
     if lives is None and not job.ended:
-        host = job.record.get("host")
-        raise UsageError(
-            f"run {job.run} was started on {host} ({job.job_id}); whether it still runs cannot be "
-            "found out from here",
-            hint=f"repeat the command on {host}",
-        )
+        raise _elsewhere(job)
     return bool(lives) and not job.ended
+
+
+def _begun_here(job: Job, submission: Path) -> bool:
+    if job.record["host"] != os.uname().nodename:
+        raise _elsewhere(job)
+    return any(True for _ in processes.of_submission(submission))
+
+
+def _elsewhere(job: Job) -> UsageError:
+    host = job.record.get("host")
+    return UsageError(
+        f"run {job.run} was started on {host} ({job.job_id or 'killed as it was'}); whether it "
+        "still runs cannot be found out from here",
+        hint=f"repeat the command on {host}",
+    )
 
 
 def _plans(experiment: ExperimentPaths) -> list[Plan]:

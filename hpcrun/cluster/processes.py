@@ -78,12 +78,12 @@ def start_ticks(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def names(word: str) -> bool:
-    """Whether a process of this machine has a word in its command line."""
-    wanted = os.fsencode(word)
+def runs(*words: str) -> bool:
+    """Whether a process of this machine has all of these words in its command line."""
+    wanted = {os.fsencode(word) for word in words}
     for path in _PROC.iterdir():
         try:
-            if path.name.isdigit() and wanted in (path / "cmdline").read_bytes().split(b"\0"):
+            if path.name.isdigit() and wanted <= {*(path / "cmdline").read_bytes().split(b"\0")}:
                 return True
         except OSError:
             continue

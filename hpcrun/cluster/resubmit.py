@@ -236,6 +236,7 @@ def _prepare(
             directory=earlier.directory,
             cluster=earlier.cluster,
             max_parallel=earlier.max_parallel,
+            repeats=earlier.repeats,
             runs=tuple(
                 CompiledRun(run.identity, run.label, run.swept, run.entry, run.spec) for run in runs
             ),

@@ -9,8 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,8 @@ from hpcrun.layout import ExperimentPaths, SubmissionPaths, experiment
 from hpcrun.plan import Array, Plan, RunPlan
 
 Say = Callable[[str], None]
+# Of an experiment's runs, the numbers of those that are asked for.
+Only = Callable[[ExperimentPaths, Sequence[RunPlan]], Collection[int]]
 
 
 @dataclass(frozen=True)
@@ -133,13 +134,22 @@ class Prepared:
         )
 
 
-def submit(compiled: Compiled, *, new: bool = False, argv: Sequence[str], say: Say) -> Submitted:
+def submit(
+    compiled: Compiled,
+    *,
+    new: bool = False,
+    only: Only | None = None,
+    argv: Sequence[str],
+    say: Say,
+) -> Submitted:
     """Submit what is neither completed nor on its way.
 
     Parameters
     ----------
     new
         Give every run a new number, even where the same was run before.
+    only
+        Which runs may be submitted; None for all.
     argv
         The command, for the record.
     say
@@ -157,13 +167,20 @@ def submit(compiled: Compiled, *, new: bool = False, argv: Sequence[str], say: S
     check_executor(compiled.cluster)
     check_root(compiled.root)
     with submit_lock.held(experiment(compiled.root, compiled.name), say):
-        prepared = prepare(compiled, new=new, argv=argv, say=say)
+        prepared = prepare(compiled, new=new, only=only, argv=argv, say=say)
         if prepared.draft is None:
             return prepared.result()
         return prepared.result(send(prepared, say))
 
 
-def prepare(compiled: Compiled, *, new: bool = False, argv: Sequence[str], say: Say) -> Prepared:
+def prepare(
+    compiled: Compiled,
+    *,
+    new: bool = False,
+    only: Only | None = None,
+    argv: Sequence[str],
+    say: Say,
+) -> Prepared:
     """Decide about every run and write all files of a submission; nothing is submitted yet.
 
     The caller holds the experiment's `submit_lock`.
@@ -178,6 +195,14 @@ def prepare(compiled: Compiled, *, new: bool = False, argv: Sequence[str], say: 
     numbers = _numbers(paths, new)
     plan = freeze(compiled, numbers=numbers, select=())
     decisions = decide.settle(paths, [run.number for run in plan.runs], say)
+    if only is not None:
+        asked = only(paths, plan.runs)
+        decisions = [
+            dataclasses.replace(decision, action=decide.SKIPPED)
+            if decision.is_submitted and decision.run not in asked
+            else decision
+            for decision in decisions
+        ]
     chosen = {decision.run for decision in decisions if decision.is_submitted}
     if not chosen:
         say(summary(plan, decisions))
@@ -229,7 +254,7 @@ def send(prepared: Prepared, say: Say) -> list[SubmittedArray]:
     return _to_this_machine(prepared)
 
 
-def preview(compiled: Compiled, *, new: bool = False) -> Plan:
+def preview(compiled: Compiled, *, new: bool = False, only: Only | None = None) -> Plan:
     """The plan that a submission would freeze now, as far as the disk alone tells.
 
     Nothing is written and no cluster is asked; runs that have completed are in no array.
@@ -237,11 +262,18 @@ def preview(compiled: Compiled, *, new: bool = False) -> Plan:
     check_root(compiled.root)
     paths = experiment(compiled.root, compiled.name)
     earlier = paths.submissions()
+    numbers = _numbers(paths, new)
+    asked = only(paths, freeze(compiled, numbers=numbers, select=()).runs) if only else None
+
+    def wanted(run: RunPlan) -> bool:
+        left = ledger.intent(paths.run(run.number)) != ledger.FINISHED
+        return left and (asked is None or run.number in asked)
+
     return freeze(
         compiled,
         submission=earlier[-1].number + 1 if earlier else 1,
-        numbers=_numbers(paths, new),
-        select=lambda run: ledger.intent(paths.run(run.number)) != ledger.FINISHED,
+        numbers=numbers,
+        select=wanted,
     )
 
 
@@ -253,6 +285,7 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
         decide.ATTACHED: "are queued or running already",
         decide.CANCELLING: "are still being cancelled",
         decide.COMPLETED: "completed already",
+        decide.SKIPPED: "left out by --only",
     }
     parts = []
     for action, words in counts.items():
@@ -278,32 +311,6 @@ def job_of(array: SubmittedArray, run: int) -> str:
     return f"{array.job_id}_{run - array.offset}" if is_element else array.job_id
 
 
-def wait(experiment: ExperimentPaths, runs: Sequence[int], *, say: Say) -> list[int]:
-    """Wait until no run is queued or running; the numbers of those that did not complete.
-
-    A cluster that does not answer is waited for.
-    """
-    pause, longest, silent = 0.5, 5.0, False
-    while True:
-        try:
-            decisions = decide.decide(experiment, runs)
-        except ClusterUnreachable as error:
-            if not silent:
-                say(f"{error.message}; waiting on")
-            silent = True
-        else:
-            silent = False
-            living = (decide.ATTACHED, decide.CANCELLING)
-            jobs = [decision.job for decision in decisions if decision.action in living]
-            longest = 1.0 if all(job and job.is_local for job in jobs) else 5.0
-            if not jobs:
-                # What another node wrote may reach this one a little later.
-                time.sleep(0.5)
-                return [run for run in runs if ledger.intent(experiment.run(run)) != "finished"]
-        time.sleep(pause)
-        pause = min(pause * 1.5, longest)
-
-
 def _to_slurm(prepared: Prepared, say: Say) -> list[SubmittedArray]:
     accepted: list[SubmittedArray] = []
     for index, array in enumerate(prepared.plan.arrays):
@@ -311,8 +318,8 @@ def _to_slurm(prepared: Prepared, say: Say) -> list[SubmittedArray]:
         note = functools.partial(
             journal.write, submission, array=index, runs=array.runs, offset=array.offset
         )
-        prepared.take_back_cancellations(array.runs)
         note(journal.SUBMITTING, host=os.uname().nodename)
+        prepared.take_back_cancellations(array.runs)
         try:
             job_id = sbatch.submit(submission.script(index))
         except sbatch.NoAnswer:
@@ -334,16 +341,18 @@ def _to_slurm(prepared: Prepared, say: Say) -> list[SubmittedArray]:
 
 
 def _to_this_machine(prepared: Prepared) -> list[SubmittedArray]:
-    submission = prepared.submission
-    for index, array in enumerate(prepared.plan.arrays):
+    submission, arrays = prepared.submission, prepared.plan.arrays
+    for index, array in enumerate(arrays):
+        host = os.uname().nodename
+        journal.write(submission, journal.SUBMITTING, index, array.runs, host=host, local=True)
         prepared.take_back_cancellations(array.runs)
-        journal.write(submission, journal.SUBMITTING, index, array.runs)
     entry = local.start(submission)
-    accepted = []
-    for index, array in enumerate(prepared.plan.arrays):
+    for index, array in enumerate(arrays):
         journal.write(submission, journal.SUBMITTED, index, array.runs, **entry)
-        accepted.append(SubmittedArray(index, array.runs, entry["job_id"], array.gpu_hours))
-    return accepted
+    return [
+        SubmittedArray(index, array.runs, entry["job_id"], array.gpu_hours)
+        for index, array in enumerate(arrays)
+    ]
 
 
 def _numbers(paths: ExperimentPaths, new: bool) -> dict[str, int]:

@@ -116,10 +116,12 @@ class _Compiler:
         def exists(key: Key, mark: Mark) -> bool:
             return compose.check_exists(key, known, problems, mark)
 
-        matcher = Matcher(tree, base, self._with_deepspeed, exists, problems)
+        base.marks = {key: mark for key, mark in base.marks.items() if key[:1] != ("sweep",)}
+        resolve = Resolver(base, self._with_deepspeed)
+        matcher = Matcher(tree, resolve, exists, problems)
         expansion = sweep.Expansion(tree, exists, matcher, problems)
         expanded = expansion.expand(fans, sweeps, self.directory)
-        runs = self._runs(base, expanded.points, limits)
+        runs = self._runs(resolve, expanded.points, limits)
         problems.check()
         assert loaded is not None
         assert self.code_root is not None
@@ -169,13 +171,15 @@ class _Compiler:
         file = self.files[cached]
         return tree.over(file.below(("deepspeed",))) if file is not None else tree
 
-    def _runs(self, base: Tree, points: list[Point], limits: dict[str, Any]) -> list[CompiledRun]:
+    def _runs(
+        self, resolve: Resolver, points: list[Point], limits: dict[str, Any]
+    ) -> list[CompiledRun]:
         names = sweep.short_names(
             option.key for point in points for option in point if not option.is_set
         )
         short = {dotted(key): name for key, name in names.items()}
-        resolve = Resolver(base, self._with_deepspeed)
-        runs, reports = [], []
+        runs: dict[str, CompiledRun] = {}
+        reports = []
         for point in points:
             problems = Problems()
             resolved = resolve(point, problems)
@@ -183,11 +187,25 @@ class _Compiler:
             label = sweep.label(swept, short)
             run = self._run(resolved, swept, label, limits, problems)
             if run is not None and not problems:
-                runs.append(run)
+                other = runs.setdefault(run.identity, run)
+                if other.spec != run.spec:
+                    found = "two runs compute the same, and differ in where they run or are saved"
+                    problems.at(resolved.tree, ("sweep",), found, "leave one of them out")
+                self._check_one(run, next(iter(runs.values())), resolved.tree, problems)
             reports.append((label, problems.found))
         for problem in gathered(reports):
             self.problems.add(problem)
-        return runs
+        return list(runs.values())
+
+    def _check_one(
+        self, run: CompiledRun, first: CompiledRun, tree: Tree, problems: Problems
+    ) -> None:
+        """See that what an experiment has one of is the same for its runs."""
+        for key, what in (("name",), "name"), (("environment", "python"), "Python"):
+            one, other = get_at(first.spec, key), get_at(run.spec, key)
+            if one != other:
+                found = f"an experiment has one {what}, and a sweep makes it {one!r} and {other!r}"
+                problems.at(tree, key, found)
 
     def _run(
         self,

@@ -112,7 +112,8 @@ def data_parallel(
     key: Key = ("model_parallel_size",)
     size = model_parallel
     if size is None:
-        tensor = (config.get("tensor_parallel") or {}).get("autotp_size") or 1
+        block = config.get("tensor_parallel")
+        tensor = (block.get("autotp_size") if isinstance(block, dict) else None) or 1
         sequence = config.get("sequence_parallel_size") or 1
         if not isinstance(tensor, int) or not isinstance(sequence, int):
             return world_size

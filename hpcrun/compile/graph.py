@@ -13,6 +13,7 @@ from hpcrun.compile.tree import Key, get_at
 
 _TOKEN = re.compile(r"\$\{([^${}]*)\}")
 _REFERENCE = re.compile(r"(\.*)([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)")
+_WORD = re.compile(r"[\w-]+")
 _CONSTANT = ("hpcrun:", "oc.env:")
 
 CANNOT_SAY = object()
@@ -41,6 +42,13 @@ def is_inside(key: Key, around: Key) -> bool:
     return len(around) < len(key) and key[: len(around)] == around
 
 
+def may_name(text: str, keys: Collection[Key]) -> bool:
+    """Whether a text that is no `Node` may refer to one of the keys: it has a part of its name."""
+    parts = {part for key in keys for part in key}
+    nested = re.search(r"\$\{[^}]*\$\{", text) is not None
+    return nested or not parts.isdisjoint(_WORD.findall(text))
+
+
 class Node:
     """A string of the spec with references to other keys.
 
@@ -60,16 +68,16 @@ class Node:
         parts: list[str | Key] = []
         end = 0
         for token in _TOKEN.finditer(text):
-            parts.append(text[end : token.start()])
+            parts += [text[end : token.start()]] if token.start() > end else []
             end = token.end()
             part = _part(token[0], token[1].strip(), key)
             if part is None:
                 return None
             parts.append(part)
-        parts.append(text[end:])
+        parts += [text[end:]] if text[end:] else []
         if "\\" in text or text.count("${") != len(_TOKEN.findall(text)):
             return None
-        return cls(key, [part for part in parts if part != ""])
+        return cls(key, parts)
 
     def refers_to(self, keys: Collection[Key]) -> bool:
         """Whether it looks at one of the keys, something inside it, or something around it."""

@@ -9,18 +9,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from copy import copy
 from typing import Any
 
-from hpcrun.compile.graph import CANNOT_SAY, Node, dependents, interpolations, is_inside, overlap
+from hpcrun.compile.graph import (
+    CANNOT_SAY,
+    Node,
+    dependents,
+    interpolations,
+    is_inside,
+    may_name,
+    overlap,
+)
 from hpcrun.compile.interpolate import interpolate
 from hpcrun.compile.problems import Problems
 from hpcrun.compile.sweep_point import Point, PointTree
 from hpcrun.compile.tree import Key, Tree
+from hpcrun.errors import Problem
+from hpcrun.nested import Patched, at
 
 WithDeepspeed = Callable[[Tree, Problems], Tree]
 
 _PRESET: Key = ("deepspeed_config",)
+# Points with mistakes, after which others like them are said to have the same.
+_ENOUGH = 50
 
 
 class Resolved:
@@ -46,17 +57,31 @@ class Resolver:
     def __init__(self, base: Tree, with_deepspeed: WithDeepspeed) -> None:
         self._base, self._with_deepspeed = base, with_deepspeed
         self._structures: dict[str, _Structure | None] = {}
+        self._failed: dict[str, list[Problem]] = {}
+        self._failures: dict[str, int] = {}
 
     def __call__(self, point: Point, problems: Problems) -> Resolved:
         name, plain = self._structure_of(point)
         if name in self._structures:
             structure = self._structures[name]
             found = structure.patched(point) if structure else None
-            return found or self.slowly(point, problems)
+            return found or self._checked(name, point, problems)
         first = self.slowly(point, problems)
         number = len(self._structures)
-        self._structures[name] = None if problems else _Structure.of(number, plain, first)
+        self._structures[name] = None if problems else _Structure.of(number, plain, point, first)
         return first
+
+    def _checked(self, name: str, point: Point, problems: Problems) -> Resolved:
+        """`slowly`, but for points beyond many of their structure that had a mistake."""
+        if self._failures.get(name, 0) >= _ENOUGH:
+            for problem in self._failed[name]:
+                problems.add(problem)
+            return Resolved(self._base, {})
+        found = self.slowly(point, problems)
+        if problems:
+            self._failures[name] = self._failures.get(name, 0) + 1
+            self._failed[name] = problems.found
+        return found
 
     def slowly(self, point: Point, problems: Problems) -> Resolved:
         """OmegaConf's own answer."""
@@ -83,7 +108,9 @@ def _is_plain(value: Any) -> bool:
     """Whether it replaces what was there, changes nothing around it and refers to nothing."""
     if isinstance(value, str):
         return "${" not in value and value != "???"
-    return not isinstance(value, (dict, list))
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return not isinstance(value, dict)
 
 
 class _Structure:
@@ -105,52 +132,38 @@ class _Structure:
         self._elsewhere = sorted(key for key in changing if key[0] != "config")
 
     @classmethod
-    def of(cls, number: int, keys: frozenset[Key], first: Resolved) -> _Structure | None:
+    def of(
+        cls, number: int, keys: frozenset[Key], point: Point, first: Resolved
+    ) -> _Structure | None:
         """Where the graph can be followed; None where each point must ask OmegaConf."""
+        given = [option.key for option in point]
+        if any(overlap(key, other) for key in keys for other in given if key != other):
+            return None
         strings = [one for one in interpolations(first.tree.data) if one[0] not in keys]
         if any(is_inside(key, at) for at, _ in strings for key in keys):
             return None
-        nodes = [Node.of(at, text) for at, text in strings]
-        if None in nodes:
-            return None
-        ordered = dependents([node for node in nodes if node is not None], keys)
+        nodes = [(text, Node.of(at, text)) for at, text in strings]
+        ordered = dependents([node for _, node in nodes if node is not None], keys)
         if ordered is None or any(overlap(node.key, _PRESET) for node in ordered):
+            return None
+        changing = [*keys, *(node.key for node in ordered)]
+        if any(node is None and may_name(text, changing) for text, node in nodes):
             return None
         return cls(number, first, keys, ordered)
 
     def patched(self, point: Point) -> Resolved | None:
         """The data of a point of this structure; None where OmegaConf must be asked."""
-        data = dict(self._first.data)
-        own: dict[Key, Any] = {(): data}
+        patched = Patched(self._first.data)
+        data = patched.data
         for option in point:
             if option.key in self._keys:
-                _put(option.key, option.value, own)
+                patched.put(option.key, option.value)
         for node in self._nodes:
             value = node.value(data)
             if value is CANNOT_SAY:
                 return None
-            _put(node.key, value, own)
+            patched.put(node.key, value)
         elsewhere = str(self._number)
         if self._elsewhere:
-            elsewhere += json.dumps([_at(data, key) for key in self._elsewhere])
+            elsewhere += json.dumps([at(data, key) for key in self._elsewhere])
         return Resolved(PointTree(self._first.tree, point, data), data, elsewhere)
-
-
-def _put(key: Key, value: Any, own: dict[Key, Any]) -> None:
-    """Set a value in copies of the containers around it, each of which is copied once."""
-    for length in range(1, len(key)):
-        if key[:length] not in own:
-            around = own[key[: length - 1]]
-            part: Any = int(key[length - 1]) if isinstance(around, list) else key[length - 1]
-            inner = around.get(part) if isinstance(around, dict) else around[part]
-            around[part] = own[key[:length]] = (
-                copy(inner) if isinstance(inner, (dict, list)) else {}
-            )
-    around = own[key[:-1]]
-    around[int(key[-1]) if isinstance(around, list) else key[-1]] = value
-
-
-def _at(data: Any, key: Key) -> Any:
-    for part in key:
-        data = data[int(part)] if isinstance(data, list) else data[part]
-    return data

@@ -17,7 +17,7 @@ from typing import Any
 from hpcrun.compile import source, sweep_draws, sweep_values
 from hpcrun.compile.problems import Problems
 from hpcrun.compile.sweep_match import Matcher
-from hpcrun.compile.sweep_point import Option, Point
+from hpcrun.compile.sweep_point import Option, Point, text_of
 from hpcrun.compile.sweep_values import MOST, Given
 from hpcrun.compile.tree import COMMAND_LINE, Key, Mark, Tree, dotted, nest
 from hpcrun.errors import Problem
@@ -68,16 +68,17 @@ class Expansion:
     def __init__(self, tree: Tree, exists: Exists, matcher: Matcher, problems: Problems) -> None:
         self._tree, self._exists = tree, exists
         self._matcher, self._problems = matcher, problems
+        self._repeats: dict[str, None] = {}
 
     def expand(self, block: dict[str, Any], sweeps: Sequence[str], directory: Path) -> Expanded:
         """The points of a checked block, with ``--sweep key=a,b`` of the command line in it."""
         block = {**block, "grid": dict(block["grid"]), "repeat": dict(block["repeat"])}
         for text in sweeps:
             self._take(text, block, directory)
-        points = self._block(block, ("sweep",))
+        points = self._block(block, ("sweep",), frozenset())
         if not self._problems:
             points = self._without_twins(points)
-        return Expanded(points, tuple(block["repeat"]))
+        return Expanded(points, tuple(self._repeats))
 
     def _take(self, text: str, block: dict[str, Any], directory: Path) -> None:
         """Put ``key=a,b`` into the block, in the place of what the file has for the key."""
@@ -100,31 +101,34 @@ class Expansion:
         self._tree = Tree(nest(place, given), {place: mark}).over(self._tree)
         self._matcher.replaced.add(name)
 
-    def _block(self, block: dict[str, Any], place: Key) -> list[Point]:
+    def _block(self, block: dict[str, Any], place: Key, outside: frozenset[Key]) -> list[Point]:
+        """The points of a block within others, which sweep the keys ``outside``."""
         dimensions: list[tuple[Key, Dimension]] = [
             *self._axes(block["grid"], (*place, "grid")),
             ((*place, "zip"), self._zip(block["zip"], (*place, "zip"))),
             ((*place, "points"), self._points(block["points"], (*place, "points"))),
             ((*place, "random"), self._random(block["random"], (*place, "random"))),
-            ((*place, "union"), self._union(block["union"], (*place, "union"))),
         ]
-        points = self._product(dimensions)
+        around = outside | _keys(way for _, ways in dimensions for way in ways)
+        union = self._union(block["union"], (*place, "union"), around)
+        points = self._product([*dimensions, ((*place, "union"), union)])
         for index, rule in enumerate(block["when"]):
-            points = self._when(points, rule, (*place, "when", str(index)))
+            points = self._when(points, rule, (*place, "when", str(index)), outside)
         for index, rule in enumerate(block["exclude"]):
             inside = (*place, "exclude", str(index))
-            if self._matcher.check(rule, points, inside):
+            if self._matcher.check(rule, points, inside, outside):
                 points = [one for one in points if not self._matcher.fits(rule, one)]
         if block["exclude"] and not points:
             self._problems.at(self._tree, (*place, "exclude"), "leaves no run")
+        self._repeats.update(dict.fromkeys(block["repeat"]))
         return self._product([(place, points), *self._axes(block["repeat"], (*place, "repeat"))])
 
     def _axes(self, grid: dict[str, Any], place: Key) -> list[tuple[Key, Dimension]]:
         found = []
         for name, values in grid.items():
             inside = (*place, name)
-            if place[-1] == "repeat" and sweep_values.is_whole(values) and values > 0:
-                values = list(range(values))
+            if place[-1] == "repeat" and sweep_values.is_whole(values):
+                values = {"range": [values]}
             ways: Dimension = [(option,) for option in self._options(name, values, inside)]
             found.append((inside, ways))
         return found
@@ -158,7 +162,9 @@ class Expansion:
                 counted = ", ".join(f"{name} {length}" for name, length in lengths.items())
                 self._problems.at(self._tree, place, f"the lists are not equally long: {counted}")
             return []
-        return list(zip(*columns.values(), strict=True))
+        rows = list(zip(*columns.values(), strict=True))
+        self._check_among(rows[0] if rows else (), place)
+        return rows
 
     def _points(self, block: list[dict[str, Any]], place: Key) -> Dimension:
         found = []
@@ -177,6 +183,7 @@ class Expansion:
             key, mark = tuple(name.split(".")), self._tree.mark((*place, name))
             if self._may_be_swept(key, (*place, name), mark):
                 options.append(option_of(key, Given(value, None, mark), is_set=is_set))
+        self._check_among(options, place)
         return tuple(options)
 
     def _random(self, block: dict[str, Any] | None, place: Key) -> Dimension:
@@ -193,22 +200,31 @@ class Expansion:
         points = [
             tuple(option_of(key, one) for key, one in zip(keys, row, strict=True)) for row in rows
         ]
-        return list({_shown(point): point for point in reversed(points)}.values())[::-1]
+        self._check_among(points[0] if points else (), place)
+        found: dict[str, Point] = {}
+        for point in points:
+            found.setdefault(_shown(point), point)
+        return list(found.values())
 
-    def _union(self, blocks: list[dict[str, Any]], place: Key) -> Dimension:
+    def _union(
+        self, blocks: list[dict[str, Any]], place: Key, outside: frozenset[Key]
+    ) -> Dimension:
         found: Dimension = []
         for index, block in enumerate(blocks):
-            found += self._block(block, (*place, str(index)))
+            found += self._block(block, (*place, str(index)), outside)
         return found
 
-    def _when(self, points: list[Point], rule: dict[str, Any], place: Key) -> list[Point]:
+    def _when(
+        self, points: list[Point], rule: dict[str, Any], place: Key, outside: frozenset[Key]
+    ) -> list[Point]:
         match = rule["match"]
-        if not self._matcher.check(match, points, (*place, "match")):
+        if not self._matcher.check(match, points, (*place, "match"), outside):
             return points
-        more = self._block(rule, place)
+        more = self._block(rule, place, outside | _keys(points))
         sets: Point = ()
         if rule["set"]:
             sets = self._assignments(rule["set"], (*place, "set"), is_set=True)
+            self._check_apart(set(_keys(more)), sets, place)
         found: list[Point] = []
         for point in points:
             if self._matcher.fits(match, point):
@@ -265,6 +281,11 @@ class Expansion:
                 self._note(mark, where, found)
                 break
 
+    def _check_among(self, options: Sequence[Option], place: Key) -> None:
+        """No two options of one point are of keys that overlap."""
+        for index, option in enumerate(options):
+            self._check_apart({one.key for one in options[:index]}, [option], place)
+
     def _may_be_swept(self, key: Key, place: Key, mark: Mark) -> bool:
         name = dotted(key)
         for prefix, why in _NOT_SWEPT.items():
@@ -306,6 +327,10 @@ def option_of(key: Key, given: Given, *, is_set: bool = False) -> Option:
     return Option(key, given.value, swept, tree, is_set)
 
 
+def _keys(points: Iterable[Point]) -> frozenset[Key]:
+    return frozenset(option.key for point in points for option in point)
+
+
 def short_names(found: Iterable[Key]) -> dict[Key, str]:
     """The shortest suffix of each key that no other key shares."""
     keys = list(dict.fromkeys(found))
@@ -322,15 +347,6 @@ def short_names(found: Iterable[Key]) -> dict[Key, str]:
 def label(swept: dict[str, Any], names: dict[str, str]) -> str:
     """``lr=0.001,stage=2``."""
     return ",".join(f"{names[key]}={text_of(value)}" for key, value in swept.items())
-
-
-def text_of(value: Any) -> str:
-    """A swept value in a label or a message."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, float):
-        return str(value)
-    return json.dumps(value, separators=(",", ":"))
 
 
 def _shown(point: Point) -> str:

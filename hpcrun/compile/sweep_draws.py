@@ -1,8 +1,8 @@
 """Random and quasi-random draws from distributions, the same on every machine.
 
-Each key draws from a stream of its own, made from the seed and its name: another key, or more
-samples, change none of the values that were there. Numbers keep six significant digits, which no
-difference between math libraries reaches.
+Each key draws from a stream of its own, made from the seed and its name: more samples, or another
+key after it, change none of the values that were there. Numbers are rounded to a small part of
+what they are drawn from, which no difference between math libraries reaches.
 """
 
 from __future__ import annotations
@@ -131,11 +131,11 @@ def _inverse(form: Any, place: Key, tree: Tree, problems: Problems) -> Inverse |
 
 
 def _choice(options: Any, place: Key, tree: Tree, problems: Problems) -> Inverse | None:
-    labels = list(options) if isinstance(options, dict) else [None] * len(options or ())
-    values = list(options.values()) if isinstance(options, dict) else options
-    if not isinstance(values, list) or not values:
-        problems.at(tree, place, "has no values; accepted is at least one")
+    if not isinstance(options, (dict, list)) or not options:
+        problems.at(tree, place, f"found {options!r}; accepted is at least one value")
         return None
+    labels = list(options) if isinstance(options, dict) else [None] * len(options)
+    values = list(options.values()) if isinstance(options, dict) else options
     mark = tree.mark(place)
     all_given = [Given(value, label, mark) for label, value in zip(labels, values, strict=True)]
     return lambda drawn: all_given[int(drawn * len(all_given))]
@@ -157,11 +157,13 @@ def _mistake(name: str, bounds: Any) -> str | None:
 
 
 def _between(low: float, high: float) -> Callable[[float], float]:
-    return lambda drawn: tidy(low + (high - low) * drawn, _SIGNIFICANT)
+    return lambda drawn: _rounded(low + (high - low) * drawn, high - low)
 
 
 def _log_between(low: float, high: float) -> Callable[[float], float]:
-    return lambda drawn: tidy(low * math.exp(math.log(high / low) * drawn), _SIGNIFICANT)
+    ratio = math.log(high / low)
+    digits = _SIGNIFICANT + max(0, math.ceil(-math.log10(ratio)))
+    return lambda drawn: tidy(low * math.exp(ratio * drawn), digits)
 
 
 def _whole_between(low: int, high: int) -> Callable[[float], int]:
@@ -175,7 +177,12 @@ def _whole_log_between(low: int, high: int) -> Callable[[float], int]:
 
 def _normal(mean: float, deviation: float) -> Callable[[float], float]:
     inverse = NormalDist(mean, deviation).inv_cdf
-    return lambda drawn: tidy(inverse(drawn), _SIGNIFICANT)
+    return lambda drawn: _rounded(inverse(drawn), deviation)
+
+
+def _rounded(value: float, scale: float) -> float:
+    """The value without what is small beside the scale."""
+    return float(round(value, _SIGNIFICANT - 1 - math.floor(math.log10(scale))))
 
 
 _QUANTILES: dict[str, Callable[..., Callable[[float], Any]]] = {

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from hpcrun.compile.interpolate import interpolate_one
+from hpcrun.compile.graph import overlap
 from hpcrun.compile.problems import Problems, did_you_mean, listing
-from hpcrun.compile.sweep_point import Point
-from hpcrun.compile.tree import Key, Mark, Tree, get_at, has
-
-_PRESET: Key = ("deepspeed_config",)
+from hpcrun.compile.resolver import Resolver
+from hpcrun.compile.sweep_point import Point, text_of
+from hpcrun.compile.tree import Key, Mark, Tree, get_at
 
 
 class Matcher:
@@ -20,10 +19,8 @@ class Matcher:
     ----------
     tree
         Where the rules were written.
-    base
-        The whole spec without the sweep: the values of keys that a point leaves alone.
-    with_deepspeed
-        Puts what ``deepspeed_config`` names below a tree.
+    resolve
+        The data of a point: the values of keys that it does not set itself.
     exists
         Whether a key names something; notes a mistake where it does not.
 
@@ -36,78 +33,81 @@ class Matcher:
     def __init__(
         self,
         tree: Tree,
-        base: Tree,
-        with_deepspeed: Callable[[Tree, Problems], Tree],
+        resolve: Resolver,
         exists: Callable[[Key, Mark], bool],
         problems: Problems,
     ) -> None:
-        self._tree, self._base, self._with_deepspeed = tree, base, with_deepspeed
+        self._tree, self._resolve = tree, resolve
         self._exists, self._problems = exists, problems
         self.replaced: set[str] = set()
 
     def fits(self, rule: dict[str, Any], point: Point) -> bool:
         """Whether each key of the rule has at the point the value, or one of the list, named."""
-        return all(
-            any(
-                _is(value, found) for value in _listed(wanted) for found in self._found(name, point)
-            )
-            for name, wanted in rule.items()
-        )
+        return all(_fits(wanted, self._found(name, point)) for name, wanted in rule.items())
 
-    def check(self, rule: dict[str, Any], points: Sequence[Point], place: Key) -> bool:
+    def check(
+        self, rule: dict[str, Any], points: Sequence[Point], place: Key, outside: Collection[Key]
+    ) -> bool:
         """Whether a rule can be applied; notes what in it is a mistake.
 
         A value that a swept key has at no point is one: a misspelt label would let runs through.
+        So is a key that only a block around this one sweeps (``outside``): its value is not known
+        yet.
         """
         before = len(self._problems.found)
         if not rule:
             self._problems.at(
                 self._tree, place, "is empty; accepted is a mapping of keys to values"
             )
+        swept = {option.key for point in points for option in point}
         for name, wanted in rule.items():
             inside = (*place, name)
             key = tuple(name.split("."))
             if not self._exists(key, self._tree.mark(inside)) or name in self.replaced:
                 continue
-            if not any(option.key == key[: len(option.key)] for one in points for option in one):
-                continue
-            found = [value for point in points for value in self._found(name, point)]
-            for value in _listed(wanted):
-                if not any(_is(value, one) for one in found):
-                    there = list(dict.fromkeys(str(one) for one in found if _is_plain(one)))
-                    self._problems.at(
-                        self._tree,
-                        inside,
-                        f"no run has {value!r} here; there are {listing(there, 12)}",
-                        did_you_mean(str(value), there),
-                    )
+            if any(overlap(key, one) for one in swept):
+                self._check_values(name, wanted, points, inside)
+            elif any(overlap(key, one) for one in outside):
+                self._problems.at(
+                    self._tree,
+                    inside,
+                    "is swept outside this block",
+                    "write the rule where the key is swept",
+                )
         return len(self._problems.found) == before
+
+    def _check_values(self, name: str, wanted: Any, points: Sequence[Point], place: Key) -> None:
+        found = {text_of(value): value for one in points for value in self._found(name, one)}
+        there = [text for text, value in found.items() if not isinstance(value, dict)]
+        for value in [wanted] if wanted in found.values() else _listed(wanted):
+            if not any(_is(value, one) for one in found.values()):
+                self._problems.at(
+                    self._tree,
+                    place,
+                    f"no run has {value!r} here; there are {listing(there, 12)}",
+                    did_you_mean(text_of(value), there),
+                )
 
     def _found(self, name: str, point: Point) -> list[Any]:
         """What a key is at a point: its label, where it has one, and its value."""
         key = tuple(name.split("."))
-        for option in reversed(point):
-            if option.key == key:
-                return [option.swept, option.value]
-            if option.key == key[: len(option.key)] and has(option.value, key[len(option.key) :]):
-                return [get_at(option.value, key[len(option.key) :])]
-        by_preset = key[0] == "deepspeed" and any(option.key == _PRESET for option in point)
-        value = get_at(self._base.data, key)
-        if not by_preset and not (isinstance(value, str) and "${" in value):
-            return [value]
-        tree = self._base
-        for option in point:
-            tree = option.tree.over(tree)
-        quiet = Problems()
-        return [interpolate_one(self._with_deepspeed(tree, quiet), key, quiet)]
+        around = [option for option in point if overlap(option.key, key)]
+        if len(around) == 1 and around[0].key == key and not _refers(around[0].value):
+            return [around[0].swept, around[0].value]
+        labels = [option.swept for option in around if option.key == key]
+        return [*labels, get_at(self._resolve(point, Problems()).data, key)]
+
+
+def _fits(wanted: Any, found: Sequence[Any]) -> bool:
+    return any(_is(value, one) for value in (wanted, *_listed(wanted)) for one in found)
+
+
+def _refers(value: Any) -> bool:
+    return isinstance(value, (dict, list)) or (isinstance(value, str) and "${" in value)
 
 
 def _listed(wanted: Any) -> list[Any]:
     return wanted if isinstance(wanted, list) else [wanted]
-
-
-def _is_plain(value: Any) -> bool:
-    return not isinstance(value, (dict, list))
 
 
 def _is(wanted: Any, found: Any) -> bool:

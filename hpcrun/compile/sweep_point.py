@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,3 +49,12 @@ class PointTree(Tree):
             if key[: len(option.key)] == option.key:
                 return option.tree.mark(key)
         return super().mark(key)
+
+
+def text_of(value: Any) -> str:
+    """A swept value in a label or a message."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return str(value)
+    return json.dumps(value, separators=(",", ":"))

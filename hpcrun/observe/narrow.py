@@ -5,19 +5,36 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from hpcrun.errors import UsageError
-from hpcrun.observe.where import Selected
+from hpcrun.plan import RunPlan
 
 _MISSING = object()
 
 
-def narrow(selected: Sequence[Selected], conditions: Sequence[str]) -> list[Selected]:
+class Candidate(Protocol):
+    """A run, and what is the same object for runs of one plan."""
+
+    @property
+    def run(self) -> RunPlan: ...
+
+    @property
+    def planned(self) -> object: ...
+
+
+Narrowed = TypeVar("Narrowed", bound=Candidate)
+
+
+def narrow(
+    selected: Sequence[Narrowed], conditions: Sequence[str], option: str = "--where"
+) -> list[Narrowed]:
     """The runs that meet every ``key=value``.
 
     Parameters
     ----------
+    option
+        What messages call a condition.
     conditions
         ``key`` is a full dotted key or a suffix of one that is unique, among swept keys if it
         matches any, else among all configured ones. Numbers compare as numbers.
@@ -32,7 +49,7 @@ def narrow(selected: Sequence[Selected], conditions: Sequence[str]) -> list[Sele
         suffix, equals, text = condition.partition("=")
         suffix = suffix.strip()
         if not equals or not suffix:
-            raise UsageError(f"--where {condition!r} is not of the form key=value")
+            raise UsageError(f"{option} {condition!r} is not of the form key=value")
         key = resolve_key(selected, suffix)
         before, left = left, [one for one in left if _meets(one, key, text.strip())]
         if not left:
@@ -42,7 +59,7 @@ def narrow(selected: Sequence[Selected], conditions: Sequence[str]) -> list[Sele
     return left
 
 
-def resolve_key(selected: Sequence[Selected], suffix: str) -> str:
+def resolve_key(selected: Sequence[Candidate], suffix: str) -> str:
     """The full key that a suffix stands for.
 
     Raises
@@ -76,7 +93,7 @@ def resolve_key(selected: Sequence[Selected], suffix: str) -> str:
     return matching[0]
 
 
-def values_of(selected: Selected, key: str) -> Iterator[Any]:
+def values_of(selected: Candidate, key: str) -> Iterator[Any]:
     """The swept and the configured value of a key, where the run has them."""
     if key in selected.run.swept:
         yield selected.run.swept[key]
@@ -124,7 +141,7 @@ def _matching(keys: Sequence[str], suffix: str) -> list[str]:
     return [key for key in keys if key.endswith(f".{suffix}")]
 
 
-def _meets(selected: Selected, key: str, text: str) -> bool:
+def _meets(selected: Candidate, key: str, text: str) -> bool:
     return any(equal(value, text) for value in values_of(selected, key))
 
 

@@ -109,6 +109,33 @@ def test_a_run_that_failed_goes_on(place: Place) -> None:
     assert place.actions() == [(0, "completed")]
 
 
+def test_only_some_of_the_runs(place: Place) -> None:
+    flag = place.code.parent / "flag"
+    place.spec(
+        ["sh", "-c", f"test ${{config.x}} = 1 || test -e {flag}"],
+        config={"x": 0},
+        sweep={"grid": {"config.x": [1, 2, 3]}},
+    )
+    assert place.actions("--only", "x=2", "--only", "failed") == [(n, "skipped") for n in range(3)]
+    assert place.hpcrun("submit", "cluster=local", "--only", "x=1", "--wait").returncode == 0
+    said = place.hpcrun("submit", "cluster=local", "--only", "x=2", "--wait")
+    assert said.returncode == 1
+    assert "3 runs (1 new, 1 completed already, 1 left out by --only)" in said.stderr
+    flag.write_text("")
+    dry = place.hpcrun("submit", "cluster=local", "--only", "failed", "--dry-run", "--json")
+    assert [array["runs"] for array in json.loads(dry.stdout)["arrays"]] == [[1]]
+    assert place.actions("--only", "failed", "--wait") == [
+        (0, "completed"),
+        (1, "resumed"),
+        (2, "skipped"),
+    ]
+    assert place.actions("--only", "new", "--wait")[2] == (2, "new")
+    wrong = place.hpcrun("submit", "cluster=local", "--only", "faild")
+    assert (wrong.returncode, "accepted are new, failed" in wrong.stderr) == (2, True)
+    absent = place.hpcrun("submit", "cluster=local", "--only", "x=9")
+    assert (absent.returncode, "its values are 1, 2, 3" in absent.stderr) == (2, True)
+
+
 def test_attach_cancel_and_submit_again(place: Place) -> None:
     place.spec(["sleep", "300"])
     assert place.actions() == [(0, "new")]
@@ -119,6 +146,19 @@ def test_attach_cancel_and_submit_again(place: Place) -> None:
     place.spec(["true"])
     assert place.actions("--wait") == [(1, "new")]
     place.spec(["sleep", "300"])
+    assert place.actions() == [(0, "resumed")]
+
+
+def test_what_a_killed_submit_has_started_is_stayed_with(place: Place) -> None:
+    """Killed as it had started the runs, and not yet written which process has them."""
+    place.spec(["sleep", "300"])
+    assert place.actions() == [(0, "new")]
+    _until(lambda: place.paths.run(0).attempt(1).rank_log(1).exists())
+    journal = place.paths.submission(1).journal
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(line for line in lines if '"submitting"' in line))
+    assert place.actions() == [(0, "attached")]
+    processes.kill_all(place.paths.submission(1).directory)
     assert place.actions() == [(0, "resumed")]
 
 

@@ -177,7 +177,7 @@ def test_an_sbatch_that_outlives_its_submit_is_waited_for(tmp_path: Path) -> Non
     )
     script = desk.root / "e" / "submissions" / "1" / "script-0.sbatch"
     deadline = time.monotonic() + 60
-    while not processes.names(str(script)):
+    while not processes.runs("sbatch", str(script)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     submit.kill()

@@ -273,6 +273,28 @@ TABLE = [
     wrong("two runs of one name", "sweep:", "differ in what rules set", "tells them apart",
           add="sweep: {union: [{grid: {config.lr: [1]}}, {grid: {config.lr: [1]}, "
               "when: [{match: {config.lr: 1}, set: {config.model.layers: 3}}]}]}"),
+    wrong("rule for what is swept around it", "sweep.when.0.exclude.0.config.lr:",
+          "is swept outside this block", "where the key is swept",
+          add="sweep: {grid: {config.lr: [1, 2]}, when: [{match: {config.lr: 1}, "
+              "grid: {config.model.layers: [1, 2]}, exclude: [{config.lr: 1}]}]}"),
+    wrong("rule that sets what it sweeps", "sweep.when.0", "overlaps with config.lr",
+          add="sweep: {when: [{match: {config.model.layers: 2}, grid: {config.lr: [1]}, "
+              "set: {config.lr: 5}}]}"),
+    wrong("zip with a key and its part", "sweep.zip.config.model.layers:", "overlaps with",
+          add="sweep: {zip: {config.model: [null, 5], config.model.layers: [1, 2]}}"),
+    wrong("choice of a number", "random.keys.config.lr:", "found 5; accepted is at least one",
+          add="sweep: {random: {samples: 3, keys: {config.lr: {choices: 5}}}}"),
+    wrong("a seed where a count is asked for", "sweep.repeat.config.lr:", "accepted are 100,000",
+          add="sweep: {repeat: {config.lr: 1000000000000000000000000000000}}"),
+    wrong("no repetition", "sweep.repeat.config.lr", "holds no number",
+          add="sweep: {repeat: {config.lr: 0}}"),
+    wrong("a block that is a number", "deepspeed.tensor_parallel:", "accepted is a mapping",
+          add="sweep: {grid: {deepspeed.tensor_parallel: [5]}}"),
+    wrong("runs of several names", "name:", "an experiment has one name", drop="name",
+          add="name: demo-${config.lr}\nsweep: {grid: {config.lr: [1, 2]}}"),
+    wrong("runs that are one", "two runs compute the same",
+          add="sweep: {grid: {config.lr: ['${config.model.layers}', 2]}, "
+              "when: [{match: {config.lr: '${config.model.layers}'}, set: {resources.nodes: 1}}]}"),
     wrong("sweep in a sweep's point", "sweep.points.0.sweep.grid:", "cannot sweep itself",
           add="sweep: {points: [{sweep.grid: 1}]}"),
     wrong("sweeps that overlap", "overlaps with config.model",

@@ -246,6 +246,54 @@ def test_the_later_rule_wins_and_a_part_of_a_choice_can_be_set(project: Any) -> 
     assert run.label == "model=s"
 
 
+def test_a_rule_sets_what_is_inside_a_swept_value(project: Any) -> None:
+    """The swept value replaces what was there; the rule's own stays, at every point."""
+    sweep = (
+        "grid: {config.twice: [1, 2], config.model: {choices: {none: null, some: null}}}\n"
+        "when: [{match: {config.model: some}, "
+        "set: {config.model.layers: [3], config.model.heads: 1}}]"
+    )
+    found = [run.spec["config"]["model"] for run in compiled(project, sweep).runs]
+    assert found == [None, {"layers": [3], "heads": 1}] * 2
+
+
+def test_points_that_turn_out_to_be_one_are_one_run(project: Any) -> None:
+    sweep = "grid: {config.lr: ['${config.optimizer.lr}', 2.0, 3.0]}"
+    assert labels(project, sweep) == ["lr=2.0", "lr=3.0"]
+
+
+def test_rules_see_the_file_of_deepspeed(project: Any) -> None:
+    """ds.json has stage 2; a block of a union may say otherwise."""
+    rule = "when: [{match: {deepspeed.zero_optimization.stage: 2}, set: {resources.nodes: 4}}]"
+    (run,) = compiled(project, rule).runs
+    assert run.spec["resources"]["nodes"] == 4
+    sweep = (
+        "union: [{grid: {deepspeed.zero_optimization.stage: [1, 2]}}, {grid: {config.lr: [5]}}]\n"
+        "exclude: [{deepspeed.zero_optimization.stage: 2}]"
+    )
+    assert labels(project, sweep) == ["stage=1"]
+
+
+def test_rules_see_what_is_around_a_swept_key(project: Any) -> None:
+    sweep = "grid: {config.model.layers: [1, 2]}\nexclude: [{config.model: {layers: 1, heads: 1}}]"
+    assert labels(project, sweep) == ["layers=2"]
+    lists = "grid: {config.lr: [[1, 2], [3]]}\nexclude: [{config.lr: [1, 2]}]"
+    assert labels(project, lists) == ["lr=[3]"]
+
+
+def test_draws_are_as_fine_as_what_they_are_drawn_from(project: Any) -> None:
+    for form in ("uniform: [1000000, 1000010]", "normal: [1000000, 1]", "uniform: [0, 1.0e-9]"):
+        sweep = f"random: {{samples: 20, keys: {{config.lr: {{{form}}}}}}}"
+        assert len(labels(project, sweep)) == 20
+
+
+def test_draws_keep_their_order(project: Any) -> None:
+    """Also where a value comes again: it stays where it was first."""
+    sweep = "random: {samples: %d, keys: {config.lr: [0, 1, 2, 3]}}"
+    few, many = labels(project, sweep % 6), labels(project, sweep % 30)
+    assert many[: len(few)] == few
+
+
 def test_a_number_repeats_so_often(project: Any) -> None:
     assert labels(project, "repeat: {config.lr: 3}") == ["lr=0", "lr=1", "lr=2"]
 
@@ -291,13 +339,13 @@ def test_the_values_drawn_stay_what_they_are(project: Any) -> None:
     }
     assert drawn == {
         "uniform": [
-            [0.000261415, 1, 1.06105, 45, 2],
+            [0.000261415, 1, 1.061051, 45, 2],
             [0.0551547, 4, 0.927252, 2, 2],
             [0.00757019, 2, 0.82716, 1, 2],
         ],
         "halton": [
             [2.7069e-05, 1, 0.752764, 2, 2],
-            [0.027069, 2, 1.2774, 1, 1],
+            [0.027069, 2, 1.277403, 1, 1],
             [0.00027069, 4, 0.388028, 4, 1],
         ],
     }

@@ -1,0 +1,62 @@
+"""``--only``: which of the runs that could be submitted are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hpcrun import ledger
+from hpcrun.errors import UsageError
+from hpcrun.layout import ExperimentPaths
+from hpcrun.observe.narrow import narrow
+from hpcrun.plan import RunPlan
+
+NEW, FAILED, CANCELLED = STATES = ("new", "failed", "cancelled")
+
+Only = Callable[[ExperimentPaths, Sequence[RunPlan]], set[int]]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    run: RunPlan
+    planned: object = None
+
+
+def chooser(words: Sequence[str]) -> Only | None:
+    """What says, by what is on disk, which runs ``--only`` means; None for all.
+
+    Parameters
+    ----------
+    words
+        ``new`` (never begun), ``failed`` (begun and not completed), ``cancelled``, or
+        ``key=value`` as for ``--where``. All of them must hold; of several states one.
+
+    Raises
+    ------
+    UsageError
+        A word is neither.
+    """
+    states = {word for word in words if word in STATES}
+    conditions = [word for word in words if word not in STATES]
+    for word in conditions:
+        if "=" not in word:
+            raise UsageError(
+                f"--only {word!r}: accepted are {', '.join(STATES)} and key=value",
+                hint="such as --only failed, --only lr=3e-4",
+            )
+    if not words:
+        return None
+
+    def choose(experiment: ExperimentPaths, runs: Sequence[RunPlan]) -> set[int]:
+        found = narrow([_Candidate(run) for run in runs], conditions, "--only")
+        numbers = [one.run.number for one in found]
+        return {one for one in numbers if not states or _state(experiment, one) in states}
+
+    return choose
+
+
+def _state(experiment: ExperimentPaths, run: int) -> str:
+    paths = experiment.run(run)
+    if ledger.intent(paths) == ledger.CANCELLED:
+        return CANCELLED
+    return FAILED if paths.directory.is_dir() else NEW

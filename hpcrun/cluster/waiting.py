@@ -1,0 +1,41 @@
+"""Wait until runs have ended, wherever they run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from hpcrun import ledger
+from hpcrun.cluster import decide
+from hpcrun.errors import ClusterUnreachable
+from hpcrun.layout import ExperimentPaths
+
+
+def wait(
+    experiment: ExperimentPaths, runs: Sequence[int], *, say: Callable[[str], None]
+) -> list[int]:
+    """Wait until no run is queued or running; the numbers of those that did not complete.
+
+    A cluster that does not answer is waited for.
+    """
+    pause, longest, silent = 0.5, 5.0, False
+    while True:
+        try:
+            decisions = decide.decide(experiment, runs)
+        except ClusterUnreachable as error:
+            if not silent:
+                say(f"{error.message}; waiting on")
+            silent = True
+        else:
+            silent = False
+            living = (decide.ATTACHED, decide.CANCELLING)
+            jobs = [decision.job for decision in decisions if decision.action in living]
+            longest = 1.0 if all(job and job.is_local for job in jobs) else 5.0
+            if not jobs:
+                # What another node wrote may reach this one a little later.
+                time.sleep(0.5)
+                return [
+                    run for run in runs if ledger.intent(experiment.run(run)) != ledger.FINISHED
+                ]
+        time.sleep(pause)
+        pause = min(pause * 1.5, longest)

@@ -1,0 +1,54 @@
+"""Nested plain data in which some values are replaced, and all else is shared with the original."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Any
+
+
+class Patched:
+    """A copy of nested mappings and lists; what is around a replaced value is copied once.
+
+    Attributes
+    ----------
+    data
+        The copy. What was not replaced is the original's: nobody may change it.
+    """
+
+    def __init__(self, original: dict[str, Any]) -> None:
+        self.data = dict(original)
+        self._own: dict[tuple[str, ...], Any] = {(): self.data}
+
+    def put(self, path: Sequence[str], value: Any) -> None:
+        """Replace the value at a path of keys and of indices in decimal.
+
+        A mapping is made where there is none on the way.
+        """
+        path = tuple(path)
+        for length in range(1, len(path)):
+            if path[:length] not in self._own:
+                around = self._own[path[: length - 1]]
+                place = _place(around, path[length - 1])
+                inner = around.get(place) if isinstance(around, dict) else around[place]
+                around[place] = copy(inner) if isinstance(inner, (dict, list)) else {}
+                self._own[path[:length]] = around[place]
+        around = self._own[path[:-1]]
+        around[_place(around, path[-1])] = value
+
+
+def at(data: Any, path: Sequence[str]) -> Any:
+    """The value at a path of keys and of indices in decimal.
+
+    Raises
+    ------
+    LookupError
+        There is none.
+    """
+    for part in path:
+        data = data[_place(data, part)]
+    return data
+
+
+def _place(around: Any, part: str) -> Any:
+    return int(part) if isinstance(around, list) else part
