@@ -26,6 +26,7 @@ COMMANDS = {
     "why": ("hpcrun.cli.why", "What ended each attempt, and what to do next."),
     "drill": ("hpcrun.cli.drill", "Hurt a run on purpose, and see that it comes back."),
     "show": ("hpcrun.cli.show", "One run: configuration, script, DeepSpeed JSON, path."),
+    "diff": ("hpcrun.cli.diff", "What changed between two experiments or runs."),
     "cancel": ("hpcrun.cli.cancel", "Cancel runs; they stay cancelled."),
     "requeue": ("hpcrun.cli.requeue", "Start runs again, with their frozen code and plan."),
     "completion": ("hpcrun.cli.completion", "Completion script for bash, zsh or fish."),

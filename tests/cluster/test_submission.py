@@ -98,6 +98,55 @@ def _until_file(path: Path, holds: Callable[[str], bool] = bool) -> None:
     until(lambda: path.exists() and holds(path.read_text()), f"{path.name} written", 60)
 
 
+def test_a_sweep_beyond_an_array_submitted_twice_at_once(place: Workplace) -> None:
+    """Tasks are counted anew in each array; each run is in one of them, whoever submitted it."""
+    place.cluster.run(["mkdir", "-p", str(place.code / "configs/clusters")])
+    place.write("configs/clusters/small.yaml", "limits: {max_array_size: 3}\n")
+    place.spec(
+        ["sh", "-c", "echo $0", "value ${config.x}"],
+        cluster="small",
+        config={"x": 0},
+        sweep={"grid": {"config.x": {"range": [8]}}, "max_parallel": 2},
+    )
+    argv = [place.cluster.python, "-m", "hpcrun", "submit", "e.yaml", "--json"]
+    both = [
+        place.cluster.popen(
+            [*argv, "--root", str(place.root)],
+            cwd=place.code,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    answers = []
+    for submit in both:
+        said, complained = submit.communicate(timeout=120)
+        assert submit.returncode == 0, complained
+        answers.append(json.loads(said))
+    arrays = [array for answer in answers for array in answer["arrays"]]
+    assert [array["runs"] for array in arrays] == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    jobs = {run["run"]: run["job_id"] for run in answers[0]["runs"]}
+    assert jobs == {run["run"]: run["job_id"] for run in answers[1]["runs"]}
+    assert [job.partition("_")[2] for job in jobs.values()] == [
+        "0",
+        "1",
+        "2",
+        "0",
+        "1",
+        "2",
+        "0",
+        "1",
+    ]
+    for answer in answers:
+        _wait(place, answer)
+    assert [place.rank_log(run) for run in range(8)] == [f"value {run}\n" for run in range(8)]
+    told = json.loads(place.hpcrun("status", f"{jobs[4]}", "--json").stdout)
+    assert [(run["run"], run["state"]) for run in told] == [(4, "completed")]
+    again = place.submit()
+    assert {run["action"] for run in again["runs"]} == {"completed"}
+
+
 def test_an_array_runs_as_it_was_printed(place: Workplace) -> None:
     place.spec(
         ["sh", "-c", 'echo "$0 on $(hostname) as $(id -un)"', "value ${config.x}"],

@@ -48,7 +48,7 @@ def test_ranks_that_fall_once_are_started_again(reference: Reference, form: str)
         ward.assert_reconciled(run)
 
 
-@pytest.mark.usually("24.11")
+@pytest.mark.usually("22.05")
 def test_ends_that_come_again_stop_the_run_and_are_named(reference: Reference) -> None:
     ward = reference.ward
     faults = {"always": "rank_crash", "nan": "non_finite_loss", "memory": "out_of_memory"}

@@ -1,0 +1,90 @@
+"""``hpcrun diff``: what changed between two experiments, or two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcrun.cli.options import Output, common
+from hpcrun.cli.selection import complete_names, select
+
+if TYPE_CHECKING:
+    from hpcrun.observe.diff import Change, Difference
+
+_SHOWN = 4
+
+
+@click.command("diff")
+@click.argument("before", metavar="A", shell_complete=complete_names)
+@click.argument("after", metavar="B", shell_complete=complete_names)
+@click.option("--code", is_flag=True, help="Show the frozen code's changes line by line.")
+@common
+def command(before: str, after: str, code: bool, output: Output) -> None:
+    """What changed from A to B: values, runs, and the files of the frozen code.
+
+    A and B are experiments (NAME), runs (NAME/3), job ids or directories. Runs are paired by their
+    swept values, two single runs as they are; of an experiment it is the newest submission of each
+    run that counts.
+    """
+    from hpcrun.observe.diff import difference
+
+    found = difference(select(output, [before]), select(output, [after]))
+    if output.json:
+        data = found.to_data()
+        if code and found.code is not None:
+            data["patch"] = found.code.patch
+        output.data(data)
+        return
+    for line in _lines(found):
+        click.echo(line)
+    if code and found.code is not None:
+        click.echo(found.code.patch, nl=False)
+    if found.problem:
+        output.say(f"the code was not compared: {found.problem}")
+
+
+def _lines(found: Difference) -> list[str]:
+    lines = []
+    several = len(found.groups) > 1 or found.same > 0
+    for group in found.groups:
+        if several or len(group.labels) > 1:
+            lines.append(f"{_count(len(group.labels), 'run')} ({_some(group.labels)}):")
+        lines += [f"  {_change(one)}" for one in group.changes]
+    if found.same:
+        lines.append(f"{_count(found.same, 'run')} with the same values")
+    if found.only_before:
+        lines.append(f"only in A: {_some(found.only_before)}")
+    if found.only_after:
+        lines.append(f"only in B: {_some(found.only_after)}")
+    if found.code is not None and not found.code:
+        lines.append("the same code")
+    elif found.code is not None:
+        for sign, names in (
+            ("+", found.code.added),
+            ("-", found.code.removed),
+            ("~", found.code.changed),
+        ):
+            lines += [f"code {sign} {name}" for name in names]
+    return lines
+
+
+def _change(change: Change) -> str:
+    return f"{change.key}: {_value(change.before)} -> {_value(change.after)}"
+
+
+def _value(value: Any) -> str:
+    from hpcrun.observe.diff import ABSENT
+    from hpcrun.observe.narrow import show
+
+    return "(absent)" if value is ABSENT else show(value)
+
+
+def _some(labels: Sequence[str]) -> str:
+    shown = "; ".join(label or "no swept value" for label in labels[:_SHOWN])
+    return shown + (f"; and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else "")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")

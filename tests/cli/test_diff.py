@@ -1,0 +1,89 @@
+"""``hpcrun diff``: experiments that were submitted for real, on this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_submit import PYTHON, Place
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """Two experiments of one script, which has changed between them."""
+    for name in ("HPCRUN_ROOT", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    made = Place(tmp_path)
+    for name, values, more in (("a", [1, 2, 3], {"old": True}), ("b", [2, 3, 4], {"lr": 0.5})):
+        (made.code / "work.py").write_text(f"import sys\n\n\nprint({name!r})\n")
+        (made.code / "a.txt").unlink(missing_ok=True)
+        (made.code / f"{name}.txt").write_text("there\n")
+        made.spec(
+            [PYTHON, "work.py"],
+            config={"x": 0, **more},
+            sweep={"grid": {"config.x": values}},
+        )
+        submitted = made.hpcrun("submit", "cluster=local", f"name={name}", "--wait")
+        assert submitted.returncode == 0, submitted.stderr
+    return made
+
+
+def _diff(place: Place, *arguments: str) -> Any:
+    done = place.hpcrun("diff", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_two_experiments(place: Place) -> None:
+    found = _diff(place, "a", "b", "--code")
+    assert found["changed"] == [
+        {
+            "runs": ["x=2", "x=3"],
+            "values": [{"key": "config.old", "before": True}, {"key": "config.lr", "after": 0.5}],
+        }
+    ]
+    assert (found["only_before"], found["only_after"]) == (["x=1"], ["x=4"])
+    assert found["code"] == {
+        "added": ["b.txt"],
+        "removed": ["a.txt"],
+        "changed": ["e.yaml", "work.py"],
+    }
+    assert "-print('a')\n+print('b')\n" in found["patch"]
+
+    said = place.hpcrun("diff", "a", "b").stdout.splitlines()
+    assert said[:6] == [
+        "2 runs (x=2; x=3):",
+        "  config.old: true -> (absent)",
+        "  config.lr: (absent) -> 0.5",
+        "only in A: x=1",
+        "only in B: x=4",
+        "code + b.txt",
+    ]
+
+
+def test_two_runs_are_compared_whatever_they_are_called(place: Place) -> None:
+    found = _diff(place, "a/0", "a/2")
+    assert found["changed"] == [
+        {"runs": ["x=1"], "values": [{"key": "config.x", "before": 1, "after": 3}]}
+    ]
+    assert place.hpcrun("diff", "a/0", "a/2").stdout == "  config.x: 1 -> 3\nthe same code\n"
+
+
+def test_nothing_changed(place: Place) -> None:
+    assert place.hpcrun("diff", "a", "a").stdout == "3 runs with the same values\nthe same code\n"
+
+
+def test_code_that_is_gone(place: Place) -> None:
+    for archive in (place.root / "b" / "code").iterdir():
+        archive.unlink()
+    done = place.hpcrun("diff", "a", "b")
+    assert (done.returncode, "code" in done.stdout) == (0, False)
+    assert "the code was not compared: the frozen code" in done.stderr
+
+
+def test_wrong_input(place: Place) -> None:
+    done = place.hpcrun("diff", "a", "c")
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
