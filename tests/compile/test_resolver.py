@@ -152,4 +152,4 @@ def test_the_graph_gives_omegaconfs_answer(monkeypatch: pytest.MonkeyPatch) -> N
             whole += 1
     assert points > 3 * SPECS
     assert whole > points / 4
-    assert sum(one is not None for one in followed) > points / 5
+    assert sum(one is not None for one in followed) > points / 6
