@@ -75,10 +75,9 @@ def _change(change: Change) -> str:
 
 
 def _value(value: Any) -> str:
-    from hpcrun.observe.diff import ABSENT
-    from hpcrun.observe.narrow import show
+    from hpcrun.observe.narrow import MISSING, show
 
-    return "(absent)" if value is ABSENT else show(value)
+    return "(absent)" if value is MISSING else show(value)
 
 
 def _some(labels: Sequence[str]) -> str:

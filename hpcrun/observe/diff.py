@@ -11,17 +11,16 @@ from typing import Any
 
 from hpcrun.errors import UsageError
 from hpcrun.observe import detail
-from hpcrun.observe.narrow import flatten
+from hpcrun.observe.narrow import MISSING, flatten, lookup
 from hpcrun.observe.where import Selected
 from hpcrun.plan import RunPlan
 
-ABSENT = object()
 _TEXT = 1 << 20
 
 
 @dataclass(frozen=True)
 class Change:
-    """A value that is not the same; ``ABSENT`` where a side has none."""
+    """A value that is not the same; ``MISSING`` where a side has none."""
 
     key: str
     before: Any
@@ -183,11 +182,8 @@ def _values(run: RunPlan) -> dict[str, Any]:
 
 
 def _at(data: Any, key: str) -> Any:
-    for part in key.split("."):
-        if not isinstance(data, dict) or part not in data:
-            return ABSENT
-        data = data[part]
-    return ABSENT if isinstance(data, dict) and data else data
+    found = lookup(data, key)
+    return MISSING if isinstance(found, dict) and found else found
 
 
 def _files(archive: Path) -> dict[str, bytes]:
@@ -221,4 +217,4 @@ def _patch(name: str, before: bytes | None, after: bytes | None) -> str:
 
 def _data(change: Change) -> dict[str, Any]:
     sides = {"before": change.before, "after": change.after}
-    return {"key": change.key, **{k: v for k, v in sides.items() if v is not ABSENT}}
+    return {"key": change.key, **{k: v for k, v in sides.items() if v is not MISSING}}

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from hpcrun.errors import UsageError
 from hpcrun.plan import RunPlan
 
-_MISSING = object()
+MISSING = object()
 
 
 class Candidate(Protocol):
@@ -97,8 +97,8 @@ def values_of(selected: Candidate, key: str) -> Iterator[Any]:
     """The swept and the configured value of a key, where the run has them."""
     if key in selected.run.swept:
         yield selected.run.swept[key]
-    value = _lookup(selected.run.spec, key)
-    if value is not _MISSING:
+    value = lookup(selected.run.spec, key)
+    if value is not MISSING:
         yield value
 
 
@@ -145,9 +145,10 @@ def _meets(selected: Candidate, key: str, text: str) -> bool:
     return any(equal(value, text) for value in values_of(selected, key))
 
 
-def _lookup(data: Any, key: str) -> Any:
+def lookup(data: Any, key: str) -> Any:
+    """The value at a dotted key of nested mappings; ``MISSING`` where there is none."""
     for part in key.split("."):
         if not isinstance(data, dict) or part not in data:
-            return _MISSING
+            return MISSING
         data = data[part]
     return data
