@@ -8,6 +8,7 @@
     ├── ClusterRefused         exit 3   the cluster answered, and said no
     ├── ClusterUnreachable     exit 4   the cluster did not answer; the same command may work later
     ├── RunFailed              exit 1   a run that was waited for failed
+    ├── Interrupted            exit 130 by Ctrl-C, in the middle of something that it can tell of
     ├── CheckpointError        exit 1   a checkpoint cannot be written or read
     └── NonFiniteLossError     exit 1   the loss is not a number any more
 
@@ -116,6 +117,12 @@ class ClusterUnreachable(HpcrunError):
 
 class RunFailed(HpcrunError):
     """A run that was waited for did not complete."""
+
+
+class Interrupted(HpcrunError):
+    """Ctrl-C ended a command that had done a part of its work."""
+
+    exit_code = EXIT_INTERRUPTED
 
 
 class CheckpointError(HpcrunError):

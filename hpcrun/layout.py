@@ -171,9 +171,9 @@ class SubmissionPaths:
     def package(self) -> Path:
         return self.directory / "hpcrun.zip"
 
-    def script(self, array: int = 0) -> Path:
-        """The sbatch script of the plan's array number ``array``."""
-        return self.directory / f"script-{array}.sbatch"
+    def script(self, array: int = 0, part: int = 0) -> Path:
+        """The sbatch script of the plan's array number ``array``; of a part of it from 1 on."""
+        return self.directory / f"script-{array}{f'-{part}' if part else ''}.sbatch"
 
     @property
     def journal(self) -> Path:

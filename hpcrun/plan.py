@@ -117,12 +117,18 @@ class Array:
         The most that these runs can use: runs x GPUs x time limit.
     offset
         What a run's number is above the index of its task: Slurm limits the index.
+    parallel
+        How many of these runs may run at once, its share of the plan's ``max_parallel``.
+    after
+        The index of the array that has to end first, where there are more arrays than that.
     """
 
     runs: tuple[int, ...]
     script: str
     gpu_hours: float
     offset: int = 0
+    parallel: int | None = None
+    after: int | None = None
 
     @property
     def is_array(self) -> bool:

@@ -27,7 +27,17 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "hpcrun"
 SHARED = {
     *("errors", "records", "layout", "nested", "plan", "plan_file", "ledger", "resources"),
-    *("causes", "recovery", "lead", "slurm_time", "drills", "signals", "manifest", "batch"),
+    *(
+        "causes",
+        "words",
+        "recovery",
+        "lead",
+        "slurm_time",
+        "drills",
+        "signals",
+        "manifest",
+        "batch",
+    ),
 }
 # Part of the package -> the parts that it may import, beside itself and what is shared.
 MAY_IMPORT = {

@@ -10,7 +10,14 @@ from typing import Any
 import click
 
 from hpcrun import __version__
-from hpcrun.errors import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, HpcrunError
+from hpcrun.errors import (
+    EXIT_BUG,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_USAGE,
+    HpcrunError,
+    Interrupted,
+)
 
 COMMANDS = {
     "plan": (
@@ -92,7 +99,7 @@ def main(arguments: list[str] | None = None) -> None:
         error.show()
         sys.exit(EXIT_USAGE)
     except HpcrunError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(str(error) if isinstance(error, Interrupted) else f"error: {error}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from hpcrun import words
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.spec_options import spec_arguments
 from hpcrun.plan import Plan, RunPlan
@@ -46,14 +47,14 @@ def lines(plan: Plan, root: str) -> Iterator[str]:
     yield from _table([_row(run) for run in plan.runs])
     for index, array in enumerate(plan.arrays):
         if array.script:
-            yield from _heading(f"script {index}: {_runs_of(array.runs)}")
+            yield from _heading(f"script {index}: {words.runs(array.runs)}")
             yield array.script.rstrip("\n")
     first, *others = _configurations(plan)
     if first[0] != "{}":
-        yield from _heading(f"DeepSpeed configuration of {_runs_of(first[1])}")
+        yield from _heading(f"DeepSpeed configuration of {words.runs(first[1])}")
         yield first[0]
     for text, numbers in others:
-        yield from _heading(f"DeepSpeed configuration of {_runs_of(numbers)}, where it differs")
+        yield from _heading(f"DeepSpeed configuration of {words.runs(numbers)}, where it differs")
         yield from _changes(first[0], text)
 
 
@@ -63,14 +64,14 @@ def summary(plan: Plan) -> str:
     hours = sum(array.gpu_hours for array in plan.arrays)
     several = sum(array.is_array for array in plan.arrays)
     single = len(plan.arrays) - several
-    parts = [_count(several, "array")] if several else []
-    parts += [_count(single, "job")] if single else []
+    parts = [words.count(several, "array")] if several else []
+    parts += [words.count(single, "job")] if single else []
     where = (
         "in " + " and ".join(parts) if plan.cluster["executor"] == "slurm" else "on this machine"
     )
     parallel = f", at most {plan.max_parallel} at once" if plan.max_parallel else ""
     cost = f"at most {hours:g} GPU-hours" if hours else "no GPUs"
-    return f"{_count(runs, 'run')} {where}{parallel}, {cost}"
+    return f"{words.count(runs, 'run')} {where}{parallel}, {cost}"
 
 
 def deepspeed_json(run: RunPlan) -> str:
@@ -88,9 +89,11 @@ def _configurations(plan: Plan) -> list[tuple[str, tuple[int, ...]]]:
 
 def _row(run: RunPlan) -> list[str]:
     gpus = run.spec["resources"]["gpus_per_node"]
-    on = f" on {_count(gpus, 'GPU')} each" if gpus else ""
+    on = f" on {words.count(gpus, 'GPU')} each" if gpus else ""
     spares = f" (and {run.spare_nodes} spare)" if run.spare_nodes else ""
-    where = f"{_count(run.nodes, 'node')}{spares} x {_count(run.ranks_per_node, 'rank')}{on}"
+    where = (
+        f"{words.count(run.nodes, 'node')}{spares} x {words.count(run.ranks_per_node, 'rank')}{on}"
+    )
     config: dict[str, Any] = run.spec["deepspeed"]
     batch = ""
     if all(isinstance(config.get(key), int) for key in BATCH):
@@ -116,15 +119,3 @@ def _changes(old: str, new: str) -> Iterator[str]:
 def _heading(text: str) -> Iterator[str]:
     yield ""
     yield f"--- {text}"
-
-
-def _runs_of(numbers: tuple[int, ...]) -> str:
-    from hpcrun.compile.render import ranges
-
-    parts = ranges(sorted(numbers)).split(",")
-    more = f",… ({len(numbers)} runs)" if len(parts) > 8 else ""
-    return f"{'run' if len(numbers) == 1 else 'runs'} {','.join(parts[:8])}{more}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -17,7 +17,7 @@ from hpcrun.cli.submit import command_line
 from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
-    from hpcrun.cluster.submit import Prepared
+    from hpcrun.cluster.prepared import Prepared
     from hpcrun.compile import Compiled
     from hpcrun.observe.follow import Source
     from hpcrun.observe.where import Selected

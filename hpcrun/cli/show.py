@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from hpcrun import words
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.selection import complete_names, select
 from hpcrun.errors import UsageError
@@ -32,11 +33,10 @@ def command(run: str, what: str | None, output: Output) -> None:
     RUN is NAME/3, a job id (123_4) or a directory.
     """
     from hpcrun.observe import detail
-    from hpcrun.observe.where import compress
 
     selected = select(output, [run])
     if len(selected) > 1:
-        numbers = compress(one.run.number for one in selected)
+        numbers = words.numbers(one.run.number for one in selected)
         raise UsageError(
             f"{run!r} is {len(selected)} runs ({numbers}); show takes one",
             hint=f"such as {selected[0].name}",

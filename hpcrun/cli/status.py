@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcrun import words
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.selection import select, where_argument
 
@@ -73,14 +74,13 @@ def _print(selected: list[Selected], found: list[RunStatus], output: Output) -> 
 
 def _print_reasons(found: list[RunStatus]) -> None:
     """Below the table, where they have room; one line for all runs that share a reason."""
-    from hpcrun.observe.where import compress
 
     shared: dict[tuple[str, str], list[int]] = {}
     for status in found:
         if status.reason:
             shared.setdefault((status.experiment, status.reason), []).append(status.run)
     for (experiment, reason), runs in shared.items():
-        click.echo(f"{experiment}/{compress(runs).replace(' ', '')}: {reason}")
+        click.echo(f"{experiment}/{','.join(words.ranges(runs))}: {reason}")
 
 
 def _cells(status: RunStatus, keys: list[str], metric: str | None, updated: str) -> list[str]:

@@ -16,7 +16,7 @@ from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 
 if TYPE_CHECKING:
     from hpcrun.cli.only import Only
-    from hpcrun.cluster.submit import Submitted
+    from hpcrun.cluster.prepared import Submitted
     from hpcrun.compile import Compiled
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcrun import words
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.selection import select, where_argument
 
@@ -92,9 +93,8 @@ def _several(found: Sequence[RunStory]) -> None:
 
 def _names(runs: Sequence[RunStory]) -> str:
     """As a WHERE: ``NAME/0-3,7``, one for each experiment."""
-    from hpcrun.observe.where import compress
 
     numbers: dict[str, list[int]] = {}
     for run in runs:
         numbers.setdefault(run.status.experiment, []).append(run.status.run)
-    return " ".join(f"{name}/{compress(these).replace(' ', '')}" for name, these in numbers.items())
+    return " ".join(f"{name}/{','.join(words.ranges(these))}" for name, these in numbers.items())

@@ -133,7 +133,7 @@ def _on_its_way(experiment: ExperimentPaths, runs: Collection[int]) -> Path | No
         record = job.record
         if job.job_id is not None or "host" not in record or record.get("local"):
             continue
-        script = experiment.submission(job.submission).script(record.get("array") or 0)
+        script = job.script(experiment)
         elsewhere = record["host"] != os.uname().nodename
         limit = record["time"] + sbatch.TIMEOUT + _KILL_AFTER
         if time.time() < limit and (elsewhere or processes.runs("sbatch", str(script))):
@@ -148,8 +148,7 @@ def _with_lost_answers(experiment: ExperimentPaths, jobs: Sequence[Job]) -> list
     queued = slurm.jobs_by_script()
     found: list[Job] = []
     for job in jobs:
-        script = experiment.submission(job.submission).script(job.record.get("array") or 0)
-        ids = queued.get(str(script), [])
+        ids = queued.get(str(job.script(experiment)), [])
         if job.job_id is None and ids:
             found.append(job.answered(ids[-1]))
         else:

@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable
 
 from hpcrun.cluster import journal, local, processes, submit_lock
-from hpcrun.cluster.submit import Prepared, Say
+from hpcrun.cluster.feed import Say
+from hpcrun.cluster.prepared import Prepared
 
 # What says where the steps of a run in an allocation go; `SLURM_CPU_BIND` and its like would make
 # them slow.

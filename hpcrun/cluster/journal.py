@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hpcrun import records
@@ -44,6 +45,11 @@ class Job:
     @property
     def is_local(self) -> bool:
         return bool(self.job_id and self.job_id.startswith("local:"))
+
+    def script(self, experiment: ExperimentPaths) -> Path:
+        """What sbatch was given."""
+        array, part = self.record.get("array") or 0, self.record.get("part") or 0
+        return experiment.submission(self.submission).script(array, part)
 
     def answered(self, job_id: str) -> Job:
         """The same with the id that Slurm gave to the array or the plain job."""

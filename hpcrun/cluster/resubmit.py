@@ -11,10 +11,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from hpcrun import plan_file
-from hpcrun.cluster import decide, slurm, submit_lock
+from hpcrun.cluster import decide, feed, slurm, submit_lock
 from hpcrun.cluster.decide import Decision
 from hpcrun.cluster.draft import Draft, check_root
-from hpcrun.cluster.submit import Prepared, Say, check_executor, job_of, probe_all, send
+from hpcrun.cluster.feed import Renew, Say
+from hpcrun.cluster.prepared import Prepared, job_of
+from hpcrun.cluster.submit import check_executor, probe_all
 from hpcrun.compile import Compiled, CompiledRun, freeze
 from hpcrun.errors import ClusterRefused, ClusterUnreachable, UsageError
 from hpcrun.layout import ExperimentPaths, SubmissionPaths
@@ -100,11 +102,11 @@ def restart(
         Slurm says no, or is not there; no submission is left behind that it took nothing of.
     """
     check_root(experiment.directory.parent)
-    with submit_lock.held(experiment, say):
+    with submit_lock.held(experiment, say) as renew:
         decisions = decide.settle(experiment, runs, say)
         steps = _steps(decisions, foreground)
         again = {step.run for step in steps if step.action == SUBMIT}
-        ids = _submit_again(experiment, [d for d in decisions if d.run in again], argv, say)
+        ids = _submit_again(experiment, [d for d in decisions if d.run in again], argv, say, renew)
         for step in steps:
             if step.action == REQUEUE:
                 assert step.job_id is not None
@@ -169,7 +171,11 @@ def _requeue(job_id: str) -> None:
 
 
 def _submit_again(
-    experiment: ExperimentPaths, decisions: Sequence[Decision], argv: Sequence[str], say: Say
+    experiment: ExperimentPaths,
+    decisions: Sequence[Decision],
+    argv: Sequence[str],
+    say: Say,
+    renew: Renew,
 ) -> dict[int, str]:
     """Run -> its new job. All files are written before Slurm is asked for the first time."""
     prepared: list[Prepared] = []
@@ -180,7 +186,7 @@ def _submit_again(
         while prepared:
             # What was sent discards itself where nothing of it was accepted.
             one = prepared.pop(0)
-            for array in send(one, say):
+            for array in feed.send(one, say, renew):
                 found.update((run, job_of(array, run)) for run in array.runs)
     except BaseException:
         for one in prepared:

@@ -17,6 +17,13 @@ TIMEOUT = 120
 
 _TIMED_OUT = 124
 
+# The submit limits of associations and QOS by their names; MaxJobCount, at which sbatch retries.
+_FULL = re.compile(
+    r"\w*Submit\w*Limit\w*|job queue full|(?:resource )?temporarily una(?:vail)?able"
+    r"(?: to accept job)?",
+    re.IGNORECASE,
+)
+
 _HINTS = (
     (r"violates|policy|submit limit", "your limits: `sacctmgr show associations user=$USER`"),
     (r"invalid partition", "resources.partition"),
@@ -39,11 +46,33 @@ class NoAnswer(ClusterUnreachable):
     """sbatch was cut off: whether Slurm took the job could not be found out."""
 
 
-def submit(script: Path) -> str:
+class Full(ClusterRefused):
+    """Slurm has no room for as many jobs now, and may have later.
+
+    Attributes
+    ----------
+    reason
+        Slurm's word for the limit.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        found = _FULL.search(message)
+        self.reason = found.group() if found else message
+
+
+def submit(script: Path, dependency: str | None = None) -> str:
     """Give a script to sbatch; the id of the job that Slurm made of it.
+
+    Parameters
+    ----------
+    dependency
+        sbatch's option of that name; None for what the script says.
 
     Raises
     ------
+    Full
+        Slurm has no room for it now.
     ClusterRefused
         Slurm answered and said no.
     ClusterUnreachable
@@ -68,7 +97,8 @@ def submit(script: Path) -> str:
 
         def _make_submission_command(self, submission_file_path: Path) -> list[str]:
             # By this path the job is recognised in the queue when the answer gets lost.
-            return ["timeout", "--kill-after=5", str(TIMEOUT), "sbatch", str(script)]
+            options = [f"--dependency={dependency}"] if dependency else []
+            return ["timeout", "--kill-after=5", str(TIMEOUT), "sbatch", *options, str(script)]
 
     words = io.StringIO()
     try:
@@ -103,6 +133,8 @@ def _look_for(script: Path, message: str) -> str:
         ) from None
     if jobs:
         return jobs[-1]
+    if _FULL.search(message):
+        raise _refusal(message)
     raise ClusterUnreachable(
         f"Slurm did not take the job: {message}", hint="repeat the same command"
     )
@@ -110,6 +142,8 @@ def _look_for(script: Path, message: str) -> str:
 
 def _refusal(message: str) -> ClusterRefused | ClusterUnreachable:
     words = re.sub(r"^sbatch: (?:error: )?", "", message, flags=re.MULTILINE)
+    if _FULL.search(words):
+        return Full(f"Slurm refused the job: {words}", hint=f"look at {_HINTS[0][1]}")
     if slurm.is_unreachable(words):
         return ClusterUnreachable(
             f"Slurm cannot be reached: {words}", hint="repeat the same command"

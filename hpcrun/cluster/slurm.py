@@ -33,6 +33,7 @@ __all__ = [
     "jobs_by_script",
     "partitions",
     "query",
+    "queued",
     "scrubbed_environment",
     "show",
 ]
@@ -211,6 +212,21 @@ def jobs_by_script() -> dict[str, list[str]]:
         job, _, script = line.partition("|")
         found.setdefault(script.strip(), set()).add(job.strip())
     return {script: sorted(jobs, key=int) for script, jobs in found.items()}
+
+
+def queued() -> int:
+    """How many of my jobs wait or run, each task of an array for itself.
+
+    Raises
+    ------
+    ClusterUnreachable
+        Slurm does not answer.
+    """
+    try:
+        answer = _ask(["squeue", "--me", "--noheader", "--array", "--format=%i"])
+    except CommandFailed as error:
+        raise ClusterUnreachable(f"squeue: {error}", hint="repeat the same command") from None
+    return len(answer.split())
 
 
 def _ask_squeue(wanted: set[str]) -> dict[str, JobState]:

@@ -1,137 +1,28 @@
 """From a compiled spec to jobs: what to do about each run, the frozen files, the executor's answer.
 
-A submission that Slurm accepts nothing of leaves nothing behind. The journal has a line before each
-call of sbatch and one after it.
+A submission that Slurm accepts nothing of leaves nothing behind.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import os
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from hpcrun import ledger
-from hpcrun.cluster import decide, journal, local, sbatch, sizes, slurm, submit_lock, time_limit
+from hpcrun import ledger, words
+from hpcrun.cluster import decide, feed, sizes, slurm, submit_lock, time_limit
 from hpcrun.cluster.decide import Decision
 from hpcrun.cluster.draft import Draft, check_root
+from hpcrun.cluster.feed import Say
+from hpcrun.cluster.prepared import Prepared, Submitted
 from hpcrun.cluster.probe import Probe, probe
 from hpcrun.compile import Compiled, freeze
-from hpcrun.errors import ClusterUnreachable, HpcrunError
-from hpcrun.layout import ExperimentPaths, SubmissionPaths, experiment
-from hpcrun.plan import Array, Plan, RunPlan
+from hpcrun.errors import ClusterUnreachable
+from hpcrun.layout import ExperimentPaths, experiment
+from hpcrun.plan import Plan, RunPlan
 
-Say = Callable[[str], None]
 # Of an experiment's runs, the numbers of those that are asked for.
 Only = Callable[[ExperimentPaths, Sequence[RunPlan]], Collection[int]]
-
-
-@dataclass(frozen=True)
-class SubmittedRun:
-    """One run and what was done about it; ``action`` is that of `hpcrun.cluster.decide`."""
-
-    run: int
-    label: str
-    action: str
-    job_id: str | None
-
-
-@dataclass(frozen=True)
-class SubmittedArray:
-    """Runs that went to the executor together, as one job or array of that id."""
-
-    array: int
-    runs: tuple[int, ...]
-    job_id: str
-    gpu_hours: float
-    offset: int = 0
-
-
-@dataclass(frozen=True)
-class Submitted:
-    """What a submission did.
-
-    Attributes
-    ----------
-    experiment
-        The experiment's name.
-    submission
-        The submission's number; None when there was nothing to submit.
-    directory
-        The experiment's directory.
-    runs
-        Every run of the spec.
-    arrays
-        What was given to the executor.
-    """
-
-    experiment: str
-    submission: int | None
-    directory: Path
-    runs: tuple[SubmittedRun, ...]
-    arrays: tuple[SubmittedArray, ...] = ()
-
-    def to_data(self) -> dict[str, Any]:
-        """What ``hpcrun submit --json`` prints."""
-        return dataclasses.asdict(self)
-
-
-@dataclass
-class Prepared:
-    """A submission whose files are all on disk and that nobody was asked for yet.
-
-    Attributes
-    ----------
-    plan
-        The frozen plan; its arrays hold the runs that are to be submitted.
-    decisions
-        About every run of the plan.
-    draft
-        The submission's directory; None when there is nothing to submit.
-    """
-
-    experiment: ExperimentPaths
-    plan: Plan
-    decisions: list[Decision]
-    draft: Draft | None
-    taken_back: list[int] = field(default_factory=list)
-
-    @property
-    def submission(self) -> SubmissionPaths:
-        assert self.draft is not None
-        return self.draft.paths
-
-    def take_back_cancellations(self, runs: Sequence[int]) -> None:
-        """A cancelled run that is submitted again is no longer cancelled."""
-        for run in runs:
-            paths = self.experiment.run(run)
-            if ledger.intent(paths) == ledger.CANCELLED:
-                ledger.set_intent(paths, None)
-                self.taken_back.append(run)
-
-    def restore_cancellations(self, runs: Sequence[int]) -> None:
-        """Undo `take_back_cancellations` for runs that were not submitted after all."""
-        for run in set(runs) & set(self.taken_back):
-            ledger.set_intent(self.experiment.run(run), ledger.CANCELLED)
-            self.taken_back.remove(run)
-
-    def result(self, arrays: Sequence[SubmittedArray] = ()) -> Submitted:
-        """What was done, once ``arrays`` have been accepted."""
-        ids = {run: job_of(array, run) for array in arrays for run in array.runs}
-        labels = {run.number: run.label for run in self.plan.runs}
-        runs = []
-        for decision in self.decisions:
-            job_id = ids.get(decision.run)
-            if job_id is None and not decision.is_submitted and decision.job:
-                job_id = decision.job.job_id
-            runs.append(SubmittedRun(decision.run, labels[decision.run], decision.action, job_id))
-        number = self.draft.paths.number if self.draft else None
-        return Submitted(
-            self.plan.name, number, self.experiment.directory, tuple(runs), tuple(arrays)
-        )
 
 
 def submit(
@@ -163,14 +54,16 @@ def submit(
         Slurm refuses the job; nothing is left behind unless an earlier array was accepted.
     ClusterUnreachable
         Slurm was asked for and is not there; the same.
+    Interrupted
+        By Ctrl-C once something was submitted.
     """
     check_executor(compiled.cluster)
     check_root(compiled.root)
-    with submit_lock.held(experiment(compiled.root, compiled.name), say):
+    with submit_lock.held(experiment(compiled.root, compiled.name), say) as renew:
         prepared = prepare(compiled, new=new, only=only, argv=argv, say=say)
         if prepared.draft is None:
             return prepared.result()
-        return prepared.result(send(prepared, say))
+        return prepared.result(feed.send(prepared, say, renew))
 
 
 def prepare(
@@ -241,19 +134,6 @@ def check_executor(cluster: dict[str, Any]) -> None:
         )
 
 
-def send(prepared: Prepared, say: Say) -> list[SubmittedArray]:
-    """Give a prepared submission to its executor.
-
-    Raises
-    ------
-    ClusterRefused, ClusterUnreachable
-        As `submit`.
-    """
-    if prepared.plan.cluster["executor"] == "slurm":
-        return _to_slurm(prepared, say)
-    return _to_this_machine(prepared)
-
-
 def preview(compiled: Compiled, *, new: bool = False, only: Only | None = None) -> Plan:
     """The plan that a submission would freeze now, as far as the disk alone tells.
 
@@ -288,11 +168,11 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
         decide.SKIPPED: "left out by --only",
     }
     parts = []
-    for action, words in counts.items():
+    for action, told in counts.items():
         count = sum(decision.action == action for decision in decisions)
         if count:
-            parts.append(f"{count} {words}")
-    text = f"{plan.name}: {_count(len(decisions), 'run')} ({', '.join(parts)})"
+            parts.append(f"{count} {told}")
+    text = f"{plan.name}: {words.count(len(decisions), 'run')} ({', '.join(parts)})"
     if not plan.arrays:
         return f"{text}; nothing to submit"
     if plan.cluster["executor"] == "local":
@@ -300,59 +180,9 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
     hours = sum(array.gpu_hours for array in plan.arrays)
     arrays = sum(array.is_array for array in plan.arrays)
     jobs = len(plan.arrays) - arrays
-    shapes = [_count(arrays, "array")] if arrays else []
-    shapes += [_count(jobs, "job")] if jobs else []
+    shapes = [words.count(arrays, "array")] if arrays else []
+    shapes += [words.count(jobs, "job")] if jobs else []
     return f"{text}; {' and '.join(shapes)}; at most {hours:,.10g} GPU-hours"
-
-
-def job_of(array: SubmittedArray, run: int) -> str:
-    """The job id of one run: ``123_4`` in an array, else ``123`` or ``local:PID``."""
-    is_element = len(array.runs) > 1 and not array.job_id.startswith("local:")
-    return f"{array.job_id}_{run - array.offset}" if is_element else array.job_id
-
-
-def _to_slurm(prepared: Prepared, say: Say) -> list[SubmittedArray]:
-    accepted: list[SubmittedArray] = []
-    for index, array in enumerate(prepared.plan.arrays):
-        submission = prepared.submission
-        note = functools.partial(
-            journal.write, submission, array=index, runs=array.runs, offset=array.offset
-        )
-        note(journal.SUBMITTING, host=os.uname().nodename)
-        prepared.take_back_cancellations(array.runs)
-        try:
-            job_id = sbatch.submit(submission.script(index))
-        except sbatch.NoAnswer:
-            raise
-        except HpcrunError as error:
-            prepared.restore_cancellations(array.runs)
-            if not accepted:
-                assert prepared.draft is not None
-                prepared.draft.discard()
-                raise
-            note(journal.REFUSED, message=error.message)
-            raise type(error)(
-                _partly(accepted, prepared.plan.arrays[index:], error), hint=error.hint
-            ) from None
-        note(journal.SUBMITTED, job_id=job_id)
-        accepted.append(SubmittedArray(index, array.runs, job_id, array.gpu_hours, array.offset))
-        say(f"submitted job {job_id}: {_runs(array.runs)}")
-    return accepted
-
-
-def _to_this_machine(prepared: Prepared) -> list[SubmittedArray]:
-    submission, arrays = prepared.submission, prepared.plan.arrays
-    for index, array in enumerate(arrays):
-        host = os.uname().nodename
-        journal.write(submission, journal.SUBMITTING, index, array.runs, host=host, local=True)
-        prepared.take_back_cancellations(array.runs)
-    entry = local.start(submission)
-    for index, array in enumerate(arrays):
-        journal.write(submission, journal.SUBMITTED, index, array.runs, **entry)
-    return [
-        SubmittedArray(index, array.runs, entry["job_id"], array.gpu_hours)
-        for index, array in enumerate(arrays)
-    ]
 
 
 def _numbers(paths: ExperimentPaths, new: bool) -> dict[str, int]:
@@ -378,21 +208,3 @@ def probe_all(runs: Sequence[RunPlan], cluster: dict[str, Any]) -> Probe:
                 needs=needs,
             )
     return next(iter(answers.values()))
-
-
-def _partly(accepted: Sequence[SubmittedArray], rest: Sequence[Array], error: HpcrunError) -> str:
-    done = "; ".join(f"job {array.job_id}: {_runs(array.runs)}" for array in accepted)
-    missing = "; ".join(_runs(array.runs) for array in rest)
-    return f"{error.message}\nsubmitted: {done}\nnot submitted: {missing}"
-
-
-def _runs(numbers: Sequence[int]) -> str:
-    if len(numbers) == 1:
-        return f"run {numbers[0]}"
-    consecutive = list(numbers) == list(range(numbers[0], numbers[-1] + 1))
-    listed = f"{numbers[0]}-{numbers[-1]}" if consecutive else ", ".join(map(str, numbers[:8]))
-    return f"runs {listed}" + (", …" if not consecutive and len(numbers) > 8 else "")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")

@@ -26,8 +26,11 @@ _PAUSE = 0.2
 
 
 @contextlib.contextmanager
-def held(experiment: ExperimentPaths, say: Callable[[str], None]) -> Iterator[None]:
+def held(experiment: ExperimentPaths, say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
     """Hold the lock; wait for it where another submit has it.
+
+    Gives a function that renews it, which is due well within `LONGEST`; it tells whether the lock
+    is still held.
 
     Directories that are made for the lock and stay empty are removed with it.
 
@@ -46,7 +49,7 @@ def held(experiment: ExperimentPaths, say: Callable[[str], None]) -> Iterator[No
             taken = True
         except OSError as error:
             raise unwritable(lock, error) from None
-        yield
+        yield lambda: _renew(lock / owner)
     finally:
         if taken:
             with contextlib.suppress(OSError):
@@ -55,6 +58,17 @@ def held(experiment: ExperimentPaths, say: Callable[[str], None]) -> Iterator[No
         for path in (experiment.directory, *missing):
             with contextlib.suppress(OSError):
                 path.rmdir()
+
+
+def _renew(owner: Path) -> bool:
+    try:
+        os.utime(owner)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        # A file system that fails for a moment is no reason to stop.
+        return True
+    return True
 
 
 def _take(lock: Path, owner: str, name: str, say: Callable[[str], None]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,9 +100,7 @@ def freeze(
         cluster=compiled.cluster,
         max_parallel=compiled.max_parallel,
         runs=tuple(runs),
-        arrays=tuple(
-            array for group in shapes.values() for array in _arrays(compiled, group, paths)
-        ),
+        arrays=_arrays(compiled, shapes.values(), paths),
         repeats=compiled.repeats,
     )
 
@@ -113,9 +112,39 @@ def _selected(run: RunPlan, select: Select) -> bool:
 
 
 def _arrays(
-    compiled: Compiled, group: list[RunPlan], paths: layout.SubmissionPaths
-) -> Iterator[Array]:
-    """Runs of one shape, in as many arrays as Slurm's limit on a task's index asks for."""
+    compiled: Compiled, shapes: Iterable[list[RunPlan]], paths: layout.SubmissionPaths
+) -> tuple[Array, ...]:
+    chunks = [chunk for group in shapes for chunk in _chunks(compiled, group)]
+    most = compiled.max_parallel
+    given = shares([len(runs) for runs, _ in chunks], most)
+    found = []
+    for index, ((runs, offset), share) in enumerate(zip(chunks, given, strict=True)):
+        after = index - most if most is not None and index >= most else None
+        found.append(_array(compiled, runs, offset, share, after, paths))
+    return tuple(found)
+
+
+def shares(sizes: Sequence[int], most: int | None) -> list[int | None]:
+    """How many runs of each array may run at once, so that together they are ``most``.
+
+    In proportion to the arrays' sizes, and at least one each: where there are more arrays than
+    that, an array has to wait for the end of the one ``most`` before it.
+    """
+    if most is None or sum(sizes) <= most:
+        return [None] * len(sizes)
+    given = [1] * len(sizes)
+    heap = [(-size / 2, index) for index, size in enumerate(sizes) if size > 1]
+    heapq.heapify(heap)
+    for _ in range(most - len(sizes)):
+        _, index = heapq.heappop(heap)
+        given[index] += 1
+        if given[index] < sizes[index]:
+            heapq.heappush(heap, (-sizes[index] / (given[index] + 1), index))
+    return list(given)
+
+
+def _chunks(compiled: Compiled, group: list[RunPlan]) -> Iterator[tuple[list[RunPlan], int]]:
+    """Runs of one shape, cut by Slurm's limit on a task's index; with each chunk's offset."""
     runs = sorted(group, key=lambda run: run.number)
     is_slurm = compiled.cluster["executor"] == "slurm"
     most = compiled.cluster["limits"]["max_array_size"] - 1
@@ -128,18 +157,22 @@ def _arrays(
             fits = [run for run in runs[begin:] if run.number - first <= most]
             offset = first if len(fits) > 1 else 0
         begin += len(fits)
-        yield _array(compiled, fits, offset, paths)
+        yield fits, offset
 
 
 def _array(
-    compiled: Compiled, runs: list[RunPlan], offset: int, paths: layout.SubmissionPaths
+    compiled: Compiled,
+    runs: list[RunPlan],
+    offset: int,
+    parallel: int | None,
+    after: int | None,
+    paths: layout.SubmissionPaths,
 ) -> Array:
     first = runs[0]
     hours = (seconds(first.spec["resources"]["time"]) or 0) / 3600
     gpus = first.all_nodes * int(first.spec["resources"]["gpus_per_node"])
     text = ""
     if compiled.cluster["executor"] == "slurm":
-        cluster, most = compiled.cluster, compiled.max_parallel
-        text = render.script(compiled.name, cluster, runs, most, paths, offset)
+        text = render.script(compiled.name, compiled.cluster, runs, parallel, paths, offset)
     numbers = tuple(run.number for run in runs)
-    return Array(numbers, text, round(len(runs) * gpus * hours, 3), offset)
+    return Array(numbers, text, round(len(runs) * gpus * hours, 3), offset, parallel, after)

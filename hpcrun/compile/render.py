@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from hpcrun import resources
+from hpcrun import resources, words
 from hpcrun.errors import UsageError
 from hpcrun.layout import SubmissionPaths
 from hpcrun.plan import RunPlan
@@ -21,7 +21,7 @@ def script(
     name: str,
     cluster: dict[str, Any],
     runs: Sequence[RunPlan],
-    max_parallel: int | None,
+    parallel: int | None,
     submission: SubmissionPaths,
     offset: int = 0,
 ) -> str:
@@ -35,7 +35,7 @@ def script(
         The resolved cluster profile.
     runs
         Runs of one shape, by ascending number; several become an array.
-    max_parallel
+    parallel
         How many tasks of the array may run at once.
     submission
         The submission's directory.
@@ -62,7 +62,7 @@ def script(
     first = runs[0]
     own = first.spec["environment"]
     text: str = environment.get_template(TEMPLATE).render(
-        options=options(name, cluster, runs, max_parallel, submission, offset),
+        options=options(name, cluster, runs, parallel, submission, offset),
         setup=[*cluster["setup"], *own["setup"]],
         variables={**cluster["variables"], **own["variables"]},
         package=str(submission.package),
@@ -85,7 +85,7 @@ def options(
     name: str,
     cluster: dict[str, Any],
     runs: Sequence[RunPlan],
-    max_parallel: int | None,
+    parallel: int | None,
     submission: SubmissionPaths,
     offset: int,
 ) -> dict[str, Any]:
@@ -93,9 +93,9 @@ def options(
     first = runs[0]
     wanted = first.spec["resources"]
     is_array = len(runs) > 1
-    array = ranges([run.number - offset for run in runs])
-    if max_parallel is not None and max_parallel < len(runs):
-        array += f"%{max_parallel}"
+    array = ",".join(words.ranges(run.number - offset for run in runs))
+    if parallel is not None and parallel < len(runs):
+        array += f"%{parallel}"
     directory = submission.directory.as_posix()
     found: dict[str, Any] = {
         "job-name": name,
@@ -133,20 +133,6 @@ def _gpus(wanted: dict[str, Any]) -> str | None:
         return None
     kind = f"{wanted['gpu_type']}:" if wanted["gpu_type"] else ""
     return f"{kind}{wanted['gpus_per_node']}"
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """``0-3,7`` of ascending numbers."""
-    parts: list[str] = []
-    start = previous = numbers[0]
-    for number in [*numbers[1:], None]:
-        if number is not None and number == previous + 1:
-            previous = number
-            continue
-        parts.append(str(start) if start == previous else f"{start}-{previous}")
-        if number is not None:
-            start = previous = number
-    return ",".join(parts)
 
 
 def quote(value: Any) -> str:

@@ -247,7 +247,8 @@ class Sweep(Block):
     ``points``, ``random`` and ``union`` in this order."""
 
     max_parallel: int | None = None
-    """How many runs of an array may run at once; null for as many as the cluster takes."""
+    """How many of the submitted runs may run at once, shared out among the arrays; null for as many as
+    the cluster takes."""
 
 
 @dataclass

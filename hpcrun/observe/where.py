@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
-from hpcrun import layout
+from hpcrun import layout, words
 from hpcrun.errors import UsageError
 from hpcrun.layout import ExperimentPaths, RunPaths
 from hpcrun.observe import history
@@ -184,7 +184,7 @@ class Finder:
             matching = [number for number in known if low <= number <= high]
             if not matching:
                 raise UsageError(
-                    f"{experiment.name} has no run {part}; its runs are {compress(known)}"
+                    f"{experiment.name} has no run {part}; its runs are {words.numbers(known)}"
                 )
             found += self.runs(experiment, matching)
         return found
@@ -222,7 +222,7 @@ class Finder:
         names = [experiment.name for experiment in layout.experiments(self.root)]
         name = argument.partition("/")[0]
         if name in names:
-            numbers = compress(self.history(layout.experiment(self.root, name)).runs)
+            numbers = words.numbers(self.history(layout.experiment(self.root, name)).runs)
             return UsageError(
                 f"{argument!r} is not a run of {name}; its runs are {numbers}",
                 hint=f"write {name}/0 or {name}/0-3",
@@ -240,18 +240,6 @@ class Finder:
 def default_root() -> Path:
     """Where experiments live when neither ``--root`` nor HPCRUN_ROOT says so."""
     return Path(os.environ.get("HPCRUN_ROOT") or "~/hpcrun").expanduser().absolute()
-
-
-def compress(numbers: Iterable[int]) -> str:
-    """``0-3, 7`` for 0, 1, 2, 3 and 7; ``none`` for nothing."""
-    ranges: list[tuple[int, int]] = []
-    for number in sorted(numbers):
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1] = (ranges[-1][0], number)
-        else:
-            ranges.append((number, number))
-    parts = [f"{low}-{high}" if high > low else str(low) for low, high in ranges]
-    return ", ".join(parts) or "none"
 
 
 def _names(experiments: Sequence[ExperimentPaths], most: int = 8) -> str:

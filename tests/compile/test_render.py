@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcrun.compile import compile_spec, freeze
-from hpcrun.compile.render import directive, quote, ranges
+from hpcrun.compile.render import directive, quote
 from hpcrun.errors import UsageError
 
 EVIL = [
@@ -128,15 +128,6 @@ def test_directives_survive_sbatch(text: str) -> None:
 def test_a_directive_is_one_line(bad: str) -> None:
     with pytest.raises(UsageError, match="sbatch --partition"):
         directive("partition", bad)
-
-
-@given(st.lists(st.integers(0, 60), min_size=1, unique=True).map(sorted))
-def test_ranges_are_the_numbers(numbers: list[int]) -> None:
-    found: list[int] = []
-    for part in ranges(numbers).split(","):
-        first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    assert found == numbers
 
 
 def test_sbatch_options_of_profile_and_spec(project: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hpcrun.errors import UsageError
 from hpcrun.observe import history
 from hpcrun.observe.narrow import narrow
-from hpcrun.observe.where import Finder, compress
+from hpcrun.observe.where import Finder
 from tests.observe.factory import T0, Experiment
 
 
@@ -201,8 +201,3 @@ def test_where_errors(finder: Finder, condition: str, message: str, hint: str | 
 def test_ambiguous_configured_key_lists_candidates(finder: Finder) -> None:
     with pytest.raises(UsageError, match=r"config\.lr, deepspeed\.optimizer\.params\.lr"):
         narrow(finder.resolve(["other"]), ["lr=1"])
-
-
-def test_compress() -> None:
-    assert compress([3, 0, 1, 2, 7]) == "0-3, 7"
-    assert compress([]) == "none"

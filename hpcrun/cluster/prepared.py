@@ -1,0 +1,126 @@
+"""A submission from the moment its files are on disk, and what became of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcrun import ledger
+from hpcrun.cluster.decide import Decision
+from hpcrun.cluster.draft import Draft
+from hpcrun.layout import ExperimentPaths, SubmissionPaths
+from hpcrun.plan import Plan
+
+
+@dataclass(frozen=True)
+class SubmittedRun:
+    """One run and what was done about it; ``action`` is that of `hpcrun.cluster.decide`."""
+
+    run: int
+    label: str
+    action: str
+    job_id: str | None
+
+
+@dataclass(frozen=True)
+class SubmittedArray:
+    """Runs that went to the executor together, as one job or array of that id."""
+
+    array: int
+    runs: tuple[int, ...]
+    job_id: str
+    gpu_hours: float
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """What a submission did.
+
+    Attributes
+    ----------
+    experiment
+        The experiment's name.
+    submission
+        The submission's number; None when there was nothing to submit.
+    directory
+        The experiment's directory.
+    runs
+        Every run of the spec.
+    arrays
+        What was given to the executor.
+    """
+
+    experiment: str
+    submission: int | None
+    directory: Path
+    runs: tuple[SubmittedRun, ...]
+    arrays: tuple[SubmittedArray, ...] = ()
+
+    def to_data(self) -> dict[str, Any]:
+        """What ``hpcrun submit --json`` prints."""
+        return dataclasses.asdict(self)
+
+
+@dataclass
+class Prepared:
+    """A submission whose files are all on disk and that nobody was asked for yet.
+
+    Attributes
+    ----------
+    plan
+        The frozen plan; its arrays hold the runs that are to be submitted.
+    decisions
+        About every run of the plan.
+    draft
+        The submission's directory; None when there is nothing to submit.
+    """
+
+    experiment: ExperimentPaths
+    plan: Plan
+    decisions: list[Decision]
+    draft: Draft | None
+    taken_back: list[int] = field(default_factory=list)
+
+    @property
+    def submission(self) -> SubmissionPaths:
+        assert self.draft is not None
+        return self.draft.paths
+
+    def take_back_cancellations(self, runs: Sequence[int]) -> None:
+        """A cancelled run that is submitted again is no longer cancelled."""
+        for run in runs:
+            paths = self.experiment.run(run)
+            if ledger.intent(paths) == ledger.CANCELLED:
+                ledger.set_intent(paths, None)
+                self.taken_back.append(run)
+
+    def restore_cancellations(self, runs: Sequence[int]) -> None:
+        """Undo `take_back_cancellations` for runs that were not submitted after all."""
+        for run in set(runs) & set(self.taken_back):
+            ledger.set_intent(self.experiment.run(run), ledger.CANCELLED)
+            self.taken_back.remove(run)
+
+    def result(self, arrays: Sequence[SubmittedArray] = ()) -> Submitted:
+        """What was done, once ``arrays`` have been accepted."""
+        ids = {run: job_of(array, run) for array in arrays for run in array.runs}
+        labels = {run.number: run.label for run in self.plan.runs}
+        runs = []
+        for decision in self.decisions:
+            job_id = ids.get(decision.run)
+            if job_id is None and not decision.is_submitted and decision.job:
+                job_id = decision.job.job_id
+            runs.append(SubmittedRun(decision.run, labels[decision.run], decision.action, job_id))
+        number = self.draft.paths.number if self.draft else None
+        return Submitted(
+            self.plan.name, number, self.experiment.directory, tuple(runs), tuple(arrays)
+        )
+
+
+def job_of(array: SubmittedArray, run: int) -> str:
+    """The job id of one run: ``123_4`` in an array, else ``123`` or ``local:PID``."""
+    is_element = len(array.runs) > 1 and not array.job_id.startswith("local:")
+    return f"{array.job_id}_{run - array.offset}" if is_element else array.job_id

@@ -1,0 +1,185 @@
+"""A queue that has room for a part of a sweep only (tests/cli/desk.py is that queue)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcrun.cluster import feed
+from hpcrun.cluster.prepared import Submitted
+from hpcrun.cluster.submit import submit
+from hpcrun.compile import compile_spec
+from hpcrun.errors import Interrupted, UsageError
+from hpcrun.layout import experiment
+from tests.cli.desk import Desk, runs_of
+
+EACH_ONCE = Counter(["x=0", "x=1", "x=2", "x=7,nodes=2", "x=8,nodes=2"])
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    desk = Desk(tmp_path)
+    monkeypatch.setattr(feed, "PAUSES", (0.05, 0.1))
+    monkeypatch.setenv("PATH", desk.environment["PATH"])
+    monkeypatch.chdir(tmp_path / "code")
+    return desk
+
+
+def _put(desk: Desk, name: str, number: int) -> None:
+    path = desk.directory / "bin" / name
+    path.with_suffix(".new").write_text(str(number))
+    path.with_suffix(".new").rename(path)
+
+
+def _submit(desk: Desk, hear: Callable[[str], None] = print) -> Submitted:
+    compiled = compile_spec(Path("e.yaml"), root=desk.root)
+    return submit(compiled, argv=["hpcrun"], say=hear)
+
+
+def _ends_one_after_the_other(desk: Desk, over: threading.Event) -> threading.Thread:
+    """A job ends whenever the queue of two was full for a moment."""
+
+    def end() -> None:
+        ended = 0
+        while not over.wait(0.4):
+            if sum(len(runs_of(script)) for script in desk.scripts) - ended == 2:
+                ended += 1
+                _put(desk, "over", ended)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    return thread
+
+
+def test_the_rest_follows_as_jobs_end(desk: Desk) -> None:
+    _put(desk, "room", 2)
+    said: list[str] = []
+    over = threading.Event()
+    thread = _ends_one_after_the_other(desk, over)
+    try:
+        submitted = _submit(desk, said.append)
+    finally:
+        over.set()
+        thread.join()
+    assert desk.queued() == EACH_ONCE
+    assert sorted(run for array in submitted.arrays for run in array.runs) == [0, 1, 2, 3, 4]
+    assert len({array.job_id for array in submitted.arrays}) == len(submitted.arrays)
+    assert submitted.arrays[0].runs == (0, 1)
+    assert any(
+        "AssocMaxSubmitJobLimit" in line and "3 of 5 runs wait here" in line for line in said
+    )
+    assert "submitted job 100: runs 0-1 (2 of 5)" in said
+    assert said[-1].endswith("(5 of 5)")
+    by_run = {run.run: run.job_id for run in submitted.runs}
+    assert by_run[1] == "100_1"
+    _put(desk, "over", 0)
+    assert "nothing to submit" in _told_again(desk)
+
+
+def _told_again(desk: Desk) -> str:
+    said: list[str] = []
+    _submit(desk, said.append)
+    return "\n".join(said)
+
+
+def test_ctrl_c_says_what_was_submitted_and_the_same_command_goes_on(desk: Desk) -> None:
+    _put(desk, "room", 2)
+
+    def hear(line: str) -> None:
+        if "wait here" in line:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted) as caught:
+        _submit(desk, hear)
+    assert "submitted: job 100: runs 0-1" in caught.value.message
+    assert "not submitted: runs 2-4" in caught.value.message
+    assert "the same command submits the rest" in (caught.value.hint or "")
+    (desk.directory / "bin" / "room").unlink()
+    _submit(desk)
+    assert desk.queued() == EACH_ONCE
+
+
+def test_ctrl_c_while_slurm_is_asked_waits_for_its_answer(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = feed.sbatch.submit
+
+    def pressed(script: Path, dependency: str | None = None) -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+        return ask(script, dependency)
+
+    monkeypatch.setattr(feed.sbatch, "submit", pressed)
+    with pytest.raises(Interrupted, match="submitted: job 100: runs 0-2\nnot submitted: runs 3-4"):
+        _submit(desk)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    monkeypatch.setattr(feed.sbatch, "submit", ask)
+    _submit(desk)
+    assert desk.queued() == EACH_ONCE
+
+
+def test_ctrl_c_before_anything_was_accepted_leaves_nothing(desk: Desk) -> None:
+    _put(desk, "room", 0)
+
+    def hear(line: str) -> None:
+        if "wait here" in line:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="interrupted: nothing was submitted"):
+        _submit(desk, hear)
+    assert not desk.root.exists()
+
+
+def test_what_is_cancelled_meanwhile_is_left_out(desk: Desk) -> None:
+    from hpcrun import ledger
+
+    _put(desk, "room", 2)
+
+    def hear(line: str) -> None:
+        if "wait here" in line:
+            for run in (2, 4):
+                paths = experiment(desk.root, "e").run(run)
+                paths.directory.mkdir(parents=True)
+                ledger.set_intent(paths, ledger.CANCELLED)
+            _put(desk, "over", 2)
+
+    _submit(desk, hear)
+    assert desk.queued() == EACH_ONCE - Counter(["x=2", "x=8,nodes=2"])
+
+
+def test_a_submit_that_lost_its_lock_stops(desk: Desk) -> None:
+    """Held up for long, and another one went on in its place."""
+    _put(desk, "room", 2)
+
+    def hear(line: str) -> None:
+        if "wait here" in line:
+            (owner,) = experiment(desk.root, "e").submit_lock.iterdir()
+            owner.rename(owner.with_name("else:1:1"))
+
+    with pytest.raises(UsageError, match="another submit of e went on in place of this one"):
+        _submit(desk, hear)
+    assert sorted(run for script in desk.scripts for run in runs_of(script)) == [0, 1]
+
+
+def test_pieces_keep_max_parallel(desk: Desk) -> None:
+    """What may run at once is shared out; where that is less than one each, jobs go in turn."""
+    desk.spec([0, 1, 2, 3, 4, 5], max_parallel=3)
+    _submit(desk)
+    texts = [script.read_text() for script in desk.scripts]
+    assert ["--array=0-5%2" in texts[0], "--array=6-7%1" in texts[1]] == [True, True]
+    calls = (desk.directory / "bin" / "calls").read_text().splitlines()
+    assert not any("dependency" in call for call in calls)
+
+
+def test_more_arrays_than_may_run_at_once(desk: Desk) -> None:
+    desk.spec([0, 1], max_parallel=1)
+    _submit(desk)
+    calls = (desk.directory / "bin" / "calls").read_text().splitlines()
+    assert ["--dependency=afterany:100" in call for call in calls] == [False, True]
