@@ -130,6 +130,11 @@ class RunPaths:
     def universals(self) -> Path:
         return self.checkpoints / "universal"
 
+    @property
+    def origin(self) -> Path:
+        """The checkpoint of another run whose weights this one began with."""
+        return self.directory / "origin.json"
+
     def universal(self, checkpoint: str) -> Path:
         """A checkpoint's form for another number of ranks."""
         return self.universals / checkpoint
@@ -220,6 +225,10 @@ class ExperimentPaths:
 
     def run(self, number: int) -> RunPaths:
         return RunPaths(self.directory / "runs" / str(number))
+
+    def run_numbers(self) -> list[int]:
+        """Numbers of the runs that have a directory, ascending."""
+        return [_number(path) for path in _numbered(self.directory / "runs")]
 
 
 def experiment(root: Path, name: str) -> ExperimentPaths:

@@ -30,6 +30,7 @@ SHARED = {
     *(
         "causes",
         "words",
+        "origin",
         "recovery",
         "lead",
         "slurm_time",

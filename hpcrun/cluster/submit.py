@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from hpcrun import ledger, words
-from hpcrun.cluster import decide, feed, sizes, slurm, submit_lock, time_limit
+from hpcrun.cluster import decide, feed, origins, sizes, slurm, submit_lock, time_limit
 from hpcrun.cluster.decide import Decision
 from hpcrun.cluster.draft import Draft, check_root
 from hpcrun.cluster.feed import Say
@@ -102,6 +102,7 @@ def prepare(
         return Prepared(paths, plan, decisions, None)
     runs = [run for run in plan.runs if run.number in chosen]
     time_limit.check(runs, paths)
+    origins.check(runs, paths)
     resumed = {one.run for one in decisions if one.action == decide.RESUMED}
     sizes.check([run for run in runs if run.number in resumed], paths, say)
     found = probe_all(runs, plan.cluster)

@@ -15,6 +15,7 @@ from hpcrun.compile.problems import Problems, did_you_mean
 from hpcrun.compile.profile import OWNED_VARIABLES
 from hpcrun.compile.slurm_values import check_name, check_resources, check_variables
 from hpcrun.compile.tree import Key, Tree
+from hpcrun.origin import Origin
 from hpcrun.slurm_time import seconds
 
 _PLAN_TIME = (
@@ -50,6 +51,7 @@ def check(data: dict[str, Any], limits: dict[str, Any], tree: Tree, problems: Pr
     ):
         _at_least(data, key, least, tree, problems)
     _check_nearby(data["checkpoint"], tree, problems)
+    _check_origin(data["checkpoint"]["initialize_from"], tree, problems)
     _check_environment(data["environment"], tree, problems)
     _check_recovery(data, tree, problems)
     _check_arguments(data, tree, problems)
@@ -68,6 +70,15 @@ def _check_nearby(checkpoint: dict[str, Any], tree: Tree, problems: Problems) ->
         f"is {nearby}, and checkpoint.every {'null' if every is None else every}; accepted is less "
         "than that: the nodes' storage goes with the allocation",
     )
+
+
+def _check_origin(text: str | None, tree: Tree, problems: Problems) -> None:
+    if text is None:
+        return
+    try:
+        Origin.parse(text)
+    except ValueError as error:
+        problems.at(tree, ("checkpoint", "initialize_from"), str(error))
 
 
 def check_sweep(sweep: dict[str, Any] | None, tree: Tree, problems: Problems) -> None:

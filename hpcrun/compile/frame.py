@@ -80,7 +80,13 @@ class Frame:
                 None if path is None else os.path.relpath(self._root / path, self._directory)
                 for path in (found.file, found.import_root)
             )
-            self._begun = identity.begin(file, base, self._spec["args"], self._spec["deepspeed"])
+            self._begun = identity.begin(
+                file,
+                base,
+                self._spec["args"],
+                self._spec["deepspeed"],
+                self._spec["checkpoint"]["initialize_from"],
+            )
         return self._begun(found, config, swept)
 
     def spec(self, config: dict[str, Any]) -> dict[str, Any]:

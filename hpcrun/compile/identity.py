@@ -14,7 +14,11 @@ Begun = Callable[[Entry, dict[str, Any], dict[str, Any]], str]
 
 
 def begin(
-    file: str | None, import_root: str | None, args: list[str], deepspeed: dict[str, Any]
+    file: str | None,
+    import_root: str | None,
+    args: list[str],
+    deepspeed: dict[str, Any],
+    origin: str | None = None,
 ) -> Begun:
     """A function of entry, config and swept values: SHA-256, in hex, of what a run computes.
 
@@ -27,7 +31,10 @@ def begin(
     file, import_root
         The entry's paths from the spec's directory, so that it does not matter either what else is
         frozen with it.
+    origin
+        What it starts from, ``checkpoint.initialize_from``.
     """
+    begun = f',"origin":{_text(origin)}' if origin is not None else ""
     arguments, engine = _text(args), _text(_undivided(deepspeed))
 
     def digest(entry: Entry, config: dict[str, Any], swept: dict[str, Any]) -> str:
@@ -41,7 +48,7 @@ def begin(
         }
         text = (
             f'{{"args":{arguments},"config":{_text(config)},"deepspeed":{engine},'
-            f'"entry":{_text(own)},"swept":{_text(swept)}}}'
+            f'"entry":{_text(own)},"swept":{_text(swept)}{begun}}}'
         )
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -44,7 +44,8 @@ mistakes, `3e-4` is a number, `no` is false.
 """
 _SWEEPS = """
 A sweep's runs are numbered at first submission, and are the same runs as long as they compute the
-same: a run's identity is its entry, config, args, DeepSpeed configuration and swept values. How
+same: a run's identity is its entry, config, args, DeepSpeed configuration, swept values and what
+it is initialized from. How
 `train_batch_size` is divided into micro batches and accumulation is no part of it, so that a run
 which names it goes on with other `nodes`. One array is submitted for each shape of resources.
 """

@@ -76,6 +76,12 @@ class Checkpoint:
     memory, which each node must have room for. The last save of a run and those before a stop are
     waited for."""
 
+    initialize_from: str | None = None
+    """Another run whose weights this one starts with, as ``NAME/3`` or ``NAME/3@1200`` (a step), of
+    any number of ranks and ZeRO stage: its newest complete checkpoint, or that of the step. A path
+    names a run under another root. Null for the model as the code makes it. Weights alone are
+    taken, by ``session.restore``, when the run has no checkpoint of its own."""
+
     keep: int = 2
     """Newest complete checkpoints that are kept."""
 
@@ -247,8 +253,8 @@ class Sweep(Block):
     ``points``, ``random`` and ``union`` in this order."""
 
     max_parallel: int | None = None
-    """How many of the submitted runs may run at once, shared out among the arrays; null for as many as
-    the cluster takes."""
+    """How many of the submitted runs may run at once, shared out among the arrays; null for as many
+    as the cluster takes."""
 
 
 @dataclass

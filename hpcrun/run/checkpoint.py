@@ -181,7 +181,7 @@ class Store:
         """Restore one checkpoint; what is wrong with it, on which all ranks agree."""
         if isinstance(entry, Fault):
             return entry
-        fault = self._verify(directory, entry)
+        fault = verify(directory, entry, self._together)
         if fault is not None:
             return fault
         if entry.world_size != self._together.world_size:
@@ -201,12 +201,6 @@ class Store:
                 return rank_state.read(directory / rank_state.name(self._together.rank)), rest
 
             return self._load(load, states, directory, files)
-
-    def _verify(self, directory: Path, entry: Manifest) -> Fault | None:
-        """The first damage that any rank finds; each rank reads its share of the files."""
-        share = sorted(entry.files)[self._together.rank :: self._together.world_size]
-        faults = (checksums.damage(directory, name, entry.files[name]) for name in share)
-        return _first(self._together.gather(next((fault for fault in faults if fault), None)))
 
     def _load_resized(
         self, engine: Any, states: Mapping[str, Any], directory: Path, entry: Manifest
@@ -309,6 +303,13 @@ class Store:
         if report is not None:
             event = "quarantined" if fault.lasting else "passed_over"
             report(event, checkpoint=directory.name, message=message)
+
+
+def verify(directory: Path, entry: Manifest, together: Together) -> Fault | None:
+    """The first damage that any rank finds; each rank reads its share of the files."""
+    share = sorted(entry.files)[together.rank :: together.world_size]
+    faults = (checksums.damage(directory, name, entry.files[name]) for name in share)
+    return _first(together.gather(next((fault for fault in faults if fault), None)))
 
 
 def _first(faults: list[Fault | None]) -> Fault | None:

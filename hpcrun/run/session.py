@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import EXIT_SAVED, HpcrunError
-from hpcrun.run import group, pulse, rng, samples, stop, warm
+from hpcrun.run import beginning, group, pulse, rng, samples, stop, warm
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.config import Config
 from hpcrun.run.diary import Diary
@@ -161,6 +161,8 @@ class Session:
     def restore(self, engine: Any, loader: Any = None, **states: Any) -> int:
         """Restore the newest complete checkpoint, on which all ranks agree.
 
+        Without one, the model gets the weights of ``checkpoint.initialize_from``, where given.
+
         Parameters
         ----------
         engine
@@ -196,6 +198,8 @@ class Session:
                     expected=self._diary.has_progress(),
                     report=self._diary.write,
                 )
+                if name is None:
+                    self._begin(engine)
         if self._store is not None and self._saves is not None:
             self._saves.step = self._store.shared_step
         self.restored_step = self._last_step = step
@@ -203,6 +207,14 @@ class Session:
         self._diary.write("restored", step=step, checkpoint=name, seconds=seconds)
         self._step_began = time.perf_counter()
         return step
+
+    def _begin(self, engine: Any) -> None:
+        """Take the weights that a fresh start begins with, where the spec names any."""
+        origin = (self._spec.get("checkpoint") or {}).get("initialize_from")
+        if origin is None or self._launch is None:
+            return
+        directory, step = beginning.begin(engine, origin, self._launch.run_paths, self._together)
+        self._diary.write("initialized", checkpoint=str(directory), step=step)
 
     def steps(self, total: int) -> Iterator[int]:
         """The optimizer steps that are still to do: restored step + 1, …, total.

@@ -8,6 +8,7 @@ import pytest
 from hpcrun.run import extensions
 from tests import operators
 from tests.run.factory import Place
+from tests.run.ranks import Ranks, Worlds
 
 
 @pytest.fixture
@@ -24,3 +25,20 @@ def own_operators(warm_operators: Path, tmp_path_factory: pytest.TempPathFactory
     directory = tmp_path_factory.mktemp("operators")
     extensions.copy(warm_operators, operators.key(), directory)
     return directory
+
+
+@pytest.fixture(scope="session")
+def worlds(own_operators: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
+    directory = tmp_path_factory.mktemp("ranks")
+    started: dict[int, Ranks] = {}
+
+    def world(size: int) -> Ranks:
+        if size not in started:
+            own = directory / str(size)
+            own.mkdir()
+            started[size] = Ranks(size, own_operators, own)
+        return started[size]
+
+    yield world
+    for ranks in started.values():
+        ranks.stop()

@@ -21,7 +21,7 @@ from hpcrun import manifest
 from hpcrun.errors import HpcrunError
 from hpcrun.layout import RunPaths
 from hpcrun.manifest import Fault, Manifest
-from hpcrun.run import rng, writing
+from hpcrun.run import beginning, checkpoint, rng, writing
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.fence import Fence
 from hpcrun.run.nearby import Nearby
@@ -271,6 +271,26 @@ class Rank:
         states = self._states()
         return list(store.restore(self._engine, states, expected=expected, report=report))
 
+    def begin(self, run: str, origin: str) -> list[Any]:
+        """Begin with another run's weights; the checkpoint's name and step."""
+        together = Together(RANK, WORLD)
+        directory, step = beginning.begin(self._engine, origin, RunPaths(Path(run)), together)
+        return [directory.name, step]
+
+    def weights(self) -> dict[str, list[str]]:
+        """Name -> digests of the whole parameter, and of what the optimizer has for it."""
+        stage = self._engine.zero_optimization_stage()
+        found: dict[str, list[str]] = {}
+        for name, parameter in self._engine.module.named_parameters():
+            with deepspeed.zero.GatheredParameters([parameter], enabled=stage == 3):
+                parts = [parameter.detach().float().clone()]
+            if parameter.requires_grad and stage:
+                parts.append(safe_get_full_fp32_param(parameter))
+            found[name] = [hashlib.sha256(repr(p.tolist()).encode()).hexdigest() for p in parts]
+        for name, buffer in self._engine.module.named_buffers():
+            found[name] = [repr(buffer.tolist())]
+        return found
+
     def full_disk(self, rank: int) -> None:
         """On one rank, what DeepSpeed writes next goes to a device that is full."""
         if rank == RANK:
@@ -322,18 +342,18 @@ class Rank:
 
     def lose_after_check(self, pattern: str) -> None:
         """Files of the next checkpoint that is restored vanish once they have been checked."""
-        original = Store._verify
+        original = checkpoint.verify
 
-        def verify(store: Store, directory: Path, entry: Manifest) -> Fault | None:
-            Store._verify = original  # type: ignore[method-assign]
-            found = original(store, directory, entry)
+        def verify(directory: Path, entry: Manifest, together: Together) -> Fault | None:
+            checkpoint.verify = original
+            found = original(directory, entry, together)
             if RANK == 0:
                 for path in directory.glob(pattern):
                     path.unlink()
             torch.distributed.barrier()
             return found
 
-        Store._verify = verify  # type: ignore[method-assign]
+        checkpoint.verify = verify
 
     def become(self, user: int) -> None:
         """Go on as another user, as far as files are concerned."""

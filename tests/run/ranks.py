@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -155,3 +156,6 @@ class Bench:
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self.run.checkpoints.iterdir() if path.is_dir())
+
+
+Worlds = Callable[[int], Ranks]

@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcrun.layout import RunPaths
-from tests.run.ranks import THREE, Ranks
+from tests.run.ranks import THREE, Ranks, Worlds
 
 pytestmark = [pytest.mark.training]
-
-Worlds = Callable[[int], Ranks]
-
-
-@pytest.fixture(scope="module")
-def worlds(own_operators: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
-    directory = tmp_path_factory.mktemp("ranks")
-    started: dict[int, Ranks] = {}
-
-    def world(size: int) -> Ranks:
-        if size not in started:
-            own = directory / str(size)
-            own.mkdir()
-            started[size] = Ranks(size, own_operators, own)
-        return started[size]
-
-    yield world
-    for ranks in started.values():
-        ranks.stop()
 
 
 @pytest.fixture

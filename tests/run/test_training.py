@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun import ledger, records
+from hpcrun import layout, ledger, records
 from hpcrun.plan import Entry
 from tests import operators
 from tests.run.factory import REPOSITORY, Place
@@ -30,7 +30,7 @@ DEEPSPEED: dict[str, Any] = {
 }
 
 
-def _submit(place: Place, total_steps: int) -> None:
+def _submit(place: Place, total_steps: int, **checkpoint: Any) -> None:
     model = {"layers": 1, "width": 32, "heads": 2, "context": 16}
     config = {"seed": 3, "evaluate_every": 4, "data_bytes": 200_000, "model": model}
     place.submit(
@@ -38,7 +38,7 @@ def _submit(place: Place, total_steps: int) -> None:
         ranks=2,
         config={**config, "total_steps": total_steps},
         deepspeed=DEEPSPEED,
-        checkpoint={"every": 4, "keep": 2},
+        checkpoint={"every": 4, "keep": 2, **checkpoint},
     )
 
 
@@ -90,3 +90,21 @@ def test_stopped_and_gone_on_with_is_bit_identical(
     assert [attempt.outcome for attempt in ledger.read(place.run)] == ["completed"] * 2
     # What they write is not covered with warnings of theirs.
     assert "FutureWarning" not in place.output(attempt=2)
+
+    # Another run, which begins with the weights of that one's step 8.
+    pre = layout.experiment(place.root, "pre")
+    pre.submission(1).directory.mkdir(parents=True)
+    (tmp_path / "whole").rename(_made(pre.run(0).directory))
+    place.run.directory.rename(tmp_path / "again")
+    _submit(place, total_steps=2, initialize_from="pre/0@8")
+    assert place.supervise(timeout=200)[0] == 0, place.output()
+    assert _events(place, 1) == [
+        *(("initialized", 8), ("restored", 0), ("started", None)),
+        *(("saved", 2), ("finished", 2)),
+    ]
+    assert _metrics(place, 1)[1][0] < whole[4][0] < whole[1][0]
+
+
+def _made(directory: Path) -> Path:
+    directory.parent.mkdir(parents=True)
+    return directory

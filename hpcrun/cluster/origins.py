@@ -1,0 +1,31 @@
+"""Whether there is what runs are to begin with, told before the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcrun import words
+from hpcrun.errors import UsageError
+from hpcrun.layout import ExperimentPaths
+from hpcrun.origin import Origin
+from hpcrun.plan import RunPlan
+
+
+def check(runs: Sequence[RunPlan], experiment: ExperimentPaths) -> None:
+    """Look for the checkpoints that runs without one of their own are initialized from.
+
+    Raises
+    ------
+    UsageError
+        One is not there.
+    """
+    wanted: dict[str, list[int]] = {}
+    for run in runs:
+        text = run.spec["checkpoint"].get("initialize_from")
+        if text is not None and not experiment.run(run.number).checkpoints.is_dir():
+            wanted.setdefault(text, []).append(run.number)
+    for text, numbers in wanted.items():
+        try:
+            Origin.parse(text).find(experiment.directory.parent)
+        except UsageError as error:
+            raise UsageError(f"{words.runs(numbers)}: {error.message}", hint=error.hint) from None

@@ -1,0 +1,111 @@
+"""The checkpoint of another run that a spec begins from: ``RUN[@step]``.
+
+Standard library only, because ranks read it too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcrun import manifest, words
+from hpcrun.errors import UsageError
+from hpcrun.layout import ExperimentPaths, RunPaths
+from hpcrun.manifest import Manifest
+
+KEY = "checkpoint.initialize_from"
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A run and a step of it.
+
+    Attributes
+    ----------
+    run
+        ``NAME`` of an experiment of one run, ``NAME/3``, or either below another root.
+    step
+        Finished optimizer steps; None for the newest complete checkpoint.
+    """
+
+    run: str
+    step: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Origin:
+        """What ``RUN[@step]`` says.
+
+        Raises
+        ------
+        ValueError
+            It is no such thing; says what is accepted.
+        """
+        run, at, step = text.rpartition("@") if "@" in text else (text, "", "")
+        if not run.strip("/ ") or (at and not step.isdigit()):
+            raise ValueError(
+                f"found {text!r}; accepted is a run and perhaps a step, such as pretrain/0 or "
+                "pretrain/0@1200"
+            )
+        return cls(run.strip(), int(step) if at else None)
+
+    def find(self, root: Path) -> tuple[Path, Manifest]:
+        """Its checkpoint, and what that holds.
+
+        Parameters
+        ----------
+        root
+            Where a name that is no absolute path is looked for.
+
+        Raises
+        ------
+        UsageError
+            There is none.
+        """
+        run = self._paths(root)
+        found = manifest.complete(run.checkpoints)
+        if not found:
+            raise self._missing(
+                f"{run.directory} has no complete checkpoint",
+                "`hpcrun status` tells how far it is; submit this once it has saved",
+            )
+        if self.step is None:
+            return found[0]
+        for directory, entry in found:
+            if entry.step == self.step:
+                return directory, entry
+        steps = sorted({entry.step for _, entry in found})
+        shown = ", ".join(map(str, steps[-_SHOWN:]))
+        raise self._missing(
+            f"{run.directory} has no checkpoint of step {self.step}",
+            f"it has those of steps {'…, ' if len(steps) > _SHOWN else ''}{shown}; "
+            "checkpoint.keep_every keeps more",
+        )
+
+    def _paths(self, root: Path) -> RunPaths:
+        path = root / Path(self.run).expanduser()
+        number = None
+        if path.name.isdigit() and not (path / "submissions").is_dir():
+            number = int(path.name)
+            path = path.parent.parent if path.parent.name == "runs" else path.parent
+        experiment = ExperimentPaths(path)
+        if not (path / "submissions").is_dir():
+            raise self._missing(f"there is no experiment {path}", "`hpcrun list` shows all")
+        numbers = experiment.run_numbers()
+        if number is None and len(numbers) != 1:
+            raise self._missing(
+                f"{path.name} has several runs, {words.numbers(numbers)}"
+                if numbers
+                else f"no run of {path.name} has begun",
+                f"say which, such as {self.run}/0",
+            )
+        if number is not None and number not in numbers:
+            raise self._missing(
+                f"{path.name} has no run {number} that has begun",
+                f"those that have: {words.numbers(numbers)}",
+            )
+        return experiment.run(numbers[0] if number is None else number)
+
+    def _missing(self, message: str, hint: str) -> UsageError:
+        step = "" if self.step is None else f"@{self.step}"
+        return UsageError(f"{KEY}: {self.run}{step}: {message}", hint=hint)
