@@ -17,6 +17,7 @@
           local.log, local-N.log        the same of the local executor: its own, and of run N
         runs/3/                         one run; made when its first attempt starts
           intent.json                   finished, cancelled: every start reads it first
+          origin.json                   whose weights it began with (checkpoint.initialize_from)
           ledger.jsonl                  what happened, written by supervisors alone
           checkpoints/step-00000100-a1/ saved at step 100 by attempt 1
           checkpoints/universal/…/      the newest of them, divided anew for another number of ranks

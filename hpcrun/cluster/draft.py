@@ -69,7 +69,7 @@ class Draft:
         UsageError
             That code is not there, or the directory cannot be written to.
         """
-        code = _code_of(earlier)
+        code = code_of(earlier)
         try:
             self._write(plan, self._facts(probe, code, argv))
         except OSError as error:
@@ -122,19 +122,8 @@ class Draft:
         directory = self.paths.experiment.code
         self._make_parents(directory)
         before = {path.name for path in directory.iterdir()}
-        spec = plan.runs[0].spec
-        code = spec.get("code") or {}
         root = Path(plan.code_root)
-        frozen = snapshot.freeze(
-            root,
-            directory,
-            exclude=code.get("exclude") or (),
-            required=_required(plan),
-            without=[
-                self.paths.experiment.directory.parent,
-                *(root / plan.directory / link for link in code.get("link") or ()),
-            ],
-        )
+        frozen = snapshot.freeze(root, directory, **scope(plan, self.paths.experiment))
         if frozen.archive.name not in before:
             self._made.append(frozen.archive)
         return frozen
@@ -150,6 +139,17 @@ class Draft:
             "python": probe.to_data(),
             "code": code,
         }
+
+
+def scope(plan: Plan, experiment: ExperimentPaths) -> dict[str, Any]:
+    """What belongs to a plan's code, as `hpcrun.cluster.snapshot.freeze` wants to know it."""
+    code = plan.runs[0].spec.get("code") or {}
+    links = (Path(plan.code_root) / plan.directory / link for link in code.get("link") or ())
+    return {
+        "exclude": code.get("exclude") or (),
+        "required": _required(plan),
+        "without": [experiment.directory.parent, *links],
+    }
 
 
 def check_root(root: Path) -> None:
@@ -176,7 +176,7 @@ def unwritable(path: Path, error: OSError) -> UsageError:
     )
 
 
-def _code_of(earlier: SubmissionPaths) -> dict[str, Any]:
+def code_of(earlier: SubmissionPaths) -> dict[str, Any]:
     """What ``submission.json`` says of frozen code that is still there."""
     try:
         code = records.read_json(earlier.submission)["code"]

@@ -17,12 +17,21 @@ from hpcrun.plan import Plan
 
 @dataclass(frozen=True)
 class SubmittedRun:
-    """One run and what was done about it; ``action`` is that of `hpcrun.cluster.decide`."""
+    """One run and what was done about it.
+
+    Attributes
+    ----------
+    action
+        That of `hpcrun.cluster.decide`.
+    older_code
+        Whether it completed under other code than that of now.
+    """
 
     run: int
     label: str
     action: str
     job_id: str | None
+    older_code: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,12 +86,15 @@ class Prepared:
         About every run of the plan.
     draft
         The submission's directory; None when there is nothing to submit.
+    older
+        Completed runs whose code was another than that of now.
     """
 
     experiment: ExperimentPaths
     plan: Plan
     decisions: list[Decision]
     draft: Draft | None
+    older: frozenset[int] = frozenset()
     taken_back: list[int] = field(default_factory=list)
 
     @property
@@ -113,7 +125,15 @@ class Prepared:
             job_id = ids.get(decision.run)
             if job_id is None and not decision.is_submitted and decision.job:
                 job_id = decision.job.job_id
-            runs.append(SubmittedRun(decision.run, labels[decision.run], decision.action, job_id))
+            runs.append(
+                SubmittedRun(
+                    decision.run,
+                    labels[decision.run],
+                    decision.action,
+                    job_id,
+                    decision.run in self.older,
+                )
+            )
         number = self.draft.paths.number if self.draft else None
         return Submitted(
             self.plan.name, number, self.experiment.directory, tuple(runs), tuple(arrays)

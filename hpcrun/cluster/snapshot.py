@@ -135,6 +135,52 @@ def freeze(
     return Snapshot(archive, digest, listing.git, total, count, tuple(content.notes))
 
 
+def look(
+    root: Path,
+    *,
+    exclude: Sequence[str] = (),
+    required: Collection[str] = (),
+    without: Collection[Path] = (),
+) -> dict[str, bytes]:
+    """What `freeze` would freeze now: name -> content of each file, or where a link points.
+
+    Raises
+    ------
+    UsageError
+        As `freeze`.
+    """
+    listing = code_files.find(root, exclude=exclude, required=required, without=without)
+    content = _Content(root, DEFAULT_LIMIT)
+    _check_size(content, listing.paths)
+    content.frozen = _with_parents(listing.paths)
+    found = (_member(content, name) for name in listing.paths)
+    return {info.name: _data(info, data) for info, data in filter(None, found)}
+
+
+def read(archive: Path) -> dict[str, bytes]:
+    """The same of what was frozen.
+
+    Raises
+    ------
+    UsageError
+        The archive cannot be read.
+    """
+    found = {}
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                stream = tar.extractfile(member) if member.isfile() else None
+                if stream is not None or member.issym():
+                    found[member.name] = _data(member, stream.read() if stream else b"")
+    except (OSError, tarfile.TarError, EOFError) as error:
+        raise UsageError(f"the frozen code {archive} cannot be read: {error}") from None
+    return found
+
+
+def _data(info: tarfile.TarInfo, data: bytes) -> bytes:
+    return f"link to {info.linkname}\n".encode() if info.issym() else data
+
+
 def package(path: Path) -> None:
     """Write the running hpcrun to a zip file that Python imports from.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from hpcrun import ledger, words
-from hpcrun.cluster import decide, feed, origins, sizes, slurm, submit_lock, time_limit
+from hpcrun.cluster import decide, feed, older_code, origins, sizes, slurm, submit_lock, time_limit
 from hpcrun.cluster.decide import Decision
 from hpcrun.cluster.draft import Draft, check_root
 from hpcrun.cluster.feed import Say
@@ -96,10 +96,11 @@ def prepare(
             else decision
             for decision in decisions
         ]
+    older = _tell_of_older_code(paths, plan, decisions, say)
     chosen = {decision.run for decision in decisions if decision.is_submitted}
     if not chosen:
         say(summary(plan, decisions))
-        return Prepared(paths, plan, decisions, None)
+        return Prepared(paths, plan, decisions, None, older)
     runs = [run for run in plan.runs if run.number in chosen]
     time_limit.check(runs, paths)
     origins.check(runs, paths)
@@ -116,7 +117,23 @@ def prepare(
     except BaseException:
         draft.discard()
         raise
-    return Prepared(paths, plan, decisions, draft)
+    return Prepared(paths, plan, decisions, draft, older)
+
+
+def _tell_of_older_code(
+    paths: ExperimentPaths, plan: Plan, decisions: Sequence[Decision], say: Say
+) -> frozenset[int]:
+    """The completed runs whose code was another than that of now."""
+    of = {
+        action: [one for one in decisions if one.action == action]
+        for action in (decide.COMPLETED, decide.RESUMED)
+    }
+    for one in older_code.find(paths, plan, of[decide.RESUMED]):
+        say(one.told("other code than these runs stopped with"))
+    completed = older_code.find(paths, plan, of[decide.COMPLETED])
+    for one in completed:
+        say(f"{one.told('completed under older code')} (--new runs them afresh)")
+    return frozenset(run for one in completed for run in one.runs)
 
 
 def check_executor(cluster: dict[str, Any]) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcrun.cluster import snapshot
 from hpcrun.errors import UsageError
 from hpcrun.observe import detail
 from hpcrun.observe.narrow import MISSING, flatten, lookup
@@ -157,7 +157,7 @@ def code_difference(before: Selected, after: Selected) -> Code:
     one, other = detail.code(before), detail.code(after)
     if one.get("digest") == other.get("digest"):
         return Code((), (), (), "")
-    first, second = _files(Path(one["archive"])), _files(Path(other["archive"]))
+    first, second = snapshot.read(Path(one["archive"])), snapshot.read(Path(other["archive"]))
     added = tuple(sorted(second.keys() - first.keys()))
     removed = tuple(sorted(first.keys() - second.keys()))
     changed = tuple(
@@ -184,21 +184,6 @@ def _values(run: RunPlan) -> dict[str, Any]:
 def _at(data: Any, key: str) -> Any:
     found = lookup(data, key)
     return MISSING if isinstance(found, dict) and found else found
-
-
-def _files(archive: Path) -> dict[str, bytes]:
-    """Name -> content of each file, or where a link points."""
-    found = {}
-    try:
-        with tarfile.open(archive) as tar:
-            for member in tar:
-                if member.issym():
-                    found[member.name] = f"link to {member.linkname}\n".encode()
-                elif member.isfile() and (stream := tar.extractfile(member)) is not None:
-                    found[member.name] = stream.read()
-    except (OSError, tarfile.TarError, EOFError) as error:
-        raise UsageError(f"the frozen code {archive} cannot be read: {error}") from None
-    return found
 
 
 def _patch(name: str, before: bytes | None, after: bytes | None) -> str:

@@ -109,6 +109,32 @@ def test_a_run_that_failed_goes_on(place: Place) -> None:
     assert place.actions() == [(0, "completed")]
 
 
+def test_what_ran_other_code_is_told(place: Place) -> None:
+    flag = place.code.parent / "flag"
+    (place.code / "job.py").write_text("print('first')\n")
+    place.spec(
+        ["sh", "-c", f"cat job.py && (test ${{config.x}} = 1 || test -e {flag})"],
+        config={"x": 0},
+        sweep={"grid": {"config.x": [1, 2]}},
+    )
+    assert place.hpcrun("submit", "cluster=local", "--wait").returncode == 1
+    flag.write_text("")
+    (place.code / "job.py").write_text("print('second')\n")
+    (place.code / "more.py").write_text("")
+    answer = place.hpcrun("submit", "cluster=local", "--wait")
+    changed = "job.py changed, more.py added"
+    assert f"other code than these runs stopped with: run 1: {changed}\n" in answer.stderr
+    assert f"completed under older code: run 0: {changed} (--new" in answer.stderr
+    assert "second" in place.paths.run(1).attempts()[-1].rank_log(0).read_text()
+    again = place.hpcrun("submit", "cluster=local", "--json")
+    assert [run["older_code"] for run in json.loads(again.stdout)["runs"]] == [True, False]
+    assert f"completed under older code: run 0: {changed}" in again.stderr
+    (place.code / "job.py").write_text("print('first')\n")
+    (place.code / "more.py").unlink()
+    last = place.hpcrun("submit", "cluster=local")
+    assert "completed under older code: run 1: job.py changed, more.py removed" in last.stderr
+
+
 def test_only_some_of_the_runs(place: Place) -> None:
     flag = place.code.parent / "flag"
     place.spec(

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.cluster import processes
-from tests.cli.desk import PYTHON, Desk
+from tests.cli.desk import PYTHON, Desk, runs_of
 
 # Every such instant; all of them are HPCRUN_THOROUGH's.
 STRIDE = 1 if os.environ.get("HPCRUN_THOROUGH") == "1" else 9
@@ -115,8 +115,14 @@ def test_an_answer_that_is_lost(tmp_path: Path) -> None:
 
 def test_what_was_changed_is_what_is_submitted(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
+    values = list(range(100, 198))
+    desk.spec(values)
     assert desk.submit().returncode == 0
-    desk.spec([0, 5, 2])
+    before = desk.queued()
+    assert len(before) == 100
+    values[41] = 5
+    desk.spec(values)
     said = desk.submit().stderr
-    assert "5 runs (1 new, 4 are queued or running already)" in said
-    assert desk.queued() == ALL + Counter(["x=5"])
+    assert "100 runs (1 new, 99 are queued or running already)" in said
+    assert desk.queued() == before + Counter(["x=5"])
+    assert runs_of(desk.scripts[-1]) == [100]

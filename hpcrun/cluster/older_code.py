@@ -1,0 +1,79 @@
+"""Runs whose code was another than that of now: those that completed, and those that go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcrun import words
+from hpcrun.cluster import snapshot
+from hpcrun.cluster.decide import Decision
+from hpcrun.cluster.draft import code_of, scope
+from hpcrun.errors import UsageError
+from hpcrun.layout import ExperimentPaths
+from hpcrun.plan import Plan
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Older:
+    """Runs, and the files of their code that are not what they were.
+
+    Attributes
+    ----------
+    runs
+        Their numbers.
+    files
+        Such as ``train.py changed``, by name.
+    """
+
+    runs: tuple[int, ...]
+    files: tuple[str, ...]
+
+    def told(self, what: str) -> str:
+        """``WHAT: runs 0-3: train.py changed``."""
+        more = f" and {len(self.files) - _SHOWN} more" if len(self.files) > _SHOWN else ""
+        return f"{what}: {words.runs(self.runs)}: {', '.join(self.files[:_SHOWN])}{more}"
+
+
+def find(experiment: ExperimentPaths, plan: Plan, decisions: Sequence[Decision]) -> list[Older]:
+    """Compare the code of now with what these runs were last submitted with.
+
+    The spec itself does not count: what a run computes of it is its identity.
+    """
+    by_submission: dict[int, list[int]] = {}
+    for decision in decisions:
+        if decision.job is not None:
+            by_submission.setdefault(decision.job.submission, []).append(decision.run)
+    by_archive: dict[Path, list[int]] = {}
+    for number, runs in by_submission.items():
+        earlier = experiment.submission(number)
+        try:
+            archive = earlier.experiment.code / code_of(earlier)["archive"]
+        except UsageError:
+            continue
+        by_archive.setdefault(archive, []).extend(runs)
+    if not by_archive:
+        return []
+    now = snapshot.look(Path(plan.code_root), **scope(plan, experiment))
+    spec = Path(plan.spec_file)
+    found = []
+    for archive, runs in by_archive.items():
+        then = snapshot.read(archive)
+        names = [
+            name
+            for name in sorted({*then, *now})
+            if then.get(name) != now.get(name) and Path(plan.code_root, name) != spec
+        ]
+        if names:
+            files = tuple(f"{name} {_how(name, then, now)}" for name in names)
+            found.append(Older(tuple(sorted(runs)), files))
+    return found
+
+
+def _how(name: str, then: Mapping[str, bytes], now: Mapping[str, bytes]) -> str:
+    if name not in then:
+        return "added"
+    return "changed" if name in now else "removed"
