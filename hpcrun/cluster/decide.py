@@ -16,13 +16,14 @@ from hpcrun.layout import ExperimentPaths
 from hpcrun.plan import Plan
 
 COMPLETED = "completed"
+EXTENDED = "extended"
 ATTACHED = "attached"
 CANCELLING = "cancelling"
 NEW = "new"
 RESUMED = "resumed"
 SKIPPED = "skipped"
 
-SUBMITTED = (NEW, RESUMED)
+SUBMITTED = (NEW, RESUMED, EXTENDED)
 
 CANCEL_PATIENCE = 90.0
 # Seconds beyond its own limit after which no sbatch lives.
@@ -40,7 +41,8 @@ class Decision:
     action
         ``completed`` (left alone), ``attached`` (its job lives), ``cancelling`` (its job has not
         ended yet), ``new`` (never submitted before) or ``resumed`` (submitted before; goes on from
-        its newest checkpoint), ``skipped`` (one of these two that was not asked for).
+        its newest checkpoint), ``extended`` (had completed, and goes on with another value of an
+        extendable key), ``skipped`` (one of these three that was not asked for).
     job
         The job that it was last given to; None for a new run.
     """
@@ -57,9 +59,21 @@ class Decision:
 def numbers(experiment: ExperimentPaths) -> dict[str, int]:
     """Identity -> run number, from every submission; of several numbers the last given."""
     found: dict[str, int] = {}
-    for plan in _plans(experiment):
+    for plan in plans(experiment):
         found.update((run.identity, run.number) for run in plan.runs)
     return found
+
+
+def changed(experiment: ExperimentPaths, plan: Plan) -> set[int]:
+    """The plan's runs that were last submitted with other values: those of extendable keys."""
+    by_submission: dict[int, list[int]] = {}
+    for run, job in journal.newest_jobs(experiment).items():
+        by_submission.setdefault(job.submission, []).append(run)
+    was: dict[int, str] = {}
+    for number, runs in by_submission.items():
+        earlier = plan_file.read(experiment.submission(number).plan)
+        was.update((run.number, run.identity) for run in earlier.runs if run.number in set(runs))
+    return {run.number for run in plan.runs if was.get(run.number, run.identity) != run.identity}
 
 
 def decide(experiment: ExperimentPaths, runs: Sequence[int]) -> list[Decision]:
@@ -209,7 +223,8 @@ def _elsewhere(job: Job) -> UsageError:
     )
 
 
-def _plans(experiment: ExperimentPaths) -> list[Plan]:
+def plans(experiment: ExperimentPaths) -> list[Plan]:
+    """The plans of all submissions, oldest first."""
     return [
         plan_file.read(submission.plan)
         for submission in experiment.submissions()

@@ -61,13 +61,13 @@ class _Feed:
     def run(self) -> list[SubmittedArray]:
         prepared = self._prepared
         try:
-            prepared.take_back_cancellations([run for array in self._arrays for run in array.runs])
+            prepared.take_back_intents([run for array in self._arrays for run in array.runs])
             for index, array in enumerate(self._arrays):
                 self._feed(index, array)
         except sbatch.NoAnswer:
             raise
         except (HpcrunError, KeyboardInterrupt) as error:
-            prepared.restore_cancellations(self._missing())
+            prepared.restore_intents(self._missing())
             if not self._accepted and not self._unknown:
                 assert prepared.draft is not None
                 prepared.draft.discard()
@@ -240,7 +240,7 @@ def _to_this_machine(prepared: Prepared) -> list[SubmittedArray]:
     for index, array in enumerate(arrays):
         host = os.uname().nodename
         journal.write(submission, journal.SUBMITTING, index, array.runs, host=host, local=True)
-        prepared.take_back_cancellations(array.runs)
+        prepared.take_back_intents(array.runs)
     entry = local.start(submission)
     for index, array in enumerate(arrays):
         journal.write(submission, journal.SUBMITTED, index, array.runs, **entry)

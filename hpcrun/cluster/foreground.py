@@ -45,7 +45,7 @@ def bring_to_end(
         The user interrupted it; nothing is left running.
     """
     runs = tuple(run for array in prepared.plan.arrays for run in array.runs)
-    prepared.take_back_cancellations(runs)
+    prepared.take_back_intents(runs)
     begun: list[int] = []
     if allocation is None:
         entry = {"job_id": f"local:{os.getpid()}", **local.this_process()}
@@ -65,7 +65,7 @@ def bring_to_end(
         return local.Runner(prepared.submission, runs, passed=passed, before=before).bring_to_end()
     finally:
         if allocation:
-            prepared.restore_cancellations([run for run in runs if run not in begun])
+            prepared.restore_intents([run for run in runs if run not in begun])
 
 
 def _recorded(prepared: Prepared, run: int, allocation: str, say: Say) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun import ledger
+from hpcrun.cluster import decide
 from hpcrun.cluster.decide import Decision
 from hpcrun.cluster.draft import Draft
 from hpcrun.layout import ExperimentPaths, SubmissionPaths
@@ -95,26 +96,27 @@ class Prepared:
     decisions: list[Decision]
     draft: Draft | None
     older: frozenset[int] = frozenset()
-    taken_back: list[int] = field(default_factory=list)
+    taken_back: dict[int, str] = field(default_factory=dict)
 
     @property
     def submission(self) -> SubmissionPaths:
         assert self.draft is not None
         return self.draft.paths
 
-    def take_back_cancellations(self, runs: Sequence[int]) -> None:
-        """A cancelled run that is submitted again is no longer cancelled."""
+    def take_back_intents(self, runs: Sequence[int]) -> None:
+        """A run that is submitted again is no longer cancelled, nor finished if it is extended."""
+        extended = {one.run for one in self.decisions if one.action == decide.EXTENDED}
         for run in runs:
             paths = self.experiment.run(run)
-            if ledger.intent(paths) == ledger.CANCELLED:
+            intent = ledger.intent(paths)
+            if intent == ledger.CANCELLED or (intent == ledger.FINISHED and run in extended):
                 ledger.set_intent(paths, None)
-                self.taken_back.append(run)
+                self.taken_back[run] = intent
 
-    def restore_cancellations(self, runs: Sequence[int]) -> None:
-        """Undo `take_back_cancellations` for runs that were not submitted after all."""
+    def restore_intents(self, runs: Sequence[int]) -> None:
+        """Undo `take_back_intents` for runs that were not submitted after all."""
         for run in set(runs) & set(self.taken_back):
-            ledger.set_intent(self.experiment.run(run), ledger.CANCELLED)
-            self.taken_back.remove(run)
+            ledger.set_intent(self.experiment.run(run), self.taken_back.pop(run))
 
     def result(self, arrays: Sequence[SubmittedArray] = ()) -> Submitted:
         """What was done, once ``arrays`` have been accepted."""

@@ -16,7 +16,7 @@ from hpcrun.cluster.draft import Draft, check_root
 from hpcrun.cluster.feed import Say
 from hpcrun.cluster.prepared import Prepared, Submitted
 from hpcrun.cluster.probe import Probe, probe
-from hpcrun.compile import Compiled, freeze
+from hpcrun.compile import Compiled, extendable, freeze
 from hpcrun.errors import ClusterUnreachable
 from hpcrun.layout import ExperimentPaths, experiment
 from hpcrun.plan import Plan, RunPlan
@@ -85,9 +85,11 @@ def prepare(
     """
     check_root(compiled.root)
     paths = experiment(compiled.root, compiled.name)
-    numbers = _numbers(paths, new)
+    numbers = _numbers(compiled, paths, new)
     plan = freeze(compiled, numbers=numbers, select=())
     decisions = decide.settle(paths, [run.number for run in plan.runs], say)
+    if compiled.extendable:
+        decisions = _extended(paths, plan, decisions, say)
     if only is not None:
         asked = only(paths, plan.runs)
         decisions = [
@@ -104,7 +106,7 @@ def prepare(
     runs = [run for run in plan.runs if run.number in chosen]
     time_limit.check(runs, paths)
     origins.check(runs, paths)
-    resumed = {one.run for one in decisions if one.action == decide.RESUMED}
+    resumed = {one.run for one in decisions if one.action in (decide.RESUMED, decide.EXTENDED)}
     sizes.check([run for run in runs if run.number in resumed], paths, say)
     found = probe_all(runs, plan.cluster)
     draft = Draft(paths)
@@ -120,15 +122,34 @@ def prepare(
     return Prepared(paths, plan, decisions, draft, older)
 
 
+def _extended(
+    paths: ExperimentPaths, plan: Plan, decisions: Sequence[Decision], say: Say
+) -> list[Decision]:
+    """With those that had completed, and have another value of an extendable key by now."""
+    changed = decide.changed(paths, plan)
+    living = [one.run for one in decisions if one.run in changed and one.action == decide.ATTACHED]
+    if living:
+        say(
+            f"{words.runs(living)}: queued or running with the values of before; repeat the "
+            "command once they have ended"
+        )
+    return [
+        dataclasses.replace(one, action=decide.EXTENDED)
+        if one.run in changed and one.action == decide.COMPLETED
+        else one
+        for one in decisions
+    ]
+
+
 def _tell_of_older_code(
     paths: ExperimentPaths, plan: Plan, decisions: Sequence[Decision], say: Say
 ) -> frozenset[int]:
     """The completed runs whose code was another than that of now."""
     of = {
         action: [one for one in decisions if one.action == action]
-        for action in (decide.COMPLETED, decide.RESUMED)
+        for action in (decide.COMPLETED, decide.RESUMED, decide.EXTENDED)
     }
-    for one in older_code.find(paths, plan, of[decide.RESUMED]):
+    for one in older_code.find(paths, plan, of[decide.RESUMED] + of[decide.EXTENDED]):
         say(one.told("other code than these runs stopped with"))
     completed = older_code.find(paths, plan, of[decide.COMPLETED])
     for one in completed:
@@ -160,12 +181,14 @@ def preview(compiled: Compiled, *, new: bool = False, only: Only | None = None) 
     check_root(compiled.root)
     paths = experiment(compiled.root, compiled.name)
     earlier = paths.submissions()
-    numbers = _numbers(paths, new)
-    asked = only(paths, freeze(compiled, numbers=numbers, select=()).runs) if only else None
+    numbers = _numbers(compiled, paths, new)
+    plan = freeze(compiled, numbers=numbers, select=())
+    extended = decide.changed(paths, plan) if compiled.extendable else set()
+    asked = only(paths, plan.runs) if only else None
 
     def wanted(run: RunPlan) -> bool:
         left = ledger.intent(paths.run(run.number)) != ledger.FINISHED
-        return left and (asked is None or run.number in asked)
+        return (left or run.number in extended) and (asked is None or run.number in asked)
 
     return freeze(
         compiled,
@@ -180,6 +203,7 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
     counts = {
         decide.NEW: "new",
         decide.RESUMED: "go on where they stopped",
+        decide.EXTENDED: "go on beyond where they had completed",
         decide.ATTACHED: "are queued or running already",
         decide.CANCELLING: "are still being cancelled",
         decide.COMPLETED: "completed already",
@@ -203,8 +227,10 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
     return f"{text}; {' and '.join(shapes)}; at most {hours:,.10g} GPU-hours"
 
 
-def _numbers(paths: ExperimentPaths, new: bool) -> dict[str, int]:
+def _numbers(compiled: Compiled, paths: ExperimentPaths, new: bool) -> dict[str, int]:
     known = decide.numbers(paths)
+    if compiled.extendable and not new:
+        known |= extendable.known(compiled, decide.plans(paths))
     if not new or not known:
         return known
     # An identity that no run has keeps all the numbers given so far from being given again.

@@ -9,7 +9,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcrun.compile import checks, compose, deepspeed, entry, profile, schema, source, sweep
+from hpcrun.compile import (
+    checks,
+    compose,
+    deepspeed,
+    entry,
+    extendable,
+    profile,
+    schema,
+    source,
+    sweep,
+)
 from hpcrun.compile.frame import Frame
 from hpcrun.compile.freeze import Compiled, CompiledRun, Select, freeze
 from hpcrun.compile.interpolate import interpolate_one
@@ -121,6 +131,7 @@ class _Compiler:
         matcher = Matcher(tree, resolve, exists, problems)
         expansion = sweep.Expansion(tree, exists, matcher, problems)
         expanded = expansion.expand(fans, sweeps, self.directory)
+        extends = extendable.keys(base, expanded.points, exists, problems)
         runs = self._runs(resolve, expanded.points, limits)
         problems.check()
         assert loaded is not None
@@ -137,6 +148,7 @@ class _Compiler:
             cluster=loaded.data,
             max_parallel=fans["max_parallel"],
             repeats=expanded.repeats,
+            extendable=extends,
             runs=tuple(runs),
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -70,19 +69,11 @@ class Frame:
         )
 
     def identity(self, found: Entry, config: dict[str, Any], swept: dict[str, Any]) -> str:
-        """The run's identity, as `hpcrun.compile.identity` has it.
-
-        Paths are those from the spec's directory: the code root moves with ``git init``.
-        """
+        """The run's identity, as `hpcrun.compile.identity` has it."""
         if self._begun is None:
             assert self._root is not None
-            file, base = (
-                None if path is None else os.path.relpath(self._root / path, self._directory)
-                for path in (found.file, found.import_root)
-            )
             self._begun = identity.begin(
-                file,
-                base,
+                *identity.places(found, self._root, self._directory),
                 self._spec["args"],
                 self._spec["deepspeed"],
                 self._spec["checkpoint"]["initialize_from"],

@@ -11,6 +11,7 @@ from typing import Any
 
 from hpcrun import layout
 from hpcrun.compile import render
+from hpcrun.compile.tree import Key
 from hpcrun.plan import Array, Entry, Plan, RunPlan
 from hpcrun.slurm_time import seconds
 
@@ -42,6 +43,8 @@ class Compiled:
         As in ``hpcrun.plan.Plan``.
     runs
         In the order of the sweep.
+    extendable
+        Keys whose values may change without making another run.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Compiled:
     max_parallel: int | None
     runs: tuple[CompiledRun, ...]
     repeats: tuple[str, ...] = ()
+    extendable: tuple[Key, ...] = ()
 
 
 def freeze(

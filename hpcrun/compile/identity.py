@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hpcrun.batch import ACCUMULATION, MICRO, TRAIN
@@ -53,6 +56,22 @@ def begin(
         return hashlib.sha256(text.encode()).hexdigest()
 
     return digest
+
+
+def places(found: Entry, code_root: Path, directory: Path) -> tuple[str | None, str | None]:
+    """The entry's file and import root from the spec's directory: the code root moves, with
+    ``git init``."""
+    file, base = (
+        None if path is None else os.path.relpath(code_root / path, directory)
+        for path in (found.file, found.import_root)
+    )
+    return file, base
+
+
+def masked(found: Entry, command: Any) -> Entry:
+    """The entry whose arguments are told by config, args and this ``entry`` of a spec alone."""
+    argv = tuple(map(str, command)) if isinstance(command, list) else ()
+    return dataclasses.replace(found, argv=argv)
 
 
 _text = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode

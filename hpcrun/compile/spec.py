@@ -300,6 +300,11 @@ class Spec:
     """The entry's own configuration, free in form: flags ``--key=value`` of a script (true is bare,
     false and null are left out), ``session.config`` for a function."""
 
+    extendable: list[str] = field(default_factory=list)
+    """Full keys of ``config`` and ``deepspeed`` whose values may change without making another run,
+    such as ``config.total_steps``; values that refer to them follow. A run that has completed goes
+    on from its last checkpoint when such a value was changed and the spec is submitted again."""
+
     resources: Resources = field(default_factory=Resources)
     """What one run asks of Slurm."""
 

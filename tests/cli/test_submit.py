@@ -135,6 +135,36 @@ def test_what_ran_other_code_is_told(place: Place) -> None:
     assert "completed under older code: run 1: job.py changed, more.py removed" in last.stderr
 
 
+def test_a_completed_run_is_lengthened(place: Place) -> None:
+    """Also by a key that was made extendable only when the run had completed."""
+    (place.code / "job.py").write_text("import sys\nprint(sys.argv[1:])\n")
+    config = {"total": 3, "warmup": "${config.total}", "x": 0}
+    sweep = {"grid": {"config.x": [1, 2]}}
+
+    def spec(total: int, **more: Any) -> None:
+        place.spec("job.py", config={**config, "total": total}, sweep=sweep, **more)
+
+    def said(run: int) -> str:
+        return place.paths.run(run).attempts()[-1].rank_log(0).read_text()
+
+    spec(3)
+    assert place.actions("--wait") == [(0, "new"), (1, "new")]
+    assert said(1) == "['--total=3', '--warmup=3', '--x=2']\n"
+    spec(5, extendable=["config.total"])
+    dry = place.hpcrun("submit", "cluster=local", "--dry-run", "--json")
+    assert [array["runs"] for array in json.loads(dry.stdout)["arrays"]] == [[0, 1]]
+    answer = place.hpcrun("submit", "cluster=local", "--only", "x=2", "--wait")
+    assert answer.returncode == 0, answer.stderr
+    assert "2 runs (1 go on beyond where they had completed, 1 left out by --only)" in answer.stderr
+    assert said(1) == "['--total=5', '--warmup=5', '--x=2']\n"
+    assert place.actions("--wait") == [(0, "extended"), (1, "completed")]
+    assert place.actions() == [(0, "completed"), (1, "completed")]
+    spec(3, extendable=["config.total"])
+    assert place.actions("--only", "x=1", "--wait") == [(0, "extended"), (1, "skipped")]
+    spec(7)
+    assert place.actions("--only", "failed") == [(2, "skipped"), (3, "skipped")]
+
+
 def test_only_some_of_the_runs(place: Place) -> None:
     flag = place.code.parent / "flag"
     place.spec(
