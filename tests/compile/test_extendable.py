@@ -25,7 +25,7 @@ SCRIPT = {
     "config": {"steps": 10, "warmup": "${config.steps}", "lr": 0.1},
     "deepspeed": {
         "train_batch_size": 8,
-        "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": "${config.warmup}"}}
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": "${config.warmup}"}},
     },
     "sweep": {"grid": {"config.lr": [0.1, 0.2]}},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import subprocess
 import sys
@@ -329,6 +330,53 @@ def test_identities_are_the_same_in_another_process(project: Any) -> None:
             check=True,
         )
         assert answer.stdout.split() == here
+
+
+def test_identities_stay_what_they_are(project: Any) -> None:
+    """On every Python that runs this, and in whatever order keys are written."""
+    spec = {
+        "entry": "train.py:main",
+        "cluster": "slurm",
+        "config": {
+            "text": "\u00e4 \U0001f40d",
+            "small": 1e-05,
+            "large": 1e22,
+            "third": 1 / 3,
+            "none": None,
+            "nested": {"on": True, "list": [1, 2.5, {"b": 1, "a": 2}]},
+            "lr": 0.1,
+        },
+        "deepspeed": {
+            "train_batch_size": 8,
+            "zero_optimization": {"stage": 1, "reduce_bucket_size": 5e8},
+            "gradient_clipping": 1.0,
+        },
+        "sweep": {
+            "random": {"samples": 3, "keys": {"config.lr": {"loguniform": [1e-5, 1e-2]}}},
+            "repeat": {"config.small": [1e-7, 2]},
+        },
+    }
+
+    def identities(text: str) -> list[str]:
+        runs = compile_spec(project.write("demo.yaml", text)).runs
+        return [run.identity[:12] for run in runs]
+
+    found = identities(json.dumps(spec, ensure_ascii=False))
+    assert found == [
+        "42e6c1fd0fe9",
+        "f942b4f68046",
+        "365d15accd28",
+        "f14043b711b5",
+        "fb1bc82fc963",
+        "299decec7ffc",
+    ]
+    assert identities(json.dumps(_reversed(spec), ensure_ascii=False)) == found
+
+
+def _reversed(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _reversed(data[key]) for key in reversed(data)}
+    return [_reversed(item) for item in data] if isinstance(data, list) else data
 
 
 def test_the_values_drawn_stay_what_they_are(project: Any) -> None:
