@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import subprocess
 import time
 import uuid
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from hpcrun.layout import SubmissionPaths
-from tests.testbed import Cluster
+from tests.testbed import VERSIONS, Cluster
 from tests.testbed.daemons import until
 
 TIME_LIMIT = "00:10:00"
@@ -341,11 +342,52 @@ def test_a_part_is_refused(place: Workplace) -> None:
     answer = place.hpcrun("submit", "e.yaml")
     assert answer.returncode == 3, answer.stderr
     assert "submitted: job" in answer.stderr
-    assert "not submitted: run 1; run 2" in answer.stderr
+    assert "not submitted: runs 1-2" in answer.stderr
     events = [
         json.loads(line)["event"] for line in place.submission().journal.read_text().splitlines()
     ]
     assert events == ["submitting", "submitted", "submitting", "refused"]
+
+
+@pytest.mark.usually("22.05")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_queue_without_room(version: str, make_cluster: Callable[..., Cluster]) -> None:
+    """A limit of two jobs: the rest follows; Ctrl-C leaves it for the next submit."""
+    cluster = make_cluster(version, 1, extra={"AccountingStorageEnforce": "limits"})
+    _limit(cluster, 2)
+    place = Workplace(cluster)
+    sweep = {"grid": {"config.x": {"range": [5]}}}
+    place.spec(["sh", "-c", "sleep 3; echo $0", "value ${config.x}"], config={"x": 0}, sweep=sweep)
+    argv = [cluster.python, "-m", "hpcrun", "submit", "e.yaml", "--root", str(place.root)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    submit = cluster.popen(argv, cwd=place.code, **pipes)
+    assert submit.stderr is not None
+    said = []
+    while "wait here" not in "".join(said[-1:]):
+        said.append(submit.stderr.readline())
+        assert said[-1], "".join(said)
+    assert "SubmitJobLimit); 3 of 5 runs wait here" in said[-1]
+    submit.send_signal(signal.SIGINT)
+    _, rest = submit.communicate(timeout=60)
+    assert submit.returncode == 130
+    assert "submitted: job" in rest
+    assert "not submitted: runs 2-4" in rest
+    again = place.submit()
+    assert sorted(run for array in again["arrays"] for run in array["runs"]) == [2, 3, 4]
+    _wait(place, again)
+    assert [place.rank_log(run) for run in range(5)] == [f"value {run}\n" for run in range(5)]
+
+
+def _limit(cluster: Cluster, jobs: int) -> None:
+    """Have Slurm take no more jobs of the user than these."""
+    entry = ["user", cluster.user, "set", f"MaxSubmitJobs={jobs}"]
+    cluster.run(["sacctmgr", "-i", "modify", *entry], user=False)
+    shown = ["scontrol", "show", "assoc_mgr", f"users={cluster.user}", "flags=assoc"]
+    until(
+        lambda: f"MaxSubmitJobs={jobs}(" in cluster.run(shown, user=False).stdout,
+        "a limit in force",
+        30,
+    )
 
 
 def test_slurmctld_is_down(place: Workplace) -> None:
