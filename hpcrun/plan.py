@@ -136,6 +136,32 @@ class Array:
 
 
 @dataclass(frozen=True)
+class Dependence:
+    """What runs wait for.
+
+    Attributes
+    ----------
+    experiment
+        The name of an experiment under the same root.
+    runs
+        Those of its runs that count.
+    when
+        ``success`` or ``end``.
+    each
+        Whether a run waits for the run of its own number alone.
+    """
+
+    experiment: str
+    runs: tuple[int, ...]
+    when: str = "success"
+    each: bool = False
+
+    def of(self, run: int) -> tuple[int, ...]:
+        """The runs that one run waits for."""
+        return (run,) if self.each else self.runs
+
+
+@dataclass(frozen=True)
 class Plan:
     """A compiled experiment.
 
@@ -157,6 +183,8 @@ class Plan:
         Runs in the order of the sweep, and how they are submitted.
     repeats
         Full keys that only repeat a point, such as a seed: results average over them.
+    depends_on
+        What the runs wait for.
     """
 
     name: str
@@ -168,6 +196,7 @@ class Plan:
     runs: tuple[RunPlan, ...]
     arrays: tuple[Array, ...] = field(default=())
     repeats: tuple[str, ...] = ()
+    depends_on: tuple[Dependence, ...] = ()
 
     def run(self, number: int) -> RunPlan:
         """The run of that number.
@@ -202,9 +231,22 @@ class Plan:
             )
         runs = tuple(RunPlan(**{**run, "entry": _entry(run["entry"])}) for run in data["runs"])
         arrays = tuple(Array(**{**array, "runs": tuple(array["runs"])}) for array in data["arrays"])
-        given = ("format", "runs", "arrays", "repeats")
+        given = ("format", "runs", "arrays", "repeats", "depends_on")
         rest = {key: data[key] for key in data if key not in given}
-        return cls(**rest, runs=runs, arrays=arrays, repeats=tuple(data.get("repeats", ())))
+        return cls(
+            **rest,
+            runs=runs,
+            arrays=arrays,
+            repeats=tuple(data.get("repeats", ())),
+            depends_on=dependences(data),
+        )
+
+
+def dependences(data: dict[str, Any]) -> tuple[Dependence, ...]:
+    """``depends_on`` of a plan's plain data."""
+    return tuple(
+        Dependence(**{**each, "runs": tuple(each["runs"])}) for each in data.get("depends_on", ())
+    )
 
 
 def _entry(data: dict[str, Any]) -> Entry:

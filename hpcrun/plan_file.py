@@ -14,7 +14,7 @@ from typing import Any
 from hpcrun import records
 from hpcrun.errors import UsageError
 from hpcrun.nested import Patched
-from hpcrun.plan import Array, Entry, Plan, RunPlan
+from hpcrun.plan import Array, Entry, Plan, RunPlan, dependences
 
 FORMAT = 2
 _MOST_CHANGES = 40
@@ -52,7 +52,7 @@ def pack(plan: Plan) -> dict[str, Any]:
     rest = {
         field.name: getattr(plan, field.name)
         for field in dataclasses.fields(plan)
-        if field.name not in ("runs", "arrays")
+        if field.name not in ("runs", "arrays", "depends_on")
     }
     models: list[dict[str, Any]] = []
     runs: list[list[Any]] = []
@@ -64,7 +64,8 @@ def pack(plan: Plan) -> dict[str, Any]:
             changes = []
         runs.append([run.number, run.identity, run.label, run.swept, len(models) - 1, changes])
     arrays = [{**vars(array), "runs": list(array.runs)} for array in plan.arrays]
-    return {"format": FORMAT, **rest, "models": models, "runs": runs, "arrays": arrays}
+    needs = {"depends_on": [{**vars(one), "runs": list(one.runs)} for one in plan.depends_on]}
+    return {"format": FORMAT, **rest, "models": models, "runs": runs, "arrays": arrays, **needs}
 
 
 def unpack(data: dict[str, Any]) -> Plan:
@@ -94,9 +95,15 @@ def unpack(data: dict[str, Any]) -> Plan:
     rest = {
         field.name: data[field.name]
         for field in dataclasses.fields(Plan)
-        if field.name not in ("runs", "arrays", "repeats")
+        if field.name not in ("runs", "arrays", "repeats", "depends_on")
     }
-    return Plan(**rest, runs=tuple(runs), arrays=arrays, repeats=tuple(data["repeats"]))
+    return Plan(
+        **rest,
+        runs=tuple(runs),
+        arrays=arrays,
+        repeats=tuple(data["repeats"]),
+        depends_on=dependences(data),
+    )
 
 
 def _changes(model: Any, data: Any) -> Changes | None:

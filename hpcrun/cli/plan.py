@@ -42,6 +42,8 @@ def lines(plan: Plan, root: str) -> Iterator[str]:
     yield f"code        {plan.code_root}"
     yield f"cluster     {plan.cluster['name']} ({plan.cluster['executor']})"
     yield f"root        {root}"
+    for one in plan.depends_on:
+        yield f"after       {one.experiment} {words.runs(one.runs)} ({one.when})"
     yield f"summary     {summary(plan)}"
     yield ""
     yield from _table([_row(run) for run in plan.runs])

@@ -17,7 +17,7 @@ from hpcrun.cli.submit import command_line
 from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
-    from hpcrun.cluster.prepared import Prepared
+    from hpcrun.cluster.prepared import Prepared, Submitted
     from hpcrun.compile import Compiled
     from hpcrun.observe.follow import Source
     from hpcrun.observe.where import Selected
@@ -35,40 +35,56 @@ def command(
     Inside an allocation (salloc) on its nodes, otherwise on this machine. Ctrl-C stops the run;
     the same command goes on from its newest checkpoint.
     """
-    from hpcrun.cluster import allocation, foreground, submit_lock
+    from hpcrun.cluster import allocation, submit_lock
     from hpcrun.cluster.draft import check_root
-    from hpcrun.cluster.submit import prepare
-    from hpcrun.compile import compile_spec
+    from hpcrun.cluster.submit import dependences, prepare
+    from hpcrun.compile import compile_chain
     from hpcrun.layout import experiment
 
     inside = allocation.current()
     if inside is None and not any(override.startswith("cluster=") for override in overrides):
         overrides = (*overrides, "cluster=local")
-    compiled = compile_spec(spec, overrides, sweeps, root=output.root)
+    chain = compile_chain(spec, overrides, sweeps, root=output.root)
     if inside is not None:
-        inside.check(run.spec for run in compiled.runs)
-    compiled = _with_executor(compiled, "local" if inside is None else "slurm")
-    check_root(compiled.root)
-    with submit_lock.held(experiment(compiled.root, compiled.name), output.say):
-        prepared = prepare(compiled, new=new, argv=command_line(), say=output.say)
-    if prepared.draft is None:
-        code = _nothing_to_do(prepared)
-    else:
-        follower = _Follower(prepared, output)
-        try:
-            with follower:
-                code = foreground.bring_to_end(
-                    prepared,
-                    inside.name if inside else None,
-                    announce=follower.announce,
-                    say=output.say,
-                )
-        except KeyboardInterrupt:
-            output.say("interrupted; the same command goes on from the newest checkpoint")
-            code = EXIT_INTERRUPTED
+        inside.check(run.spec for compiled in chain for run in compiled.runs)
+    check_root(chain[-1].root)
+    done: dict[str, Submitted] = {}
+    code = EXIT_OK
+    for compiled in chain:
+        compiled = _with_executor(compiled, "local" if inside is None else "slurm")
+        with submit_lock.held(experiment(compiled.root, compiled.name), output.say):
+            prepared = prepare(
+                compiled,
+                new=new and compiled.file == chain[-1].file,
+                depends_on=dependences(compiled, {file: one.numbers for file, one in done.items()}),
+                argv=command_line(),
+                say=output.say,
+            )
+        done[compiled.file] = prepared.result()
+        code = _bring_to_end(prepared, inside.name if inside else None, output)
+        if code != EXIT_OK:
+            break
     if output.json:
-        output.data(prepared.result().to_data())
+        *before, last = done.values()
+        data = last.to_data()
+        output.data({**data, "before": [one.to_data() for one in before]} if before else data)
     return code
+
+
+def _bring_to_end(prepared: Prepared, allocation: str | None, output: Output) -> int:
+    from hpcrun.cluster import foreground
+
+    if prepared.draft is None:
+        return _nothing_to_do(prepared)
+    follower = _Follower(prepared, output)
+    try:
+        with follower:
+            return foreground.bring_to_end(
+                prepared, allocation, announce=follower.announce, say=output.say
+            )
+    except KeyboardInterrupt:
+        output.say("interrupted; the same command goes on from the newest checkpoint")
+        return EXIT_INTERRUPTED
 
 
 def _with_executor(compiled: Compiled, executor: str) -> Compiled:

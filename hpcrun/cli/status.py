@@ -11,7 +11,7 @@ import click
 
 from hpcrun import words
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.selection import select, where_argument
+from hpcrun.cli.selection import finder, select, where_argument
 
 if TYPE_CHECKING:
     from hpcrun.observe.status import RunStatus
@@ -30,12 +30,14 @@ def command(
     """State of runs: attempt, step, metrics and, where something is amiss, the reason.
 
     WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
-    without it, your newest experiment.
+    without it, your newest experiment. What an experiment depends on is shown before it.
     """
     from hpcrun.observe.status import statuses
 
     while True:
         selected = select(output, where, conditions)
+        if not conditions:
+            selected = finder(output).with_chains(selected, where)
         found = statuses(selected, warn=output.say)
         if output.json:
             output.data([status.to_data() for status in found])

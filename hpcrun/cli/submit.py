@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from hpcrun.cli.only import Only
     from hpcrun.cluster.prepared import Submitted
     from hpcrun.compile import Compiled
+    from hpcrun.plan import Plan
 
 
 @click.command("submit")
@@ -49,25 +51,27 @@ def command(
     as they are, and those that failed, stopped or were cancelled go on from their newest
     checkpoint, with the code of now.
     """
-    from hpcrun.compile import compile_spec
+    from hpcrun.compile import compile_chain
 
-    compiled = compile_spec(spec, overrides, sweeps, root=output.root)
+    chain = compile_chain(spec, overrides, sweeps, root=output.root)
     only = None
     if words:
         from hpcrun.cli.only import chooser
 
         only = chooser(words)
     if dry_run:
-        _show(compiled, new, only, output)
+        _show(chain, new, only, output)
         return EXIT_OK
-    from hpcrun.cluster.submit import submit
+    from hpcrun.cluster.submit import submit_chain
 
-    submitted = submit(compiled, new=new, only=only, argv=command_line(), say=output.say)
+    done = submit_chain(chain, new=new, only=only, argv=command_line(), say=output.say)
+    *before, submitted = done
     if output.json:
-        output.data(submitted.to_data())
+        data = submitted.to_data()
+        output.data({**data, "before": [one.to_data() for one in before]} if before else data)
     else:
-        _tell(submitted, compiled, output)
-    return _wait(submitted, output) if wait else EXIT_OK
+        _tell(done, chain[-1], output)
+    return _wait(done, output) if wait else EXIT_OK
 
 
 def command_line() -> list[str]:
@@ -75,24 +79,42 @@ def command_line() -> list[str]:
     return [Path(sys.argv[0]).name, *sys.argv[1:]]
 
 
-def _show(compiled: Compiled, new: bool, only: Only | None, output: Output) -> None:
+def _show(chain: Sequence[Compiled], new: bool, only: Only | None, output: Output) -> None:
     from hpcrun.cli import plan as printing
-    from hpcrun.cluster.submit import preview
+    from hpcrun.cluster.submit import dependences, preview
 
-    plan = preview(compiled, new=new, only=only)
+    plans: dict[str, Plan] = {}
+    for compiled in chain:
+        is_last = compiled is chain[-1]
+        before = {
+            file: (plan.name, tuple(run.number for run in plan.runs))
+            for file, plan in plans.items()
+        }
+        plans[compiled.file] = preview(
+            compiled,
+            new=new and is_last,
+            only=only if is_last else None,
+            depends_on=dependences(compiled, before),
+        )
+    *others, plan = plans.values()
+    root = str(chain[-1].root)
     if output.json:
-        output.data({"root": str(compiled.root), **plan.to_data()})
-    elif plan.arrays:
-        click.echo("\n".join(printing.lines(plan, str(compiled.root))))
-    else:
-        done = "no run is left" if only else "every run has completed"
-        output.say(f"{plan.name}: {done}; nothing to submit")
+        data = {"root": root, **plan.to_data()}
+        output.data({**data, "before": [one.to_data() for one in others]} if others else data)
+        return
+    for one in plans.values():
+        if one.arrays:
+            click.echo("\n".join(printing.lines(one, root)) + ("\n" if one is not plan else ""))
+        else:
+            done = "no run is left" if only and one is plan else "every run has completed"
+            output.say(f"{one.name}: {done}; nothing to submit")
 
 
-def _tell(submitted: Submitted, compiled: Compiled, output: Output) -> None:
-    for array in submitted.arrays:
+def _tell(done: Sequence[Submitted], compiled: Compiled, output: Output) -> None:
+    arrays = [array for submitted in done for array in submitted.arrays]
+    for array in arrays:
         click.echo(array.job_id)
-    if submitted.arrays:
+    if arrays:
         where = f"{_root(compiled.root)} {compiled.name}"
         output.say(f"\nhpcrun status{where}   hpcrun logs -f{where}")
 
@@ -105,29 +127,34 @@ def _root(root: Path) -> str:
     return "" if known else f" --root {shlex.quote(str(root))}"
 
 
-def _wait(submitted: Submitted, output: Output) -> int:
+def _wait(done: Sequence[Submitted], output: Output) -> int:
     from hpcrun.cluster.decide import SKIPPED
     from hpcrun.cluster.waiting import wait
     from hpcrun.layout import ExperimentPaths
 
-    experiment = ExperimentPaths(submitted.directory)
-    root = _root(experiment.directory.parent)
+    name = done[-1].experiment
+    root = _root(done[-1].directory.parent)
+    failed: list[str] = []
+    count = 0
     try:
-        asked = [run.run for run in submitted.runs if run.action != SKIPPED]
-        failed = wait(experiment, asked, say=output.say)
+        for one in done:
+            asked = [run.run for run in one.runs if run.action != SKIPPED]
+            ended_badly = wait(ExperimentPaths(one.directory), asked, say=output.say)
+            failed += [f"{one.experiment}/{run}" for run in ended_badly]
+            count += len(asked)
     except KeyboardInterrupt:
         output.say(
-            f"\nno longer waiting; the runs go on. `hpcrun status{root} {experiment.name}` shows "
-            f"them, `hpcrun cancel{root} {experiment.name}` ends them"
+            f"\nno longer waiting; the runs go on. `hpcrun status{root} {name}` shows "
+            f"them, `hpcrun cancel{root} {name}` ends them"
         )
         return EXIT_INTERRUPTED
     if failed:
-        names = ", ".join(f"{experiment.name}/{run}" for run in failed[:8])
         more = f" and {len(failed) - 8} more" if len(failed) > 8 else ""
+        first = failed[0].partition("/")[0]
         output.say(
-            f"did not complete: {names}{more}; `hpcrun why{root} {experiment.name}` tells more"
+            f"did not complete: {', '.join(failed[:8])}{more}; `hpcrun why{root} {first}` tells "
+            "more"
         )
         return EXIT_FAILED
-    count = len(asked)
     output.say("the run has completed" if count == 1 else f"all {count} runs have completed")
     return EXIT_OK

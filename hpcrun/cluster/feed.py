@@ -16,6 +16,7 @@ from typing import Any
 
 from hpcrun import ledger, records, words
 from hpcrun.cluster import journal, local, sbatch, slurm
+from hpcrun.cluster.depends import Waits
 from hpcrun.cluster.prepared import Prepared, SubmittedArray
 from hpcrun.compile import render
 from hpcrun.errors import ClusterUnreachable, HpcrunError, Interrupted, UsageError
@@ -63,7 +64,9 @@ class _Feed:
         try:
             prepared.take_back_intents([run for array in self._arrays for run in array.runs])
             for index, array in enumerate(self._arrays):
-                self._feed(index, array)
+                wanted = self._still_wanted(array.runs)
+                for runs in self._waits().groups(array, wanted):
+                    self._feed(index, array, runs)
         except sbatch.NoAnswer:
             raise
         except (HpcrunError, KeyboardInterrupt) as error:
@@ -78,8 +81,10 @@ class _Feed:
             raise type(error)(f"{error.message}\n{self._told()}", hint=error.hint) from None
         return self._accepted
 
-    def _feed(self, index: int, array: Array) -> None:
-        rest = self._still_wanted(array.runs)
+    def _waits(self) -> Waits:
+        return Waits(self._prepared.plan, self._prepared.experiment)
+
+    def _feed(self, index: int, array: Array, rest: tuple[int, ...]) -> None:
         size = len(rest)
         while rest:
             runs = rest[:size]
@@ -105,7 +110,7 @@ class _Feed:
         script = submission.script(index, part)
         if part:
             records.write_bytes(script, self._text(array, runs, offset).encode())
-        dependency = self._dependency(index, array)
+        dependency = self._dependency(index, array, runs)
 
         def note(event: str, **details: Any) -> None:
             journal.write(submission, event, index, runs, offset=offset, part=part, **details)
@@ -138,7 +143,17 @@ class _Feed:
         paths, most = self._prepared.submission, array.parallel
         return render.script(plan.name, plan.cluster, chosen, most, paths, offset)
 
-    def _dependency(self, index: int, array: Array) -> str | None:
+    def _dependency(self, index: int, array: Array, runs: tuple[int, ...]) -> str | None:
+        """sbatch's option, with what the spec itself has of it; None to leave it at that."""
+        ours = [self._waits().option(runs), self._turn(index, array)]
+        if not any(ours):
+            return None
+        plan = self._prepared.plan
+        resources = plan.run(array.runs[0]).spec["resources"]
+        own = {**plan.cluster["sbatch"], **resources["sbatch"]}.get("dependency")
+        return ",".join(filter(None, [own, *ours]))
+
+    def _turn(self, index: int, array: Array) -> str | None:
         """On the job that has to end first, lest more runs than `max_parallel` go at once."""
         if array.parallel is None:
             return None
@@ -148,12 +163,7 @@ class _Feed:
         job_id = before[-1].job_id
         # One that Slurm has forgotten is no valid dependency.
         states = slurm.query([job_id]).values()
-        if all(state.ended for state in states):
-            return None
-        plan = self._prepared.plan
-        resources = plan.run(array.runs[0]).spec["resources"]
-        own = {**plan.cluster["sbatch"], **resources["sbatch"]}.get("dependency")
-        return ",".join(filter(None, [own, f"afterany:{job_id}"]))
+        return None if all(state.ended for state in states) else f"afterany:{job_id}"
 
     def _wait(self, why: str) -> int:
         """Sleep a while; how many of my jobs have left the queue in it, but at least one."""

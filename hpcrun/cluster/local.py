@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any
 
 from hpcrun import ledger, plan_file, records
-from hpcrun.cluster import journal, processes
+from hpcrun.cluster import journal, prior, processes
 from hpcrun.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -35,6 +35,8 @@ from hpcrun.layout import SubmissionPaths
 from hpcrun.plan import Plan, RunPlan
 
 GRACE = 30.0
+# Seconds between looks at what runs wait for.
+LOOK_EVERY = 0.5
 _SUPERVISOR_GRACE = 20.0
 
 _PR_SET_PDEATHSIG = 1
@@ -162,6 +164,7 @@ class Runner:
     _attempts: dict[int, int] = field(default_factory=dict)
     _codes: dict[int, int] = field(default_factory=dict)
     _stop: bool = False
+    _look_again: float = 0.0
 
     def bring_to_end(self) -> int:
         """Run everything; 0 when all runs completed, 130 when it was stopped, else 1."""
@@ -172,7 +175,10 @@ class Runner:
                 waiting[:0] = self._again
                 self._again.clear()
                 while waiting and not self._stop and len(self._running) < self.max_parallel:
-                    self._start(plan, plan.run(waiting.pop(0)))
+                    number = self._next(plan, waiting)
+                    if number is None:
+                        break
+                    self._start(plan, plan.run(number))
                 self._collect()
                 if self._stop and self._running:
                     self.end_running()
@@ -203,6 +209,24 @@ class Runner:
             while self._running:
                 self._collect()
                 time.sleep(0.01)
+
+    def _next(self, plan: Plan, waiting: list[int]) -> int | None:
+        """Take out the first run that waits for nothing; None while there is none."""
+        if not plan.depends_on:
+            return waiting.pop(0)
+        if time.monotonic() < self._look_again:
+            return None
+        for number in list(waiting):
+            found = prior.standing(plan, self.submission.experiment, number, alive)
+            if found == prior.READY:
+                waiting.remove(number)
+                return number
+            if found != prior.WAITING:
+                waiting.remove(number)
+                self._say(f"run {number} is not started: {found}")
+                self._ended(number, EXIT_FAILED)
+        self._look_again = time.monotonic() + LOOK_EVERY
+        return None
 
     def _start(self, plan: Plan, run: RunPlan) -> None:
         intent = ledger.intent(self.submission.experiment.run(run.number))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from hpcrun import words
 from hpcrun.errors import UsageError
@@ -11,8 +11,15 @@ from hpcrun.origin import Origin
 from hpcrun.plan import RunPlan
 
 
-def check(runs: Sequence[RunPlan], experiment: ExperimentPaths) -> None:
+def check(
+    runs: Sequence[RunPlan], experiment: ExperimentPaths, coming: Collection[str] = ()
+) -> None:
     """Look for the checkpoints that runs without one of their own are initialized from.
+
+    Parameters
+    ----------
+    coming
+        Experiments that the runs wait for, which will have theirs by then.
 
     Raises
     ------
@@ -22,7 +29,9 @@ def check(runs: Sequence[RunPlan], experiment: ExperimentPaths) -> None:
     wanted: dict[str, list[int]] = {}
     for run in runs:
         text = run.spec["checkpoint"].get("initialize_from")
-        if text is not None and not experiment.run(run.number).checkpoints.is_dir():
+        if text is None or Origin.parse(text).run.partition("/")[0] in coming:
+            continue
+        if not experiment.run(run.number).checkpoints.is_dir():
             wanted.setdefault(text, []).append(run.number)
     for text, numbers in wanted.items():
         try:

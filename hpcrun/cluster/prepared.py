@@ -70,6 +70,11 @@ class Submitted:
     runs: tuple[SubmittedRun, ...]
     arrays: tuple[SubmittedArray, ...] = ()
 
+    @property
+    def numbers(self) -> tuple[str, tuple[int, ...]]:
+        """The experiment's name and its runs' numbers."""
+        return self.experiment, tuple(run.run for run in self.runs)
+
     def to_data(self) -> dict[str, Any]:
         """What ``hpcrun submit --json`` prints."""
         return dataclasses.asdict(self)

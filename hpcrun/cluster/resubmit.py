@@ -251,6 +251,7 @@ def _prepare(
             compiled,
             submission=draft.paths.number,
             numbers={run.identity: run.number for run in runs},
+            depends_on=earlier.depends_on,
         )
         draft.fill_again(plan, found, source, argv=argv)
     except BaseException:

@@ -14,6 +14,8 @@ from hpcrun.cluster import slurm
 from hpcrun.errors import ClusterRefused, ClusterUnreachable
 
 TIMEOUT = 120
+# A job whose condition can never come true ends, rather than wait in the queue for ever.
+KILL = "--kill-on-invalid-dep=yes"
 
 _TIMED_OUT = 124
 
@@ -97,7 +99,7 @@ def submit(script: Path, dependency: str | None = None) -> str:
 
         def _make_submission_command(self, submission_file_path: Path) -> list[str]:
             # By this path the job is recognised in the queue when the answer gets lost.
-            options = [f"--dependency={dependency}"] if dependency else []
+            options = [f"--dependency={dependency}", KILL] if dependency else []
             return ["timeout", "--kill-after=5", str(TIMEOUT), "sbatch", *options, str(script)]
 
     words = io.StringIO()

@@ -6,11 +6,21 @@ A submission that Slurm accepts nothing of leaves nothing behind.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from hpcrun import ledger, words
-from hpcrun.cluster import decide, feed, older_code, origins, sizes, slurm, submit_lock, time_limit
+from hpcrun.cluster import (
+    decide,
+    depends,
+    feed,
+    older_code,
+    origins,
+    sizes,
+    slurm,
+    submit_lock,
+    time_limit,
+)
 from hpcrun.cluster.decide import Decision
 from hpcrun.cluster.draft import Draft, check_root
 from hpcrun.cluster.feed import Say
@@ -19,7 +29,7 @@ from hpcrun.cluster.probe import Probe, probe
 from hpcrun.compile import Compiled, extendable, freeze
 from hpcrun.errors import ClusterUnreachable
 from hpcrun.layout import ExperimentPaths, experiment
-from hpcrun.plan import Plan, RunPlan
+from hpcrun.plan import Dependence, Plan, RunPlan
 
 # Of an experiment's runs, the numbers of those that are asked for.
 Only = Callable[[ExperimentPaths, Sequence[RunPlan]], Collection[int]]
@@ -30,6 +40,7 @@ def submit(
     *,
     new: bool = False,
     only: Only | None = None,
+    depends_on: tuple[Dependence, ...] = (),
     argv: Sequence[str],
     say: Say,
 ) -> Submitted:
@@ -41,6 +52,8 @@ def submit(
         Give every run a new number, even where the same was run before.
     only
         Which runs may be submitted; None for all.
+    depends_on
+        What the runs wait for.
     argv
         The command, for the record.
     say
@@ -60,10 +73,58 @@ def submit(
     check_executor(compiled.cluster)
     check_root(compiled.root)
     with submit_lock.held(experiment(compiled.root, compiled.name), say) as renew:
-        prepared = prepare(compiled, new=new, only=only, argv=argv, say=say)
+        prepared = prepare(compiled, new=new, only=only, depends_on=depends_on, argv=argv, say=say)
         if prepared.draft is None:
             return prepared.result()
         return prepared.result(feed.send(prepared, say, renew))
+
+
+def submit_chain(
+    compiled: Sequence[Compiled],
+    *,
+    new: bool = False,
+    only: Only | None = None,
+    argv: Sequence[str],
+    say: Say,
+) -> list[Submitted]:
+    """`submit` experiments that depend on each other; ``new`` and ``only`` are about the last.
+
+    Parameters
+    ----------
+    compiled
+        As `hpcrun.compile.compile_chain` gives them.
+
+    Raises
+    ------
+    HpcrunError
+        As `submit`; what comes before may have been submitted by then.
+    """
+    done: dict[str, Submitted] = {}
+    for one in compiled:
+        is_last = one is compiled[-1]
+        numbers = {file: before.numbers for file, before in done.items()}
+        done[one.file] = submit(
+            one,
+            new=new and is_last,
+            only=only if is_last else None,
+            depends_on=dependences(one, numbers),
+            argv=argv,
+            say=say,
+        )
+    return list(done.values())
+
+
+def dependences(
+    compiled: Compiled, before: Mapping[str, tuple[str, tuple[int, ...]]]
+) -> tuple[Dependence, ...]:
+    """What an experiment waits for.
+
+    Parameters
+    ----------
+    before
+        Spec file -> the experiment's name and its runs' numbers, of those that it needs.
+    """
+    return tuple(Dependence(*before[need.file], need.when, need.each) for need in compiled.needs)
 
 
 def prepare(
@@ -71,6 +132,7 @@ def prepare(
     *,
     new: bool = False,
     only: Only | None = None,
+    depends_on: tuple[Dependence, ...] = (),
     argv: Sequence[str],
     say: Say,
 ) -> Prepared:
@@ -86,7 +148,8 @@ def prepare(
     check_root(compiled.root)
     paths = experiment(compiled.root, compiled.name)
     numbers = _numbers(compiled, paths, new)
-    plan = freeze(compiled, numbers=numbers, select=())
+    plan = freeze(compiled, numbers=numbers, select=(), depends_on=depends_on)
+    depends.check(plan)
     decisions = decide.settle(paths, [run.number for run in plan.runs], say)
     if compiled.extendable:
         decisions = _extended(paths, plan, decisions, say)
@@ -105,13 +168,19 @@ def prepare(
         return Prepared(paths, plan, decisions, None, older)
     runs = [run for run in plan.runs if run.number in chosen]
     time_limit.check(runs, paths)
-    origins.check(runs, paths)
+    origins.check(runs, paths, coming={one.experiment for one in depends_on})
     resumed = {one.run for one in decisions if one.action in (decide.RESUMED, decide.EXTENDED)}
     sizes.check([run for run in runs if run.number in resumed], paths, say)
     found = probe_all(runs, plan.cluster)
     draft = Draft(paths)
     try:
-        plan = freeze(compiled, submission=draft.paths.number, numbers=numbers, select=chosen)
+        plan = freeze(
+            compiled,
+            submission=draft.paths.number,
+            numbers=numbers,
+            select=chosen,
+            depends_on=depends_on,
+        )
         frozen = draft.fill(plan, found, argv=argv)
         for note in frozen.notes:
             say(f"code: {note}")
@@ -173,7 +242,13 @@ def check_executor(cluster: dict[str, Any]) -> None:
         )
 
 
-def preview(compiled: Compiled, *, new: bool = False, only: Only | None = None) -> Plan:
+def preview(
+    compiled: Compiled,
+    *,
+    new: bool = False,
+    only: Only | None = None,
+    depends_on: tuple[Dependence, ...] = (),
+) -> Plan:
     """The plan that a submission would freeze now, as far as the disk alone tells.
 
     Nothing is written and no cluster is asked; runs that have completed are in no array.
@@ -195,6 +270,7 @@ def preview(compiled: Compiled, *, new: bool = False, only: Only | None = None) 
         submission=earlier[-1].number + 1 if earlier else 1,
         numbers=numbers,
         select=wanted,
+        depends_on=depends_on,
     )
 
 

@@ -6,7 +6,15 @@
 
 from __future__ import annotations
 
-from hpcrun.compile.compiler import compile_plan, compile_spec, default_root
+from hpcrun.compile.compiler import compile_chain, compile_plan, compile_spec, default_root
 from hpcrun.compile.freeze import Compiled, CompiledRun, freeze
 
-__all__ = ["Compiled", "CompiledRun", "compile_plan", "compile_spec", "default_root", "freeze"]
+__all__ = [
+    "Compiled",
+    "CompiledRun",
+    "compile_chain",
+    "compile_plan",
+    "compile_spec",
+    "default_root",
+    "freeze",
+]

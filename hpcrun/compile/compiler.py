@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.compile import (
+    chain,
     checks,
     compose,
     deepspeed,
@@ -79,6 +80,27 @@ def compile_plan(
     return freeze(compiled, submission=submission, numbers=numbers, select=select)
 
 
+def compile_chain(
+    spec: Path | str,
+    overrides: Sequence[str] = (),
+    sweeps: Sequence[str] = (),
+    *,
+    root: Path | None = None,
+) -> list[Compiled]:
+    """A spec and those that it depends on, each after its own dependencies; it comes last.
+
+    Of the overrides, ``cluster=`` goes for all of them.
+
+    Raises
+    ------
+    SpecError, UsageError
+        As `compile_spec`; or they do not go together.
+    """
+    last = compile_spec(spec, overrides, sweeps, root=root)
+    shared = [override for override in overrides if override.startswith("cluster=")]
+    return [*chain.before(last, lambda path: compile_spec(path, shared, root=root)), last]
+
+
 def default_root(cluster: dict[str, Any]) -> Path:
     """Where experiments live when neither --root nor HPCRUN_ROOT says so."""
     return Path(cluster["root"]).expanduser().absolute()
@@ -112,6 +134,7 @@ class _Compiler:
         for override in given:
             if override.adds or compose.check_exists(override.key, known, problems):
                 tree, known = override.value.over(tree), override.value.over(known)
+        tree.data["depends_on"] = chain.spelled_out(tree.data.get("depends_on"))
         loaded = self._profile(tree)
         limits = schema.defaults(Profile)["limits"]
         if loaded is not None:
@@ -131,6 +154,7 @@ class _Compiler:
         matcher = Matcher(tree, resolve, exists, problems)
         expansion = sweep.Expansion(tree, exists, matcher, problems)
         expanded = expansion.expand(fans, sweeps, self.directory)
+        needs = chain.needs(base, expanded.points, problems)
         extends = extendable.keys(base, expanded.points, exists, problems)
         runs = self._runs(resolve, expanded.points, limits)
         problems.check()
@@ -149,6 +173,7 @@ class _Compiler:
             max_parallel=fans["max_parallel"],
             repeats=expanded.repeats,
             extendable=extends,
+            needs=needs,
             runs=tuple(runs),
         )
 

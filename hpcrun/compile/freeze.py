@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 from hpcrun import layout
 from hpcrun.compile import render
 from hpcrun.compile.tree import Key
-from hpcrun.plan import Array, Entry, Plan, RunPlan
+from hpcrun.plan import Array, Dependence, Entry, Plan, RunPlan
 from hpcrun.slurm_time import seconds
 
 Select = Callable[[RunPlan], bool] | Collection[int] | None
@@ -27,6 +28,20 @@ class CompiledRun:
     swept: dict[str, Any]
     entry: Entry
     spec: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Need:
+    """An experiment that comes before: its spec, and as `hpcrun.plan.Dependence`."""
+
+    spec: Path
+    when: str
+    each: bool
+
+    @property
+    def file(self) -> str:
+        """The spec's own path, without links."""
+        return os.path.realpath(self.spec)
 
 
 @dataclass(frozen=True)
@@ -45,6 +60,8 @@ class Compiled:
         In the order of the sweep.
     extendable
         Keys whose values may change without making another run.
+    needs
+        The experiments that come before this one.
     """
 
     name: str
@@ -57,6 +74,12 @@ class Compiled:
     runs: tuple[CompiledRun, ...]
     repeats: tuple[str, ...] = ()
     extendable: tuple[Key, ...] = ()
+    needs: tuple[Need, ...] = ()
+
+    @property
+    def file(self) -> str:
+        """The spec's own path, without links."""
+        return os.path.realpath(self.spec_file)
 
 
 def freeze(
@@ -65,6 +88,7 @@ def freeze(
     submission: int = 1,
     numbers: Mapping[str, int] | None = None,
     select: Select = None,
+    depends_on: tuple[Dependence, ...] = (),
 ) -> Plan:
     """Number the runs and render the arrays.
 
@@ -79,6 +103,8 @@ def freeze(
         in the order of the sweep.
     select
         Which runs go into arrays: a function, or numbers; None for all. The plan holds all of them.
+    depends_on
+        What its needs have become.
     """
     known = dict(numbers or {})
     following = max(known.values(), default=-1) + 1
@@ -106,6 +132,7 @@ def freeze(
         runs=tuple(runs),
         arrays=_arrays(compiled, shapes.values(), paths),
         repeats=compiled.repeats,
+        depends_on=depends_on,
     )
 
 

@@ -258,6 +258,20 @@ class Sweep(Block):
 
 
 @dataclass
+class Dependency:
+    """An experiment that comes before this one; ``spec: X`` alone may be written as ``X``."""
+
+    spec: str = ""
+    """Its spec, relative to this file."""
+
+    when: Literal["success", "end"] = "success"
+    """Wait until it has completed, or until it has ended in whatever way."""
+
+    each: bool = False
+    """Each run waits for the run of the same number alone, rather than for all of them."""
+
+
+@dataclass
 class Code:
     """The code that is frozen at submission."""
 
@@ -332,6 +346,10 @@ class Spec:
 
     objective: Objective | None = None
     """What "best" means."""
+
+    depends_on: list[Dependency] = field(default_factory=list)
+    """Experiments that come before this one. They are submitted with it, and its jobs wait for
+    theirs."""
 
     sweep: Sweep | None = None
     """Fans the spec out into runs."""

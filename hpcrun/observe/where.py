@@ -143,6 +143,27 @@ class Finder:
             if number in known.runs
         ]
 
+    def with_chains(self, selected: list[Selected], where: Sequence[str]) -> list[Selected]:
+        """Before the runs of whole experiments, those of the experiments that they depend on."""
+        found: dict[Path, Selected] = {}
+        seen: set[str] = set()
+
+        def add_before(one: Selected) -> None:
+            for name in (each.experiment for each in one.plan.depends_on):
+                if name in seen or not self._exists(name):
+                    continue
+                seen.add(name)
+                runs = self.runs(layout.experiment(self.root, name))
+                add_before(runs[-1])
+                found.update((each.paths.directory, each) for each in runs)
+
+        for one in selected:
+            if (not where or one.experiment.name in where) and one.experiment.name not in seen:
+                seen.add(one.experiment.name)
+                add_before(one)
+            found.setdefault(one.paths.directory, one)
+        return list(found.values())
+
     def history(self, experiment: ExperimentPaths) -> History:
         """All submissions of an experiment, read once."""
         key = experiment.directory

@@ -1,0 +1,111 @@
+"""What jobs wait for: the jobs of experiments that come before, in Slurm's words."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from hpcrun import layout
+from hpcrun.cluster import decide
+from hpcrun.cluster.journal import Job
+from hpcrun.errors import UsageError
+from hpcrun.layout import ExperimentPaths
+from hpcrun.plan import Array, Dependence, Plan
+
+Living = dict[int, Job]
+
+
+def check(plan: Plan) -> None:
+    """See that each run has a counterpart where it waits for one.
+
+    Raises
+    ------
+    UsageError
+        One has none.
+    """
+    for one in plan.depends_on:
+        missing = [run.number for run in plan.runs if one.each and run.number not in one.runs]
+        if missing:
+            raise UsageError(
+                f"depends_on: there is no {one.experiment}/{missing[0]} for {plan.name}/"
+                f"{missing[0]} to wait for",
+                hint="with `each: true` runs of the same number follow each other; leave it out to "
+                "wait for all of them",
+            )
+
+
+class Waits:
+    """As things stand now, what the runs of a plan have to wait for.
+
+    Raises
+    ------
+    UsageError
+        They wait for a run that has neither completed nor is queued or running.
+    ClusterUnreachable
+        Slurm does not tell.
+    """
+
+    def __init__(self, plan: Plan, experiment: ExperimentPaths) -> None:
+        self._living: list[tuple[Dependence, Living]] = [
+            (one, _living(one, layout.experiment(experiment.directory.parent, one.experiment)))
+            for one in plan.depends_on
+        ]
+
+    def groups(self, array: Array, runs: Sequence[int]) -> list[tuple[int, ...]]:
+        """Runs of an array, divided into those that one option of sbatch can speak for."""
+        found: dict[Hashable, list[int]] = {}
+        for run in runs:
+            found.setdefault(self._key(array, run), []).append(run)
+        return [tuple(group) for group in found.values()]
+
+    def option(self, runs: Sequence[int]) -> str | None:
+        """sbatch's ``--dependency`` for runs of one group; None where nothing is waited for."""
+        words = []
+        for one, living in self._living:
+            after = "afterany" if one.when == "end" else "afterok"
+            if not one.each:
+                ids = _ids(living, one)
+                words += [f"{after}:{':'.join(ids)}"] if ids else []
+            elif (job := living.get(runs[0])) is not None:
+                several = f"aftercorr:{job.record['job_id']}"
+                words.append(f"{after}:{job.job_id}" if len(runs) == 1 else several)
+        return ",".join(words) or None
+
+    def _key(self, array: Array, run: int) -> Hashable:
+        parts: list[Hashable] = []
+        for one, living in self._living:
+            job = living.get(run) if one.each else None
+            if job is None:
+                parts.append(None)
+            elif len(job.record["runs"]) > 1 and job.record.get("offset", 0) == array.offset:
+                # Slurm pairs tasks by their indices.
+                parts.append(job.record["job_id"])
+            else:
+                parts.append(job.job_id)
+        return tuple(parts)
+
+
+def _living(one: Dependence, experiment: ExperimentPaths) -> Living:
+    found: Living = {}
+    for decision in decide.decide(experiment, one.runs):
+        over = one.when == "end" and decision.action == decide.RESUMED
+        if decision.action == decide.COMPLETED or over:
+            continue
+        if decision.action != decide.ATTACHED or decision.job is None or not decision.job.job_id:
+            raise UsageError(
+                f"depends_on: {one.experiment}/{decision.run} has not completed, and is neither "
+                "queued nor running",
+                hint="submit it first; `hpcrun status` tells how it stands",
+            )
+        found[decision.run] = decision.job
+    return found
+
+
+def _ids(living: Living, one: Dependence) -> list[str]:
+    """The jobs of the runs, an array by its own id where all of it counts."""
+    found: dict[str, None] = {}
+    for job in living.values():
+        runs = set(job.record["runs"])
+        others = {run for run, other in living.items() if other.record is not job.record}
+        whole = runs <= set(one.runs) and not runs & others
+        found[str(job.record["job_id"] if whole else job.job_id)] = None
+    return list(found)
