@@ -34,6 +34,8 @@ class Job:
         The journal's line, with ``host`` and ``start_ticks`` for the local executor.
     ended
         Whether the local executor recorded the end of this run's supervisor.
+    message
+        Why it never began, where that is known.
     """
 
     run: int
@@ -41,6 +43,7 @@ class Job:
     job_id: str | None
     record: dict[str, Any]
     ended: bool = False
+    message: str | None = None
 
     @property
     def is_local(self) -> bool:
@@ -67,12 +70,12 @@ def write(
     )
 
 
-def write_end(submission: SubmissionPaths, run: int, exit_code: int) -> None:
-    """Append the end of one run's supervisor, as the local executor saw it."""
-    records.append(
-        submission.journal,
-        {"event": ENDED, "time": time.time(), "run": run, "exit_code": exit_code},
-    )
+def write_end(
+    submission: SubmissionPaths, run: int, exit_code: int, message: str | None = None
+) -> None:
+    """Append the end of one run's supervisor, as the local executor saw it; or why none began."""
+    record = {"event": ENDED, "time": time.time(), "run": run, "exit_code": exit_code}
+    records.append(submission.journal, {**record, "message": message} if message else record)
 
 
 def jobs(submission: SubmissionPaths) -> dict[int, Job]:
@@ -81,7 +84,9 @@ def jobs(submission: SubmissionPaths) -> dict[int, Job]:
     for record in records.read_lines(submission.journal):
         runs = record.get("runs")
         if record.get("event") == ENDED and record.get("run") in found:
-            found[record["run"]] = dataclasses.replace(found[record["run"]], ended=True)
+            found[record["run"]] = dataclasses.replace(
+                found[record["run"]], ended=True, message=record.get("message")
+            )
         if not isinstance(runs, list):
             continue
         if record.get("event") == REFUSED:

@@ -224,7 +224,7 @@ class Runner:
             if found != prior.WAITING:
                 waiting.remove(number)
                 self._say(f"run {number} is not started: {found}")
-                self._ended(number, EXIT_FAILED)
+                self._ended(number, EXIT_FAILED, found)
         self._look_again = time.monotonic() + LOOK_EVERY
         return None
 
@@ -271,7 +271,7 @@ class Runner:
                 processes.kill_all(self.submission.directory, {number})
                 self._ended(number, code)
 
-    def _ended(self, number: int, code: int) -> None:
+    def _ended(self, number: int, code: int, message: str | None = None) -> None:
         if self._goes_on(number, code):
             self._again.append(number)
             self._say(f"run {number} ended with exit code {code}; it is started again")
@@ -279,7 +279,9 @@ class Runner:
         self._codes[number] = code
         self._say(f"run {number} ended with exit code {code}")
         records.patiently(
-            lambda: journal.write_end(self.submission, number, code), self._say, "the journal"
+            lambda: journal.write_end(self.submission, number, code, message),
+            self._say,
+            "the journal",
         )
 
     def _goes_on(self, number: int, code: int) -> bool:

@@ -164,6 +164,7 @@ def submissions(paths: SubmissionPaths) -> dict[int, Submission]:
             record=job.record,
             job_id=job.job_id,
             ended=job.ended,
+            message=job.message,
             foreground=bool(job.job_id) and not job.is_local and run not in asked,
         )
     return found

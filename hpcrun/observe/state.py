@@ -191,6 +191,8 @@ def _before_attempt(evidence: Evidence) -> Verdict:
     if submission.is_local:
         if job.live:
             return Verdict(WAITING, "waits for its turn on this machine")
+        if submission.ended and submission.message:
+            return Verdict(FAILED, submission.message, over=True)
         what = "its supervisor" if submission.ended else "the local executor"
         return Verdict(
             FAILED,
@@ -201,7 +203,11 @@ def _before_attempt(evidence: Evidence) -> Verdict:
         return Verdict(PENDING, _words(job))
     if job.ended:
         if job.state == "CANCELLED":
-            return Verdict(CANCELLED, "its job was cancelled in Slurm", over=True)
+            never = "DependencyNeverSatisfied" in (job.reason or "")
+            why = (
+                "what it depends on did not complete" if never else "its job was cancelled in Slurm"
+            )
+            return Verdict(CANCELLED, why, over=True)
         code = f", exit code {job.exit_code}" if job.exit_code else ""
         return Verdict(
             FAILED,

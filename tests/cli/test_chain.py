@@ -86,6 +86,10 @@ def test_what_depends_on_a_failure_does_not_start(specs: Specs, tmp_path: Path) 
     assert answer.returncode == 1
     assert "did not complete: pretrain/0, finetune/0; " in answer.stderr
     assert not specs.log.exists()
+    told = json.loads(specs.hpcrun("status", "finetune", "--json").stdout)
+    assert [(run["state"], run["reason"]) for run in told[1:]] == [
+        ("failed", "pretrain/0, which it depends on, did not complete")
+    ]
     assert specs.here("whatever").returncode == 1
     assert specs.log.read_text().split() == ["whatever"]
     flag.touch()

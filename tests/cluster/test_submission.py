@@ -390,6 +390,42 @@ def _limit(cluster: Cluster, jobs: int) -> None:
     )
 
 
+def test_experiments_that_depend_on_each_other(place: Workplace) -> None:
+    """Task after task, then all; and what can never start is taken out of the queue."""
+    log = place.directory / "log"
+
+    def spec(name: str, does: str, runs: int, **more: Any) -> None:
+        command = ["sh", "-c", f"{does}; echo {name}$0 >> {log}", "${config.x}"]
+        sweep = {"sweep": {"grid": {"config.x": {"range": [runs]}}}} if runs > 1 else {}
+        place.spec(command, name=name, config={"x": 0}, **sweep, **more)
+        place.cluster.run(["mv", str(place.code / "e.yaml"), str(place.code / f"{name}.yaml")])
+
+    def submit(name: str) -> dict[str, Any]:
+        answer = place.hpcrun("submit", f"{name}.yaml", "--json")
+        assert answer.returncode == 0, answer.stderr
+        submitted: dict[str, Any] = json.loads(answer.stdout)
+        return submitted
+
+    spec("a", "sleep $((1 + 3 * $0))", 2)
+    spec("b", "true", 2, depends_on=[{"spec": "a.yaml", "each": True}])
+    spec("c", "true", 1, depends_on="b.yaml")
+    _wait(place, submit("c"))
+    assert log.read_text().split() == ["a0", "b0", "a1", "b1", "c0"]
+
+    spec("no", "exit 3", 1, recovery={"in_place": 0, "requeue": False})
+    spec("never", "true", 1, depends_on="no.yaml")
+    spec("anyway", "true", 1, depends_on=[{"spec": "no.yaml", "when": "end"}])
+    never = submit("never")
+    place.cluster.wait_job(_job(never), "CANCELLED", timeout=90)
+    told = json.loads(place.hpcrun("status", "never", "--json").stdout)
+    assert [(run["state"], run["reason"]) for run in told] == [
+        ("failed", told[0]["reason"]),
+        ("cancelled", "what it depends on did not complete"),
+    ]
+    _wait(place, submit("anyway"))
+    assert "anyway0" in log.read_text()
+
+
 def test_slurmctld_is_down(place: Workplace) -> None:
     place.spec(["true"])
     place.cluster.stop_controller()
