@@ -186,6 +186,8 @@ class _Feed:
 
     def _still_wanted(self, runs: tuple[int, ...]) -> tuple[int, ...]:
         """Without those that were cancelled while this waited."""
+        if not self._has_waited:
+            return runs
         paths = self._prepared.experiment
         wanted = tuple(run for run in runs if ledger.intent(paths.run(run)) != ledger.CANCELLED)
         self._dropped.update(set(runs) - set(wanted))

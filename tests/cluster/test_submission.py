@@ -390,6 +390,7 @@ def _limit(cluster: Cluster, jobs: int) -> None:
     )
 
 
+@pytest.mark.usually("22.05")
 def test_experiments_that_depend_on_each_other(place: Workplace) -> None:
     """Task after task, then all; and what can never start is taken out of the queue."""
     log = place.directory / "log"
