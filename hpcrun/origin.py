@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcrun import manifest, words
+from hpcrun import manifest, plan_file, words
 from hpcrun.errors import UsageError
 from hpcrun.layout import ExperimentPaths, RunPaths
 from hpcrun.manifest import Manifest
@@ -41,8 +41,10 @@ class Origin:
         ValueError
             It is no such thing; says what is accepted.
         """
-        run, at, step = text.rpartition("@") if "@" in text else (text, "", "")
-        if not run.strip("/ ") or (at and not step.isdigit()):
+        run, at, step = text.rpartition("@")
+        if not step.isdigit():
+            run, at, step = text, "", ""
+        if not run.strip("/ ") or ("@" in run and "/" not in run):
             raise ValueError(
                 f"found {text!r}; accepted is a run and perhaps a step, such as pretrain/0 or "
                 "pretrain/0@1200"
@@ -92,13 +94,12 @@ class Origin:
         if not (path / "submissions").is_dir():
             raise self._missing(f"there is no experiment {path}", "`hpcrun list` shows all")
         numbers = experiment.run_numbers()
+        planned = _planned(experiment)
+        if number is None and len(planned) > 1:
+            several = f"{path.name} has several runs, {words.numbers(planned)}"
+            raise self._missing(several, f"say which, such as {self.run}/{min(planned)}")
         if number is None and len(numbers) != 1:
-            raise self._missing(
-                f"{path.name} has several runs, {words.numbers(numbers)}"
-                if numbers
-                else f"no run of {path.name} has begun",
-                f"say which, such as {self.run}/0",
-            )
+            raise self._missing(f"no run of {path.name} has begun", "`hpcrun status` shows them")
         if number is not None and number not in numbers:
             raise self._missing(
                 f"{path.name} has no run {number} that has begun",
@@ -109,3 +110,14 @@ class Origin:
     def _missing(self, message: str, hint: str) -> UsageError:
         step = "" if self.step is None else f"@{self.step}"
         return UsageError(f"{KEY}: {self.run}{step}: {message}", hint=hint)
+
+
+def _planned(experiment: ExperimentPaths) -> set[int]:
+    """The numbers of all runs that were ever planned."""
+    found: set[int] = set()
+    for submission in experiment.submissions():
+        try:
+            found |= {run.number for run in plan_file.read(submission.plan).runs}
+        except (OSError, ValueError, UsageError):
+            continue
+    return found or {*experiment.run_numbers()}

@@ -47,7 +47,7 @@ def test_what_is_found(root: Path, text: str, found: str) -> None:
     [
         ("none", "there is no experiment", "hpcrun list"),
         ("many", "many has several runs, 0-1, 7", "such as many/0"),
-        ("new", "no run of new has begun", "such as new/0"),
+        ("new", "no run of new has begun", "hpcrun status"),
         ("many/3", "many has no run 3", "those that have: 0-1, 7"),
         ("many/7", "has no complete checkpoint", "once it has saved"),
         ("one@15", "has no checkpoint of step 15", "it has those of steps 10, 20"),
@@ -61,7 +61,7 @@ def test_what_is_not_there(root: Path, text: str, message: str, hint: str) -> No
     assert hint in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize("text", ["", "@3", "one@", "one@last", "/", "one@3@x"])
+@pytest.mark.parametrize("text", ["", "@3", "one@", "one@last", "/", "one@x@3"])
 def test_what_is_no_such_thing(text: str) -> None:
     with pytest.raises(ValueError, match="accepted is a run and perhaps a step"):
         Origin.parse(text)

@@ -47,9 +47,11 @@ def command(
 ) -> int:
     """Submit every run of SPEC that has not completed and is not on its way already.
 
-    Repeat the command to go on: completed runs are left alone, runs that are queued or running stay
-    as they are, and those that failed, stopped or were cancelled go on from their newest
-    checkpoint, with the code of now.
+    Repeat the command to go on: completed runs are left alone (but for a changed value of an
+    `extendable` key), runs that are queued or running stay as they are, and those that failed,
+    stopped or were cancelled go on from their newest checkpoint, with the code of now. What SPEC
+    depends on is submitted before it. Where the queue has no room for all, this waits and submits
+    the rest as jobs end; Ctrl-C leaves the rest for the next submit.
     """
     from hpcrun.compile import compile_chain
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcrun import ledger, plan_file
+from hpcrun import ledger, plan_file, words
 from hpcrun.cluster import journal, local, processes, sbatch, slurm
 from hpcrun.cluster.journal import Job
 from hpcrun.errors import ClusterUnreachable, UsageError
@@ -22,6 +22,8 @@ CANCELLING = "cancelling"
 NEW = "new"
 RESUMED = "resumed"
 SKIPPED = "skipped"
+# Cancelled by somebody before its submission came to it.
+DROPPED = "cancelled"
 
 SUBMITTED = (NEW, RESUMED, EXTENDED)
 
@@ -66,13 +68,13 @@ def numbers(experiment: ExperimentPaths) -> dict[str, int]:
 
 def changed(experiment: ExperimentPaths, plan: Plan) -> set[int]:
     """The plan's runs that were last submitted with other values: those of extendable keys."""
-    by_submission: dict[int, list[int]] = {}
+    by_submission: dict[int, set[int]] = {}
     for run, job in journal.newest_jobs(experiment).items():
-        by_submission.setdefault(job.submission, []).append(run)
+        by_submission.setdefault(job.submission, set()).add(run)
     was: dict[int, str] = {}
     for number, runs in by_submission.items():
         earlier = plan_file.read(experiment.submission(number).plan)
-        was.update((run.number, run.identity) for run in earlier.runs if run.number in set(runs))
+        was.update((run.number, run.identity) for run in earlier.runs if run.number in runs)
     return {run.number for run in plan.runs if was.get(run.number, run.identity) != run.identity}
 
 
@@ -138,6 +140,20 @@ def settle(
             say(f"waiting for {leaving} cancelled {'run' if leaving == 1 else 'runs'} to end")
             said = True
         time.sleep(1)
+
+
+def wait_for_ends(
+    experiment: ExperimentPaths, decisions: Sequence[Decision], say: Callable[[str], None]
+) -> None:
+    """Wait for the jobs of runs that have completed, which may still be ending."""
+    deadline = time.monotonic() + CANCEL_PATIENCE
+    jobs = [decision.job for decision in decisions if decision.job is not None]
+    said = False
+    while jobs and (living := _living(experiment, jobs)) and time.monotonic() < deadline:
+        if not said:
+            say(f"waiting for {words.count(len(living), 'job')} of completed runs to end")
+            said = True
+        time.sleep(0.5)
 
 
 def _on_its_way(experiment: ExperimentPaths, runs: Collection[int]) -> Path | None:

@@ -65,7 +65,7 @@ class Waits:
             if not one.each:
                 ids = _ids(living, one)
                 words += [f"{after}:{':'.join(ids)}"] if ids else []
-            elif (job := living.get(runs[0])) is not None:
+            elif (job := next((living[run] for run in runs if run in living), None)) is not None:
                 several = f"aftercorr:{job.record['job_id']}"
                 words.append(f"{after}:{job.job_id}" if len(runs) == 1 else several)
         return ",".join(words) or None

@@ -11,7 +11,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from hpcrun import ledger, records, words
@@ -27,6 +28,8 @@ Say = Callable[[str], None]
 Renew = Callable[[], bool]
 
 PAUSES = (5.0, 60.0)
+# Seconds for an sbatch that by now is known to retry for minutes by itself.
+IMPATIENT = 20
 
 
 def send(prepared: Prepared, say: Say, renew: Renew) -> list[SubmittedArray]:
@@ -55,53 +58,56 @@ class _Feed:
         self._arrays = prepared.plan.arrays
         self._accepted: list[SubmittedArray] = []
         self._unknown: tuple[int, ...] = ()
-        self._dropped: set[int] = set()
-        self._has_waited, self._pause = False, PAUSES[0]
-        self._total = sum(len(array.runs) for array in self._arrays)
+        # Scripts that Slurm may have taken although it did not say so.
+        self._lost: set[Path] = set()
+        self._cancelled_before: set[int] | None = None
+        self._why = ""
+        self._pause, self._timeout = PAUSES[0], sbatch.TIMEOUT
 
     def run(self) -> list[SubmittedArray]:
-        prepared = self._prepared
         try:
-            prepared.take_back_intents([run for array in self._arrays for run in array.runs])
-            for index, array in enumerate(self._arrays):
-                wanted = self._still_wanted(array.runs)
-                for runs in self._waits().groups(array, wanted):
-                    self._feed(index, array, runs)
-        except sbatch.NoAnswer:
-            raise
+            with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
+                for index, array in enumerate(self._arrays):
+                    wanted = self._still_wanted(array.runs)
+                    for runs in self._waits().groups(array, wanted):
+                        self._feed(index, array, runs)
         except (HpcrunError, KeyboardInterrupt) as error:
-            prepared.restore_intents(self._missing())
-            if not self._accepted and not self._unknown:
-                assert prepared.draft is not None
-                prepared.draft.discard()
-            if isinstance(error, KeyboardInterrupt):
-                raise self._interrupted() from None
-            if not self._accepted:
-                raise
-            raise type(error)(f"{error.message}\n{self._told()}", hint=error.hint) from None
+            raise self._given_up(error) from None
         return self._accepted
+
+    @property
+    def _has_waited(self) -> bool:
+        return bool(self._why)
 
     def _waits(self) -> Waits:
         return Waits(self._prepared.plan, self._prepared.experiment)
 
     def _feed(self, index: int, array: Array, rest: tuple[int, ...]) -> None:
-        size = len(rest)
+        size, in_a_row = len(rest), 0
         while rest:
             runs = rest[:size]
             try:
                 self._submit(index, array, runs)
             except sbatch.Full as full:
+                in_a_row = 0
+                if full.is_retried:
+                    self._timeout = IMPATIENT
                 if len(runs) > 1:
                     size = (len(runs) + 1) // 2
                     continue
-                size = self._wait(f"there is no room in the queue ({full.reason})")
+                if self._is_for_good(full):
+                    raise
+                freed = self._wait(f"there is no room in the queue ({full.reason})")
                 rest = self._still_wanted(rest)
+                size = len(rest) if freed is None else max(1, freed)
             except ClusterUnreachable as error:
-                if not self._has_waited or isinstance(error, sbatch.NoAnswer):
+                if not self._has_waited:
                     raise
                 self._wait(error.message)
             else:
                 rest = rest[len(runs) :]
+                in_a_row += 1
+                size *= 1 if in_a_row == 1 else 2
 
     def _submit(self, index: int, array: Array, runs: tuple[int, ...]) -> None:
         submission, offset = self._prepared.submission, array.offset if len(runs) > 1 else 0
@@ -111,20 +117,26 @@ class _Feed:
         if part:
             records.write_bytes(script, self._text(array, runs, offset).encode())
         dependency = self._dependency(index, array, runs)
+        self._check_lock()
 
         def note(event: str, **details: Any) -> None:
             journal.write(submission, event, index, runs, offset=offset, part=part, **details)
 
         with _uninterrupted():
             note(journal.SUBMITTING, host=os.uname().nodename)
+            self._prepared.take_back_intents(runs)
             self._unknown = runs
             try:
-                job_id = sbatch.submit(script, dependency)
+                job_id = self._ask(script, dependency)
             except sbatch.NoAnswer:
                 raise
             except HpcrunError as error:
+                self._prepared.restore_intents(runs)
                 self._unknown = ()
-                note(journal.REFUSED, message=error.message)
+                if isinstance(error, sbatch.Full):
+                    note(journal.WAITING, **_this_process())
+                else:
+                    note(journal.REFUSED, message=error.message)
                 raise
             note(journal.SUBMITTED, job_id=job_id)
             self._unknown = ()
@@ -136,16 +148,41 @@ class _Feed:
         count = f" ({done} of {total})" if len(self._accepted) > 1 or done < total else ""
         self._say(f"submitted job {job_id}: {words.runs(runs)}{count}")
 
+    def _ask(self, script: Path, dependency: str | None) -> str:
+        if script in self._lost:
+            jobs = slurm.jobs_by_script().get(str(script))
+            if jobs:
+                return jobs[-1]
+        try:
+            return sbatch.submit(script, dependency, timeout=self._timeout)
+        except ClusterUnreachable:
+            self._lost.add(script)
+            raise
+
+    def _is_for_good(self, full: sbatch.Full) -> bool:
+        """Whether waiting cannot help: the limit is the user's own, and none of the user's jobs
+        is there to end."""
+        return not self._accepted and full.is_own and _queued() == 0
+
+    def _check_lock(self) -> None:
+        if not self._renew():
+            name = self._prepared.plan.name
+            raise UsageError(
+                f"another submit of {name} went on in place of this one, which was not seen to "
+                "live for long"
+            )
+
     def _text(self, array: Array, runs: Sequence[int], offset: int) -> str:
         """The script of a piece of an array."""
         plan = self._prepared.plan
-        chosen = [run for run in plan.runs if run.number in set(runs)]
+        wanted = set(runs)
+        chosen = [run for run in plan.runs if run.number in wanted]
         paths, most = self._prepared.submission, array.parallel
         return render.script(plan.name, plan.cluster, chosen, most, paths, offset)
 
     def _dependency(self, index: int, array: Array, runs: tuple[int, ...]) -> str | None:
         """sbatch's option, with what the spec itself has of it; None to leave it at that."""
-        ours = [self._waits().option(runs), self._turn(index, array)]
+        ours = [self._waits().option(runs), self._turn(index, array, runs)]
         if not any(ours):
             return None
         plan = self._prepared.plan
@@ -153,50 +190,76 @@ class _Feed:
         own = {**plan.cluster["sbatch"], **resources["sbatch"]}.get("dependency")
         return ",".join(filter(None, [own, *ours]))
 
-    def _turn(self, index: int, array: Array) -> str | None:
-        """On the job that has to end first, lest more runs than `max_parallel` go at once."""
-        if array.parallel is None:
-            return None
+    def _turn(self, index: int, array: Array, runs: tuple[int, ...]) -> str | None:
+        """On jobs that have to end first, lest more runs than `max_parallel` go at once."""
+        most = array.parallel
         before = [one for one in self._accepted if one.array in (index, array.after)]
-        if not before:
+        if most is None or not before:
             return None
-        job_id = before[-1].job_id
         # One that Slurm has forgotten is no valid dependency.
-        states = slurm.query([job_id]).values()
-        return None if all(state.ended for state in states) else f"afterany:{job_id}"
+        states = slurm.query([one.job_id for one in before])
+        living = {key.partition("_")[0] for key, state in states.items() if not state.ended}
+        before = [one for one in before if one.job_id in living]
+        room = most - min(len(runs), most)
+        ids = []
+        for one in reversed(before):
+            room -= min(len(one.runs), most) if one.array == index else most
+            if room < 0:
+                ids.append(one.job_id)
+        return f"afterany:{':'.join(ids)}" if ids else None
 
-    def _wait(self, why: str) -> int:
-        """Sleep a while; how many of my jobs have left the queue in it, but at least one."""
-        if not self._has_waited:
-            told = f"{len(self._missing())} of {self._total} runs wait here"
-            self._say(f"{why}; {told}, and are submitted as jobs end. Ctrl-C leaves them for later")
-        self._has_waited = True
+    def _wait(self, why: str) -> int | None:
+        """Sleep a while; how many of my jobs have left the queue in it, if that is known."""
+        if why != self._why:
+            hint = "" if self._has_waited else ", and are submitted as jobs end. Ctrl-C leaves them"
+            if not self._has_waited:
+                self._begin_to_wait()
+            self._why = why
+            waiting = len(self._missing()) + len(self._unknown)
+            self._say(f"{why}; {waiting} of {self._total} runs wait here{hint}")
         before = _queued()
         until = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, PAUSES[1])
         while (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, PAUSES[1]))
-        if not self._renew():
-            name = self._prepared.plan.name
-            raise UsageError(
-                f"another submit of {name} went on in place of this one, which was not seen to "
-                "live for long"
-            )
-        return max(1, before - _queued())
+            time.sleep(left)
+        self._check_lock()
+        after = _queued()
+        return None if before is None or after is None else before - after
+
+    @property
+    def _total(self) -> int:
+        return sum(len(array.runs) for array in self._arrays)
+
+    def _begin_to_wait(self) -> None:
+        """Have readers know where these runs are, and that some were cancelled before."""
+        missing = set(self._missing())
+        self._cancelled_before = self._cancelled(missing)
+        self._note_missing(journal.WAITING, **_this_process())
+
+    def _note_missing(self, event: str, **details: Any) -> None:
+        missing = set(self._missing())
+        for index, array in enumerate(self._arrays):
+            runs = [run for run in array.runs if run in missing]
+            if runs:
+                journal.write(self._prepared.submission, event, index, runs, **details)
+
+    def _cancelled(self, runs: Collection[int]) -> set[int]:
+        paths = self._prepared.experiment
+        begun = {*paths.run_numbers()} & {*runs}
+        return {run for run in begun if ledger.intent(paths.run(run)) == ledger.CANCELLED}
 
     def _still_wanted(self, runs: tuple[int, ...]) -> tuple[int, ...]:
         """Without those that were cancelled while this waited."""
-        if not self._has_waited:
+        if self._cancelled_before is None:
             return runs
-        paths = self._prepared.experiment
-        wanted = tuple(run for run in runs if ledger.intent(paths.run(run)) != ledger.CANCELLED)
-        self._dropped.update(set(runs) - set(wanted))
-        return wanted
+        dropped = self._cancelled(runs) - self._cancelled_before
+        self._prepared.dropped |= dropped
+        return tuple(run for run in runs if run not in dropped)
 
     def _missing(self) -> list[int]:
         gone = {run for one in self._accepted for run in one.runs} | {*self._unknown}
-        runs = [run for array in self._arrays for run in array.runs]
-        return sorted(set(runs) - gone - self._dropped)
+        runs = {run for array in self._arrays for run in array.runs}
+        return sorted(runs - gone - self._prepared.dropped)
 
     def _told(self) -> str:
         """What was submitted and what was not, in lines."""
@@ -207,13 +270,35 @@ class _Feed:
             parts.append(f"not submitted: {words.runs(missing)}")
         return "\n".join(parts)
 
-    def _interrupted(self) -> Interrupted:
-        if not self._accepted and not self._unknown:
+    def _given_up(self, error: HpcrunError | KeyboardInterrupt) -> HpcrunError:
+        """What is said in the end; nothing is left behind where nothing was accepted."""
+        nothing = not self._accepted and not self._unknown
+        if nothing:
+            assert self._prepared.draft is not None
+            self._prepared.draft.discard()
+        elif self._has_waited:
+            self._note_missing(journal.REFUSED, message="the submit ended before its turn came")
+        if isinstance(error, HpcrunError):
+            told = "" if nothing else f"\n{self._told()}"
+            return type(error)(f"{error.message}{told}", hint=error.hint)
+        if nothing:
             return Interrupted("interrupted: nothing was submitted")
         return Interrupted(
             f"interrupted\n{self._told()}",
             hint="the same command submits the rest; `hpcrun cancel` ends what was submitted",
         )
+
+
+@contextlib.contextmanager
+def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
+    """Have signals that would end this process at once act as Ctrl-C; not those ignored."""
+    with contextlib.ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():
+            for number in numbers:
+                if signal.getsignal(number) == signal.SIG_DFL:
+                    signal.signal(number, signal.default_int_handler)
+                    stack.callback(signal.signal, number, signal.SIG_DFL)
+        yield
 
 
 @contextlib.contextmanager
@@ -230,21 +315,31 @@ def _uninterrupted() -> Iterator[None]:
             raise KeyboardInterrupt
         pressed = True
 
-    earlier = signal.signal(signal.SIGINT, press)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, earlier)
+    with contextlib.ExitStack() as stack:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if callable(earlier := signal.getsignal(number)):
+                signal.signal(number, press)
+                stack.callback(signal.signal, number, earlier)
+        try:
+            yield
+        except HpcrunError:
+            if pressed:
+                raise KeyboardInterrupt from None
+            raise
     if pressed:
         raise KeyboardInterrupt
 
 
-def _queued() -> int:
-    """How many of my jobs Slurm has; 0 where it does not say."""
+def _this_process() -> dict[str, Any]:
+    return {"pid": os.getpid(), **local.this_process()}
+
+
+def _queued() -> int | None:
+    """How many of my jobs Slurm has; None where it does not say."""
     try:
         return slurm.queued()
     except ClusterUnreachable:
-        return 0
+        return None
 
 
 def _to_this_machine(prepared: Prepared) -> list[SubmittedArray]:

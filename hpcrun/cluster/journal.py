@@ -14,6 +14,7 @@ from hpcrun.layout import ExperimentPaths, SubmissionPaths
 
 SUBMITTING = "submitting"
 SUBMITTED = "submitted"
+WAITING = "waiting"
 REFUSED = "refused"
 ENDED = "ended"
 
@@ -89,7 +90,7 @@ def jobs(submission: SubmissionPaths) -> dict[int, Job]:
             )
         if not isinstance(runs, list):
             continue
-        if record.get("event") == REFUSED:
+        if record.get("event") in (REFUSED, WAITING):
             for run in runs:
                 found.pop(run, None)
         elif record.get("event") in (SUBMITTING, SUBMITTED):

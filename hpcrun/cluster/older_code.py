@@ -38,38 +38,49 @@ class Older:
         return f"{what}: {words.runs(self.runs)}: {', '.join(self.files[:_SHOWN])}{more}"
 
 
-def find(experiment: ExperimentPaths, plan: Plan, decisions: Sequence[Decision]) -> list[Older]:
-    """Compare the code of now with what these runs were last submitted with.
+def find(experiment: ExperimentPaths, plan: Plan, *groups: Sequence[Decision]) -> list[list[Older]]:
+    """Compare the code of now with what runs were last submitted with, for each group of them.
 
     The spec itself does not count: what a run computes of it is its identity.
+
+    Raises
+    ------
+    UsageError
+        The code of now or of then cannot be read.
     """
+    archives = [_archives(experiment, decisions) for decisions in groups]
+    if not any(archives):
+        return [[] for _ in groups]
+    now = snapshot.look(Path(plan.code_root), **scope(plan, experiment))
+    spec = Path(plan.spec_file)
+    changed: dict[Path, tuple[str, ...]] = {}
+    for archive in {each for group in archives for each in group}:
+        then = snapshot.read(archive)
+        changed[archive] = tuple(
+            f"{name} {_how(name, then, now)}"
+            for name in sorted({*then, *now})
+            if then.get(name) != now.get(name) and Path(plan.code_root, name) != spec
+        )
+    return [
+        [Older(tuple(sorted(runs)), changed[one]) for one, runs in group.items() if changed[one]]
+        for group in archives
+    ]
+
+
+def _archives(experiment: ExperimentPaths, decisions: Sequence[Decision]) -> dict[Path, list[int]]:
+    """Frozen code -> the runs that were last submitted with it."""
+    found: dict[Path, list[int]] = {}
     by_submission: dict[int, list[int]] = {}
     for decision in decisions:
         if decision.job is not None:
             by_submission.setdefault(decision.job.submission, []).append(decision.run)
-    by_archive: dict[Path, list[int]] = {}
     for number, runs in by_submission.items():
         earlier = experiment.submission(number)
         try:
             archive = earlier.experiment.code / code_of(earlier)["archive"]
         except UsageError:
             continue
-        by_archive.setdefault(archive, []).extend(runs)
-    if not by_archive:
-        return []
-    now = snapshot.look(Path(plan.code_root), **scope(plan, experiment))
-    spec = Path(plan.spec_file)
-    found = []
-    for archive, runs in by_archive.items():
-        then = snapshot.read(archive)
-        names = [
-            name
-            for name in sorted({*then, *now})
-            if then.get(name) != now.get(name) and Path(plan.code_root, name) != spec
-        ]
-        if names:
-            files = tuple(f"{name} {_how(name, then, now)}" for name in names)
-            found.append(Older(tuple(sorted(runs)), files))
+        found.setdefault(archive, []).extend(runs)
     return found
 
 

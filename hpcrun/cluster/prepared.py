@@ -94,6 +94,10 @@ class Prepared:
         The submission's directory; None when there is nothing to submit.
     older
         Completed runs whose code was another than that of now.
+    taken_back
+        Intents of runs that stand no more.
+    dropped
+        Runs that were cancelled before they were submitted.
     """
 
     experiment: ExperimentPaths
@@ -102,6 +106,7 @@ class Prepared:
     draft: Draft | None
     older: frozenset[int] = frozenset()
     taken_back: dict[int, str] = field(default_factory=dict)
+    dropped: set[int] = field(default_factory=set)
 
     @property
     def submission(self) -> SubmissionPaths:
@@ -115,8 +120,8 @@ class Prepared:
             paths = self.experiment.run(run)
             intent = ledger.intent(paths)
             if intent == ledger.CANCELLED or (intent == ledger.FINISHED and run in extended):
-                ledger.set_intent(paths, None)
                 self.taken_back[run] = intent
+                ledger.set_intent(paths, None)
 
     def restore_intents(self, runs: Sequence[int]) -> None:
         """Undo `take_back_intents` for runs that were not submitted after all."""
@@ -136,7 +141,7 @@ class Prepared:
                 SubmittedRun(
                     decision.run,
                     labels[decision.run],
-                    decision.action,
+                    decide.DROPPED if decision.run in self.dropped else decision.action,
                     job_id,
                     decision.run in self.older,
                 )

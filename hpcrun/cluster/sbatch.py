@@ -21,9 +21,8 @@ _TIMED_OUT = 124
 
 # The submit limits of associations and QOS by their names; MaxJobCount, at which sbatch retries.
 _FULL = re.compile(
-    r"\w*Submit\w*Limit\w*|job queue full|(?:resource )?temporarily una(?:vail)?able"
-    r"(?: to accept job)?",
-    re.IGNORECASE,
+    r"\w+Submit\w*Limit\w*|Slurm job queue full|Slurm temporarily unable to accept job"
+    r"|Batch job submission failed: Resource temporarily unavailable"
 )
 
 _HINTS = (
@@ -55,21 +54,29 @@ class Full(ClusterRefused):
     ----------
     reason
         Slurm's word for the limit.
+    is_own
+        Whether it is a limit on this user's jobs alone.
+    is_retried
+        Whether sbatch waits for room by itself, for two minutes: at MaxJobCount.
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         found = _FULL.search(message)
         self.reason = found.group() if found else message
+        self.is_own = "MaxSubmitJob" in self.reason
+        self.is_retried = "Submit" not in self.reason
 
 
-def submit(script: Path, dependency: str | None = None) -> str:
+def submit(script: Path, dependency: str | None = None, *, timeout: int = TIMEOUT) -> str:
     """Give a script to sbatch; the id of the job that Slurm made of it.
 
     Parameters
     ----------
     dependency
         sbatch's option of that name; None for what the script says.
+    timeout
+        Seconds after which sbatch is ended.
 
     Raises
     ------
@@ -100,7 +107,7 @@ def submit(script: Path, dependency: str | None = None) -> str:
         def _make_submission_command(self, submission_file_path: Path) -> list[str]:
             # By this path the job is recognised in the queue when the answer gets lost.
             options = [f"--dependency={dependency}", KILL] if dependency else []
-            return ["timeout", "--kill-after=5", str(TIMEOUT), "sbatch", *options, str(script)]
+            return ["timeout", "--kill-after=5", str(timeout), "sbatch", *options, str(script)]
 
     words = io.StringIO()
     try:

@@ -19,6 +19,7 @@ import stat
 import tarfile
 import uuid
 import zipfile
+import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -172,7 +173,7 @@ def read(archive: Path) -> dict[str, bytes]:
                 stream = tar.extractfile(member) if member.isfile() else None
                 if stream is not None or member.issym():
                     found[member.name] = _data(member, stream.read() if stream else b"")
-    except (OSError, tarfile.TarError, EOFError) as error:
+    except (OSError, tarfile.TarError, EOFError, zlib.error) as error:
         raise UsageError(f"the frozen code {archive} cannot be read: {error}") from None
     return found
 

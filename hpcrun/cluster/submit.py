@@ -27,7 +27,7 @@ from hpcrun.cluster.feed import Say
 from hpcrun.cluster.prepared import Prepared, Submitted
 from hpcrun.cluster.probe import Probe, probe
 from hpcrun.compile import Compiled, extendable, freeze
-from hpcrun.errors import ClusterUnreachable
+from hpcrun.errors import ClusterUnreachable, UsageError
 from hpcrun.layout import ExperimentPaths, experiment
 from hpcrun.plan import Dependence, Plan, RunPlan
 
@@ -196,6 +196,8 @@ def _extended(
 ) -> list[Decision]:
     """With those that had completed, and have another value of an extendable key by now."""
     changed = decide.changed(paths, plan)
+    over = [one for one in decisions if one.run in changed and one.action == decide.COMPLETED]
+    decide.wait_for_ends(paths, over, say)
     living = [one.run for one in decisions if one.run in changed and one.action == decide.ATTACHED]
     if living:
         say(
@@ -214,13 +216,15 @@ def _tell_of_older_code(
     paths: ExperimentPaths, plan: Plan, decisions: Sequence[Decision], say: Say
 ) -> frozenset[int]:
     """The completed runs whose code was another than that of now."""
-    of = {
-        action: [one for one in decisions if one.action == action]
-        for action in (decide.COMPLETED, decide.RESUMED, decide.EXTENDED)
-    }
-    for one in older_code.find(paths, plan, of[decide.RESUMED] + of[decide.EXTENDED]):
+    going_on = [one for one in decisions if one.action in (decide.RESUMED, decide.EXTENDED)]
+    over = [one for one in decisions if one.action == decide.COMPLETED]
+    try:
+        again, completed = older_code.find(paths, plan, going_on, over)
+    except UsageError as error:
+        say(f"whether the code has changed is not known: {error.message}")
+        return frozenset()
+    for one in again:
         say(one.told("other code than these runs stopped with"))
-    completed = older_code.find(paths, plan, of[decide.COMPLETED])
     for one in completed:
         say(f"{one.told('completed under older code')} (--new runs them afresh)")
     return frozenset(run for one in completed for run in one.runs)
@@ -279,7 +283,7 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
     counts = {
         decide.NEW: "new",
         decide.RESUMED: "go on where they stopped",
-        decide.EXTENDED: "go on beyond where they had completed",
+        decide.EXTENDED: "had completed, and go on with another value",
         decide.ATTACHED: "are queued or running already",
         decide.CANCELLING: "are still being cancelled",
         decide.COMPLETED: "completed already",
@@ -306,7 +310,7 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
 def _numbers(compiled: Compiled, paths: ExperimentPaths, new: bool) -> dict[str, int]:
     known = decide.numbers(paths)
     if compiled.extendable and not new:
-        known |= extendable.known(compiled, decide.plans(paths))
+        known = {**extendable.known(compiled, decide.plans(paths)), **known}
     if not new or not known:
         return known
     # An identity that no run has keeps all the numbers given so far from being given again.

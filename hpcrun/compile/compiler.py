@@ -155,7 +155,8 @@ class _Compiler:
         expansion = sweep.Expansion(tree, exists, matcher, problems)
         expanded = expansion.expand(fans, sweeps, self.directory)
         needs = chain.needs(base, expanded.points, problems)
-        extends = extendable.keys(base, expanded.points, exists, problems)
+        whole = self._with_deepspeed(base, Problems())
+        extends = extendable.keys(whole, expanded.points, exists, problems)
         runs = self._runs(resolve, expanded.points, limits)
         problems.check()
         assert loaded is not None

@@ -8,10 +8,10 @@ from typing import Any
 
 from hpcrun.compile import identity
 from hpcrun.compile.freeze import Compiled, CompiledRun
-from hpcrun.compile.graph import Node, dependents, interpolations, overlap
+from hpcrun.compile.graph import Node, dependents, interpolations, may_name, overlap
 from hpcrun.compile.problems import Problems
 from hpcrun.compile.sweep_point import Point
-from hpcrun.compile.tree import Key, Mark, Tree
+from hpcrun.compile.tree import Key, Mark, Tree, dotted
 from hpcrun.plan import Plan, RunPlan
 
 _KEY: Key = ("extendable",)
@@ -39,9 +39,18 @@ def keys(
             problems.at(tree, at, f"{text} is swept: each of its values is a run of its own")
         elif exists(key, tree.mark(at)):
             found.append(key)
-    nodes = [Node.of(at, text) for at, text in interpolations(tree.data)]
-    following = dependents([node for node in nodes if node is not None], found) or []
-    return (*found, *(node.key for node in following))
+    if not found:
+        return ()
+    strings = list(interpolations(tree.data))
+    nodes = [(at, text, Node.of(at, text)) for at, text in strings]
+    following = dependents([node for _, _, node in nodes if node is not None], found) or []
+    found += [node.key for node in following if node.key not in found]
+    for at, text, node in nodes:
+        counts = at[0] in (*_MAY, "args", "entry") and at not in found
+        if node is None and counts and may_name(text, found):
+            message = f"{text} may refer to an extendable key, and cannot be followed"
+            problems.at(tree, at, message, f"name {dotted(at)} in extendable too")
+    return tuple(found)
 
 
 def known(compiled: Compiled, plans: Iterable[Plan]) -> dict[str, int]:

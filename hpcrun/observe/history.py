@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrun import plan_file, records
-from hpcrun.cluster import journal
+from hpcrun.cluster import journal, processes
 from hpcrun.errors import UsageError
 from hpcrun.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.plan import Plan, RunPlan
@@ -17,6 +17,7 @@ from hpcrun.plan import Plan, RunPlan
 SUBMITTING = journal.SUBMITTING
 SUBMITTED = journal.SUBMITTED
 REFUSED = journal.REFUSED
+WAITING = journal.WAITING
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Submission:
     paths
         The submission whose journal speaks.
     event
-        ``submitting`` (no answer was recorded), ``submitted`` or ``refused``.
+        ``submitting`` (no answer was recorded), ``submitted``, ``waiting`` (in a submit that lives,
+        for room in the queue) or ``refused``.
     record
         The journal's line.
     job_id
@@ -154,9 +156,11 @@ def submissions(paths: SubmissionPaths) -> dict[int, Submission]:
         numbers = [run for run in runs if isinstance(run, int)]
         if record.get("event") == SUBMITTING:
             asked.update(numbers)
-        elif record.get("event") == REFUSED:
-            refused = Submission(paths, REFUSED, record, message=record.get("message"))
-            found.update((run, refused) for run in numbers)
+        elif record.get("event") in (REFUSED, WAITING):
+            told = Submission(paths, record["event"], record, message=record.get("message"))
+            if told.event == WAITING and _is_gone(record):
+                told = Submission(paths, REFUSED, record, message="its submit is gone; repeat it")
+            found.update((run, told) for run in numbers)
     for run, job in journal.jobs(paths).items():
         found[run] = Submission(
             paths=paths,
@@ -168,6 +172,14 @@ def submissions(paths: SubmissionPaths) -> dict[int, Submission]:
             foreground=bool(job.job_id) and not job.is_local and run not in asked,
         )
     return found
+
+
+def _is_gone(record: dict[str, Any]) -> bool:
+    """Whether the process that a line names has ended; False of one on another host."""
+    pid = record.get("pid")
+    if record.get("host") != os.uname().nodename or not isinstance(pid, int):
+        return False
+    return processes.start_ticks(pid) != record.get("start_ticks")
 
 
 def runs_of_job(experiment: ExperimentPaths, job: str, task: str | None) -> list[int]:

@@ -11,6 +11,7 @@ from hpcrun.ledger import CANCELLED as INTENT_CANCELLED
 from hpcrun.ledger import FINISHED as INTENT_FINISHED
 from hpcrun.ledger import Attempt
 from hpcrun.observe.history import SUBMITTED, SUBMITTING, Submission
+from hpcrun.observe.history import WAITING as HELD
 
 PLANNED = "planned"
 WAITING = "waiting"
@@ -149,6 +150,8 @@ def current_attempt(evidence: Evidence) -> Attempt | None:
     if not evidence.attempts:
         return None
     last, submission = evidence.attempts[-1], evidence.submission
+    if submission is not None and submission.event == HELD:
+        return None
     if submission is None or submission.event != SUBMITTED or not last.started:
         return last
     if last.started.get("job_id") == submission.job_id:
@@ -181,6 +184,9 @@ def _before_attempt(evidence: Evidence) -> Verdict:
         return Verdict(
             UNKNOWN, "sbatch was called and its answer is not on record; repeat the submit"
         )
+    if submission.event == HELD:
+        host, pid = submission.record.get("host"), submission.record.get("pid")
+        return Verdict(WAITING, f"waits for room in the queue, in the submit on {host} ({pid})")
     if submission.event != SUBMITTED:
         return Verdict(PLANNED, f"refused: {submission.message or 'no reason recorded'}")
     if job is None:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcrun import causes, ledger, records, recovery
+from hpcrun import causes, ledger, plan_file, records, recovery
 from hpcrun.causes import End, Evidence, JobFacts
 from hpcrun.cluster import exclusion, own_job
-from hpcrun.errors import HpcrunError
+from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.layout import SubmissionPaths
 from hpcrun.plan import RunPlan
 from hpcrun.recovery import Action, Policy
@@ -104,9 +104,10 @@ class Aftermath:
             The run can be restarted in its allocation.
         concluded
             It is an earlier attempt's. That its job was cancelled then says nothing about now: a
-            person has submitted the run again since.
+            person has submitted the run again since; nor that it completed, where its values were
+            others (`extendable`).
         """
-        if end.outcome == causes.COMPLETED:
+        if end.outcome == causes.COMPLETED and not (concluded and self._is_extended(attempt)):
             self._intend(ledger.FINISHED)
         elif end.outcome == causes.CANCELLED and not concluded:
             self._intend(ledger.CANCELLED)
@@ -122,6 +123,18 @@ class Aftermath:
             {"action": action.kind, "reason": action.reason, "exclude": list(action.exclude)},
         )
         return action
+
+    def _is_extended(self, number: int) -> bool:
+        """Whether an earlier attempt was of a submission with other values."""
+        earlier = next(one for one in ledger.read(self._paths) if one.number == number)
+        submission = earlier.started.get("submission")
+        if submission == self._submission.number or not isinstance(submission, int):
+            return False
+        try:
+            plan = plan_file.read(self._submission.experiment.submission(submission).plan)
+            return plan.run(self._run.number).identity != self._run.identity
+        except (OSError, ValueError, UsageError):
+            return False
 
     def carry_out(self, action: Action, attempt: int, end: End, lost: Sequence[str]) -> bool:
         """Have the run requeued where that was decided; whether it will be started again.

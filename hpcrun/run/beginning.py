@@ -17,7 +17,7 @@ from hpcrun.layout import RunPaths
 from hpcrun.manifest import Manifest
 from hpcrun.origin import KEY, Origin
 from hpcrun.run import rank_state, shards
-from hpcrun.run.checkpoint import verify
+from hpcrun.run.checkpoint import PAUSES, verify
 from hpcrun.run.together import Together
 
 _WHOLE = "mp_rank_00_model_states.pt"
@@ -50,16 +50,25 @@ def begin(engine: Any, text: str, run: RunPaths, together: Together) -> tuple[Pa
     directory, entry = together.from_rank_0(lambda: _choose(text, run), KEY)
     what = f"{KEY}: {directory}"
     fault = verify(directory, entry, together)
+    for pause in PAUSES:
+        if fault is None or fault.lasting:
+            break
+        # A file server that restarts gives errors of a few seconds.
+        time.sleep(pause)
+        fault = verify(directory, entry, together)
     if fault is not None:
-        raise CheckpointError(
-            f"{what}: {fault.message}", hint="name an earlier step of that run, as RUN@step"
-        )
-    if (refused := shards.divided(engine)) is not None:
+        hint = "name an earlier step of that run, as RUN@step" if fault.lasting else None
+        raise CheckpointError(f"{what}: {fault.message}", hint=hint)
+    if (refused := _refusal(engine)) is not None:
         raise CheckpointError(f"{what}: weights are not taken over: {refused}")
     targets = dict(_targets(engine.module))
 
     def read() -> dict[str, Any]:
-        found = _read(directory, entry)
+        found = {
+            name: value
+            for name, value in _read(directory, entry).items()
+            if hasattr(value, "shape")
+        }
         _compare(found, targets, engine.module, what)
         return found
 
@@ -74,13 +83,21 @@ def begin(engine: Any, text: str, run: RunPaths, together: Together) -> tuple[Pa
             refusal = f"{what} cannot be read: {rank_state.text(error)}"
     refusal = together.from_rank_0(lambda: refusal, what)
     if refusal is not None:
-        raise CheckpointError(refusal, hint="the model of this run is that of the other one?")
+        raise CheckpointError(refusal)
     for name, target in targets.items():
         _put(target, weights.get(name), together)
     refresh = getattr(getattr(engine, "optimizer", None), "refresh_fp32_params", None)
     if refresh is not None:
         refresh()
     return directory, entry.step
+
+
+def _refusal(engine: Any) -> str | None:
+    if (refused := shards.divided(engine)) is not None:
+        return refused
+    if engine.zero_optimization_stage() == 3 and engine.zero_nvme_offload_optimizer():
+        return "the optimizer's copy of them is offloaded to NVMe"
+    return None
 
 
 def _choose(text: str, run: RunPaths) -> tuple[Path, Manifest]:
@@ -129,6 +146,7 @@ def _compare(
 ) -> None:
     """See that the weights are those of this model."""
     aliases = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    aliases |= {name for name, _ in module.named_buffers(remove_duplicate=False)}
     missing = [name for name in targets if name not in weights]
     unknown = [name for name in weights if name not in targets and name not in aliases]
     shapes = [

@@ -26,7 +26,7 @@ from hpcrun.run.together import Together, raise_first
 
 _QUARANTINE = "bad-"
 # Seconds before each further look at a checkpoint that could not be read.
-_PAUSES = (1.0, 3.0)
+PAUSES = (1.0, 3.0)
 
 
 class Store:
@@ -166,7 +166,7 @@ class Store:
         self, engine: Any, states: Mapping[str, Any], directory: Path, entry: Manifest | Fault
     ) -> Manifest | Fault:
         """Restore one checkpoint; its manifest, or what is wrong with it."""
-        for pause in (*_PAUSES, None):
+        for pause in (*PAUSES, None):
             fault = self._try(engine, states, directory, entry)
             if fault is None or fault.lasting or pause is None:
                 break

@@ -155,7 +155,10 @@ def test_a_completed_run_is_lengthened(place: Place) -> None:
     assert [array["runs"] for array in json.loads(dry.stdout)["arrays"]] == [[0, 1]]
     answer = place.hpcrun("submit", "cluster=local", "--only", "x=2", "--wait")
     assert answer.returncode == 0, answer.stderr
-    assert "2 runs (1 go on beyond where they had completed, 1 left out by --only)" in answer.stderr
+    assert (
+        "2 runs (1 had completed, and go on with another value, 1 left out by --only)"
+        in answer.stderr
+    )
     assert said(1) == "['--total=5', '--warmup=5', '--x=2']\n"
     assert place.actions("--wait") == [(0, "extended"), (1, "completed")]
     assert place.actions() == [(0, "completed"), (1, "completed")]

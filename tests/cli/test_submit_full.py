@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +19,9 @@ from hpcrun.cluster import feed
 from hpcrun.cluster.prepared import Submitted
 from hpcrun.cluster.submit import submit
 from hpcrun.compile import compile_spec
-from hpcrun.errors import Interrupted, UsageError
+from hpcrun.errors import ClusterRefused, Interrupted, UsageError
 from hpcrun.layout import experiment
-from tests.cli.desk import Desk, runs_of
+from tests.cli.desk import PYTHON, Desk, runs_of
 
 EACH_ONCE = Counter(["x=0", "x=1", "x=2", "x=7,nodes=2", "x=8,nodes=2"])
 
@@ -43,13 +46,13 @@ def _submit(desk: Desk, hear: Callable[[str], None] = print) -> Submitted:
     return submit(compiled, argv=["hpcrun"], say=hear)
 
 
-def _ends_one_after_the_other(desk: Desk, over: threading.Event) -> threading.Thread:
-    """A job ends whenever the queue of two was full for a moment."""
+def _ends_one_after_the_other(desk: Desk, over: threading.Event, room: int = 2) -> threading.Thread:
+    """A job ends whenever the queue was full for a moment."""
 
     def end() -> None:
         ended = 0
         while not over.wait(0.4):
-            if sum(len(runs_of(script)) for script in desk.scripts) - ended == 2:
+            if sum(len(runs_of(script)) for script in desk.scripts) - ended == room:
                 ended += 1
                 _put(desk, "over", ended)
 
@@ -111,10 +114,10 @@ def test_ctrl_c_while_slurm_is_asked_waits_for_its_answer(
 ) -> None:
     ask = feed.sbatch.submit
 
-    def pressed(script: Path, dependency: str | None = None) -> str:
+    def pressed(script: Path, dependency: str | None = None, **more: int) -> str:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.01)
-        return ask(script, dependency)
+        return ask(script, dependency, **more)
 
     monkeypatch.setattr(feed.sbatch, "submit", pressed)
     with pytest.raises(Interrupted, match="submitted: job 100: runs 0-2\nnot submitted: runs 3-4"):
@@ -125,8 +128,57 @@ def test_ctrl_c_while_slurm_is_asked_waits_for_its_answer(
     assert desk.queued() == EACH_ONCE
 
 
-def test_ctrl_c_before_anything_was_accepted_leaves_nothing(desk: Desk) -> None:
+def test_ctrl_c_while_there_is_no_room_counts(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At MaxJobCount most of the time passes in sbatch, which then refuses."""
     _put(desk, "room", 0)
+    ask = feed.sbatch.submit
+
+    def pressed(script: Path, dependency: str | None = None, **more: int) -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        return ask(script, dependency, **more)
+
+    monkeypatch.setattr(feed.sbatch, "submit", pressed)
+    with pytest.raises(Interrupted, match="interrupted: nothing was submitted"):
+        _submit(desk)
+    assert not desk.root.exists()
+
+
+def test_a_limit_that_no_end_of_a_job_lifts_is_a_refusal(desk: Desk) -> None:
+    _put(desk, "room", 0)
+    with pytest.raises(ClusterRefused, match="AssocMaxSubmitJobLimit"):
+        _submit(desk)
+    assert not desk.root.exists()
+
+
+def test_an_answer_that_is_lost_while_it_waits(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm took the job; it is looked for before it is submitted once more."""
+    _put(desk, "room", 3)
+    ask = feed.sbatch.submit
+
+    def lose(script: Path, dependency: str | None = None, **more: int) -> str:
+        job_id = ask(script, dependency, **more)
+        if job_id == "101":
+            raise feed.sbatch.NoAnswer("sbatch's answer got lost")
+        return job_id
+
+    monkeypatch.setattr(feed.sbatch, "submit", lose)
+    said: list[str] = []
+
+    def hear(line: str) -> None:
+        said.append(line)
+        if "wait here" in line:
+            _put(desk, "over", 3)
+
+    submitted = _submit(desk, hear)
+    assert any(line.startswith("sbatch's answer got lost; ") for line in said)
+    assert desk.queued() == EACH_ONCE
+    assert sorted(run for array in submitted.arrays for run in array.runs) == [0, 1, 2, 3, 4]
+    assert "nothing to submit" in _told_again(desk)
+
+
+def test_ctrl_c_before_anything_was_accepted_leaves_nothing(desk: Desk) -> None:
+    _put(desk, "room", 1)
+    _put(desk, "over", -1)
 
     def hear(line: str) -> None:
         if "wait here" in line:
@@ -137,21 +189,27 @@ def test_ctrl_c_before_anything_was_accepted_leaves_nothing(desk: Desk) -> None:
     assert not desk.root.exists()
 
 
-def test_what_is_cancelled_meanwhile_is_left_out(desk: Desk) -> None:
-    from hpcrun import ledger
-
+def test_waiting_runs_are_shown_and_can_be_cancelled(desk: Desk) -> None:
     _put(desk, "room", 2)
+    told: list[dict[str, Any]] = []
+
+    def hpcrun(*arguments: str) -> str:
+        argv = [PYTHON, "-m", "hpcrun", *arguments, "--root", str(desk.root)]
+        return subprocess.run(argv, capture_output=True, check=True, text=True).stdout
 
     def hear(line: str) -> None:
         if "wait here" in line:
-            for run in (2, 4):
-                paths = experiment(desk.root, "e").run(run)
-                paths.directory.mkdir(parents=True)
-                ledger.set_intent(paths, ledger.CANCELLED)
+            told.extend(json.loads(hpcrun("status", "e", "--json")))
+            hpcrun("cancel", "e/2", "e/4", "--yes")
             _put(desk, "over", 2)
 
-    _submit(desk, hear)
+    submitted = _submit(desk, hear)
+    assert [run["state"] for run in told] == ["pending"] * 2 + ["waiting"] * 3
+    assert "waits for room in the queue, in the submit on" in told[2]["reason"]
     assert desk.queued() == EACH_ONCE - Counter(["x=2", "x=8,nodes=2"])
+    assert [run.action for run in submitted.runs] == ["new", "new", "cancelled", "new", "cancelled"]
+    after = json.loads(hpcrun("status", "e", "--json"))
+    assert [run["state"] for run in after][2::2] == ["cancelled", "cancelled"]
 
 
 def test_a_submit_that_lost_its_lock_stops(desk: Desk) -> None:
@@ -176,6 +234,25 @@ def test_pieces_keep_max_parallel(desk: Desk) -> None:
     assert ["--array=0-5%2" in texts[0], "--array=6-7%1" in texts[1]] == [True, True]
     calls = (desk.directory / "bin" / "calls").read_text().splitlines()
     assert not any("dependency" in call for call in calls)
+
+
+def test_pieces_of_an_array_keep_max_parallel(desk: Desk) -> None:
+    desk.spec([0, 1, 2, 3, 4, 5], max_parallel=3)
+    _put(desk, "room", 3)
+    over = threading.Event()
+    thread = _ends_one_after_the_other(desk, over, 3)
+    try:
+        submitted = _submit(desk)
+    finally:
+        over.set()
+        thread.join()
+    taken = [array for array in submitted.arrays if array.array == 0]
+    assert taken[0].runs == (0, 1, 2)
+    calls = (desk.directory / "bin" / "calls").read_text().splitlines()
+    waits = {call.split()[-1]: call for call in calls}
+    second = str(desk.scripts[1])
+    # Two of the first piece may run, so none of the second before they have ended.
+    assert "--dependency=afterany:100 " in waits[second]
 
 
 def test_more_arrays_than_may_run_at_once(desk: Desk) -> None:

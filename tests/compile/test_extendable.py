@@ -51,6 +51,19 @@ def test_what_refers_to_the_key_follows(project: Any, spec: dict[str, Any], begu
     assert len(identities) == 2 * len(numbers)
 
 
+def test_what_cannot_be_followed_is_told(project: Any) -> None:
+    config = {"steps": 10, "twice": "${oc.select:config.steps}", "lr": 0.1}
+    text = json.dumps(
+        {**SCRIPT, "config": config, "deepspeed": {"train_batch_size": 8}} | {"args": []}
+    )
+    compile_spec(project.write("e.yaml", text))
+    path = project.write("e.yaml", json.dumps({**json.loads(text), "extendable": ["config.steps"]}))
+    with pytest.raises(SpecError, match=r"config.twice: .* cannot be followed"):
+        compile_spec(path)
+    more = {"extendable": ["config.steps", "config.twice"]}
+    compile_spec(project.write("e.yaml", json.dumps({**json.loads(text), **more})))
+
+
 @pytest.mark.parametrize(
     ("key", "message"),
     [

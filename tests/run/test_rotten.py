@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.training]
 
 NOBODY = 65534
 IMPATIENT = 20.0
-TRIES = len(checkpoint._PAUSES) + 1
+TRIES = len(checkpoint.PAUSES) + 1
 
 
 @pytest.fixture(scope="module")
