@@ -104,19 +104,21 @@ def of_run(
     Returns
     -------
     Goodput or None
-        None where no time has passed, or an attempt's ranks worked and said nothing: the program
-        does not tell.
+        None where no time has passed, or ranks worked and none of them ever said a word: the
+        program does not tell.
     """
     found = Goodput()
     at, furthest = submitted, 0
+    silent = tells = False
     for attempt, find in attempts:
         began = attempt.started.get("time")
         if not isinstance(began, (int, float)):
             continue
         ended = (attempt.ended or {}).get("time") or until
         traces = find(furthest)
-        if attempt.workers_started is not None and not traces.session and traces.last is None:
-            return None
+        says = bool(traces.session) or traces.last is not None
+        tells |= says
+        silent |= attempt.workers_started is not None and not says
         at = began if at is None else at
         began = max(at, began)
         found.waiting += began - at
@@ -125,6 +127,8 @@ def of_run(
         furthest = max(furthest, traces.reached)
     if at is not None and not over:
         found.waiting += max(0.0, until - at)
+    if silent and not tells:
+        return None
     return found if found.wall > 0 else None
 
 
