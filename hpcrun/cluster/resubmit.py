@@ -106,13 +106,12 @@ def restart(
         decisions = decide.settle(experiment, runs, say)
         steps = _steps(decisions, foreground)
         again = {step.run for step in steps if step.action == SUBMIT}
+        ids = _submit_again(experiment, [d for d in decisions if d.run in again], argv, say, renew)
         for step in steps:
             if step.action == REQUEUE:
                 assert step.job_id is not None
                 _requeue(step.job_id)
                 say(f"requeued job {step.job_id}: run {step.run}")
-        # Last, as it may wait for room in the queue for long.
-        ids = _submit_again(experiment, [d for d in decisions if d.run in again], argv, say, renew)
     return [dataclasses.replace(step, job_id=ids.get(step.run, step.job_id)) for step in steps]
 
 

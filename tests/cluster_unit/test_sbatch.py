@@ -121,6 +121,33 @@ def test_no_controller(shim: Shim, script: Path, version: str) -> None:
     assert "repeat" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize(
+    ("words", "reason", "own", "retried"),
+    [
+        ("sbatch: error: AssocMaxSubmitJobLimit", "AssocMaxSubmitJobLimit", True, False),
+        ("sbatch: error: QOSMaxSubmitJobPerUserLimit", "QOSMaxSubmitJobPerUserLimit", True, False),
+        ("sbatch: error: AssocGrpSubmitJobsLimit", "AssocGrpSubmitJobsLimit", False, False),
+        (
+            "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying",
+            "Slurm temporarily unable to accept job",
+            False,
+            True,
+        ),
+    ],
+)
+def test_a_queue_without_room(
+    shim: Shim, script: Path, words: str, reason: str, own: bool, retried: bool
+) -> None:
+    shim.answer(
+        "sbatch", {"err": f"{words}\nsbatch: error: Batch job submission failed\n", "code": 1}
+    )
+    shim.answer("squeue", {"out": ""})
+    with pytest.raises(sbatch.Full) as caught:
+        sbatch.submit(script)
+    full = caught.value
+    assert (full.reason, full.is_own, full.is_retried) == (reason, own, retried)
+
+
 def test_a_lost_answer_is_looked_for(shim: Shim, script: Path) -> None:
     shim.answer("sbatch", TIMED_OUT)
     shim.answer("squeue", {"out": f"12|/elsewhere\n99|{script}\n4711|{script}\n"})
@@ -149,12 +176,11 @@ def test_an_answer_without_an_id(shim: Shim, script: Path) -> None:
     assert sbatch.submit(script) == "4711"
 
 
-def test_an_sbatch_that_hangs(shim: Shim, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sbatch, "TIMEOUT", 1)
+def test_an_sbatch_that_hangs(shim: Shim, script: Path) -> None:
     shim.answer("sbatch", {"sleep": 60})
     shim.answer("squeue", {"out": ""})
     with pytest.raises(ClusterUnreachable, match="exit code 124"):
-        sbatch.submit(script)
+        sbatch.submit(script, timeout=1)
 
 
 def test_no_sbatch(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:

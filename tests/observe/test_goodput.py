@@ -64,6 +64,15 @@ def test_a_program_that_says_nothing() -> None:
     assert goodput.of_run(None, [], 200.0, over=True) is None
 
 
+def test_an_attempt_that_ended_before_its_ranks_said_a_word() -> None:
+    """It is all start-up, where the program tells of other attempts."""
+    told = attempt(2, 140.0, 200.0, Traces(session(150.0, 0.0), 151.0, 190.0, None, 9))
+    found = goodput.of_run(90.0, [attempt(1, 100.0, 130.0, Traces()), told], 200.0, over=True)
+    assert found is not None
+    assert found.startup == 30.0 + 10.0
+    assert found.wall == 110.0
+
+
 def test_a_script_that_logs_but_has_no_session() -> None:
     found = goodput.of_run(
         100.0, [attempt(1, 100.0, 150.0, Traces((), 120.0, 150.0, None, 5))], 200.0, over=True
