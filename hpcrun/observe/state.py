@@ -209,11 +209,7 @@ def _before_attempt(evidence: Evidence) -> Verdict:
         return Verdict(PENDING, _words(job))
     if job.ended:
         if job.state == "CANCELLED":
-            never = "DependencyNeverSatisfied" in (job.reason or "")
-            why = (
-                "what it depends on did not complete" if never else "its job was cancelled in Slurm"
-            )
-            return Verdict(CANCELLED, why, over=True)
+            return Verdict(CANCELLED, "its job was cancelled in Slurm", over=True)
         code = f", exit code {job.exit_code}" if job.exit_code else ""
         return Verdict(
             FAILED,

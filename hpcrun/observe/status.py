@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrun import ledger
+from hpcrun import layout, ledger
 from hpcrun.errors import HpcrunError
 from hpcrun.ledger import Attempt
 from hpcrun.observe import jobs, metrics, state
@@ -219,9 +220,24 @@ def _job(read: _Read, process: Process | None, answers: Answers) -> Job | None:
     return None
 
 
+def _unmet(selected: Selected) -> str | None:
+    """A run that this one needs and that has not completed."""
+    root = selected.experiment.directory.parent
+    for one in selected.plan.depends_on:
+        before = layout.experiment(root, one.experiment)
+        for run in one.of(selected.run.number):
+            if one.when == "success" and ledger.intent(before.run(run)) != ledger.FINISHED:
+                return f"{one.experiment}/{run}"
+    return None
+
+
 def _status(read: _Read, evidence: Evidence, verdict: Verdict, latest: metrics.Latest) -> RunStatus:
     selected = read.selected
     last = read.attempts[-1] if read.attempts else None
+    if verdict.state == state.CANCELLED and last is None and (unmet := _unmet(selected)):
+        why = f"{unmet}, which it depends on, has not completed"
+        reason = f"{verdict.reason}: {why}" if verdict.reason else why
+        verdict = dataclasses.replace(verdict, reason=reason)
     cause = last.cause if last and verdict.state in _WITH_CAUSE else None
     nodes = last.started.get("nodes") if last else None
     if state.current_attempt(evidence) is None and evidence.job is not None:

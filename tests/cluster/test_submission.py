@@ -421,7 +421,10 @@ def test_experiments_that_depend_on_each_other(place: Workplace) -> None:
     told = json.loads(place.hpcrun("status", "never", "--json").stdout)
     assert [(run["state"], run["reason"]) for run in told] == [
         ("failed", told[0]["reason"]),
-        ("cancelled", "what it depends on did not complete"),
+        (
+            "cancelled",
+            "its job was cancelled in Slurm: no/0, which it depends on, has not completed",
+        ),
     ]
     _wait(place, submit("anyway"))
     assert "anyway0" in log.read_text()
