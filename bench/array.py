@@ -84,7 +84,8 @@ class Watch:
             states = Counter(answer.stdout.split())
             self.most = max(self.most, states["RUNNING"])
             left = sum(states.values())
-            print(f"\r{self._runs - left} of {self._runs} have ended", end="", file=sys.stderr)
+            if sys.stderr.isatty():
+                print(f"\r{self._runs - left} of {self._runs} ended", end="", file=sys.stderr)
 
 
 def measure(cluster: Cluster, runs: int, parallel: int) -> Outcome:
