@@ -150,7 +150,10 @@ class _Feed:
 
     def _ask(self, script: Path, dependency: str | None) -> str:
         if script in self._lost:
-            jobs = slurm.jobs_by_script().get(str(script))
+            try:
+                jobs = slurm.jobs_by_script().get(str(script))
+            except ClusterUnreachable as error:
+                raise sbatch.NoAnswer(error.message, hint=error.hint) from None
             if jobs:
                 return jobs[-1]
         try:
