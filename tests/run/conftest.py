@@ -27,7 +27,7 @@ def own_operators(warm_operators: Path, tmp_path_factory: pytest.TempPathFactory
     return directory
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def worlds(own_operators: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
     directory = tmp_path_factory.mktemp("ranks")
     started: dict[int, Ranks] = {}
