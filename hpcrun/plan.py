@@ -198,6 +198,11 @@ class Plan:
     repeats: tuple[str, ...] = ()
     depends_on: tuple[Dependence, ...] = ()
 
+    @property
+    def numbers(self) -> tuple[str, tuple[int, ...]]:
+        """The experiment's name and its runs' numbers."""
+        return self.name, tuple(run.number for run in self.runs)
+
     def run(self, number: int) -> RunPlan:
         """The run of that number.
 

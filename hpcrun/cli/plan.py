@@ -25,14 +25,18 @@ def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], outp
 
     Pure: nothing is written, and neither Slurm nor the network is asked.
     """
-    from hpcrun.compile import compile_spec, freeze
+    from hpcrun.compile import compile_chain, freeze
+    from hpcrun.compile.chain import dependences
 
-    compiled = compile_spec(spec, overrides, sweeps, root=output.root)
-    plan = freeze(compiled)
+    plans: dict[str, Plan] = {}
+    for compiled in compile_chain(spec, overrides, sweeps, root=output.root):
+        before = {file: plan.numbers for file, plan in plans.items()}
+        plans[compiled.file] = freeze(compiled, depends_on=dependences(compiled, before))
+    plan, root = plans[compiled.file], str(compiled.root)
     if output.json:
-        output.data({"root": str(compiled.root), **plan.to_data()})
+        output.data({"root": root, **plan.to_data()})
         return
-    click.echo("\n".join(lines(plan, str(compiled.root))))
+    click.echo("\n".join(lines(plan, root)))
 
 
 def lines(plan: Plan, root: str) -> Iterator[str]:

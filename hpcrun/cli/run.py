@@ -37,8 +37,9 @@ def command(
     """
     from hpcrun.cluster import allocation, submit_lock
     from hpcrun.cluster.draft import check_root
-    from hpcrun.cluster.submit import dependences, prepare
+    from hpcrun.cluster.submit import prepare
     from hpcrun.compile import compile_chain
+    from hpcrun.compile.chain import dependences
     from hpcrun.layout import experiment
 
     inside = allocation.current()

@@ -83,15 +83,13 @@ def command_line() -> list[str]:
 
 def _show(chain: Sequence[Compiled], new: bool, only: Only | None, output: Output) -> None:
     from hpcrun.cli import plan as printing
-    from hpcrun.cluster.submit import dependences, preview
+    from hpcrun.cluster.submit import preview
+    from hpcrun.compile.chain import dependences
 
     plans: dict[str, Plan] = {}
     for compiled in chain:
         is_last = compiled is chain[-1]
-        before = {
-            file: (plan.name, tuple(run.number for run in plan.runs))
-            for file, plan in plans.items()
-        }
+        before = {file: plan.numbers for file, plan in plans.items()}
         plans[compiled.file] = preview(
             compiled,
             new=new and is_last,

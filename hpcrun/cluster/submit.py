@@ -6,7 +6,7 @@ A submission that Slurm accepts nothing of leaves nothing behind.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from hpcrun import ledger, words
@@ -26,7 +26,7 @@ from hpcrun.cluster.draft import Draft, check_root
 from hpcrun.cluster.feed import Say
 from hpcrun.cluster.prepared import Prepared, Submitted
 from hpcrun.cluster.probe import Probe, probe
-from hpcrun.compile import Compiled, extendable, freeze
+from hpcrun.compile import Compiled, chain, extendable, freeze
 from hpcrun.errors import ClusterUnreachable, UsageError
 from hpcrun.layout import ExperimentPaths, experiment
 from hpcrun.plan import Dependence, Plan, RunPlan
@@ -107,24 +107,11 @@ def submit_chain(
             one,
             new=new and is_last,
             only=only if is_last else None,
-            depends_on=dependences(one, numbers),
+            depends_on=chain.dependences(one, numbers),
             argv=argv,
             say=say,
         )
     return list(done.values())
-
-
-def dependences(
-    compiled: Compiled, before: Mapping[str, tuple[str, tuple[int, ...]]]
-) -> tuple[Dependence, ...]:
-    """What an experiment waits for.
-
-    Parameters
-    ----------
-    before
-        Spec file -> the experiment's name and its runs' numbers, of those that it needs.
-    """
-    return tuple(Dependence(*before[need.file], need.when, need.each) for need in compiled.needs)
 
 
 def prepare(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from hpcrun.compile.spec import Dependency, Spec
 from hpcrun.compile.sweep_point import Point
 from hpcrun.compile.tree import Key, Tree
 from hpcrun.errors import UsageError
+from hpcrun.plan import Dependence
 
 _KEY: Key = ("depends_on",)
 
@@ -82,6 +83,19 @@ def before(last: Compiled, compile_spec: Callable[[Path], Compiled]) -> list[Com
         if names.count(name) > 1:
             raise UsageError(f"two specs that depend on each other are both named {name!r}")
     return list(done.values())
+
+
+def dependences(
+    compiled: Compiled, before: Mapping[str, tuple[str, tuple[int, ...]]]
+) -> tuple[Dependence, ...]:
+    """What an experiment waits for.
+
+    Parameters
+    ----------
+    before
+        Spec file -> the experiment's name and its runs' numbers, of those that it needs.
+    """
+    return tuple(Dependence(*before[need.file], need.when, need.each) for need in compiled.needs)
 
 
 def _check(one: Compiled, last: Compiled) -> None:

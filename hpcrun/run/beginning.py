@@ -7,7 +7,7 @@ put together by DeepSpeed's ``zero_to_fp32``; the others hold the whole model in
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,20 @@ from hpcrun.run.together import Together
 
 _WHOLE = "mp_rank_00_model_states.pt"
 _SHOWN = 5
+
+
+def start(
+    engine: Any,
+    spec: Mapping[str, Any],
+    run: RunPaths,
+    together: Together,
+    report: Callable[..., None],
+) -> None:
+    """`begin` with what the spec names, where it names any; ``report("initialized", …)`` tells."""
+    text = (spec.get("checkpoint") or {}).get("initialize_from")
+    if text is not None:
+        directory, step = begin(engine, text, run, together)
+        report("initialized", checkpoint=str(directory), step=step)
 
 
 def begin(engine: Any, text: str, run: RunPaths, together: Together) -> tuple[Path, int]:

@@ -198,8 +198,9 @@ class Session:
                     expected=self._diary.has_progress(),
                     report=self._diary.write,
                 )
-                if name is None:
-                    self._begin(engine)
+                if name is None and self._launch is not None:
+                    run, write = self._launch.run_paths, self._diary.write
+                    beginning.start(engine, self._spec, run, self._together, write)
         if self._store is not None and self._saves is not None:
             self._saves.step = self._store.shared_step
         self.restored_step = self._last_step = step
@@ -207,14 +208,6 @@ class Session:
         self._diary.write("restored", step=step, checkpoint=name, seconds=seconds)
         self._step_began = time.perf_counter()
         return step
-
-    def _begin(self, engine: Any) -> None:
-        """Take the weights that a fresh start begins with, where the spec names any."""
-        origin = (self._spec.get("checkpoint") or {}).get("initialize_from")
-        if origin is None or self._launch is None:
-            return
-        directory, step = beginning.begin(engine, origin, self._launch.run_paths, self._together)
-        self._diary.write("initialized", checkpoint=str(directory), step=step)
 
     def steps(self, total: int) -> Iterator[int]:
         """The optimizer steps that are still to do: restored step + 1, …, total.

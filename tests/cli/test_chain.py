@@ -114,6 +114,9 @@ def test_in_slurms_words(specs: Specs) -> None:
     specs.write("finetune", depends_on="pretrain.yaml")
     specs.write("each", depends_on=[{"spec": "pretrain.yaml", "each": True}], **_sweep(4, 5, 6))
     specs.write("last", depends_on=["finetune.yaml", {"spec": "each.yaml", "when": "end"}])
+    plan = specs.hpcrun("plan", "last.yaml", "cluster=slurm")
+    assert "after       finetune run 0 (success)\n" in plan.stdout
+    assert "after       each runs 0-2 (end)\n" in plan.stdout
     dry = specs.hpcrun("submit", "last.yaml", "cluster=slurm", "--dry-run", "--json")
     assert json.loads(dry.stdout)["depends_on"][0]["experiment"] == "finetune"
     assert not specs.root.exists()
