@@ -407,7 +407,8 @@ def test_experiments_that_depend_on_each_other(place: Workplace) -> None:
         submitted: dict[str, Any] = json.loads(answer.stdout)
         return submitted
 
-    spec("a", "sleep $((1 + 3 * $0))", 2)
+    # The second task of `a` ends only after the first of `b`.
+    spec("a", f"[ $0 = 0 ] || until grep -q b0 {log}; do sleep 0.2; done", 2)
     spec("b", "true", 2, depends_on=[{"spec": "a.yaml", "each": True}])
     spec("c", "true", 1, depends_on="b.yaml")
     _wait(place, submit("c"))
