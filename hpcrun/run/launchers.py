@@ -237,6 +237,8 @@ class _SlurmWorkers:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             return False
+        # What it said of its tasks as it ended may not have been read yet.
+        self._reader.join(timeout=5)
         return True
 
 
