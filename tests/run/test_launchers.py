@@ -1,0 +1,31 @@
+"""What the launchers say of how ranks ended. A shell stands in for srun."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.cluster import steps
+from hpcrun.layout import AttemptPaths
+from hpcrun.run.launchers import _SlurmWorkers
+
+
+def test_what_srun_says_last_is_read_before_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine so busy that srun is gone before its words have been read."""
+    parse = steps.parse_task_end
+
+    def slowly(line: str) -> Any:
+        time.sleep(0.5)
+        return parse(line)
+
+    monkeypatch.setattr(steps, "parse_task_end", slowly)
+    said = "echo 'srun: error: n2: task 1: Killed' >&2"
+    workers = _SlurmWorkers(["sh", "-c", said], "1", "ranks", AttemptPaths(tmp_path))
+    workers.kill()
+    end = workers.ends()[1]
+    assert (end.node, end.signal) == ("n2", "SIGKILL")
