@@ -37,6 +37,7 @@ def command(
     """
     from hpcrun.cluster import allocation, submit_lock
     from hpcrun.cluster.draft import check_root
+    from hpcrun.cluster.prepared import chain_data
     from hpcrun.cluster.submit import prepare
     from hpcrun.compile import compile_chain
     from hpcrun.compile.chain import dependences
@@ -66,9 +67,7 @@ def command(
         if code != EXIT_OK:
             break
     if output.json:
-        *before, last = done.values()
-        data = last.to_data()
-        output.data({**data, "before": [one.to_data() for one in before]} if before else data)
+        output.data(chain_data(done.values()))
     return code
 
 

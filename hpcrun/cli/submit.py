@@ -64,13 +64,12 @@ def command(
     if dry_run:
         _show(chain, new, only, output)
         return EXIT_OK
+    from hpcrun.cluster.prepared import chain_data
     from hpcrun.cluster.submit import submit_chain
 
     done = submit_chain(chain, new=new, only=only, argv=command_line(), say=output.say)
-    *before, submitted = done
     if output.json:
-        data = submitted.to_data()
-        output.data({**data, "before": [one.to_data() for one in before]} if before else data)
+        output.data(chain_data(done))
     else:
         _tell(done, chain[-1], output)
     return _wait(done, output) if wait else EXIT_OK

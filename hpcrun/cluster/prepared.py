@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,13 @@ class Submitted:
     def to_data(self) -> dict[str, Any]:
         """What ``hpcrun submit --json`` prints."""
         return dataclasses.asdict(self)
+
+
+def chain_data(done: Iterable[Submitted]) -> dict[str, Any]:
+    """The last one's data, with that of those it depends on, where there are any."""
+    *before, last = done
+    data = last.to_data()
+    return {**data, "before": [one.to_data() for one in before]} if before else data
 
 
 @dataclass

@@ -26,7 +26,7 @@ def keys(
 ) -> tuple[Key, ...]:
     """The keys that ``extendable`` names, and those whose values refer to them."""
     named = tree.data.get("extendable")
-    if not isinstance(named, list):
+    if not named or not isinstance(named, list):
         return ()
     found: list[Key] = []
     swept = {option.key for point in points for option in point if not option.is_set}
