@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from bench.faults import CRED_EXPIRE
 from bench.publish import add_options, circumstances, publish
 from hpcrun import ledger
 from tests.cluster.injection import Injection
@@ -197,7 +198,7 @@ def main() -> None:
     options = parser.parse_args()
     steps = round(options.minutes * STEPS_A_MINUTE)
     seconds = options.minutes * 60
-    with Cluster(options.slurm, NODES) as cluster:
+    with Cluster(options.slurm, NODES, cred_expire=CRED_EXPIRE) as cluster:
         expected = Reference.make(cluster, steps, **SPEC)
         ward = expected.ward
         config = {"total_steps": steps, "pause": PAUSE}
@@ -220,6 +221,7 @@ def main() -> None:
         seed=options.seed,
         slurm=options.slurm,
         nodes=NODES,
+        cred_expire=CRED_EXPIRE,
         wrong="; ".join(wrong) or "nothing: all complete, bits and accounting as they should be",
     )
     faults = [vars(one) for one in chaos.done]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -12,11 +11,11 @@ import click
 
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.selection import select, where_argument
-from hpcrun.errors import EXIT_INTERRUPTED, UsageError
+from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
-    from hpcrun.observe.follow import Line
-    from hpcrun.observe.logs import Printer
+    from hpcrun.observe.present import Presenter
+    from hpcrun.observe.watch import Watch
     from hpcrun.observe.where import Selected
 
 
@@ -28,6 +27,13 @@ if TYPE_CHECKING:
 @click.option("--attempt", metavar="A|all", help="This attempt, or all (default: the newest).")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="The last N lines of each.")
 @click.option("--grep", metavar="RE", help="Only lines that this regular expression is found in.")
+@click.option("--exclude", metavar="RE", help="No lines that this is found in.")
+@click.option("--highlight", metavar="RE", help="Show what this finds in reverse.")
+@click.option("--no-fold", is_flag=True, help="Each rank's lines, also where all wrote the same.")
+@click.option("--raw", is_flag=True, help="The bytes as they are: no prefix, nothing folded.")
+@click.option(
+    "--exit-with-run", is_flag=True, help="With -f: leave with 1 unless all runs completed."
+)
 @click.option(
     "--stream",
     type=click.Choice(["worker", "agent", "batch", "all"]),
@@ -45,52 +51,83 @@ def command(
     attempt: str | None,
     tail: int | None,
     grep: str | None,
+    exclude: str | None,
+    highlight: str | None,
+    no_fold: bool,
+    raw: bool,
+    exit_with_run: bool,
     stream: str,
     output: Output,
 ) -> int:
     """Output of runs, with the run and the rank before each line where there are several.
 
     WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
-    without it, your newest experiment. A run that has no output of ranks shows what its agents and
-    its batch step said.
+    without it, your newest experiment. Lines that several ranks wrote alike are shown once, with
+    the ranks. A run that has no output of ranks shows what its agents and its batch step said.
     """
-    from hpcrun.observe import logs
+    from hpcrun.observe.log_format import Printer
+    from hpcrun.observe.logs import Choice, parse_ranks, sources
+    from hpcrun.observe.present import Filter, Presenter, read
+    from hpcrun.observe.watch import Watch
 
-    choice = logs.Choice(
+    if exit_with_run and not follow:
+        raise UsageError("--exit-with-run is for -f, which waits for the runs to end")
+    choice = Choice(
         streams=stream,
-        ranks=logs.parse_ranks(rank) if rank else None,
+        ranks=parse_ranks(rank) if rank else None,
         node=node,
         attempt=_attempt(attempt),
     )
-    pattern = _pattern(grep)
+    chosen = Filter(_pattern("--grep", grep), _pattern("--exclude", exclude))
+    marked = _pattern("--highlight", highlight)
     selected = select(output, where, conditions)
-    printer = logs.Printer(selected, color=output.color, as_json=output.json)
+    printer = Printer(selected, color=output.color, as_json=output.json, raw=raw, highlight=marked)
+    fold = not (no_fold or raw or output.json)
     if follow:
         _announce(selected, output)
-        over = logs.Over(selected)
-        lines = logs.follow(selected, choice, over=over, tail=tail, idle=sys.stdout.flush).lines()
-    else:
-        lines = logs.read(selected, choice, tail=tail)
+        watch = Watch(selected, choice)
+        presenter = Presenter(printer, chosen, watch.ranks if fold else None)
+        return _follow(watch, presenter, tail, raw, exit_with_run)
+    found = sources(selected, choice)
     try:
-        some = _write(lines, printer, pattern)
+        some = _write(read(found, printer, chosen, tail=tail, fold=fold, raw=raw))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    if not some and not follow:
-        output.say("no lines" + (" match" if pattern else " yet"))
-    return 0
+    if not some:
+        output.say("no lines" + (" match" if grep or exclude else " yet"))
+    return EXIT_OK
 
 
-def _write(lines: Iterable[Line], printer: Printer, pattern: re.Pattern[str] | None) -> bool:
+def _write(parts: Iterable[bytes]) -> bool:
     some = False
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-    write = sys.stdout.write
-    for line in lines:
-        if pattern is None or pattern.search(line.text):
-            write(printer.format(line) + "\n")
-            some = True
-    sys.stdout.flush()
+    write = sys.stdout.buffer.write
+    for part in parts:
+        write(part)
+        some = some or bool(part)
+    sys.stdout.buffer.flush()
     return some
+
+
+def _follow(
+    watch: Watch, presenter: Presenter, tail: int | None, raw: bool, exit_with_run: bool
+) -> int:
+    out = sys.stdout.buffer
+
+    def idle() -> None:
+        out.write(presenter.due())
+        out.flush()
+
+    code = EXIT_OK
+    try:
+        for block in watch.follower(tail=tail, idle=idle, raw=raw).blocks():
+            out.write(presenter.block(block))
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    out.write(presenter.rest())
+    out.flush()
+    if code == EXIT_OK and exit_with_run and watch.not_completed():
+        return EXIT_FAILED
+    return code
 
 
 def _attempt(text: str | None) -> int | str | None:
@@ -101,18 +138,21 @@ def _attempt(text: str | None) -> int | str | None:
     return int(text)
 
 
-def _pattern(text: str | None) -> re.Pattern[str] | None:
+def _pattern(option: str, text: str | None) -> re.Pattern[str] | None:
     if text is None:
         return None
     try:
         return re.compile(text)
     except re.error as error:
-        raise UsageError(f"--grep {text!r} is not a regular expression: {error}") from None
+        raise UsageError(f"{option} {text!r} is not a regular expression: {error}") from None
 
 
 def _announce(selected: Sequence[Selected], output: Output) -> None:
     """Say what is waited for, so that silence is not a riddle."""
-    quiet = [one.name for one in selected if not one.paths.attempts()]
+    from hpcrun.observe.where import begun
+
+    there = begun(selected)
+    quiet = [one.name for one in selected if one.paths.directory not in there]
     if quiet:
         shown = ", ".join(quiet[:4]) + (", …" if len(quiet) > 4 else "")
         runs = "1 run that has" if len(quiet) == 1 else f"{len(quiet)} runs that have"

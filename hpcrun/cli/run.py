@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import sys
 import threading
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 if TYPE_CHECKING:
     from hpcrun.cluster.prepared import Prepared, Submitted
     from hpcrun.compile import Compiled
-    from hpcrun.observe.follow import Source
+    from hpcrun.observe.tails import Source
     from hpcrun.observe.where import Selected
 
 
@@ -139,16 +138,15 @@ class _Follower:
             self._output.say(f"--- {plan.name}/{run}" + (f" {label}" if label else ""))
 
     def _show(self) -> None:
-        from hpcrun.observe import logs
         from hpcrun.observe.follow import Follower
+        from hpcrun.observe.log_format import Printer
 
-        printer = logs.Printer(self._selected(), color=self._output.color)
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="replace")
-        follower = Follower(self._sources, self._over.is_set, idle=sys.stdout.flush, check=0.1)
-        for line in follower.lines():
-            sys.stdout.write(printer.format(line) + "\n")
-        sys.stdout.flush()
+        out = sys.stdout.buffer
+        printer = Printer(self._selected(), color=self._output.color)
+        follower = Follower(self._sources, self._over.is_set, idle=out.flush, check=0.1)
+        for block in follower.blocks():
+            out.write((printer.new_attempt(block.source) or b"") + printer.format(block))
+        out.flush()
 
     def _sources(self, final: bool) -> Iterable[Source]:
         """The logs of the attempts of now; agents' and supervisors' where no rank said a word."""

@@ -3,138 +3,68 @@
 ::
 
     follower = Follower(discover=lambda final: sources, over=lambda: job_is_done)
-    for line in follower.lines():
-        print(line.source.rank, line.text)
+    for block in follower.blocks():
+        sys.stdout.buffer.write(block.data)
 
-Files that grow are polled often and keep their descriptor; quiet ones ever more rarely, and are
-opened anew, which also makes an NFS client look at the server again.
+Files that grow keep their descriptor and are looked at in every turn. Those that have been quiet
+for a while are closed and looked at in turns, so many a second and no more, whatever their number.
 """
 
 from __future__ import annotations
 
-import os
+import resource
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
-from hpcrun.observe.lines import CHUNK, LineSplitter, start_of_tail
+from hpcrun.observe.tails import FULL, Block, Source, Tail
 
-HOT = 0.1
-COLD = 1.0
-DISCOVER = 1.0
 CHECK = 3.0
-MOST_OPEN = 256
-BURST = 16 * CHUNK
+SOON = 0.05
+BURST = 16
+MOST_OPEN = 4096
 
 
 @dataclass(frozen=True)
-class Source:
-    """One log file.
+class Pace:
+    """How often is looked.
 
     Attributes
     ----------
-    path
-        The file; it need not exist yet.
-    experiment, run, attempt
-        Whose it is; the attempt is None for the batch step's log, which covers several.
-    stream
-        ``worker``, ``agent`` or ``batch``.
-    rank
-        Of a worker.
-    node
-        Of an agent.
+    interval
+        Seconds between looks at files that grow.
+    hot_looks, cold_looks
+        How many looks a second there are at most, at files that grow and at quiet ones.
+    cold
+        Seconds between looks at a quiet file, where their number allows it.
+    linger
+        How many seconds a file that does not grow is looked at like one that does.
+    discover
+        Seconds between looks for new files.
+    reopen
+        Open files again for each look, as clients of network file systems want it.
     """
 
-    path: Path
-    experiment: str
-    run: int
-    attempt: int | None
-    stream: str
-    rank: int | None = None
-    node: str | None = None
+    interval: float = 0.1
+    hot_looks: float = 20_000
+    cold_looks: float = 3_000
+    cold: float = 1.0
+    linger: float = 10.0
+    discover: float = 1.0
+    reopen: bool = False
 
 
-@dataclass(frozen=True)
-class Line:
-    """One line of one file, without its end."""
-
-    source: Source
-    text: str
-
-
-@dataclass
-class _Tail:
-    """How far one file was read."""
-
-    source: Source
-    offset: int = 0
-    identity: tuple[int, int] | None = None
-    stream: BinaryIO | None = None
-    splitter: LineSplitter = field(default_factory=LineSplitter)
-    interval: float = HOT
-    due: float = 0.0
-
-    def read(self, most: int) -> tuple[list[Line], bool]:
-        """Lines that came since the last read, and whether there may be more at once."""
-        lines: list[str] = []
-        if self.stream is None and not self._open(lines):
-            return self._lines(lines), False
-        assert self.stream is not None
-        if os.fstat(self.stream.fileno()).st_size < self.offset:
-            lines += self.splitter.flush()
-            self.offset = 0
-        self.stream.seek(self.offset)
-        read = 0
-        while read < most:
-            data = self.stream.read(CHUNK)
-            if not data:
-                break
-            read += len(data)
-            self.offset += len(data)
-            lines += self.splitter.feed(data)
-        return self._lines(lines), read >= most
-
-    def _open(self, lines: list[str]) -> bool:
-        try:
-            stream = open(self.source.path, "rb", buffering=0)  # noqa: SIM115
-        except OSError:
-            return False
-        found = os.fstat(stream.fileno())
-        identity = (found.st_dev, found.st_ino)
-        if self.identity not in (None, identity):
-            lines += self.splitter.flush()
-            self.offset = 0
-        self.identity, self.stream = identity, stream
-        return True
-
-    def skip_to_tail(self, count: int) -> None:
-        """Begin with the last ``count`` lines of what is there now."""
-        try:
-            with open(self.source.path, "rb", buffering=0) as stream:
-                self.offset = start_of_tail(stream, count)
-                found = os.fstat(stream.fileno())
-                self.identity = (found.st_dev, found.st_ino)
-        except OSError:
-            self.offset = 0
-
-    def close(self) -> None:
-        if self.stream is not None:
-            self.stream.close()
-            self.stream = None
-
-    def finish(self) -> list[Line]:
-        self.close()
-        return self._lines(self.splitter.flush())
-
-    def _lines(self, texts: Iterable[str]) -> list[Line]:
-        return [Line(self.source, text) for text in texts]
+LOCAL = Pace()
+REMOTE = Pace(
+    interval=0.25, hot_looks=100, cold_looks=25, cold=2.0, linger=10.0, discover=2.0, reopen=True
+)
 
 
 class Follower:
-    """Yields the lines of files as they grow, and of files as they appear.
+    """Yields what files gain as they grow, and what files hold as they appear.
 
     Parameters
     ----------
@@ -144,14 +74,18 @@ class Follower:
     over
         Whether nothing more will be written; asked at most every ``check`` seconds, and more rarely
         when the answer is slow.
+    ended
+        Whether nothing more will be written to one source.
     tail
         Begin with so many lines of each file that exists at the start; None for all of them.
     follow
         False reads what is there and ends.
     idle
         Called before each pause, when all lines there are have been given: the time to flush.
-    hot, cold
-        Seconds between looks at a file that grows, and at one that has long been quiet.
+    pace
+        `LOCAL`, `REMOTE` or another.
+    raw
+        Leave carriage returns and broken encodings as they are.
     """
 
     def __init__(
@@ -159,86 +93,166 @@ class Follower:
         discover: Callable[[bool], Iterable[Source]],
         over: Callable[[], bool] = lambda: False,
         *,
+        ended: Callable[[Source], bool] = lambda source: False,
         tail: int | None = None,
         follow: bool = True,
         idle: Callable[[], object] = lambda: None,
-        hot: float = HOT,
-        cold: float = COLD,
+        pace: Pace = LOCAL,
         check: float = CHECK,
+        raw: bool = False,
     ) -> None:
         self._discover = discover
         self._over = over
+        self._ended = ended
         self._tail = tail
         self._follow = follow
         self._idle = idle
-        self._hot, self._cold, self._check = hot, cold, check
-        self._tails: dict[Path, _Tail] = {}
-        self._open: set[Path] = set()
+        self._pace = pace
+        self._check = check
+        self._raw = raw
+        self._tails: dict[Path, Tail | None] = {}
+        self._newest: dict[Path, int] = {}
+        self._hot: list[Tail] = []
+        self._cold: deque[Tail] = deque()
+        self._looks = 0.0
+        self._most_open = _descriptors()
 
-    def lines(self) -> Iterator[Line]:
+    def blocks(self) -> Iterator[Block]:
         """Yield lines in the order of each file, until all is over and read.
 
-        Closing the generator closes every file.
+        What is there of an attempt comes before the first line of a later one. Closing the
+        generator closes every file.
         """
         try:
-            self._look(final=not self._follow, first=True)
+            yield from self._look(final=not self._follow, first=True)
             if self._follow:
                 yield from self._watch()
-                self._look(final=True)
-            for tail in list(self._tails.values()):
+                yield from self._look(final=True)
+            for tail in filter(None, list(self._tails.values())):
                 yield from self._drain(tail)
         finally:
-            for tail in self._tails.values():
+            for tail in filter(None, self._tails.values()):
                 tail.close()
 
-    def _watch(self) -> Iterator[Line]:
+    def _watch(self) -> Iterator[Block]:
         check = _Check(self._over, self._check)
-        discovered, discover_every = time.monotonic(), DISCOVER
+        pace = self._pace
+        turn = time.monotonic()
+        discover_at, paths_at = turn + pace.discover, turn + 1.0
         while not check.over():
-            now = time.monotonic()
-            if now - discovered >= discover_every:
-                self._look(final=False)
-                discovered = time.monotonic()
-                discover_every = max(DISCOVER, 20 * (discovered - now))
-            for tail in list(self._tails.values()):
-                if tail.due <= now:
-                    yield from self._poll(tail, now)
+            before, turn = turn, time.monotonic()
+            if turn >= discover_at:
+                yield from self._look(final=False)
+                discover_at = turn + pace.discover
+            paths_too = pace.reopen or turn >= paths_at
+            if turn >= paths_at:
+                paths_at = turn + 1.0
+            more = yield from self._read_hot(turn, paths_too)
+            yield from self._read_cold(turn, turn - before)
             self._idle()
-            time.sleep(self._pause())
+            if not more:
+                interval = max(pace.interval, len(self._hot) / pace.hot_looks)
+                time.sleep(max(0.0, turn + interval - time.monotonic()))
 
-    def _poll(self, tail: _Tail, now: float) -> Iterator[Line]:
-        before = tail.offset
-        lines, more = tail.read(BURST)
-        grew = tail.offset != before
-        tail.interval = self._hot if grew else min(self._cold, tail.interval * 1.5)
-        tail.due = now if more else now + tail.interval
-        path = tail.source.path
-        if tail.interval < self._cold and (path in self._open or len(self._open) < MOST_OPEN):
-            self._open.add(path)
-        else:
-            self._open.discard(path)
-            tail.close()
-        yield from lines
+    def _read_hot(self, now: float, paths_too: bool) -> Generator[Block, None, bool]:
+        """What those that grow have gained; returns whether there is more at once."""
+        more = cooled = False
+        close = len(self._hot) > self._most_open
+        for tail in self._hot:
+            read = yield from self._read(tail, BURST)
+            if read:
+                tail.quiet_since = now
+                more = more or read >= FULL
+            elif now - tail.quiet_since > self._pace.linger:
+                cooled = True
+            if paths_too and tail.is_open and tail.replaced(anew=self._pace.reopen):
+                yield from self._drain(tail)
+                tail.restart()
+            if close:
+                tail.close()
+        if cooled:
+            self._cool(now)
+        return more
 
-    def _pause(self) -> float:
-        due = min((tail.due for tail in self._tails.values()), default=float("inf"))
-        return min(self._hot, max(0.0, due - time.monotonic()))
+    def _read(self, tail: Tail, times: int) -> Generator[Block, None, int]:
+        """What one file gained, in so many reads at most; returns what the last one brought."""
+        read = FULL
+        while times and read >= FULL:
+            times -= 1
+            block, read = tail.read()
+            if block:
+                yield Block(tail.source, block)
+        return read
 
-    def _drain(self, tail: _Tail) -> Iterator[Line]:
-        tail.close()
-        more = True
-        while more:
-            lines, more = tail.read(BURST)
-            yield from lines
-        yield from tail.finish()
+    def _cool(self, now: float) -> None:
+        hot = []
+        for tail in self._hot:
+            if now - tail.quiet_since > self._pace.linger:
+                tail.close()
+                self._cold.append(tail)
+            else:
+                hot.append(tail)
+        self._hot = hot
 
-    def _look(self, *, final: bool, first: bool = False) -> None:
+    def _read_cold(self, now: float, passed: float) -> Iterator[Block]:
+        """What as many quiet files as are due have gained."""
+        a_second = min(len(self._cold) / self._pace.cold, self._pace.cold_looks)
+        self._looks = min(self._looks + passed * a_second, float(len(self._cold)))
+        while self._looks >= 1 and self._cold:
+            self._looks -= 1
+            tail = self._cold.popleft()
+            if self._ended(tail.source):
+                yield from self._drain(tail)
+                self._tails[tail.source.path] = None
+            elif not self._pace.reopen and not tail.changed():
+                self._cold.append(tail)
+            elif (yield from self._read(tail, BURST)):
+                tail.quiet_since = now
+                self._hot.append(tail)
+            else:
+                tail.close()
+                self._cold.append(tail)
+
+    def _drain(self, tail: Tail) -> Iterator[Block]:
+        while (yield from self._read(tail, BURST)):
+            pass
+        block = tail.finish()
+        if block:
+            yield Block(tail.source, block)
+
+    def _look(self, *, final: bool, first: bool = False) -> Iterator[Block]:
         for source in self._discover(final):
             if source.path in self._tails:
                 continue
-            tail = self._tails[source.path] = _Tail(source)
+            if self._follow:
+                yield from self._attempts_before(source)
+            tail = self._tails[source.path] = Tail(source, raw=self._raw)
+            tail.quiet_since = time.monotonic()
+            self._hot.append(tail)
             if self._tail is not None and first:
-                tail.skip_to_tail(self._tail)
+                tail.begin_with(self._tail)
+
+    def _attempts_before(self, source: Source) -> Iterator[Block]:
+        """The rest of the attempts before the one that begins with ``source``."""
+        key = source.run_key
+        newest = self._newest.get(key, 0)
+        if source.attempt is None or source.attempt <= newest:
+            return
+        self._newest[key] = source.attempt
+        if newest:
+            for tail in filter(None, list(self._tails.values())):
+                if tail.source.run_key == key:
+                    yield from self._drain(tail)
+
+
+def _descriptors() -> int:
+    """How many files may be kept open, after this process's limit was raised as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_OPEN + 64
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return max(16, most - 64)
 
 
 class _Check:
@@ -262,13 +276,13 @@ class _Check:
         now = time.monotonic()
         if self._thread is not None and not self._thread.is_alive():
             self._thread = None
-            self._due = now + max(self._every, 20 * self._took)
+            self._due = now + max(self._every, 50 * self._took)
             if self._error is not None:
                 raise self._error
         if self._thread is None and not self._over and now >= self._due:
             self._thread = threading.Thread(target=self._run, daemon=True)
             self._thread.start()
-            self._thread.join(HOT)
+            self._thread.join(SOON)
         return self._over
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""Bytes of a log to lines: torn ends, progress bars, broken encodings and endless lines."""
+"""Bytes of a log to whole lines: torn ends, progress bars, broken encodings and endless lines."""
 
 from __future__ import annotations
 
@@ -10,46 +10,61 @@ CHUNK = 1 << 18
 
 
 class LineSplitter:
-    """Cuts a stream of bytes into lines, in memory bounded by ``max_line``.
+    """Cuts a stream of bytes into blocks of whole lines, in memory bounded by ``max_line``.
 
     Of a line with carriage returns the part after the last one counts, as on a terminal. A line
-    longer than ``max_line`` bytes comes in pieces. Invalid UTF-8 becomes U+FFFD.
+    longer than ``max_line`` bytes comes in pieces, each a line of its own. Invalid UTF-8 becomes
+    U+FFFD.
+
+    Parameters
+    ----------
+    raw
+        Leave carriage returns and invalid UTF-8 as they are.
     """
 
-    def __init__(self, max_line: int = MAX_LINE) -> None:
-        self._max = max_line
+    def __init__(self, max_line: int = MAX_LINE, *, raw: bool = False) -> None:
+        self._max, self._raw = max_line, raw
         self._rest = b""
 
-    def feed(self, data: bytes) -> list[str]:
-        """The lines that ``data`` completes."""
-        lines = []
-        *whole, rest = data.split(b"\n")
-        for part in whole:
-            lines += self._cut(self._rest + part)
-            self._rest = b""
-        self._rest += rest
-        if b"\r" in self._rest:
+    def feed(self, data: bytes) -> bytes:
+        """The lines that ``data`` completes, each with its newline; empty where it completes none.
+
+        A block is as long as ``data`` and a line of ``max_line`` at most.
+        """
+        end = data.rfind(b"\n") + 1
+        block = self._cleaned(self._cut(self._rest + data[:end])) if end else b""
+        rest = data[end:]
+        if rest or end:
+            self._rest = rest if end else self._rest + rest
+        if not self._raw and b"\r" in self._rest:
             self._rest = _overwritten(self._rest, keep_last=True)
-        while len(self._rest) > self._max:
-            cut = _character_boundary(self._rest, self._max)
-            lines.append(_text(self._rest[:cut]))
-            self._rest = self._rest[cut:]
-        return lines
+        if len(self._rest) > self._max:
+            *pieces, self._rest = _pieces(self._rest, self._max)
+            block += self._cleaned(b"".join(piece + b"\n" for piece in pieces))
+        return block
 
-    def flush(self) -> list[str]:
-        """What is left of a line without an end."""
+    def flush(self) -> bytes:
+        """What is left of a line without an end, with one."""
         rest, self._rest = self._rest, b""
-        return self._cut(rest) if rest else []
+        return self._cleaned(self._cut(rest + b"\n")) if rest else b""
 
-    def _cut(self, line: bytes) -> list[str]:
-        if b"\r" in line:
-            line = _overwritten(line, keep_last=False)
-        pieces = []
-        while len(line) > self._max:
-            cut = _character_boundary(line, self._max)
-            pieces.append(_text(line[:cut]))
-            line = line[cut:]
-        return [*pieces, _text(line)]
+    def _cut(self, block: bytes) -> bytes:
+        if len(block) <= self._max:
+            return block
+        lines = block[:-1].split(b"\n")
+        return b"".join(p + b"\n" for line in lines for p in _pieces(line, self._max))
+
+    def _cleaned(self, block: bytes) -> bytes:
+        if self._raw:
+            return block
+        if b"\r" in block:
+            block = block.replace(b"\r\n", b"\n")
+            if b"\r" in block:
+                shown = [_overwritten(line, keep_last=False) for line in block.split(b"\n")]
+                block = b"\n".join(shown)
+        if not block.isascii():
+            block = block.decode("utf-8", errors="replace").encode()
+        return block
 
 
 def _overwritten(line: bytes, *, keep_last: bool) -> bytes:
@@ -59,15 +74,20 @@ def _overwritten(line: bytes, *, keep_last: bool) -> bytes:
     return shown + b"\r" if keep_last and len(body) < len(line) else shown
 
 
+def _pieces(line: bytes, limit: int) -> list[bytes]:
+    pieces = []
+    while len(line) > limit:
+        cut = _character_boundary(line, limit)
+        pieces.append(line[:cut])
+        line = line[cut:]
+    return [*pieces, line]
+
+
 def _character_boundary(data: bytes, limit: int) -> int:
     cut = limit
     while cut > limit - 4 and cut > 0 and data[cut] & 0xC0 == 0x80:
         cut -= 1
     return cut if cut > limit - 4 and cut > 0 else limit
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", errors="replace")
 
 
 def start_of_tail(stream: BinaryIO, count: int) -> int:

@@ -15,7 +15,7 @@ from hpcrun.observe import jobs, metrics, state
 from hpcrun.observe.history import SUBMITTED
 from hpcrun.observe.jobs import Answers, Process
 from hpcrun.observe.state import Evidence, Job, Verdict
-from hpcrun.observe.where import Selected
+from hpcrun.observe.where import Selected, begun
 
 Ask = Callable[[Sequence[Process]], Answers]
 
@@ -95,6 +95,11 @@ def finite(values: dict[str, float] | None) -> dict[str, float | str] | None:
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
+def process_of(selected: Selected) -> Process | None:
+    """The job that decides about a run; None where none was submitted or the disk decides."""
+    return _read(selected).process
+
+
 @dataclass
 class _Read:
     selected: Selected
@@ -143,9 +148,9 @@ def statuses(
     values
         Read steps and metrics too.
     """
-    begun = _begun(selected)
+    there = begun(selected)
     found = [
-        _read(one) if one.paths.directory in begun else _Read(one, [], None) for one in selected
+        _read(one) if one.paths.directory in there else _Read(one, [], None) for one in selected
     ]
     processes = [read.process for read in found]
     answers = ask([process for process in processes if process is not None])
@@ -164,12 +169,6 @@ def statuses(
 def _shortened(detail: str | None) -> str:
     lines = [line.strip() for line in (detail or "").splitlines() if line.strip()]
     return "\n".join(f"  {line}" for line in lines[:2]) + ("\n  …" if len(lines) > 2 else "")
-
-
-def _begun(selected: Sequence[Selected]) -> set[Any]:
-    """Directories of runs that exist, from one listing an experiment instead of calls a run."""
-    parents = {one.paths.directory.parent for one in selected}
-    return {path for parent in parents if parent.is_dir() for path in parent.iterdir()}
 
 
 def _read(selected: Selected) -> _Read:

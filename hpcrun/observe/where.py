@@ -65,6 +65,24 @@ class Selected:
         return self.planned.plan
 
 
+def begun(selected: Sequence[Selected]) -> set[Path]:
+    """Directories of runs that exist, from one listing an experiment instead of calls a run."""
+    names: dict[Path, set[str]] = {}
+    found = set()
+    for one in selected:
+        directory = one.paths.directory
+        there = names.get(directory.parent)
+        if there is None:
+            try:
+                there = set(os.listdir(directory.parent))  # noqa: PTH208
+            except OSError:
+                there = set()
+            names[directory.parent] = there
+        if directory.name in there:
+            found.add(directory)
+    return found
+
+
 @dataclass
 class Finder:
     """Resolves WHERE arguments under a root, and remembers what it read.

@@ -14,6 +14,8 @@ from hpcrun import ledger, records
 from tests.observe.factory import Experiment, path_with, slurm_shim
 from tests.observe.shell import hpcrun, start
 
+MARK = "--- study/1: attempt 2 on node1, node2; attempt 1 ended: y ---"
+
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -62,7 +64,7 @@ def test_newest_attempt_of_all_ranks(study: Experiment, root: Path) -> None:
         (("study/1", "--attempt", "1", "--rank", "0", "--grep", "line [12]"),
          ["r0 | a1 r0 line 1", "r0 | a1 r0 line 2"]),
         (("study/1", "--attempt", "all", "--rank", "0", "--tail", "1"),
-         ["r0 | a1 r0 line 2", "r0 | a2 r0 line 2"]),
+         ["r0 | a1 r0 line 2", MARK, "r0 | a2 r0 line 2"]),
         (("study/1", "--node", "node2", "--tail", "1"), ["r2 | a2 r2 line 2", "r3 | a2 r3 line 2"]),
         (("study/1", "--node", "0", "--tail", "1"), ["r0 | a2 r0 line 2", "r1 | a2 r1 line 2"]),
         (("100_2", "--rank", "0", "--tail", "1"), ["r0 | a1 r0 line 2"]),
@@ -165,7 +167,7 @@ def test_follow_picks_up_tasks_ranks_and_attempts_and_ends_with_the_runs(
         "100_1|RUNNING|None|node1|N/A|N/A|0:00|(null)\n100_2|RUNNING|None|n|N/A|N/A|0:00|(null)\n"
     )
     shim = slurm_shim(tmp_path / "shim", squeue=queue)
-    process = start("logs", "-f", root=root)
+    process = start("logs", "-f", "--no-fold", root=root)
     wait_until(process, shim / "calls")
     expected = []
     for run, attempt in ((1, 1), (2, 1), (1, 2)):
@@ -183,7 +185,11 @@ def test_follow_picks_up_tasks_ranks_and_attempts_and_ends_with_the_runs(
     study.end(2, 1)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
-    assert sorted(out.splitlines()) == sorted(expected)
+    mark = "--- study/1: attempt 2 on node1; attempt 1 ended: saved ---"
+    found = out.splitlines()
+    assert sorted(found) == sorted([*expected, mark])
+    of_run_1 = [line for line in found if line.startswith("1 ") or line == mark]
+    assert of_run_1.index(mark) == 10
     for key in {line.partition("|")[0] + line.split()[3] for line in expected[:-1]}:
         mine = [
             line for line in out.splitlines() if line.partition("|")[0] + line.split()[3] == key
@@ -230,6 +236,63 @@ def test_a_reader_that_leaves(study: Experiment, root: Path) -> None:
     assert process.stderr is not None
     assert "Traceback" not in process.stderr.read()
     process.stderr.close()
+
+
+def test_lines_that_ranks_wrote_alike_are_shown_once(study: Experiment, root: Path) -> None:
+    study.start(1, 3, world=4)
+    for rank in range(4):
+        texts = ["all of them", *(["only rank 1"] if rank == 1 else []), "two" if rank > 1 else "x"]
+        study.log(1, 3, rank, "".join(f"{text}\n" for text in texts))
+    expected = ["r0-3 (4) | all of them", "r1 | only rank 1", "r0-1 (2) | x", "r2-3 (2) | two"]
+    assert lines("study/1", root=root) == expected
+    assert lines("study/1", "--rank", "1", root=root) == [
+        "r1 | all of them",
+        *expected[1:2],
+        "r1 | x",
+    ]
+    assert len(lines("study/1", "--no-fold", root=root)) == 9
+    assert lines("study/1", "--raw", "--rank", "2", root=root) == ["all of them", "two"]
+    assert lines("study/1", "--exclude", "all|two", root=root) == expected[1:3]
+
+
+def test_followed_lines_that_ranks_wrote_alike_are_shown_once(root: Path, tmp_path: Path) -> None:
+    study = Experiment(root)
+    study.submit((1,), world=3)
+    slurm_shim(tmp_path / "shim", squeue="100|RUNNING|None|n|N/A|N/A|0:00|(null)\n")
+    study.start(1, world=3)
+    process = start("logs", "-f", root=root)
+    assert process.stdout is not None
+    for number in range(3):
+        for rank in (2, 0, 1):
+            study.log(1, 1, rank, f"step {number}\n" + (f"own {rank}\n" if rank == 2 else ""))
+        assert process.stdout.readline() == f"r0-2 (3) | step {number}\n"
+        assert process.stdout.readline() == "r2 | own 2\n"
+    study.log(1, 1, 0, "the last, of one alone, torn")
+    study.end(1)
+    out, err = process.communicate(timeout=20)
+    assert (out, process.returncode) == ("r0 | the last, of one alone, torn\n", 0), err
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("completed", 0), ("failed", 1)])
+def test_exit_with_the_run(root: Path, outcome: str, code: int) -> None:
+    study = Experiment(root)
+    study.submit((1, 2))
+    for run in (1, 2):
+        study.start(run, job_id=f"100_{run}")
+        study.end(run, outcome="completed" if run == 1 else outcome)
+    process = start("logs", "-f", "--exit-with-run", root=root)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == code, err
+
+
+def test_what_a_terminal_must_not_get(study: Experiment, root: Path) -> None:
+    study.start(1, 3, world=4)
+    study.log(
+        1, 3, 0, "\x1b[2J\x1b[31mred\x1b[0m \x1b]0;title\x07bell\x07 \x1b(B tab\t\x00.\x9b2J\n"
+    )
+    assert lines("study/1", "--rank", "0", root=root) == ["r0 | red bell  tab\t.2J"]
+    raw = lines("study/1", "--rank", "0", "--raw", root=root)
+    assert raw[0].startswith("\x1b[2J")
 
 
 def test_bytes_that_no_encoding_knows(study: Experiment, root: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import time
@@ -11,12 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.observe import follow as module
-from hpcrun.observe.follow import Follower, Source
+from hpcrun.observe.follow import LOCAL, REMOTE, Follower, Pace
+from hpcrun.observe.tails import Source
+
+QUIET_AT_ONCE = dataclasses.replace(LOCAL, linger=0.1, cold=0.1)
+REMOTE_SOON = dataclasses.replace(REMOTE, interval=0.1, linger=0.5, cold_looks=100)
 
 
 def source(path: Path, rank: int = 0) -> Source:
     return Source(path, "study", 0, 1, "worker", rank=rank)
+
+
+def texts(follower: Follower) -> Iterator[str]:
+    for block in follower.blocks():
+        yield from (line.decode() for line in block.lines())
 
 
 class Following:
@@ -29,8 +38,8 @@ class Following:
         self.thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
-        for line in self.follower.lines():
-            self.lines.append((line.source.rank, line.text))
+        for block in self.follower.blocks():
+            self.lines += [(block.source.rank, line.decode()) for line in block.lines()]
 
     def wait_for(self, count: int, timeout: float = 10) -> None:
         deadline = time.monotonic() + timeout
@@ -118,23 +127,90 @@ def test_written_in_the_last_moment(log: Path) -> None:
     assert found.lines == [(0, "a"), (0, "b"), (1, "c")]
 
 
-def test_truncation_begins_again(log: Path) -> None:
+@pytest.mark.parametrize("pace", [LOCAL, QUIET_AT_ONCE, REMOTE_SOON])
+def test_truncation_begins_again(log: Path, pace: Pace) -> None:
     append(log, "one\ntwo\n")
-    with following(lambda final: [source(log)]) as found:
+    with following(lambda final: [source(log)], pace=pace) as found:
         found.wait_for(2)
         log.write_text("")
-        time.sleep(0.3)
+        time.sleep(0.5)
         append(log, "three\n")
         found.wait_for(3)
     assert found.texts() == ["one", "two", "three"]
 
 
-def test_replacement_by_another_file(log: Path) -> None:
+def test_truncated_and_written_beyond_where_it_was(log: Path) -> None:
+    """What the size of a file cannot tell."""
+    append(log, "one\ntwo, torn")
+    with following(lambda final: [source(log)]) as found:
+        found.wait_for(1)
+        log.write_text("three\nfour\nand so on, for longer than before\n")
+        found.wait_for(5)
+    expected = ["one", "two, torn", "three", "four", "and so on, for longer than before"]
+    assert found.texts() == expected
+
+
+def test_a_renamed_file_is_read_to_its_end_before_its_successor(log: Path) -> None:
     append(log, "one\n")
-    with following(lambda final: [source(log)], cold=0.2) as found:
+    with open(log, "ab", buffering=0) as writer, following(lambda final: [source(log)]) as found:
+        found.wait_for(1)
+        log.rename(log.with_name("old"))
+        writer.write(b"two\nthree, torn")
+        append(log, "four\n")
+        found.wait_for(4)
+    assert found.texts() == ["one", "two", "three, torn", "four"]
+
+
+def test_what_is_there_of_an_attempt_comes_before_the_next(tmp_path: Path) -> None:
+    def of(attempt: int, rank: int) -> Source:
+        path = tmp_path / "runs/0/attempts" / str(attempt) / f"rank-0000{rank}.log"
+        return Source(path, "study", 0, attempt, "worker", rank=rank)
+
+    every = [of(attempt, rank) for attempt in (1, 2) for rank in (0, 1)]
+    for one in every[:2]:
+        one.path.parent.mkdir(parents=True, exist_ok=True)
+        append(one.path, "first\n" * 300_000 + "torn")
+    found: list[int | None] = []
+
+    def discover(final: bool) -> list[Source]:
+        if found and not every[2].path.exists():
+            every[2].path.parent.mkdir()
+            for one in every[2:]:
+                append(one.path, "second\n")
+        return [one for one in every if one.path.exists()]
+
+    pace = dataclasses.replace(LOCAL, discover=0.0)
+    for block in Follower(discover, lambda: len(found) > 10, pace=pace, check=0.0).blocks():
+        found.extend([block.source.attempt] * len(block.lines()))
+    assert found == sorted(found, key=lambda attempt: attempt or 0)
+    assert found.count(1) == 600_002
+    assert found.count(2) == 2
+
+
+def test_a_source_that_ended_is_looked_at_no_more(log: Path) -> None:
+    append(log, "one\n")
+    ended = threading.Event()
+    with following(
+        lambda final: [source(log)], ended=lambda source: ended.is_set(), pace=QUIET_AT_ONCE
+    ) as found:
+        found.wait_for(1)
+        append(log, "two, torn")
+        ended.set()
+        found.wait_for(2)
+        time.sleep(0.3)
+        append(log, "too late\n")
+        time.sleep(0.3)
+    assert found.texts() == ["one", "two, torn"]
+
+
+@pytest.mark.parametrize("pace", [LOCAL, QUIET_AT_ONCE, REMOTE_SOON])
+def test_replacement_by_another_file(log: Path, pace: Pace) -> None:
+    append(log, "one\n")
+    with following(lambda final: [source(log)], pace=pace) as found:
         found.wait_for(1)
         other = log.with_name("new")
         other.write_text("two\nthree\n")
+        time.sleep(0.5)
         os.replace(other, log)
         found.wait_for(3)
     assert found.texts() == ["one", "two", "three"]
@@ -174,18 +250,20 @@ def test_carriage_returns_and_bad_bytes(log: Path) -> None:
     assert found.texts() == ["done \ufffd"]
 
 
+@pytest.mark.parametrize("pace", [LOCAL, QUIET_AT_ONCE, REMOTE_SOON])
 def test_many_files_each_in_order_and_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: Pace
 ) -> None:
-    monkeypatch.setattr(module, "MOST_OPEN", 5)
+    monkeypatch.setattr("hpcrun.observe.follow._descriptors", lambda: 5)
     files = [tmp_path / f"{number}.log" for number in range(40)]
     for path in files:
         path.touch()
     sources = [source(path, rank) for rank, path in enumerate(files)]
-    with following(lambda final: sources) as found:
+    with following(lambda final: sources, pace=pace) as found:
         for number in range(50):
             for path in files:
                 append(path, f"line {number} of {path.name}\n")
+            time.sleep(0.2 if number % 20 == 19 else 0)
         found.wait_for(50 * len(files), timeout=30)
     for rank, path in enumerate(files):
         assert found.texts(rank) == [f"line {number} of {path.name}" for number in range(50)]
@@ -202,7 +280,7 @@ def test_a_slow_answer_whether_it_is_over_does_not_stop_the_lines(log: Path) -> 
 
     lines: list[str] = []
     follower = Follower(lambda final: [source(log)], over, check=0.0)
-    thread = threading.Thread(target=lambda: lines.extend(line.text for line in follower.lines()))
+    thread = threading.Thread(target=lambda: lines.extend(texts(follower)))
     thread.start()
     assert asked.wait(5)
     append(log, "b\n")
@@ -220,14 +298,14 @@ def test_an_error_while_asking_is_raised(log: Path) -> None:
         raise OSError("no such root any more")
 
     with pytest.raises(OSError, match="no such root"):
-        list(Follower(lambda final: [], over).lines())
+        list(Follower(lambda final: [], over).blocks())
 
 
 def test_files_are_closed(log: Path) -> None:
     append(log, "a\n")
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    generator = Follower(lambda final: [source(log)]).lines()
-    assert next(generator).text == "a"
+    generator = Follower(lambda final: [source(log)]).blocks()
+    assert next(generator).data == b"a\n"
     generator.close()
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
@@ -236,4 +314,4 @@ def test_reading_without_following(log: Path) -> None:
     append(log, "a\nb\nc")
     missing = log.with_name("missing.log")
     found = Follower(lambda final: [source(log), source(missing, 1)], follow=False, tail=2)
-    assert [line.text for line in found.lines()] == ["b", "c"]
+    assert list(texts(found)) == ["b", "c"]

@@ -1,0 +1,196 @@
+"""From blocks of lines to what is printed: chosen by pattern, folded over ranks, dressed."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcrun.observe.fold import Group
+from hpcrun.observe.fold_window import fold
+from hpcrun.observe.lines import CHUNK
+from hpcrun.observe.log_format import Printer
+from hpcrun.observe.tails import Block, Source, Tail
+
+DELAY = 0.5
+WINDOW = 16 << 20
+LEAST_CHUNK = 1 << 13
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which lines are wanted.
+
+    Attributes
+    ----------
+    grep, exclude
+        What a line must have, and must not have; None for no such wish.
+    """
+
+    grep: re.Pattern[str] | None = None
+    exclude: re.Pattern[str] | None = None
+
+    def keep(self, lines: list[bytes]) -> list[bytes]:
+        """Those that are wanted."""
+        if self.grep is not None:
+            found = self.grep.search
+            lines = [line for line in lines if found(line.decode("utf-8", "replace"))]
+        if self.exclude is not None:
+            unwanted = self.exclude.search
+            lines = [line for line in lines if not unwanted(line.decode("utf-8", "replace"))]
+        return lines
+
+    def block(self, block: Block) -> Block | None:
+        """The same of a block; None where no line of it is."""
+        if self.grep is None and self.exclude is None:
+            return block
+        lines = self.keep(block.lines())
+        return Block(block.source, b"\n".join(lines) + b"\n") if lines else None
+
+
+ALL = Filter()
+
+
+class Presenter:
+    """Turns blocks, as they come, into what is printed.
+
+    Parameters
+    ----------
+    printer
+        How lines are dressed.
+    chosen
+        Which lines are wanted.
+    ranks
+        Gives the ranks of a source's run that may be shown; what they write alike within half a
+        second is told once. None folds nothing.
+    """
+
+    def __init__(
+        self,
+        printer: Printer,
+        chosen: Filter = ALL,
+        ranks: Callable[[Source], Collection[int]] | None = None,
+    ) -> None:
+        self._printer, self._chosen, self._ranks = printer, chosen, ranks
+        self._groups: dict[Path, tuple[Source, Group | None]] = {}
+        self._waiting: dict[Path, tuple[Source, Group]] = {}
+
+    def block(self, block: Block) -> bytes:
+        """What is printed at once of a block."""
+        kept = self._chosen.block(block)
+        if kept is None:
+            return b""
+        source = kept.source
+        mark = self._printer.new_attempt(source)
+        before = b"" if mark is None else self._rest_of(source.run_key) + mark
+        group = self._group(source)
+        if group is None or source.rank is None:
+            return before + self._printer.format(kept)
+        group.feed(source.rank, kept.lines(), time.monotonic())
+        self._waiting[source.run_key] = (source, group)
+        return before
+
+    def due(self) -> bytes:
+        """What has waited long enough for other ranks."""
+        moment = time.monotonic() - DELAY
+        printed = []
+        for key, (source, group) in list(self._waiting.items()):
+            printed.append(self._printer.folded(source, group.take(before=moment)))
+            if group.is_empty:
+                del self._waiting[key]
+        return b"".join(printed)
+
+    def rest(self) -> bytes:
+        """What still waits, at the end."""
+        return b"".join(map(self._rest_of, list(self._waiting)))
+
+    def _rest_of(self, key: Path) -> bytes:
+        if key not in self._waiting:
+            return b""
+        source, group = self._waiting.pop(key)
+        return self._printer.folded(source, group.take())
+
+    def _group(self, source: Source) -> Group | None:
+        if self._ranks is None or source.stream != "worker":
+            return None
+        known = self._groups.get(source.run_key)
+        if known is None or known[0].attempt != source.attempt:
+            ranks = self._ranks(source)
+            group = None
+            if len(ranks) > 1:
+                group = Group()
+                for rank in ranks:
+                    group.join(rank)
+            known = self._groups[source.run_key] = (source, group)
+        return known[1]
+
+
+def read(
+    sources: Sequence[Source],
+    printer: Printer,
+    chosen: Filter = ALL,
+    *,
+    tail: int | None = None,
+    fold: bool = True,
+    raw: bool = False,
+) -> Iterator[bytes]:
+    """What is printed of files as they are now, run by run, attempt by attempt.
+
+    Parameters
+    ----------
+    tail
+        Only so many of the last lines of each file.
+    fold
+        Tell what ranks of an attempt wrote alike once; takes memory for 16 MiB of lines at a time,
+        or for 8 KiB of each rank. Otherwise one file comes after another.
+    raw
+        Leave carriage returns and broken encodings as they are.
+    """
+    together: dict[object, list[Source]] = {}
+    for source in sources:
+        folds = fold and source.stream == "worker"
+        together.setdefault(source.path.parent if folds else source, []).append(source)
+    for group in together.values():
+        mark = printer.new_attempt(group[0])
+        if mark:
+            yield mark
+        tails = {source.rank or 0: Tail(source, raw=raw) for source in group}
+        if tail is not None:
+            for one in tails.values():
+                one.begin_with(tail)
+        if len(tails) == 1:
+            yield from _alone(tails.popitem()[1], printer, chosen)
+        else:
+            yield from _folded(tails, printer, chosen)
+
+
+def _alone(tail: Tail, printer: Printer, chosen: Filter) -> Iterator[bytes]:
+    read = 1
+    while read:
+        data, read = tail.read()
+        data = data if read else tail.finish()
+        kept = chosen.block(Block(tail.source, data)) if data else None
+        if kept is not None:
+            yield printer.format(kept)
+
+
+def _folded(tails: dict[int, Tail], printer: Printer, chosen: Filter) -> Iterator[bytes]:
+    size = min(CHUNK, max(LEAST_CHUNK, WINDOW // len(tails)))
+    source = next(iter(tails.values())).source
+    left = dict(tails)
+    window: dict[int, list[bytes]] = {rank: [] for rank in tails}
+    wanted = size // 128
+    while left or any(window.values()):
+        for rank, tail in list(left.items()):
+            if len(window[rank]) >= wanted:
+                continue
+            data, read = tail.read(size)
+            if not read:
+                data = tail.finish()
+                del left[rank]
+            if data:
+                window[rank] += chosen.keep(data[:-1].split(b"\n"))
+        told, window = fold(window, frozenset(left))
+        yield printer.folded(source, told)

@@ -1,0 +1,44 @@
+"""What kind of storage a directory lies on: looking at a file costs a remote call on some."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+NETWORK = frozenset(
+    {
+        *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "afs", "9p"),
+        *("orangefs", "pvfs2", "panfs", "wekafs", "glusterfs", "virtiofs", "fuse.glusterfs"),
+        *("fuse.ceph", "fuse.ceph-fuse", "fuse.gcsfuse", "fuse.juicefs", "fuse.rclone"),
+        *("fuse.s3fs", "fuse.sshfs"),
+    }
+)
+_MOUNTS = Path("/proc/self/mountinfo")
+
+
+def is_remote(path: Path, mounts: Path = _MOUNTS) -> bool:
+    """Whether the file system that ``path`` lies on, or will lie on, is another machine's.
+
+    Parameters
+    ----------
+    mounts
+        In the form of ``/proc/PID/mountinfo`` (proc(5)); False is answered where it is unreadable.
+    """
+    try:
+        lines = mounts.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return False
+    real = os.path.realpath(path)
+    longest, kind = -1, ""
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        if len(fields) < 5 or not after:
+            continue
+        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4])
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        # Of mounts at one point the last hides the others.
+        if inside and len(point) >= longest:
+            longest, kind = len(point), after.split(" ")[0]
+    return kind in NETWORK

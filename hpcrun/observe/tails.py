@@ -1,0 +1,199 @@
+"""One growing file: what came since the last look, through truncation and replacement.
+
+::
+
+    tail = Tail(source)
+    while block := tail.read()[0]:
+        sys.stdout.buffer.write(block)
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from hpcrun.observe.lines import CHUNK, LineSplitter, start_of_tail
+
+_KEPT = 32
+FULL = CHUNK - _KEPT
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """One log file; equal to itself alone.
+
+    Attributes
+    ----------
+    path
+        The file; it need not exist yet.
+    experiment, run, attempt
+        Whose it is; the attempt is None for the batch step's log, which covers several.
+    stream
+        ``worker``, ``agent`` or ``batch``.
+    rank
+        Of a worker.
+    node
+        Of an agent.
+    """
+
+    path: Path
+    experiment: str
+    run: int
+    attempt: int | None
+    stream: str
+    rank: int | None = None
+    node: str | None = None
+
+    @property
+    def run_key(self) -> Path:
+        """The run's directory, of a worker or an agent."""
+        return self.path.parent.parent.parent
+
+
+class Block(NamedTuple):
+    """Whole lines of one file, each with its newline."""
+
+    source: Source
+    data: bytes
+
+    def lines(self) -> list[bytes]:
+        """Without their ends."""
+        return self.data[:-1].split(b"\n")
+
+
+class Tail:
+    """How far one file was read.
+
+    The last bytes that were read are read again with what follows them: where they have changed,
+    the file was truncated and written anew, and is read from its beginning. So a look at an open
+    file that has not grown is one call, and needs no status of the file.
+
+    Parameters
+    ----------
+    raw
+        Leave the bytes as they are (`LineSplitter`).
+
+    Attributes
+    ----------
+    quiet_since
+        When the file grew last, for whoever follows it.
+    """
+
+    __slots__ = (
+        *("source", "quiet_since", "_path", "_descriptor", "_offset", "_kept"),
+        *("_inode", "_modified", "_splitter"),
+    )
+
+    def __init__(self, source: Source, *, raw: bool = False) -> None:
+        self.source = source
+        self.quiet_since = 0.0
+        self._path = os.fspath(source.path)
+        self._descriptor = -1
+        self._offset = 0
+        self._kept = b""
+        self._inode = 0
+        self._modified = 0
+        self._splitter = LineSplitter(raw=raw)
+
+    @property
+    def is_open(self) -> bool:
+        return self._descriptor >= 0
+
+    def begin_with(self, count: int) -> None:
+        """Begin with the last ``count`` lines of what is there now."""
+        try:
+            with open(self._path, "rb", buffering=0) as stream:
+                self._begin_at(stream.fileno(), start_of_tail(stream, count))
+        except OSError:
+            self._offset = 0
+
+    def _begin_at(self, descriptor: int, offset: int) -> None:
+        kept = min(_KEPT, offset)
+        self._offset, self._kept = offset, os.pread(descriptor, kept, offset - kept)
+        self._inode = os.fstat(descriptor).st_ino
+
+    def read(self, size: int = CHUNK) -> tuple[bytes, int]:
+        """Whole lines that came since the last read, and by how many bytes the file had grown.
+
+        Reads ``size`` bytes at most; from `FULL` on there may be more at once. Opens the file where
+        it is not open; nothing comes of one that cannot be read.
+        """
+        if self._descriptor < 0:
+            before = self._inode
+            if not self._open():
+                return b"", 0
+            if before not in (0, self._inode):
+                self._offset, self._kept = 0, b""
+                return self._splitter.flush(), FULL
+        kept = self._kept
+        try:
+            data = os.pread(self._descriptor, size, self._offset - len(kept))
+        except OSError:
+            self.close()
+            return b"", 0
+        if data == kept:
+            return b"", 0
+        if not data.startswith(kept):
+            self._offset, self._kept = 0, b""
+            return self._splitter.flush(), FULL
+        fresh = data[len(kept) :] if kept else data
+        self._offset += len(fresh)
+        self._kept = data[-_KEPT:]
+        return self._splitter.feed(fresh), len(fresh)
+
+    def replaced(self, *, anew: bool = False) -> bool:
+        """Whether another file stands at the path than the one that is open.
+
+        Parameters
+        ----------
+        anew
+            Open it again, which makes a network file system's client ask the server how long the
+            file is; otherwise the path is asked for alone.
+        """
+        try:
+            if not anew:
+                return os.stat(self._path).st_ino != self._inode
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        if os.fstat(descriptor).st_ino != self._inode:
+            os.close(descriptor)
+            return True
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+        return False
+
+    def restart(self) -> None:
+        """Begin anew with the file that stands at the path now."""
+        self.close()
+        self._offset, self._kept, self._inode = 0, b"", 0
+
+    def changed(self) -> bool:
+        """Whether a closed file may be another than it was when it was read."""
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return False
+        now = (found.st_ino, found.st_size, found.st_mtime_ns)
+        return now != (self._inode, self._offset, self._modified)
+
+    def finish(self) -> bytes:
+        """Close the file; the line that has no end, with one."""
+        self.close()
+        return self._splitter.flush()
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _open(self) -> bool:
+        try:
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            found = os.fstat(self._descriptor)
+        except OSError:
+            return False
+        self._inode, self._modified = found.st_ino, found.st_mtime_ns
+        return True

@@ -1,0 +1,231 @@
+"""The runs that are followed: what each of them has begun to write, and which are over.
+
+::
+
+    watch = Watch(selected)
+    for block in watch.follower(tail=10).blocks():
+        sys.stdout.buffer.write(block.data)
+    failed = watch.not_completed()
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcrun.observe import jobs, logs, state
+from hpcrun.observe.follow import LOCAL, REMOTE, Follower
+from hpcrun.observe.jobs import Answers, Process
+from hpcrun.observe.status import Ask, RunStatus, process_of, statuses
+from hpcrun.observe.storage import is_remote
+from hpcrun.observe.tails import Source
+from hpcrun.observe.where import Selected, begun
+
+UNKNOWN_FOR = 30.0
+LAST_WORDS = 10.0
+LOOKS, REMOTE_LOOKS = 300.0, 10.0
+LEDGERS, REMOTE_LEDGERS = 2000, 20
+
+
+@dataclass(eq=False)
+class _Run:
+    """What is known of one run.
+
+    Attributes
+    ----------
+    first
+        The oldest attempt that is looked at.
+    full
+        The newest attempt, once the output of all its ranks was found.
+    process
+        The job that decides; None until it was read.
+    closed
+        It was looked at for the last time.
+    """
+
+    selected: Selected
+    first: int = 0
+    full: int = 0
+    process: Process | None = None
+    unknown_since: float | None = None
+    status: RunStatus | None = None
+    ended: float | None = None
+    closed: bool = False
+    ledger_size: int = 0
+    looked: float = 0.0
+
+
+class Watch:
+    """Finds the files of runs as they begin, and asks the cluster which runs are over.
+
+    A run of which nothing is known, or that was never submitted, counts as over after it has stayed
+    so for half a minute.
+
+    Parameters
+    ----------
+    selected, choice
+        The runs, and which of their logs.
+    ask
+        What asks the cluster; called once a question, whatever the number of runs.
+    remote
+        Whether looking at files costs a call to another machine; found out where it is None.
+    """
+
+    def __init__(
+        self,
+        selected: Sequence[Selected],
+        choice: logs.Choice = logs.NEWEST,
+        *,
+        ask: Ask = jobs.ask,
+        remote: bool | None = None,
+    ) -> None:
+        self._choice = choice
+        self._ask = ask
+        if remote is None:
+            remote = any(map(is_remote, {one.experiment.directory for one in selected}))
+        self.remote = remote
+        self._runs = {one.paths.directory: _Run(one) for one in selected}
+        self._asked_for = list(self._runs.values())
+        self._not_begun = dict(self._runs)
+        self._pressing: deque[_Run] = deque()
+        self._turns: deque[_Run] = deque()
+        self._just_ended: deque[_Run] = deque()
+        self._looked: float | None = None
+        self._ledgers = 0
+
+    def follower(
+        self,
+        *,
+        tail: int | None = None,
+        idle: Callable[[], object] = lambda: None,
+        raw: bool = False,
+    ) -> Follower:
+        """A follower of the runs, of those that have not begun too (see `Follower`)."""
+        pace = REMOTE if self.remote else LOCAL
+        return Follower(
+            self.discover, self.over, ended=self.ended, tail=tail, idle=idle, pace=pace, raw=raw
+        )
+
+    def discover(self, final: bool) -> Iterator[Source]:
+        """Sources of the runs that are looked at now: so many a second, new ones first."""
+        now = time.monotonic()
+        first = self._looked is None
+        rate = REMOTE_LOOKS if self.remote else LOOKS
+        allowed = len(self._runs) if first else int(rate * (now - (self._looked or 0.0)))
+        self._looked = now
+        if self._not_begun:
+            there = set(self._not_begun)
+            if self._choice.streams in ("worker", "agent"):
+                there = begun([run.selected for run in self._not_begun.values()])
+            self._pressing.extend(self._not_begun.pop(path) for path in sorted(there))
+        while self._just_ended:
+            yield from self._sources(self._just_ended.popleft(), final=True)
+        if final:
+            for run in self._runs.values():
+                yield from self._sources(run, final=True)
+            return
+        for queue, most in ((self._pressing, allowed), (self._turns, allowed)):
+            for _ in range(min(len(queue), most)):
+                run = queue.popleft()
+                yield from self._sources(run, first=first)
+                if not run.closed:
+                    (self._turns if run.full else self._pressing).append(run)
+                allowed -= 1
+
+    def over(self) -> bool:
+        """Whether nothing more will happen to any of the runs by itself; one query a call.
+
+        What became of a run is read once the cluster says that its job is over, or knows none.
+        """
+        self._ledgers = REMOTE_LEDGERS if self.remote else LEDGERS
+        # Where there are more than may be looked at, those that were not come first.
+        self._asked_for.sort(key=lambda run: run.looked)
+        for run in self._asked_for:
+            run.process = run.process or process_of(run.selected)
+        answers = self._ask([run.process for run in self._asked_for if run.process])
+        doubtful = [run for run in self._asked_for if self._is_doubtful(run, answers)]
+        found = statuses([run.selected for run in doubtful], ask=lambda _: answers, values=False)
+        now = time.monotonic()
+        for run, status in zip(doubtful, found, strict=True):
+            run.process = None
+            run.status = status
+            if status.state in (state.UNKNOWN, state.PLANNED):
+                run.unknown_since = run.unknown_since or now
+                is_over = now - run.unknown_since >= UNKNOWN_FOR
+            else:
+                run.unknown_since = None
+                is_over = status.over
+            if is_over:
+                run.ended = now
+                self._just_ended.append(run)
+        self._asked_for = [run for run in self._asked_for if run.ended is None]
+        return not self._asked_for
+
+    def _is_doubtful(self, run: _Run, answers: Answers) -> bool:
+        """Whether a run may be over: what its job says is not enough, or its ledger has grown."""
+        if run.process is None:
+            return True
+        job = answers.jobs.get(run.process.job_id)
+        if job is None or not job.live:
+            return answers.silence(run.process.job_id) is None
+        if job.waiting or self._ledgers <= 0:
+            return False
+        self._ledgers -= 1
+        run.looked = time.monotonic()
+        size = _size(run.selected.paths.ledger)
+        grown, run.ledger_size = size != run.ledger_size, size
+        return grown
+
+    def ended(self, source: Source) -> bool:
+        """Whether the run of a source has been over for a while, and will not write again."""
+        run = self._runs.get(source.run_key)
+        if run is None or run.ended is None:
+            return False
+        return time.monotonic() - run.ended > LAST_WORDS
+
+    def ranks(self, source: Source) -> frozenset[int]:
+        """The ranks of a source's run that are wanted."""
+        run = self._runs.get(source.run_key)
+        return self._wanted(run) if run else frozenset()
+
+    def not_completed(self) -> list[RunStatus]:
+        """Runs that ended otherwise than completed, or of which it is not known."""
+        found = [run.status for run in self._runs.values()]
+        return [one for one in found if one is not None and one.state != state.COMPLETED]
+
+    def _sources(self, run: _Run, *, final: bool = False, first: bool = False) -> list[Source]:
+        if run.closed:
+            return []
+        run.closed = final
+        selected, choice = run.selected, self._choice
+        attempts = selected.paths.attempts()
+        newest = attempts[-1].number if attempts else 0
+        if isinstance(choice.attempt, int):
+            attempts = [one for one in attempts if one.number == choice.attempt]
+        elif first and choice.attempt is None:
+            run.first = newest
+        if newest == run.full and newest and not final:
+            return []
+        attempts = [one for one in attempts if one.number >= run.first]
+        # Those before the newest have got all their files; they were looked at just now.
+        run.first = max(run.first, newest)
+        found = logs.of_run(selected, attempts, choice, fallback=final)
+        ranks = [one for one in found if one.attempt == newest and one.rank is not None]
+        if choice.streams == "worker" and len(ranks) >= len(self._wanted(run)):
+            run.full = newest
+        return found
+
+    def _wanted(self, run: _Run) -> frozenset[int]:
+        ranks = frozenset(range(run.selected.run.world_size))
+        return ranks if self._choice.ranks is None else ranks & self._choice.ranks
+
+
+def _size(path: Path) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
