@@ -40,6 +40,10 @@ WHERE, commands that read take your newest experiment.
 **Root.** Experiments live under `--root`, else `HPCRUN_ROOT`. Without these, commands that take a
 SPEC use its cluster profile's `root`; the others know no profile and look in `~/hpcrun`. Where a
 profile names another root, set `HPCRUN_ROOT` to it.
+
+**Network storage.** On NFS, Lustre and the like `logs --follow` opens files anew to see what other
+machines wrote, and looks at few of them a second. Which storage it is, is read from the mounts;
+`HPCRUN_STORAGE=network` or `local` says so where that is wrong.
 """
 
 

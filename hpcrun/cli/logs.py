@@ -72,6 +72,8 @@ def command(
 
     if exit_with_run and not follow:
         raise UsageError("--exit-with-run is for -f, which waits for the runs to end")
+    if raw and output.json:
+        raise UsageError("--raw gives bytes and --json gives records; choose one")
     choice = Choice(
         streams=stream,
         ranks=parse_ranks(rank) if rank else None,

@@ -25,10 +25,17 @@ def fold(window: Window, open_ranks: frozenset[int]) -> tuple[list[Folded], dict
         Ranks that have more lines than these. Something is told, unless one of them has fewer than
         two.
     """
+    nothing: dict[int, list[bytes]] = {rank: [] for rank in window}
     window = {rank: lines for rank, lines in window.items() if lines or rank in open_ranks}
-    found = _by_sets(window) if window else None
-    if found is not None:
-        return found
+    if not window:
+        return [], nothing
+    told, rest = _by_sets(window) or _by_queues(window, open_ranks)
+    return told, {**nothing, **rest}
+
+
+def _by_queues(
+    window: Window, open_ranks: frozenset[int]
+) -> tuple[list[Folded], dict[int, list[bytes]]]:
     group = Group()
     for rank in window:
         group.join(rank)

@@ -128,13 +128,13 @@ class Watch:
             for run in self._runs.values():
                 yield from self._sources(run, final=True)
             return
-        for queue, most in ((self._pressing, allowed), (self._turns, allowed)):
-            for _ in range(min(len(queue), most)):
-                run = queue.popleft()
+        for queue in (self._pressing, self._turns):
+            turn = min(len(queue), allowed)
+            allowed -= turn
+            for run in [queue.popleft() for _ in range(turn)]:
                 yield from self._sources(run, first=first)
                 if not run.closed:
                     (self._turns if run.full else self._pressing).append(run)
-                allowed -= 1
 
     def over(self) -> bool:
         """Whether nothing more will happen to any of the runs by itself; one query a call.
