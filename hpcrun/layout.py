@@ -28,6 +28,7 @@
             agent-NODE.log              output of one node's agent
             warm.log                    output of ranks that wait for the next attempt, warm
             universal.log               what DeepSpeed said as it divided a checkpoint anew
+            log-sizes.jsonl             when the ranks' logs were how long
             metrics.jsonl               one line a logged step, by rank 0 (or the user's script)
             session.jsonl               restored, saved, finished: by rank 0
             exit-00000.json             how a rank ended, when it ended badly
@@ -77,6 +78,11 @@ class AttemptPaths:
     def rank_logs(self) -> dict[int, Path]:
         """Rank -> log file, of those that exist, in the order of ranks."""
         return {int(path.stem[5:]): path for path in sorted(self.directory.glob("rank-*.log"))}
+
+    @property
+    def log_sizes(self) -> Path:
+        """When the ranks' logs were how long."""
+        return self.directory / "log-sizes.jsonl"
 
     @property
     def conversion_log(self) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +15,7 @@ from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
     from hpcrun.observe.present import Presenter
+    from hpcrun.observe.tails import Tail
     from hpcrun.observe.watch import Watch
     from hpcrun.observe.where import Selected
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 @click.option("--rank", metavar="RANKS", help="Only these ranks, such as 0,4-7.")
 @click.option("--node", metavar="NODE", help="Only this node: its name, or its index in the run.")
 @click.option("--attempt", metavar="A|all", help="This attempt, or all (default: the newest).")
+@click.option("--since", metavar="T", help="What was written since then: 90s, 10m, 2h, or a time.")
+@click.option("--timestamps", is_flag=True, help="When each line was written, as far as is known.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="The last N lines of each.")
 @click.option("--grep", metavar="RE", help="Only lines that this regular expression is found in.")
 @click.option("--exclude", metavar="RE", help="No lines that this is found in.")
@@ -49,6 +52,8 @@ def command(
     rank: str | None,
     node: str | None,
     attempt: str | None,
+    since: str | None,
+    timestamps: bool,
     tail: int | None,
     grep: str | None,
     exclude: str | None,
@@ -65,6 +70,7 @@ def command(
     without it, your newest experiment. Lines that several ranks wrote alike are shown once, with
     the ranks. A run that has no output of ranks shows what its agents and its batch step said.
     """
+    from hpcrun.observe import log_times
     from hpcrun.observe.log_format import Printer
     from hpcrun.observe.logs import Choice, parse_ranks, sources
     from hpcrun.observe.present import Filter, Presenter, read
@@ -78,21 +84,30 @@ def command(
         streams=stream,
         ranks=parse_ranks(rank) if rank else None,
         node=node,
-        attempt=_attempt(attempt),
+        attempt=_attempt(attempt or ("all" if since else None)),
     )
+    begin = _beginning(tail, log_times.parse_moment(since) if since else None, timestamps)
     chosen = Filter(_pattern("--grep", grep), _pattern("--exclude", exclude))
     marked = _pattern("--highlight", highlight)
     selected = select(output, where, conditions)
-    printer = Printer(selected, color=output.color, as_json=output.json, raw=raw, highlight=marked)
+    printer = Printer(
+        selected,
+        color=output.color,
+        as_json=output.json,
+        raw=raw,
+        timestamps=timestamps,
+        highlight=marked,
+    )
     fold = not (no_fold or raw or output.json)
     if follow:
         _announce(selected, output)
         watch = Watch(selected, choice)
         presenter = Presenter(printer, chosen, watch.ranks if fold else None)
-        return _follow(watch, presenter, tail, raw, exit_with_run)
+        return _follow(watch, presenter, begin, raw, exit_with_run)
     found = sources(selected, choice)
     try:
-        some = _write(read(found, printer, chosen, tail=tail, fold=fold, raw=raw))
+        fold = fold and not timestamps
+        some = _write(read(found, printer, chosen, begin=begin, fold=fold, raw=raw))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     if not some:
@@ -111,7 +126,11 @@ def _write(parts: Iterable[bytes]) -> bool:
 
 
 def _follow(
-    watch: Watch, presenter: Presenter, tail: int | None, raw: bool, exit_with_run: bool
+    watch: Watch,
+    presenter: Presenter,
+    begin: Callable[[Tail], object] | None,
+    raw: bool,
+    exit_with_run: bool,
 ) -> int:
     out = sys.stdout.buffer
 
@@ -121,7 +140,7 @@ def _follow(
 
     code = EXIT_OK
     try:
-        for block in watch.follower(tail=tail, idle=idle, raw=raw).blocks():
+        for block in watch.follower(begin=begin, idle=idle, raw=raw).blocks():
             out.write(presenter.block(block))
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
@@ -130,6 +149,23 @@ def _follow(
     if code == EXIT_OK and exit_with_run and watch.not_completed():
         return EXIT_FAILED
     return code
+
+
+def _beginning(
+    tail: int | None, since: float | None, timestamps: bool
+) -> Callable[[Tail], object] | None:
+    """Where to begin with files that exist, and what is to be known of them."""
+    from hpcrun.observe import log_times
+
+    def begin(one: Tail) -> None:
+        if tail is not None:
+            one.begin_with(tail)
+        if since is not None:
+            one.begin_at(log_times.start(one.source, since))
+        if timestamps:
+            one.marks.extend(log_times.marks(one.source))
+
+    return None if tail is None and since is None and not timestamps else begin
 
 
 def _attempt(text: str | None) -> int | str | None:

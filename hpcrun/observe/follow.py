@@ -76,8 +76,8 @@ class Follower:
         when the answer is slow.
     ended
         Whether nothing more will be written to one source.
-    tail
-        Begin with so many lines of each file that exists at the start; None for all of them.
+    begin
+        Called with each file that exists at the start, to begin elsewhere than at its beginning.
     follow
         False reads what is there and ends.
     idle
@@ -94,7 +94,7 @@ class Follower:
         over: Callable[[], bool] = lambda: False,
         *,
         ended: Callable[[Source], bool] = lambda source: False,
-        tail: int | None = None,
+        begin: Callable[[Tail], object] | None = None,
         follow: bool = True,
         idle: Callable[[], object] = lambda: None,
         pace: Pace = LOCAL,
@@ -104,7 +104,7 @@ class Follower:
         self._discover = discover
         self._over = over
         self._ended = ended
-        self._tail = tail
+        self._begin = begin
         self._follow = follow
         self._idle = idle
         self._pace = pace
@@ -181,7 +181,7 @@ class Follower:
             times -= 1
             block, read = tail.read()
             if block:
-                yield Block(tail.source, block)
+                yield Block(tail.source, block, tail.written)
         return read
 
     def _cool(self, now: float) -> None:
@@ -229,8 +229,8 @@ class Follower:
             tail = self._tails[source.path] = Tail(source, raw=self._raw)
             tail.quiet_since = time.monotonic()
             self._hot.append(tail)
-            if self._tail is not None and first:
-                tail.begin_with(self._tail)
+            if self._begin is not None and first:
+                self._begin(tail)
 
     def _attempts_before(self, source: Source) -> Iterator[Block]:
         """The rest of the attempts before the one that begins with ``source``."""

@@ -90,6 +90,19 @@ def _character_boundary(data: bytes, limit: int) -> int:
     return cut if cut > limit - 4 and cut > 0 else limit
 
 
+def start_of_line(stream: BinaryIO, offset: int) -> int:
+    """Where the line begins that has the byte at ``offset``, or the end of a shorter file."""
+    position = min(offset, stream.seek(0, os.SEEK_END))
+    while position > 0:
+        size = min(CHUNK, position)
+        stream.seek(position - size)
+        found = stream.read(size).rfind(b"\n")
+        if found >= 0:
+            return position - size + found + 1
+        position -= size
+    return 0
+
+
 def start_of_tail(stream: BinaryIO, count: int) -> int:
     """The offset at which the last ``count`` lines begin; a torn last line counts as one."""
     position = stream.seek(0, os.SEEK_END)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Sequence
 
 from hpcrun import ledger, words
@@ -40,6 +41,8 @@ class Printer:
         JSON lines ``{experiment, run, attempt, rank, stream, node, line}`` instead.
     raw
         The bytes as they are, without prefixes.
+    timestamps
+        Put before each line by when it was written, or now; ``time`` in seconds in JSON.
     highlight
         Show in reverse what this finds, where there is colour.
     """
@@ -51,6 +54,7 @@ class Printer:
         color: bool = False,
         as_json: bool = False,
         raw: bool = False,
+        timestamps: bool = False,
         highlight: re.Pattern[str] | None = None,
     ) -> None:
         experiments = {one.experiment.directory for one in selected}
@@ -60,6 +64,7 @@ class Printer:
         self._ranks_wide = len(str(max((one.run.world_size for one in selected), default=1) - 1))
         self._runs_wide = len(str(max((one.run.number for one in selected), default=0)))
         self._color, self._json, self._raw = color, as_json, raw
+        self._timestamps = timestamps
         self._highlight = highlight if color else None
         self._runs = {one.paths.directory: one for one in selected}
         self._prefixes: dict[object, bytes] = {}
@@ -67,21 +72,23 @@ class Printer:
 
     def format(self, block: Block) -> bytes:
         """A block as it is printed."""
-        source, data = block
+        source, data, written = block
         if self._json:
-            return self._records(source, block.lines())
+            return self._records(block)
         if self._raw:
             return data
         prefix = self._prefixes.get(source)
         if prefix is None:
             prefix = self._prefixes[source] = self._dressed(self.prefix(source), source)
         data = self._tamed(data)
+        prefix = self._time(written) + prefix
         return prefix + data[:-1].replace(b"\n", b"\n" + prefix) + b"\n" if prefix else data
 
     def folded(self, source: Source, lines: Sequence[Folded]) -> bytes:
         """Lines of an attempt with the ranks that wrote them; ``source`` is one of its ranks."""
         if not lines:
             return b""
+        now = self._time(None)
         prefixes, place = self._prefixes, source.path.parent
         parts = []
         texts = self._tamed(b"\n".join([line for _, line in lines]) + b"\n").split(b"\n")
@@ -90,7 +97,7 @@ class Printer:
             if prefix is None:
                 prefix = self._dressed(self._of_ranks(source, ranks), source)
                 prefixes[place, ranks] = prefix
-            parts.append(prefix + text)
+            parts.append(now + prefix + text)
         return b"\n".join(parts) + b"\n"
 
     def new_attempt(self, source: Source) -> bytes | None:
@@ -137,9 +144,15 @@ class Printer:
         color = _COLORS[(source.run if self._run else source.rank or 0) % len(_COLORS)]
         return f"\x1b[{color}m{prefix} |\x1b[0m ".encode()
 
-    def _records(self, source: Source, lines: Sequence[bytes]) -> bytes:
-        head = json.dumps({name: getattr(source, name) for name in _FIELDS})[:-1]
-        texts = [json.dumps(line.decode("utf-8", "replace"), ensure_ascii=False) for line in lines]
+    def _records(self, block: Block) -> bytes:
+        about = {name: getattr(block.source, name) for name in _FIELDS}
+        if self._timestamps:
+            about["time"] = round(block.written or time.time(), 1)
+        head = json.dumps(about)[:-1]
+        texts = [
+            json.dumps(line.decode("utf-8", "replace"), ensure_ascii=False)
+            for line in block.lines()
+        ]
         return "".join([f'{head}, "line": {text}}}\n' for text in texts]).encode()
 
     def _story(self, source: Source, last: int) -> str:
@@ -156,6 +169,12 @@ class Printer:
         if not cause:
             return begins
         return f"{begins}; attempt {last} ended: {cause.get('message') or cause.get('kind')}"
+
+    def _time(self, written: float | None) -> bytes:
+        if not self._timestamps:
+            return b""
+        moment = time.localtime(time.time() if written is None else written)
+        return time.strftime("%Y-%m-%d %H:%M:%S ", moment).encode()
 
     def _tamed(self, data: bytes) -> bytes:
         """Without what would do more to a terminal than show text in colours."""

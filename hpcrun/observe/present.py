@@ -47,7 +47,7 @@ class Filter:
         if self.grep is None and self.exclude is None:
             return block
         lines = self.keep(block.lines())
-        return Block(block.source, b"\n".join(lines) + b"\n") if lines else None
+        return block._replace(data=b"\n".join(lines) + b"\n") if lines else None
 
 
 ALL = Filter()
@@ -132,7 +132,7 @@ def read(
     printer: Printer,
     chosen: Filter = ALL,
     *,
-    tail: int | None = None,
+    begin: Callable[[Tail], object] | None = None,
     fold: bool = True,
     raw: bool = False,
 ) -> Iterator[bytes]:
@@ -140,8 +140,8 @@ def read(
 
     Parameters
     ----------
-    tail
-        Only so many of the last lines of each file.
+    begin
+        Called with each file, to begin elsewhere than at its beginning.
     fold
         Tell what ranks of an attempt wrote alike once; takes memory for 16 MiB of lines at a time,
         or for 8 KiB of each rank. Otherwise one file comes after another.
@@ -157,9 +157,9 @@ def read(
         if mark:
             yield mark
         tails = {source.rank or 0: Tail(source, raw=raw) for source in group}
-        if tail is not None:
-            for one in tails.values():
-                one.begin_with(tail)
+        if begin is not None:
+            for tail in tails.values():
+                begin(tail)
         if len(tails) == 1:
             yield from _alone(tails.popitem()[1], printer, chosen)
         else:
@@ -171,7 +171,7 @@ def _alone(tail: Tail, printer: Printer, chosen: Filter) -> Iterator[bytes]:
     while read:
         data, read = tail.read()
         data = data if read else tail.finish()
-        kept = chosen.block(Block(tail.source, data)) if data else None
+        kept = chosen.block(Block(tail.source, data, tail.written)) if data else None
         if kept is not None:
             yield printer.format(kept)
 

@@ -10,11 +10,13 @@
 from __future__ import annotations
 
 import os
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
-from hpcrun.observe.lines import CHUNK, LineSplitter, start_of_tail
+from hpcrun.observe.lines import CHUNK, LineSplitter, start_of_line, start_of_tail
 
 _KEPT = 32
 FULL = CHUNK - _KEPT
@@ -52,11 +54,19 @@ class Source:
         return self.path.parent.parent.parent
 
 
+class Mark(NamedTuple):
+    """At a time (seconds since the epoch), how many bytes a file had."""
+
+    time: float
+    size: int
+
+
 class Block(NamedTuple):
-    """Whole lines of one file, each with its newline."""
+    """Whole lines of one file, each with its newline; by when they were written, if known."""
 
     source: Source
     data: bytes
+    written: float | None = None
 
     def lines(self) -> list[bytes]:
         """Without their ends."""
@@ -79,16 +89,22 @@ class Tail:
     ----------
     quiet_since
         When the file grew last, for whoever follows it.
+    marks
+        When the file was how long, oldest first: what is read at once lies between two of them.
+    written
+        By when the lines read last were written, in seconds since the epoch; None beyond the marks.
     """
 
     __slots__ = (
-        *("source", "quiet_since", "_path", "_descriptor", "_offset", "_kept"),
+        *("source", "quiet_since", "marks", "written", "_path", "_descriptor", "_offset", "_kept"),
         *("_inode", "_modified", "_splitter"),
     )
 
     def __init__(self, source: Source, *, raw: bool = False) -> None:
         self.source = source
         self.quiet_since = 0.0
+        self.marks: deque[Mark] = deque()
+        self.written: float | None = None
         self._path = os.fspath(source.path)
         self._descriptor = -1
         self._offset = 0
@@ -103,16 +119,21 @@ class Tail:
 
     def begin_with(self, count: int) -> None:
         """Begin with the last ``count`` lines of what is there now."""
+        self._begin(lambda stream: start_of_tail(stream, count))
+
+    def begin_at(self, offset: int) -> None:
+        """Begin with the line that has this byte; of several beginnings the last one counts."""
+        self._begin(lambda stream: start_of_line(stream, offset))
+
+    def _begin(self, find: Callable[[BinaryIO], int]) -> None:
         try:
             with open(self._path, "rb", buffering=0) as stream:
-                self._begin_at(stream.fileno(), start_of_tail(stream, count))
+                self._offset = max(self._offset, find(stream))
+                kept = min(_KEPT, self._offset)
+                self._kept = os.pread(stream.fileno(), kept, self._offset - kept)
+                self._inode = os.fstat(stream.fileno()).st_ino
         except OSError:
-            self._offset = 0
-
-    def _begin_at(self, descriptor: int, offset: int) -> None:
-        kept = min(_KEPT, offset)
-        self._offset, self._kept = offset, os.pread(descriptor, kept, offset - kept)
-        self._inode = os.fstat(descriptor).st_ino
+            self._offset, self._kept = 0, b""
 
     def read(self, size: int = CHUNK) -> tuple[bytes, int]:
         """Whole lines that came since the last read, and by how many bytes the file had grown.
@@ -128,6 +149,8 @@ class Tail:
                 self._offset, self._kept = 0, b""
                 return self._splitter.flush(), FULL
         kept = self._kept
+        if self.marks:
+            size = self._up_to_mark(size)
         try:
             data = os.pread(self._descriptor, size, self._offset - len(kept))
         except OSError:
@@ -141,7 +164,15 @@ class Tail:
         fresh = data[len(kept) :] if kept else data
         self._offset += len(fresh)
         self._kept = data[-_KEPT:]
-        return self._splitter.feed(fresh), len(fresh)
+        return self._splitter.feed(fresh), FULL if len(data) == size else len(fresh)
+
+    def _up_to_mark(self, size: int) -> int:
+        """How much may be read, so that what is read was written by the next mark's time."""
+        marks = self.marks
+        while marks and marks[0].size <= self._offset:
+            marks.popleft()
+        self.written = marks[0].time if marks else None
+        return min(size, marks[0].size - self._offset + len(self._kept)) if marks else size
 
     def replaced(self, *, anew: bool = False) -> bool:
         """Whether another file stands at the path than the one that is open.

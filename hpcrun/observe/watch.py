@@ -3,7 +3,7 @@
 ::
 
     watch = Watch(selected)
-    for block in watch.follower(tail=10).blocks():
+    for block in watch.follower().blocks():
         sys.stdout.buffer.write(block.data)
     failed = watch.not_completed()
 """
@@ -22,7 +22,7 @@ from hpcrun.observe.follow import LOCAL, REMOTE, Follower
 from hpcrun.observe.jobs import Answers, Process
 from hpcrun.observe.status import Ask, RunStatus, process_of, statuses
 from hpcrun.observe.storage import is_remote
-from hpcrun.observe.tails import Source
+from hpcrun.observe.tails import Source, Tail
 from hpcrun.observe.where import Selected, begun
 
 UNKNOWN_FOR = 30.0
@@ -100,14 +100,14 @@ class Watch:
     def follower(
         self,
         *,
-        tail: int | None = None,
+        begin: Callable[[Tail], object] | None = None,
         idle: Callable[[], object] = lambda: None,
         raw: bool = False,
     ) -> Follower:
         """A follower of the runs, of those that have not begun too (see `Follower`)."""
         pace = REMOTE if self.remote else LOCAL
         return Follower(
-            self.discover, self.over, ended=self.ended, tail=tail, idle=idle, pace=pace, raw=raw
+            self.discover, self.over, ended=self.ended, begin=begin, idle=idle, pace=pace, raw=raw
         )
 
     def discover(self, final: bool) -> Iterator[Source]:

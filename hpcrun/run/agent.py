@@ -47,9 +47,9 @@ from typing import Any
 
 from hpcrun import plan_file, records
 from hpcrun.errors import HpcrunError
-from hpcrun.layout import SubmissionPaths, extension_cache
+from hpcrun.layout import AttemptPaths, SubmissionPaths, extension_cache
 from hpcrun.plan import RunPlan
-from hpcrun.run import extensions, fabric, native, pulse, ranks, stop, warm
+from hpcrun.run import extensions, fabric, log_sizes, native, pulse, ranks, stop, warm
 from hpcrun.run.beat import INTERVAL, SILENCE, Heartbeat, Listener
 from hpcrun.run.channel import TOKEN_VARIABLE, Channel
 from hpcrun.run.orphan import Orphan
@@ -87,6 +87,7 @@ class Agent:
         self._signals: list[int] = []
         self._report_at = 0.0
         self._pulses: dict[int, pulse.Pulse] = {}
+        self._log_sizes = log_sizes.Sizes()
         # Interface and adapters of the attempt, once they are known.
         self._network: tuple[str, str | None] | None = None
         for number in stop.SIGNALS:
@@ -139,9 +140,14 @@ class Agent:
                     self._pulses[rank] = replace(found, processor=found.processor + others)
         told = {rank: asdict(found) for rank, found in self._pulses.items()}
         cut_off = fabric.trouble(*self._network) if self._network else None
-        if told or self._network:
+        logs = self._log_sizes.changed(self.scratch, self._paths)
+        if told or logs or self._network:
             report = {"type": "pulse", "attempt": self.attempt, "ranks": told, "fabric": cut_off}
-            channel.send(report)
+            channel.send({**report, "logs": logs})
+
+    @property
+    def _paths(self) -> AttemptPaths:
+        return self.submission.experiment.run(self.run.number).attempt(self.attempt)
 
     def _hurt(self, rank: int, number: signal.Signals) -> None:
         """Signal the program of a rank."""
@@ -172,7 +178,7 @@ class Agent:
             self._keep_stacks(dict(zip(living, texts, strict=True)))
 
     def _keep_stacks(self, found: dict[int, str]) -> None:
-        paths = self.submission.experiment.run(self.run.number).attempt(self.attempt)
+        paths = self._paths
 
         def keep() -> None:
             for rank, text in found.items():

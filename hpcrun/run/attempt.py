@@ -18,6 +18,7 @@ from hpcrun.run.drill import Drill
 from hpcrun.run.hang import Hung, Watched
 from hpcrun.run.launch import Launch
 from hpcrun.run.launchers import Launcher, RankEnd, Workers
+from hpcrun.run.log_sizes import Record
 from hpcrun.run.standby import Standby
 from hpcrun.run.tell import say
 from hpcrun.run.warned import Ended, WarnedStop
@@ -195,12 +196,14 @@ class Attempt:
         """Wait for the ranks' end; what their launcher returned, None when they were killed."""
         watched = Watched(self._run, self._crew, self._record_straggler)
         number = self._paths.number
+        log_sizes = Record(self._paths, self._run.world_size)
         drill = Drill(self._run, self._run_paths, number, self._crew, self._heard.append)
         while (code := workers.exit_code()) is None:
             self._turn()
             if watched.look():
                 return workers.exit_code()
             drill.look()
+            log_sizes.keep(self._crew.log_sizes)
             leaving = self._warning.reason is not None
             self._standby.look(self._run, self._paths, nodes, leaving=leaving)
             failure = workers.failure()

@@ -78,6 +78,8 @@ class Crew:
         The nodes of the newest attempt, in the order of NODE_RANK.
     pulses
         Rank -> its newest pulse in this attempt.
+    log_sizes
+        Rank -> how long its log has become; taken out by whoever keeps the record.
     gone
         Ranks of the attempt that had ended by themselves when `kill_ranks` was called.
     """
@@ -101,6 +103,7 @@ class Crew:
         self.signals: list[str] = []
         self.lost: list[str] = []
         self.pulses: dict[int, Pulse] = {}
+        self.log_sizes: dict[int, int] = {}
         self.gone: list[int] = []
         # Node -> since when it has no link to the fabric, and why.
         self._cut_off: dict[str, tuple[float, str]] = {}
@@ -152,6 +155,7 @@ class Crew:
         for kind in ("ready", "killed", "stacks"):
             self._answers.pop(kind, None)
         self.pulses.clear()
+        self.log_sizes.clear()
         self.gone.clear()
         self._cut_off.clear()
         self._switchboard.broadcast(self._current)
@@ -313,6 +317,9 @@ class Crew:
             if kind == "pulse":
                 for rank, found in message["ranks"].items():
                     self.pulses[int(rank)] = Pulse(**found)
+                self.log_sizes.update(
+                    {int(rank): size for rank, size in (message.get("logs") or {}).items()}
+                )
                 if problem := message.get("fabric"):
                     self._cut_off.setdefault(node, (time.monotonic(), problem))
                 else:

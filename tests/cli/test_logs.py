@@ -141,6 +141,7 @@ def test_nothing_yet(root: Path) -> None:
         (("--highlight", "*"), "--highlight '*' is not a regular expression"),
         (("--raw", "--json"), "choose one"),
         (("--exit-with-run",), "is for -f"),
+        (("--since", "yesterday"), "--since 'yesterday' is neither"),
         (("--stream", "wrkr"), "--stream"),
         (("nosuch",), "nothing under"),
     ],
@@ -287,6 +288,28 @@ def test_exit_with_the_run(root: Path, outcome: str, code: int) -> None:
     process = start("logs", "-f", "--exit-with-run", root=root)
     _, err = process.communicate(timeout=30)
     assert process.returncode == code, err
+
+
+def test_lines_by_time(study: Experiment, root: Path) -> None:
+    paths = study.run(1).attempt(2)
+    now = round(time.time(), 1)
+    records.append(paths.log_sizes, {"time": now - 3600, "sizes": {"0": 16}})
+    records.append(paths.log_sizes, {"time": now - 60, "sizes": {"0": 32}})
+    mine = ("study/1", "--rank", "0")
+    assert lines(*mine, "--since", "30m", root=root)[-2:] == [
+        "r0 | a2 r0 line 1",
+        "r0 | a2 r0 line 2",
+    ]
+    assert lines(*mine, "--since", "30s", root=root)[-1:] == ["r0 | a2 r0 line 2"]
+    assert lines("study/1", "--rank", "0", "--since", "2h", root=root)[:3] == [
+        f"r0 | a1 r0 line {number}" for number in range(3)
+    ]
+    timed = [json.loads(line) for line in lines(*mine, "--json", "--timestamps", root=root)]
+    assert [one["time"] for one in timed[:2]] == [now - 3600, now - 60]
+    assert timed[2]["time"] == pytest.approx(time.time(), abs=60)
+    shown = lines(*mine, "--timestamps", root=root)[0]
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now - 3600))
+    assert shown == f"{at} r0 | a2 r0 line 0"
 
 
 def test_what_a_terminal_must_not_get(study: Experiment, root: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.observe.follow import LOCAL, REMOTE, Follower, Pace
-from hpcrun.observe.tails import Source
+from hpcrun.observe.tails import Source, Tail
 
 QUIET_AT_ONCE = dataclasses.replace(LOCAL, linger=0.1, cold=0.1)
 REMOTE_SOON = dataclasses.replace(REMOTE, interval=0.1, linger=0.5, cold_looks=100)
@@ -223,7 +223,7 @@ def test_tail_counts_only_for_what_was_there(log: Path) -> None:
     def discover(final: bool) -> list[Source]:
         return [source(log)] + ([source(later, 1)] if later.exists() else [])
 
-    with following(discover, tail=2) as found:
+    with following(discover, begin=lambda one: one.begin_with(2)) as found:
         found.wait_for(2)
         append(later, "x\ny\nz\n")
         found.wait_for(5)
@@ -233,7 +233,7 @@ def test_tail_counts_only_for_what_was_there(log: Path) -> None:
 
 def test_tail_zero_shows_only_what_comes(log: Path) -> None:
     append(log, "old\n")
-    with following(lambda final: [source(log)], tail=0) as found:
+    with following(lambda final: [source(log)], begin=lambda one: one.begin_with(0)) as found:
         time.sleep(0.3)
         append(log, "new\n")
         found.wait_for(1)
@@ -313,5 +313,9 @@ def test_files_are_closed(log: Path) -> None:
 def test_reading_without_following(log: Path) -> None:
     append(log, "a\nb\nc")
     missing = log.with_name("missing.log")
-    found = Follower(lambda final: [source(log), source(missing, 1)], follow=False, tail=2)
+
+    def last_two(one: Tail) -> None:
+        one.begin_with(2)
+
+    found = Follower(lambda final: [source(log), source(missing, 1)], follow=False, begin=last_two)
     assert list(texts(found)) == ["b", "c"]

@@ -1,0 +1,78 @@
+"""When the ranks' logs were how long, so that their lines can be found by time.
+
+Each agent looks at the logs of its node's ranks, whose length that node alone knows for sure, and
+tells the supervisor with its pulses; the supervisor keeps the record. Nobody waits for the storage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from pathlib import Path
+
+from hpcrun import records
+from hpcrun.layout import AttemptPaths
+
+EVERY = 10.0
+# A line of the record is that much longer the more ranks there are.
+EVERY_A_RANK = 0.1
+
+
+class Sizes:
+    """The agent's side."""
+
+    def __init__(self) -> None:
+        self._paths: AttemptPaths | None = None
+        self._told: dict[int, int] = {}
+        self._found: dict[int, int] = {}
+        self._look_at = 0.0
+        self._thread: threading.Thread | None = None
+
+    def changed(self, scratch: Path, paths: AttemptPaths) -> dict[int, int]:
+        """Rank -> length in bytes, of the logs found to have grown; looks every so often."""
+        if paths != self._paths:
+            self._paths, self._told, self._found = paths, {}, {}
+        found, self._found = self._found, {}
+        found = {rank: size for rank, size in found.items() if self._told.get(rank) != size}
+        self._told.update(found)
+        if time.monotonic() >= self._look_at and not (self._thread and self._thread.is_alive()):
+            self._look_at = time.monotonic() + EVERY
+            self._thread = threading.Thread(target=self._look, args=(scratch, paths), daemon=True)
+            self._thread.start()
+        return found
+
+    def _look(self, scratch: Path, paths: AttemptPaths) -> None:
+        found = {}
+        for path in scratch.glob("rank-*.pid"):
+            with contextlib.suppress(OSError, ValueError):
+                rank = int(path.stem.removeprefix("rank-"))
+                found[rank] = os.stat(paths.rank_log(rank)).st_size
+        if paths == self._paths:
+            self._found = found
+
+
+class Record:
+    """The supervisor's side, for one attempt."""
+
+    def __init__(self, paths: AttemptPaths, ranks: int) -> None:
+        self._path = paths.log_sizes
+        self._every = max(EVERY, EVERY_A_RANK * ranks)
+        self._keep_at = 0.0
+        self._thread: threading.Thread | None = None
+
+    def keep(self, sizes: dict[int, int]) -> None:
+        """Write down what has come, every so often, and take it out of ``sizes``."""
+        now = time.monotonic()
+        if not sizes or now < self._keep_at or (self._thread and self._thread.is_alive()):
+            return
+        self._keep_at = now + self._every
+        line = {"time": round(time.time(), 1), "sizes": dict(sizes)}
+        sizes.clear()
+        self._thread = threading.Thread(target=self._write, args=(line,), daemon=True)
+        self._thread.start()
+
+    def _write(self, line: dict[str, object]) -> None:
+        with contextlib.suppress(OSError):
+            records.append(self._path, line)
