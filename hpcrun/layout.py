@@ -77,7 +77,8 @@ class AttemptPaths:
 
     def rank_logs(self) -> dict[int, Path]:
         """Rank -> log file, of those that exist, in the order of ranks."""
-        return {int(path.stem[5:]): path for path in sorted(self.directory.glob("rank-*.log"))}
+        found = sorted(self.directory.glob("rank-*.log"))
+        return {int(path.stem[5:]): path for path in found if path.stem[5:].isdigit()}
 
     @property
     def log_sizes(self) -> Path:

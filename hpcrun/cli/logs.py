@@ -98,7 +98,7 @@ def command(
         timestamps=timestamps,
         highlight=marked,
     )
-    fold = not (no_fold or raw or output.json)
+    fold = not (no_fold or raw or output.json or timestamps)
     if follow:
         _announce(selected, output)
         watch = Watch(selected, choice)
@@ -106,7 +106,6 @@ def command(
         return _follow(watch, presenter, begin, raw, exit_with_run)
     found = sources(selected, choice)
     try:
-        fold = fold and not timestamps
         some = _write(read(found, printer, chosen, begin=begin, fold=fold, raw=raw))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -138,17 +137,14 @@ def _follow(
         out.write(presenter.due())
         out.flush()
 
-    code = EXIT_OK
     try:
         for block in watch.follower(begin=begin, idle=idle, raw=raw).blocks():
             out.write(presenter.block(block))
+        out.write(presenter.rest())
+        out.flush()
     except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
-    out.write(presenter.rest())
-    out.flush()
-    if code == EXIT_OK and exit_with_run and watch.not_completed():
-        return EXIT_FAILED
-    return code
+        return EXIT_INTERRUPTED
+    return EXIT_FAILED if exit_with_run and watch.not_completed() else EXIT_OK
 
 
 def _beginning(
@@ -163,7 +159,7 @@ def _beginning(
         if since is not None:
             one.begin_at(log_times.start(one.source, since))
         if timestamps:
-            one.marks.extend(log_times.marks(one.source))
+            one.marks.extend(log_times.until_now(one.source))
 
     return None if tail is None and since is None and not timestamps else begin
 

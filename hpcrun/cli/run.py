@@ -117,6 +117,7 @@ class _Follower:
         for run in self._runs:
             attempts = prepared.experiment.run(run).attempts()
             self._begun[run] = attempts[-1].number if attempts else 0
+        self._chosen: list[Selected] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._show, daemon=True)
 
@@ -138,21 +139,30 @@ class _Follower:
             self._output.say(f"--- {plan.name}/{run}" + (f" {label}" if label else ""))
 
     def _show(self) -> None:
-        from hpcrun.observe.follow import Follower
+        from hpcrun.observe.follow import LOCAL, REMOTE, Follower
         from hpcrun.observe.log_format import Printer
+        from hpcrun.observe.storage import is_remote
+
+        self._chosen = self._selected()
 
         out = sys.stdout.buffer
-        printer = Printer(self._selected(), color=self._output.color)
-        follower = Follower(self._sources, self._over.is_set, idle=out.flush, check=0.1)
-        for block in follower.blocks():
-            out.write((printer.new_attempt(block.source) or b"") + printer.format(block))
-        out.flush()
+        printer = Printer(self._chosen, color=self._output.color)
+        pace = REMOTE if is_remote(self._prepared.experiment.directory) else LOCAL
+        follower = Follower(self._sources, self._over.is_set, idle=out.flush, check=0.1, pace=pace)
+        try:
+            for block in follower.blocks():
+                out.write((printer.new_attempt(block.source) or b"") + printer.format(block))
+            out.flush()
+        except OSError as error:
+            self._output.say(f"the output is shown no more: {error.strerror or error}")
 
     def _sources(self, final: bool) -> Iterable[Source]:
         """The logs of the attempts of now; agents' and supervisors' where no rank said a word."""
         from hpcrun.observe import logs
 
-        for source in logs.sources(self._selected(), logs.Choice(attempt="all"), fallback=final):
+        if final:
+            self._chosen = self._selected()
+        for source in logs.sources(self._chosen, logs.Choice(attempt="all"), fallback=final):
             if source.attempt is None or source.attempt > self._begun[source.run]:
                 yield source
 

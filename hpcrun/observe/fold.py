@@ -18,7 +18,7 @@ from collections.abc import Hashable
 
 Folded = tuple[int, bytes]
 
-_MASKS = 10_000
+_MASKS = 500
 
 
 class _Queue:
@@ -56,8 +56,9 @@ class _Queue:
         del self.keys[:head]
         self.times = deque((came, end - head) for came, end in self.times if end > head)
         self.head = 0
-        if not self.keys:
-            self.waiting.clear()
+        if self.waiting:
+            again = (key for key in self.keys if isinstance(key, tuple))
+            self.waiting = {line: count + 1 for line, count in again}
 
 
 class Group:

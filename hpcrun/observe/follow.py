@@ -24,8 +24,11 @@ from hpcrun.observe.tails import FULL, Block, Source, Tail
 
 CHECK = 3.0
 SOON = 0.05
-BURST = 16
 MOST_OPEN = 4096
+# Seconds for which nothing is looked at, printed or asked, at most.
+SLICE = 0.5
+# Seconds between two questions whether all is over, where an answer takes long.
+SELDOM = 60.0
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Pace:
         Seconds between looks for new files.
     reopen
         Open files again for each look, as clients of network file systems want it.
+    burst
+        How many blocks are read of a file before it is another's turn.
     """
 
     interval: float = 0.1
@@ -55,11 +60,12 @@ class Pace:
     linger: float = 10.0
     discover: float = 1.0
     reopen: bool = False
+    burst: int = 1
 
 
 LOCAL = Pace()
 REMOTE = Pace(
-    interval=0.25, hot_looks=100, cold_looks=25, cold=2.0, linger=10.0, discover=2.0, reopen=True
+    interval=0.25, hot_looks=100, cold_looks=25, cold=2.0, discover=2.0, reopen=True, burst=16
 )
 
 
@@ -78,8 +84,6 @@ class Follower:
         Whether nothing more will be written to one source.
     begin
         Called with each file that exists at the start, to begin elsewhere than at its beginning.
-    follow
-        False reads what is there and ends.
     idle
         Called before each pause, when all lines there are have been given: the time to flush.
     pace
@@ -95,7 +99,6 @@ class Follower:
         *,
         ended: Callable[[Source], bool] = lambda source: False,
         begin: Callable[[Tail], object] | None = None,
-        follow: bool = True,
         idle: Callable[[], object] = lambda: None,
         pace: Pace = LOCAL,
         check: float = CHECK,
@@ -105,17 +108,17 @@ class Follower:
         self._over = over
         self._ended = ended
         self._begin = begin
-        self._follow = follow
         self._idle = idle
         self._pace = pace
         self._check = check
         self._raw = raw
         self._tails: dict[Path, Tail | None] = {}
         self._newest: dict[Path, int] = {}
+        self._of_run: dict[Path, list[Tail]] = {}
         self._hot: list[Tail] = []
         self._cold: deque[Tail] = deque()
         self._looks = 0.0
-        self._most_open = _descriptors()
+        self._most_open = descriptors()
 
     def blocks(self) -> Iterator[Block]:
         """Yield lines in the order of each file, until all is over and read.
@@ -124,12 +127,10 @@ class Follower:
         generator closes every file.
         """
         try:
-            yield from self._look(final=not self._follow, first=True)
-            if self._follow:
-                yield from self._watch()
-                yield from self._look(final=True)
-            for tail in filter(None, list(self._tails.values())):
-                yield from self._drain(tail)
+            yield from self._look(final=False, first=True)
+            yield from self._watch()
+            yield from self._look(final=True)
+            yield from self._drain(filter(None, list(self._tails.values())))
         finally:
             for tail in filter(None, self._tails.values()):
                 tail.close()
@@ -150,23 +151,32 @@ class Follower:
             more = yield from self._read_hot(turn, paths_too)
             yield from self._read_cold(turn, turn - before)
             self._idle()
-            if not more:
-                interval = max(pace.interval, len(self._hot) / pace.hot_looks)
-                time.sleep(max(0.0, turn + interval - time.monotonic()))
+            if not more or pace.reopen:
+                self._pause(turn + max(pace.interval, len(self._hot) / pace.hot_looks), check)
+
+    def _pause(self, until: float, check: _Check) -> None:
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, SLICE))
+            if left > SLICE:
+                self._idle()
+                if check.over():
+                    return
 
     def _read_hot(self, now: float, paths_too: bool) -> Generator[Block, None, bool]:
         """What those that grow have gained; returns whether there is more at once."""
         more = cooled = False
         close = len(self._hot) > self._most_open
+        anew = self._pace.reopen
         for tail in self._hot:
-            read = yield from self._read(tail, BURST)
+            replaced = paths_too and tail.is_open and tail.replaced(anew=anew)
+            read = yield from self._read(tail)
             if read:
                 tail.quiet_since = now
                 more = more or read >= FULL
             elif now - tail.quiet_since > self._pace.linger:
                 cooled = True
-            if paths_too and tail.is_open and tail.replaced(anew=self._pace.reopen):
-                yield from self._drain(tail)
+            if replaced:
+                yield from self._drain([tail])
                 tail.restart()
             if close:
                 tail.close()
@@ -174,9 +184,9 @@ class Follower:
             self._cool(now)
         return more
 
-    def _read(self, tail: Tail, times: int) -> Generator[Block, None, int]:
+    def _read(self, tail: Tail) -> Generator[Block, None, int]:
         """What one file gained, in so many reads at most; returns what the last one brought."""
-        read = FULL
+        read, times = FULL, self._pace.burst
         while times and read >= FULL:
             times -= 1
             block, read = tail.read()
@@ -201,32 +211,53 @@ class Follower:
         while self._looks >= 1 and self._cold:
             self._looks -= 1
             tail = self._cold.popleft()
-            if self._ended(tail.source):
-                yield from self._drain(tail)
+            if self._is_done(tail.source):
+                yield from self._drain([tail])
                 self._tails[tail.source.path] = None
             elif not self._pace.reopen and not tail.changed():
                 self._cold.append(tail)
-            elif (yield from self._read(tail, BURST)):
+            elif (yield from self._read(tail)):
                 tail.quiet_since = now
                 self._hot.append(tail)
             else:
                 tail.close()
                 self._cold.append(tail)
 
-    def _drain(self, tail: Tail) -> Iterator[Block]:
-        while (yield from self._read(tail, BURST)):
-            pass
-        block = tail.finish()
-        if block:
-            yield Block(tail.source, block)
+    def _is_done(self, source: Source) -> bool:
+        newest = self._newest.get(source.run_key, 0)
+        return (source.attempt or newest) < newest or self._ended(source)
+
+    def _drain(self, tails: Iterable[Tail]) -> Iterator[Block]:
+        """All that these files hold, some of each in turn; closes them."""
+        left = list(tails)
+        if self._pace.reopen:
+            # A descriptor may not know yet what another machine has written.
+            for tail in left:
+                if tail.is_open:
+                    tail.replaced(anew=True)
+        while left:
+            close = len(left) > self._most_open
+            more = []
+            for tail in left:
+                block, read = tail.read()
+                written = tail.written
+                if not read:
+                    block += tail.finish()
+                else:
+                    more.append(tail)
+                    if close:
+                        tail.close()
+                if block:
+                    yield Block(tail.source, block, written)
+            left = more
 
     def _look(self, *, final: bool, first: bool = False) -> Iterator[Block]:
         for source in self._discover(final):
             if source.path in self._tails:
                 continue
-            if self._follow:
-                yield from self._attempts_before(source)
+            yield from self._attempts_before(source)
             tail = self._tails[source.path] = Tail(source, raw=self._raw)
+            self._of_run.setdefault(source.run_key, []).append(tail)
             tail.quiet_since = time.monotonic()
             self._hot.append(tail)
             if self._begin is not None and first:
@@ -239,20 +270,20 @@ class Follower:
         if source.attempt is None or source.attempt <= newest:
             return
         self._newest[key] = source.attempt
+        before = self._of_run.get(key, [])
         if newest:
-            for tail in filter(None, list(self._tails.values())):
-                if tail.source.run_key == key:
-                    yield from self._drain(tail)
+            yield from self._drain(tail for tail in before if self._tails[tail.source.path])
+        self._of_run[key] = []
 
 
-def _descriptors() -> int:
+def descriptors() -> int:
     """How many files may be kept open, after this process's limit was raised as far as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_OPEN + 64
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    most = MOST_OPEN if hard == resource.RLIM_INFINITY else min(MOST_OPEN, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    return max(16, most - 64)
+    # Some are for files that are looked at once, and for all else.
+    return max(16, most * 3 // 4)
 
 
 class _Check:
@@ -276,7 +307,7 @@ class _Check:
         now = time.monotonic()
         if self._thread is not None and not self._thread.is_alive():
             self._thread = None
-            self._due = now + max(self._every, 50 * self._took)
+            self._due = now + max(self._every, min(50 * self._took, SELDOM))
             if self._error is not None:
                 raise self._error
         if self._thread is None and not self._over and now >= self._due:

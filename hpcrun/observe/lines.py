@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import BinaryIO
 
 MAX_LINE = 1 << 20
@@ -19,11 +20,11 @@ class LineSplitter:
     Parameters
     ----------
     raw
-        Leave carriage returns and invalid UTF-8 as they are.
+        Leave the bytes as they are; a line takes as much memory as it is long.
     """
 
     def __init__(self, max_line: int = MAX_LINE, *, raw: bool = False) -> None:
-        self._max, self._raw = max_line, raw
+        self._max, self._raw = sys.maxsize if raw else max_line, raw
         self._rest = b""
 
     def feed(self, data: bytes) -> bytes:
@@ -44,8 +45,10 @@ class LineSplitter:
         return block
 
     def flush(self) -> bytes:
-        """What is left of a line without an end, with one."""
+        """What is left of a line without an end, with one unless it is raw."""
         rest, self._rest = self._rest, b""
+        if self._raw:
+            return rest
         return self._cleaned(self._cut(rest + b"\n")) if rest else b""
 
     def _cut(self, block: bytes) -> bytes:

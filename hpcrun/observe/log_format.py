@@ -15,6 +15,7 @@ from hpcrun.observe.where import Selected
 _COLORS = ("36", "33", "35", "32", "34", "31", "96", "93", "95", "92", "94", "91")
 _MARK, _RESET = b"\x1b[1m", b"\x1b[0m"
 _HIT, _NO_HIT = "\x1b[7m", "\x1b[27m"
+_PREFIXES = 5_000
 _FIELDS = ("experiment", "run", "attempt", "rank", "stream", "node")
 # ECMA-48: CSI sequences, OSC and the like up to their terminator, and short escapes.
 _ESCAPE = re.compile(
@@ -22,6 +23,7 @@ _ESCAPE = re.compile(
 )
 _C1 = re.compile(rb"\xc2[\x80-\x9f]")
 _COLOR = re.compile(rb"\x1b\[[0-9;:]*m")
+_COLORED = re.compile("(\x1b\\[[0-9;:]*m)")
 _CONTROLS = bytes({*range(32), 127} - {*b"\t\n\r\x1b"})
 
 
@@ -42,7 +44,8 @@ class Printer:
     raw
         The bytes as they are, without prefixes.
     timestamps
-        Put before each line by when it was written, or now; ``time`` in seconds in JSON.
+        Put before each line by when it was written, or now where it comes just now; ``time`` in
+        seconds in JSON.
     highlight
         Show in reverse what this finds, where there is colour.
     """
@@ -79,7 +82,9 @@ class Printer:
             return data
         prefix = self._prefixes.get(source)
         if prefix is None:
-            prefix = self._prefixes[source] = self._dressed(self.prefix(source), source)
+            prefix = self._prefixes[source] = self._dressed(
+                self.prefix(source), source.run, source.rank
+            )
         data = self._tamed(data)
         prefix = self._time(written) + prefix
         return prefix + data[:-1].replace(b"\n", b"\n" + prefix) + b"\n" if prefix else data
@@ -95,7 +100,10 @@ class Printer:
         for (ranks, _), text in zip(lines, texts, strict=False):
             prefix = prefixes.get((place, ranks))
             if prefix is None:
-                prefix = self._dressed(self._of_ranks(source, ranks), source)
+                if len(prefixes) > _PREFIXES:
+                    prefixes.clear()
+                lowest = (ranks & -ranks).bit_length() - 1
+                prefix = self._dressed(self._of_ranks(source, ranks), source.run, lowest)
                 prefixes[place, ranks] = prefix
             parts.append(now + prefix + text)
         return b"\n".join(parts) + b"\n"
@@ -136,12 +144,12 @@ class Printer:
             shown += f" ({len(ranks)})"
         return " ".join(filter(None, (self._name(source), shown)))
 
-    def _dressed(self, prefix: str, source: Source) -> bytes:
+    def _dressed(self, prefix: str, run: int, rank: int | None) -> bytes:
         if not prefix:
             return b""
         if not self._color:
             return f"{prefix} | ".encode()
-        color = _COLORS[(source.run if self._run else source.rank or 0) % len(_COLORS)]
+        color = _COLORS[(run if self._run else rank or 0) % len(_COLORS)]
         return f"\x1b[{color}m{prefix} |\x1b[0m ".encode()
 
     def _records(self, block: Block) -> bytes:
@@ -189,9 +197,14 @@ class Printer:
 
     def _colored(self, line: bytes) -> bytes:
         if self._highlight and line:
-            text = line.decode("utf-8", "replace")
-            line = self._highlight.sub(lambda hit: f"{_HIT}{hit[0]}{_NO_HIT}", text).encode()
+            parts = _COLORED.split(line.decode("utf-8", "replace"))
+            parts[::2] = [self._highlight.sub(_hit, part) for part in parts[::2]]
+            line = "".join(parts).encode()
         return line + _RESET if b"\x1b" in line else line
+
+
+def _hit(found: re.Match[str]) -> str:
+    return f"{_HIT}{found[0]}{_NO_HIT}" if found[0] else ""
 
 
 def _if_color(found: re.Match[bytes]) -> bytes:

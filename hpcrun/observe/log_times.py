@@ -6,7 +6,7 @@ import datetime
 import os
 import re
 import time
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 from hpcrun import records
@@ -21,19 +21,29 @@ def marks(source: Source) -> list[Mark]:
     """When a log was seen to be how long, oldest first; empty for what is no rank's."""
     if source.rank is None:
         return []
+    rank = str(source.rank)
     found = [
-        Mark(when, sizes[str(source.rank)])
-        for when, sizes in _read(source.path.parent)
-        if str(source.rank) in sizes
+        Mark(when, sizes[rank]) for when, sizes in _read(source.path.parent) if sizes.get(rank)
     ]
-    return [mark for mark in found if mark.size > 0]
+    return found
+
+
+def until_now(source: Source) -> list[Mark]:
+    """The same, up to how long the log is now and when it was written last."""
+    try:
+        found = os.stat(source.path)
+    except OSError:
+        return marks(source)
+    now = Mark(found.st_mtime, found.st_size)
+    return [*(mark for mark in marks(source) if mark.size < now.size), now]
 
 
 def start(source: Source, moment: float) -> int:
     """Where to begin with what was written at ``moment`` (seconds since the epoch) and later.
 
-    Some lines may be up to ten seconds older. Of a log without a record it is the beginning or,
-    where it has not been written to since then, the end.
+    Some lines may be older by the seconds between two lines of the record, which are ten and more
+    where there are hundreds of ranks. Of a log without a record it is the beginning or, where it
+    has not been written to since then, the end.
     """
     try:
         found = os.stat(source.path)
@@ -41,7 +51,7 @@ def start(source: Source, moment: float) -> int:
         return 0
     if found.st_mtime < moment:
         return found.st_size
-    return max((mark.size for mark in marks(source) if mark.time <= moment), default=0)
+    return next((mark.size for mark in reversed(marks(source)) if mark.time <= moment), 0)
 
 
 def parse_moment(text: str, now: float | None = None) -> float:
@@ -63,7 +73,7 @@ def parse_moment(text: str, now: float | None = None) -> float:
         ) from None
 
 
-@cache
+@lru_cache(maxsize=4)
 def _read(directory: Path) -> list[tuple[float, dict[str, int]]]:
     found = []
     for line in records.read_lines(AttemptPaths(directory).log_sizes):

@@ -12,8 +12,6 @@ from hpcrun.layout import AttemptPaths
 from hpcrun.observe.tails import Source
 from hpcrun.observe.where import Selected, begun
 
-STREAMS = ("worker", "agent", "batch", "all")
-
 
 @dataclass(frozen=True)
 class Choice:
@@ -87,7 +85,9 @@ def of_run(
     silent = fallback and choice.streams == "worker" and not _has_output(attempts[-1:])
     if choice.streams in ("agent", "all") or silent:
         for attempt in attempts[-1:] if silent else attempts:
-            found += _agents(one, attempt, choice)
+            # Attempts of one start of a job share their agents' logs.
+            known = {source.path for source in found}
+            found += [agent for agent in _agents(one, attempt, choice) if agent.path not in known]
     if choice.streams in ("batch", "all") or silent:
         found += _batch(one)
     return found
@@ -105,7 +105,8 @@ def _chosen(one: Selected, choice: Choice) -> list[AttemptPaths]:
 def _workers(one: Selected, attempt: AttemptPaths, choice: Choice) -> Iterator[Source]:
     allowed = choice.ranks
     if choice.node is not None:
-        on_node = _ranks_of_node(one, attempt.number, choice.node)
+        node = _name(one, attempt.number, choice.node)
+        on_node = _ranks_of_node(one, attempt.number, node)
         allowed = on_node if allowed is None else allowed & on_node
     for rank, path in attempt.rank_logs().items():
         if allowed is None or rank in allowed:
@@ -119,9 +120,10 @@ def _agents(one: Selected, attempt: AttemptPaths, choice: Choice) -> Iterator[So
     before, _, after = pattern.partition("*")
     # Agents that serve several attempts write into the first one's directory.
     writing = one.paths.attempt(ledger.first_of_start(one.paths, attempt.number))
+    wanted = _name(one, attempt.number, choice.node) if choice.node else None
     for path in sorted(writing.directory.glob(pattern)):
         node = path.name[len(before) : len(path.name) - len(after)]
-        if choice.node in (None, node):
+        if wanted in (None, node):
             yield Source(
                 path, one.experiment.name, one.run.number, attempt.number, "agent", node=node
             )
@@ -140,19 +142,27 @@ def _batch(one: Selected) -> Iterator[Source]:
 
 
 def _ranks_of_node(one: Selected, attempt: int, node: str) -> frozenset[int]:
+    names, world_size = _nodes(one, attempt)
+    if node not in names:
+        return frozenset()
+    each = world_size // len(names)
+    index = names.index(node)
+    return frozenset(range(index * each, (index + 1) * each))
+
+
+def _name(one: Selected, attempt: int, node: str) -> str:
+    """A node's name, given by itself or by its index in an attempt."""
+    names, _ = _nodes(one, attempt)
+    return names[int(node)] if node.isdigit() and int(node) < len(names) else node
+
+
+def _nodes(one: Selected, attempt: int) -> tuple[list[str], int]:
+    """The nodes of an attempt, in the order of NODE_RANK, and its world size."""
     for found in ledger.read(one.paths):
         nodes = found.started.get("nodes")
-        if found.number != attempt or not isinstance(nodes, list) or not nodes:
-            continue
-        if node in nodes:
-            index = nodes.index(node)
-        elif node.isdigit() and int(node) < len(nodes):
-            index = int(node)
-        else:
-            continue
-        each = int(found.started.get("world_size") or one.run.world_size) // len(nodes)
-        return frozenset(range(index * each, (index + 1) * each))
-    return frozenset()
+        if found.number == attempt and isinstance(nodes, list):
+            return nodes, int(found.started.get("world_size") or one.run.world_size)
+    return [], one.run.world_size
 
 
 def _has_output(attempts: Iterable[AttemptPaths]) -> bool:

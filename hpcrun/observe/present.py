@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hpcrun.observe.fold import Group
 from hpcrun.observe.fold_window import fold
+from hpcrun.observe.follow import descriptors
 from hpcrun.observe.lines import CHUNK
 from hpcrun.observe.log_format import Printer
 from hpcrun.observe.tails import Block, Source, Tail
@@ -17,6 +18,7 @@ from hpcrun.observe.tails import Block, Source, Tail
 DELAY = 0.5
 WINDOW = 16 << 20
 LEAST_CHUNK = 1 << 13
+LEAST_WAITING = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,10 @@ class Presenter:
         ranks: Callable[[Source], Collection[int]] | None = None,
     ) -> None:
         self._printer, self._chosen, self._ranks = printer, chosen, ranks
-        self._groups: dict[Path, tuple[Source, Group | None]] = {}
+        # By an attempt's directory.
+        self._groups: dict[Path, Group | None] = {}
         self._waiting: dict[Path, tuple[Source, Group]] = {}
+        self._fed: dict[Path, int] = {}
 
     def block(self, block: Block) -> bytes:
         """What is printed at once of a block."""
@@ -84,13 +88,20 @@ class Presenter:
             return b""
         source = kept.source
         mark = self._printer.new_attempt(source)
-        before = b"" if mark is None else self._rest_of(source.run_key) + mark
+        before = b"" if mark is None else self._rest_of_run(source) + mark
         group = self._group(source)
         if group is None or source.rank is None:
             return before + self._printer.format(kept)
+        key = source.path.parent
         group.feed(source.rank, kept.lines(), time.monotonic())
-        self._waiting[source.run_key] = (source, group)
-        return before
+        self._waiting[key] = (source, group)
+        self._fed[key] = self._fed.get(key, 0) + len(kept.data)
+        if self._fed[key] < max(LEAST_WAITING, 2 * CHUNK * group.ranks.bit_count()):
+            return before
+        # So much at once is no news: it was there already.
+        self._fed[key] = 0
+        open_ranks = frozenset(range(group.ranks.bit_length()))
+        return before + self._printer.folded(source, group.take(open_ranks=open_ranks))
 
     def due(self) -> bytes:
         """What has waited long enough for other ranks."""
@@ -100,31 +111,35 @@ class Presenter:
             printed.append(self._printer.folded(source, group.take(before=moment)))
             if group.is_empty:
                 del self._waiting[key]
+        self._fed.clear()
         return b"".join(printed)
 
     def rest(self) -> bytes:
         """What still waits, at the end."""
-        return b"".join(map(self._rest_of, list(self._waiting)))
+        waiting, self._waiting = self._waiting, {}
+        return b"".join(
+            self._printer.folded(source, group.take()) for source, group in waiting.values()
+        )
 
-    def _rest_of(self, key: Path) -> bytes:
-        if key not in self._waiting:
-            return b""
-        source, group = self._waiting.pop(key)
-        return self._printer.folded(source, group.take())
+    def _rest_of_run(self, of: Source) -> bytes:
+        """The same of the attempts of one run."""
+        keys = [key for key in self._waiting if key.parent == of.path.parent.parent]
+        rest = [self._waiting.pop(key) for key in keys]
+        return b"".join(self._printer.folded(source, group.take()) for source, group in rest)
 
     def _group(self, source: Source) -> Group | None:
         if self._ranks is None or source.stream != "worker":
             return None
-        known = self._groups.get(source.run_key)
-        if known is None or known[0].attempt != source.attempt:
+        key = source.path.parent
+        if key not in self._groups:
             ranks = self._ranks(source)
             group = None
             if len(ranks) > 1:
                 group = Group()
                 for rank in ranks:
                     group.join(rank)
-            known = self._groups[source.run_key] = (source, group)
-        return known[1]
+            self._groups[key] = group
+        return self._groups[key]
 
 
 def read(
@@ -144,39 +159,42 @@ def read(
         Called with each file, to begin elsewhere than at its beginning.
     fold
         Tell what ranks of an attempt wrote alike once; takes memory for 16 MiB of lines at a time,
-        or for 8 KiB of each rank. Otherwise one file comes after another.
+        or for 8 KiB and a line of each rank. Otherwise one file comes after another.
     raw
         Leave carriage returns and broken encodings as they are.
     """
+    most_open = descriptors()
     together: dict[object, list[Source]] = {}
     for source in sources:
         folds = fold and source.stream == "worker"
         together.setdefault(source.path.parent if folds else source, []).append(source)
     for group in together.values():
-        mark = printer.new_attempt(group[0])
-        if mark:
-            yield mark
         tails = {source.rank or 0: Tail(source, raw=raw) for source in group}
         if begin is not None:
             for tail in tails.values():
                 begin(tail)
         if len(tails) == 1:
-            yield from _alone(tails.popitem()[1], printer, chosen)
+            parts = _alone(tails.popitem()[1], printer, chosen)
         else:
-            yield from _folded(tails, printer, chosen)
+            parts = _folded(tails, printer, chosen, close=len(tails) > most_open)
+        for part in filter(None, parts):
+            yield (printer.new_attempt(group[0]) or b"") + part
 
 
 def _alone(tail: Tail, printer: Printer, chosen: Filter) -> Iterator[bytes]:
     read = 1
     while read:
         data, read = tail.read()
-        data = data if read else tail.finish()
-        kept = chosen.block(Block(tail.source, data, tail.written)) if data else None
+        written = tail.written
+        data = data if read else data + tail.finish()
+        kept = chosen.block(Block(tail.source, data, written)) if data else None
         if kept is not None:
             yield printer.format(kept)
 
 
-def _folded(tails: dict[int, Tail], printer: Printer, chosen: Filter) -> Iterator[bytes]:
+def _folded(
+    tails: dict[int, Tail], printer: Printer, chosen: Filter, *, close: bool
+) -> Iterator[bytes]:
     size = min(CHUNK, max(LEAST_CHUNK, WINDOW // len(tails)))
     source = next(iter(tails.values())).source
     left = dict(tails)
@@ -188,8 +206,10 @@ def _folded(tails: dict[int, Tail], printer: Printer, chosen: Filter) -> Iterato
                 continue
             data, read = tail.read(size)
             if not read:
-                data = tail.finish()
+                data += tail.finish()
                 del left[rank]
+            elif close:
+                tail.close()
             if data:
                 window[rank] += chosen.keep(data[:-1].split(b"\n"))
         told, window = fold(window, frozenset(left))

@@ -13,6 +13,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -48,9 +49,9 @@ class Source:
     rank: int | None = None
     node: str | None = None
 
-    @property
+    @cached_property
     def run_key(self) -> Path:
-        """The run's directory, of a worker or an agent."""
+        """The run's directory, of a worker or an agent; for the batch step, the experiment's."""
         return self.path.parent.parent.parent
 
 
@@ -70,15 +71,15 @@ class Block(NamedTuple):
 
     def lines(self) -> list[bytes]:
         """Without their ends."""
-        return self.data[:-1].split(b"\n")
+        return self.data.removesuffix(b"\n").split(b"\n")
 
 
 class Tail:
     """How far one file was read.
 
     The last bytes that were read are read again with what follows them: where they have changed,
-    the file was truncated and written anew, and is read from its beginning. So a look at an open
-    file that has not grown is one call, and needs no status of the file.
+    the file was truncated and written anew, and is read from its beginning. So a look at a file
+    that is kept open and has not grown is one call, and needs no status of the file.
 
     Parameters
     ----------
@@ -180,8 +181,8 @@ class Tail:
         Parameters
         ----------
         anew
-            Open it again, which makes a network file system's client ask the server how long the
-            file is; otherwise the path is asked for alone.
+            Open the one that is open again, which makes a network file system's client ask the
+            server how long it is; otherwise the path is asked for alone.
         """
         try:
             if not anew:
@@ -189,12 +190,18 @@ class Tail:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return False
-        if os.fstat(descriptor).st_ino != self._inode:
+        replaced = os.fstat(descriptor).st_ino != self._inode
+        if replaced:
             os.close(descriptor)
-            return True
+            try:
+                descriptor = os.open(
+                    f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC
+                )
+            except OSError:
+                return True
         os.close(self._descriptor)
         self._descriptor = descriptor
-        return False
+        return replaced
 
     def restart(self) -> None:
         """Begin anew with the file that stands at the path now."""
@@ -223,8 +230,12 @@ class Tail:
     def _open(self) -> bool:
         try:
             self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
             found = os.fstat(self._descriptor)
         except OSError:
+            self.close()
             return False
         self._inode, self._modified = found.st_ino, found.st_mtime_ns
         return True

@@ -17,16 +17,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcrun import ledger
 from hpcrun.observe import jobs, logs, state
 from hpcrun.observe.follow import LOCAL, REMOTE, Follower
+from hpcrun.observe.history import SUBMITTED
 from hpcrun.observe.jobs import Answers, Process
 from hpcrun.observe.status import Ask, RunStatus, process_of, statuses
 from hpcrun.observe.storage import is_remote
 from hpcrun.observe.tails import Source, Tail
-from hpcrun.observe.where import Selected, begun
+from hpcrun.observe.where import Finder, Selected, begun
 
 UNKNOWN_FOR = 30.0
-LAST_WORDS = 10.0
+# Seconds between two looks at what was submitted since, while something waits to be.
+RENEW = 10.0
+FAILURES = 5
+LAST_WORDS = 5.0
 LOOKS, REMOTE_LOOKS = 300.0, 10.0
 LEDGERS, REMOTE_LEDGERS = 2000, 20
 
@@ -50,11 +55,14 @@ class _Run:
     selected: Selected
     first: int = 0
     full: int = 0
+    newest: int = 0
     process: Process | None = None
     unknown_since: float | None = None
     status: RunStatus | None = None
     ended: float | None = None
     closed: bool = False
+    renewed: float = float("-inf")
+    failed_before: bool = False
     ledger_size: int = 0
     looked: float = 0.0
 
@@ -94,7 +102,10 @@ class Watch:
         self._pressing: deque[_Run] = deque()
         self._turns: deque[_Run] = deque()
         self._just_ended: deque[_Run] = deque()
+        self._came_back: deque[_Run] = deque()
         self._looked: float | None = None
+        self._renew_at = time.monotonic() + RENEW
+        self._failures = 0
         self._ledgers = 0
 
     def follower(
@@ -128,29 +139,57 @@ class Watch:
             for run in self._runs.values():
                 yield from self._sources(run, final=True)
             return
-        for queue in (self._pressing, self._turns):
-            turn = min(len(queue), allowed)
+        for queue, most in (
+            (self._pressing, allowed - min(len(self._turns), allowed // 2)),
+            (self._turns, allowed),
+        ):
+            turn = min(len(queue), most, allowed)
             allowed -= turn
             for run in [queue.popleft() for _ in range(turn)]:
                 yield from self._sources(run, first=first)
-                if not run.closed:
-                    (self._turns if run.full else self._pressing).append(run)
+                (self._turns if run.full or run.closed else self._pressing).append(run)
 
     def over(self) -> bool:
         """Whether nothing more will happen to any of the runs by itself; one query a call.
 
         What became of a run is read once the cluster says that its job is over, or knows none.
+
+        Raises
+        ------
+        OSError
+            The storage cannot be read, time and again.
         """
+        try:
+            self._ask_for_ends()
+            self._failures = 0
+        except OSError:
+            self._failures += 1
+            if self._failures > FAILURES:
+                raise
+        if self._asked_for or self._came_back:
+            return False
+        last = max((run.ended or 0.0 for run in self._runs.values()), default=0.0)
+        # What is no rank's is written until the job's last moment.
+        return self._choice.streams == "worker" or time.monotonic() - last > LAST_WORDS
+
+    def _ask_for_ends(self) -> None:
+        while self._came_back:
+            self._asked_for.append(self._came_back.popleft())
         self._ledgers = REMOTE_LEDGERS if self.remote else LEDGERS
         # Where there are more than may be looked at, those that were not come first.
         self._asked_for.sort(key=lambda run: run.looked)
+        now = time.monotonic()
+        if now >= self._renew_at:
+            self._renew_at = now + RENEW
+            self._renew([run for run in self._asked_for if not _is_submitted(run.selected)])
         for run in self._asked_for:
             run.process = run.process or process_of(run.selected)
         answers = self._ask([run.process for run in self._asked_for if run.process])
         doubtful = [run for run in self._asked_for if self._is_doubtful(run, answers)]
+        self._renew([run for run in doubtful if now - run.renewed >= RENEW])
         found = statuses([run.selected for run in doubtful], ask=lambda _: answers, values=False)
-        now = time.monotonic()
         for run, status in zip(doubtful, found, strict=True):
+            job = answers.jobs.get(run.process.job_id) if run.process else None
             run.process = None
             run.status = status
             if status.state in (state.UNKNOWN, state.PLANNED):
@@ -159,11 +198,28 @@ class Watch:
             else:
                 run.unknown_since = None
                 is_over = status.over
-            if is_over:
+            # Between the end of an attempt and what is decided about it, a run looks failed.
+            may_go_on = status.state == state.FAILED and job is not None and job.live
+            if is_over and (run.failed_before or not may_go_on):
                 run.ended = now
                 self._just_ended.append(run)
+            run.failed_before = may_go_on
         self._asked_for = [run for run in self._asked_for if run.ended is None]
-        return not self._asked_for
+
+    def _renew(self, runs: Sequence[_Run]) -> None:
+        """Take in what was submitted since, for these runs."""
+        by_experiment: dict[Path, list[_Run]] = {}
+        for run in runs:
+            by_experiment.setdefault(run.selected.experiment.directory, []).append(run)
+        for directory, some in by_experiment.items():
+            finder = Finder(directory.parent)
+            numbers = [run.selected.run.number for run in some]
+            found = {
+                one.run.number: one for one in finder.runs(some[0].selected.experiment, numbers)
+            }
+            for run in some:
+                run.renewed = time.monotonic()
+                run.selected = found.get(run.selected.run.number, run.selected)
 
     def _is_doubtful(self, run: _Run, answers: Answers) -> bool:
         """Whether a run may be over: what its job says is not enough, or its ledger has grown."""
@@ -190,7 +246,12 @@ class Watch:
     def ranks(self, source: Source) -> frozenset[int]:
         """The ranks of a source's run that are wanted."""
         run = self._runs.get(source.run_key)
-        return self._wanted(run) if run else frozenset()
+        if run is None:
+            return frozenset()
+        started = {one.number: one.started for one in ledger.read(run.selected.paths)}
+        world_size = started.get(source.attempt or 0, {}).get("world_size")
+        ranks = self._wanted(run)
+        return ranks if world_size is None else ranks & frozenset(range(int(world_size)))
 
     def not_completed(self) -> list[RunStatus]:
         """Runs that ended otherwise than completed, or of which it is not known."""
@@ -198,12 +259,25 @@ class Watch:
         return [one for one in found if one is not None and one.state != state.COMPLETED]
 
     def _sources(self, run: _Run, *, final: bool = False, first: bool = False) -> list[Source]:
-        if run.closed:
+        """What is to be followed of a run; of one whose files cannot be read now, the next time."""
+        try:
+            return self._files(run, final=final, first=first)
+        except OSError:
             return []
-        run.closed = final
+
+    def _files(self, run: _Run, *, final: bool, first: bool) -> list[Source]:
         selected, choice = run.selected, self._choice
         attempts = selected.paths.attempts()
         newest = attempts[-1].number if attempts else 0
+        if run.closed:
+            if newest > run.newest and run.ended is not None:
+                # Somebody had it requeued, or submitted it again.
+                run.closed, run.ended = False, None
+                self._renew([run])
+                self._came_back.append(run)
+            else:
+                return []
+        run.newest = newest
         if isinstance(choice.attempt, int):
             attempts = [one for one in attempts if one.number == choice.attempt]
         elif first and choice.attempt is None:
@@ -211,17 +285,23 @@ class Watch:
         if newest == run.full and newest and not final:
             return []
         attempts = [one for one in attempts if one.number >= run.first]
-        # Those before the newest have got all their files; they were looked at just now.
-        run.first = max(run.first, newest)
         found = logs.of_run(selected, attempts, choice, fallback=final)
+        if choice.attempt is None or choice.attempt == "all":
+            # Those before the newest have got all their files, which were looked for just now.
+            run.first = max(run.first, newest)
         ranks = [one for one in found if one.attempt == newest and one.rank is not None]
         if choice.streams == "worker" and len(ranks) >= len(self._wanted(run)):
             run.full = newest
+        run.closed = final
         return found
 
     def _wanted(self, run: _Run) -> frozenset[int]:
         ranks = frozenset(range(run.selected.run.world_size))
         return ranks if self._choice.ranks is None else ranks & self._choice.ranks
+
+
+def _is_submitted(selected: Selected) -> bool:
+    return selected.submission is not None and selected.submission.event == SUBMITTED
 
 
 def _size(path: Path) -> int:

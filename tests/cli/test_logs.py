@@ -71,6 +71,8 @@ def test_newest_attempt_of_all_ranks(study: Experiment, root: Path) -> None:
         (("--where", "lr=0.0003", "--rank", "0", "--tail", "1"), ["r0 | a1 r0 line 2"]),
         (("study/1", "--stream", "agent"), ["agent node1 | agent says"]),
         (("study/1", "--stream", "batch"), ["batch | batch says"]),
+        (("study/1", "--stream", "agent", "--node", "0"), ["agent node1 | agent says"]),
+        (("study/1", "--stream", "agent", "--node", "1"), []),
         (("study/1", "--rank", "9"), []),
         (("study/1", "--attempt", "7"), []),
         (("study/1", "--tail", "0"), []),
@@ -83,6 +85,20 @@ def test_choices(
     if arguments[-2:] in (("--rank", "9"), ("--attempt", "7")):
         found = [line for line in found if not line.startswith("batch")]
     assert found == expected
+
+
+def test_agents_of_several_attempts_of_a_start_are_shown_once(root: Path) -> None:
+    study = Experiment(root)
+    study.submit((1,), world=1)
+    for attempt in (1, 2, 3):
+        study.start(1, attempt, world=1)
+        study.log(1, attempt, 0, f"a{attempt}\n")
+        study.end(1, attempt, outcome="failed", kind="x", message="y")
+    study.run(1).attempt(1).agent_log("node1").write_text("agent says\n")
+    (study.run(1).attempt(1).directory / "rank-00000.old.log").write_text("of no rank\n")
+    found = lines("study/1", "--stream", "agent", "--attempt", "all", root=root)
+    assert found == ["agent node1 | agent says"]
+    assert "agent node1 | agent says" in lines("--stream", "all", "--attempt", "all", root=root)
 
 
 def test_json_lines(study: Experiment, root: Path) -> None:

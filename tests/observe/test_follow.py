@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.observe.follow import LOCAL, REMOTE, Follower, Pace
-from hpcrun.observe.tails import Source, Tail
+from hpcrun.observe.tails import Source
 
 QUIET_AT_ONCE = dataclasses.replace(LOCAL, linger=0.1, cold=0.1)
 REMOTE_SOON = dataclasses.replace(REMOTE, interval=0.1, linger=0.5, cold_looks=100)
@@ -254,7 +254,7 @@ def test_carriage_returns_and_bad_bytes(log: Path) -> None:
 def test_many_files_each_in_order_and_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: Pace
 ) -> None:
-    monkeypatch.setattr("hpcrun.observe.follow._descriptors", lambda: 5)
+    monkeypatch.setattr("hpcrun.observe.follow.descriptors", lambda: 5)
     files = [tmp_path / f"{number}.log" for number in range(40)]
     for path in files:
         path.touch()
@@ -308,14 +308,3 @@ def test_files_are_closed(log: Path) -> None:
     assert next(generator).data == b"a\n"
     generator.close()
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
-
-
-def test_reading_without_following(log: Path) -> None:
-    append(log, "a\nb\nc")
-    missing = log.with_name("missing.log")
-
-    def last_two(one: Tail) -> None:
-        one.begin_with(2)
-
-    found = Follower(lambda final: [source(log), source(missing, 1)], follow=False, begin=last_two)
-    assert list(texts(found)) == ["b", "c"]

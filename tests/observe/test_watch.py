@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun import ledger, records
 from hpcrun.observe import watch as module
 from hpcrun.observe.jobs import Answers, Process
 from hpcrun.observe.logs import Choice
@@ -131,6 +132,63 @@ def test_a_run_is_over_before_the_allocation_that_it_ran_in(study: Experiment) -
     study.end(1)
     study.end(2)
     assert watch.over()
+
+
+@pytest.mark.usefixtures("at_once")
+def test_between_an_attempt_s_end_and_what_is_decided_nothing_is_over(study: Experiment) -> None:
+    begin(study, 1)
+    begin(study, 2)
+    study.end(2)
+    watch = Watch(selected(study), ask=Cluster(j100_1=RUNNING, j100_2=GONE))
+    study.end(1, outcome="failed", kind="rank_crash", message="x")
+    assert not watch.over()
+    ledger.write(study.run(1), ledger.DECIDED, 1, action="restart", reason="x", exclude=[])
+    assert not watch.over()
+    begin(study, 1, 2)
+    assert not watch.over()
+    assert any(name.startswith("1.2") for name in names(watch))
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_run_that_was_requeued_after_its_end_is_shown_again(study: Experiment) -> None:
+    begin(study, 1)
+    begin(study, 2)
+    cluster = Cluster(j100_1=GONE, j100_2=RUNNING)
+    watch = Watch(selected(study), ask=cluster)
+    study.end(1, outcome="failed", kind="x", message="x")
+    names(watch)
+    assert not watch.over()
+    names(watch)
+    assert names(watch) == []
+    assert "study/1" in {one.name for one in watch.not_completed()}
+    study.submit((1,), world=2, job_id="200")
+    study.start(1, 2, job_id="200", submission=2)
+    study.log(1, 2, 0, "x\n")
+    cluster.jobs["200"] = RUNNING
+    assert names(watch) == ["1.1 rank-00000", "1.1 rank-00001", "1.2 rank-00000"]
+    study.end(2)
+    cluster.jobs["100_2"] = GONE
+    assert not watch.over()
+    study.end(1, 2)
+    cluster.jobs["200"] = GONE
+    assert watch.over()
+    assert watch.not_completed() == []
+
+
+def test_a_run_that_is_held_back_is_asked_for_once_it_is_submitted(
+    study: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RENEW", 0.0)
+    other = Experiment(study.paths.directory.parent, "other")
+    other.submit((1,), job_id=None)
+    found = Finder(study.paths.directory.parent).resolve(["other"])
+    cluster = Cluster(j300=Job("FAILED", ended=True))
+    watch = Watch(found, ask=cluster)
+    assert not watch.over()
+    entry = {"event": "submitted", "time": 1.0, "array": 0, "runs": [1], "job_id": "300"}
+    records.append(other.paths.submission(1).journal, entry)
+    assert watch.over()
+    assert cluster.asked[-1] == 1
 
 
 def test_nothing_is_concluded_while_slurm_is_silent(study: Experiment) -> None:
