@@ -55,7 +55,7 @@ class Pace:
 
     interval: float = 0.1
     hot_looks: float = 20_000
-    cold_looks: float = 3_000
+    cold_looks: float = 1_500
     cold: float = 1.0
     linger: float = 10.0
     discover: float = 1.0
