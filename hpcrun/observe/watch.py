@@ -183,7 +183,9 @@ class Watch:
             self._renew_at = now + RENEW
             self._renew([run for run in self._asked_for if not _is_submitted(run.selected)])
         for run in self._asked_for:
-            run.process = run.process or process_of(run.selected)
+            if run.process is None:
+                run.ledger_size = _size(run.selected.paths.ledger)
+                run.process = process_of(run.selected)
         answers = self._ask([run.process for run in self._asked_for if run.process])
         doubtful = [run for run in self._asked_for if self._is_doubtful(run, answers)]
         self._renew([run for run in doubtful if now - run.renewed >= RENEW])
