@@ -119,7 +119,7 @@ def _write(parts: Iterable[bytes]) -> bool:
     write = sys.stdout.buffer.write
     for part in parts:
         write(part)
-        some = some or bool(part)
+        some = True
     sys.stdout.buffer.flush()
     return some
 

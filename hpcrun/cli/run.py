@@ -141,17 +141,18 @@ class _Follower:
     def _show(self) -> None:
         from hpcrun.observe.follow import LOCAL, REMOTE, Follower
         from hpcrun.observe.log_format import Printer
+        from hpcrun.observe.present import Presenter
         from hpcrun.observe.storage import is_remote
 
         self._chosen = self._selected()
 
         out = sys.stdout.buffer
-        printer = Printer(self._chosen, color=self._output.color)
+        presenter = Presenter(Printer(self._chosen, color=self._output.color))
         pace = REMOTE if is_remote(self._prepared.experiment.directory) else LOCAL
         follower = Follower(self._sources, self._over.is_set, idle=out.flush, check=0.1, pace=pace)
         try:
             for block in follower.blocks():
-                out.write((printer.new_attempt(block.source) or b"") + printer.format(block))
+                out.write(presenter.block(block))
             out.flush()
         except OSError as error:
             self._output.say(f"the output is shown no more: {error.strerror or error}")

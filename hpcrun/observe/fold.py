@@ -5,7 +5,7 @@
     group = Group()
     group.feed(0, [b"step 1", b"loss 2.5"])
     group.feed(1, [b"step 1"])
-    group.take(final=True)          # [(0b11, b"step 1"), (0b01, b"loss 2.5")]
+    group.take()          # [(0b11, b"step 1"), (0b01, b"loss 2.5")]
 
 The order of each rank's lines is kept. A line waits until all ranks that have it queued have come
 to it; where two wrote the same lines in different orders, one of these is told twice.
@@ -24,7 +24,7 @@ _MASKS = 500
 class _Queue:
     """Lines of one rank that wait; ``keys[head:]`` are still to be told."""
 
-    __slots__ = ("bit", "fed", "head", "keys", "limit", "times", "waiting")
+    __slots__ = ("bit", "head", "keys", "limit", "times", "waiting")
 
     def __init__(self, bit: int) -> None:
         self.bit = bit

@@ -35,8 +35,7 @@ class LineSplitter:
         end = data.rfind(b"\n") + 1
         block = self._cleaned(self._cut(self._rest + data[:end])) if end else b""
         rest = data[end:]
-        if rest or end:
-            self._rest = rest if end else self._rest + rest
+        self._rest = rest if end else self._rest + rest
         if not self._raw and b"\r" in self._rest:
             self._rest = _overwritten(self._rest, keep_last=True)
         if len(self._rest) > self._max:

@@ -142,7 +142,7 @@ def _batch(one: Selected) -> Iterator[Source]:
 
 
 def _ranks_of_node(one: Selected, attempt: int, node: str) -> frozenset[int]:
-    names, world_size = _nodes(one, attempt)
+    names, world_size = seats(one, attempt)
     if node not in names:
         return frozenset()
     each = world_size // len(names)
@@ -152,11 +152,11 @@ def _ranks_of_node(one: Selected, attempt: int, node: str) -> frozenset[int]:
 
 def _name(one: Selected, attempt: int, node: str) -> str:
     """A node's name, given by itself or by its index in an attempt."""
-    names, _ = _nodes(one, attempt)
+    names, _ = seats(one, attempt)
     return names[int(node)] if node.isdigit() and int(node) < len(names) else node
 
 
-def _nodes(one: Selected, attempt: int) -> tuple[list[str], int]:
+def seats(one: Selected, attempt: int) -> tuple[list[str], int]:
     """The nodes of an attempt, in the order of NODE_RANK, and its world size."""
     for found in ledger.read(one.paths):
         nodes = found.started.get("nodes")

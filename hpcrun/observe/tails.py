@@ -147,8 +147,7 @@ class Tail:
             if not self._open():
                 return b"", 0
             if before not in (0, self._inode):
-                self._offset, self._kept = 0, b""
-                return self._splitter.flush(), FULL
+                return self._from_its_beginning()
         kept = self._kept
         if self.marks:
             size = self._up_to_mark(size)
@@ -160,12 +159,15 @@ class Tail:
         if data == kept:
             return b"", 0
         if not data.startswith(kept):
-            self._offset, self._kept = 0, b""
-            return self._splitter.flush(), FULL
+            return self._from_its_beginning()
         fresh = data[len(kept) :] if kept else data
         self._offset += len(fresh)
         self._kept = data[-_KEPT:]
         return self._splitter.feed(fresh), FULL if len(data) == size else len(fresh)
+
+    def _from_its_beginning(self) -> tuple[bytes, int]:
+        self._offset, self._kept = 0, b""
+        return self._splitter.flush(), FULL
 
     def _up_to_mark(self, size: int) -> int:
         """How much may be read, so that what is read was written by the next mark's time."""

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcrun import ledger
 from hpcrun.observe import jobs, logs, state
 from hpcrun.observe.follow import LOCAL, REMOTE, Follower
 from hpcrun.observe.history import SUBMITTED
@@ -250,10 +249,8 @@ class Watch:
         run = self._runs.get(source.run_key)
         if run is None:
             return frozenset()
-        started = {one.number: one.started for one in ledger.read(run.selected.paths)}
-        world_size = started.get(source.attempt or 0, {}).get("world_size")
-        ranks = self._wanted(run)
-        return ranks if world_size is None else ranks & frozenset(range(int(world_size)))
+        _, world_size = logs.seats(run.selected, source.attempt or 0)
+        return self._wanted(run) & frozenset(range(world_size))
 
     def not_completed(self) -> list[RunStatus]:
         """Runs that ended otherwise than completed, or of which it is not known."""
@@ -272,13 +269,12 @@ class Watch:
         attempts = selected.paths.attempts()
         newest = attempts[-1].number if attempts else 0
         if run.closed:
-            if newest > run.newest and run.ended is not None:
-                # Somebody had it requeued, or submitted it again.
-                run.closed, run.ended = False, None
-                self._renew([run])
-                self._came_back.append(run)
-            else:
+            if newest <= run.newest or run.ended is None:
                 return []
+            # Somebody had it requeued, or submitted it again.
+            run.closed, run.ended = False, None
+            self._renew([run])
+            self._came_back.append(run)
         run.newest = newest
         if isinstance(choice.attempt, int):
             attempts = [one for one in attempts if one.number == choice.attempt]
