@@ -29,6 +29,7 @@
             warm.log                    output of ranks that wait for the next attempt, warm
             universal.log               what DeepSpeed said as it divided a checkpoint anew
             log-sizes.jsonl             when the ranks' logs were how long
+            telemetry-NODE.jsonl        what one node was busy with, by its agent
             metrics.jsonl               one line a logged step, by rank 0 (or the user's script)
             session.jsonl               restored, saved, finished: by rank 0
             exit-00000.json             how a rank ended, when it ended badly
@@ -84,6 +85,15 @@ class AttemptPaths:
     def log_sizes(self) -> Path:
         """When the ranks' logs were how long."""
         return self.directory / "log-sizes.jsonl"
+
+    def telemetry(self, node: str) -> Path:
+        """What a node was busy with, as its agent sampled it."""
+        return self.directory / f"telemetry-{node}.jsonl"
+
+    def telemetries(self) -> list[tuple[str, Path]]:
+        """Node and file of each that exists, by name."""
+        found = sorted(self.directory.glob("telemetry-*.jsonl"))
+        return [(path.stem.removeprefix("telemetry-"), path) for path in found]
 
     @property
     def conversion_log(self) -> Path:

@@ -61,7 +61,9 @@ def spent(found: Goodput) -> str:
             (found.startup, "starting"),
             (found.restore, "restoring"),
             (found.save, "saving"),
-            (found.waiting, "waiting"),
+            (found.idle, "idle in its allocation"),
+            (found.queued, "in the queue"),
+            (found.stopped, "stopped"),
         )
         if seconds >= 0.005 * found.wall
     ]

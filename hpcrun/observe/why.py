@@ -13,7 +13,7 @@ from hpcrun import ledger, records
 from hpcrun.layout import AttemptPaths
 from hpcrun.ledger import Attempt
 from hpcrun.observe import goodput, history, jobs, state
-from hpcrun.observe.goodput import Goodput, Traces
+from hpcrun.observe.goodput import Goodput, Span, Traces
 from hpcrun.observe.status import Ask, RunStatus, statuses
 from hpcrun.observe.where import Selected
 
@@ -109,18 +109,28 @@ class RunStory:
     status: RunStatus
     attempts: tuple[AttemptStory, ...] = ()
 
-    def goodput(self, now: float) -> Goodput | None:
-        """Where its time went; None where no attempt tells."""
+    def spans(self, now: float) -> list[Span]:
+        """What it did when, in order; empty where no attempt tells."""
         experiment, paths = self.selected.experiment, self.selected.paths
-        submissions = [one.attempt.started.get("submission") for one in self.attempts]
-        if not isinstance(first := next(iter(submissions), None), int):
-            return None
-        submitted = history.describe(experiment.submission(first)).get("time")
-        told = (
+        numbers = {one.attempt.started.get("submission") for one in self.attempts}
+        dates = {
+            number: history.describe(experiment.submission(number)).get("time")
+            for number in numbers
+            if isinstance(number, int)
+        }
+        submitted = {
+            number: float(when) for number, when in dates.items() if isinstance(when, (int, float))
+        }
+        told = [
             (one.attempt, partial(_traces, paths.attempt(one.attempt.number)))
             for one in self.attempts
-        )
-        return goodput.of_run(submitted, told, now, over=self.status.over)
+        ]
+        return goodput.spans(submitted, told, now, over=self.status.over)
+
+    def goodput(self, now: float) -> Goodput | None:
+        """Where its time went; None where no attempt tells."""
+        found = self.spans(now)
+        return goodput.summed(found) if found else None
 
     @property
     def bad(self) -> AttemptStory | None:

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrun.ledger import Attempt
-from hpcrun.observe import goodput
-from hpcrun.observe.goodput import Goodput, Traces
+from hpcrun.observe import cost, goodput
+from hpcrun.observe.goodput import Goodput, Span, Traces
+from hpcrun.plan import Entry, RunPlan
 
 Pair = tuple[Attempt, Any]
 
 
-def attempt(number: int, began: float, ended: float | None, traces: Traces) -> Pair:
+def attempt(number: int, began: float, ended: float | None, traces: Traces, **started: Any) -> Pair:
     found = Attempt(number)
-    found.started = {"time": began}
+    found.started = {"time": began, "submission": 1, **started}
     found.workers_started = began + 1
-    found.ended = None if ended is None else {"time": ended}
+    found.ended = None if ended is None else {"time": ended, "outcome": "completed"}
     return found, lambda furthest: traces
+
+
+def of_run(
+    submitted: float | None, attempts: list[Pair], until: float, *, over: bool
+) -> Goodput | None:
+    dates = {} if submitted is None else {1: submitted}
+    found = goodput.spans(dates, attempts, until, over=over)
+    assert all(one.end == other.start for one, other in itertools.pairwise(found))
+    return goodput.summed(found) if found else None
 
 
 def session(restored: float, seconds: float, *saves: tuple[float, float]) -> list[dict[str, Any]]:
@@ -34,14 +45,15 @@ def test_a_run_that_lost_an_attempt() -> None:
     second = attempt(
         2, 205.0, 300.0, Traces(session(220.0, 5.0, (260.0, 4.0)), 221.0, 295.0, 240.0, 20)
     )
-    found = goodput.of_run(100.0, [first, second], 999.0, over=True)
+    found = of_run(100.0, [first, second], 999.0, over=True)
     assert found == Goodput(
         useful=(180 - 130 - 3) + (295 - 240 - 4),
         replayed=240 - 220,
         startup=(130 - 110 - 2) + (220 - 205 - 5),
         restore=2 + 5,
         save=3 + 4,
-        waiting=(110 - 100) + (200 - 180) + (205 - 200) + (300 - 295),
+        idle=(200 - 180) + (205 - 200) + (300 - 295),
+        queued=110 - 100,
     )
     assert found.wall == 200.0
     assert found.to_data()["share"] == round(98 / 200, 4)
@@ -49,32 +61,130 @@ def test_a_run_that_lost_an_attempt() -> None:
 
 def test_an_attempt_that_goes_on_is_at_work_until_now() -> None:
     running = attempt(1, 100.0, None, Traces(session(110.0, 0.0), 111.0, 120.0))
-    found = goodput.of_run(100.0, [running], 150.0, over=False)
+    found = of_run(100.0, [running], 150.0, over=False)
     assert found == Goodput(useful=40.0, startup=10.0)
 
 
 def test_a_run_that_waits_to_be_started_again() -> None:
     ended = attempt(1, 100.0, 130.0, Traces(session(110.0, 0.0), 111.0, 120.0))
-    found = goodput.of_run(90.0, [ended], 200.0, over=False)
-    assert found == Goodput(useful=10.0, startup=10.0, waiting=10.0 + 10.0 + 70.0)
+    found = of_run(90.0, [ended], 200.0, over=False)
+    assert found == Goodput(useful=10.0, startup=10.0, idle=10.0, queued=10.0 + 70.0)
 
 
 def test_a_program_that_says_nothing() -> None:
-    assert goodput.of_run(90.0, [attempt(1, 100.0, 130.0, Traces())], 200.0, over=True) is None
-    assert goodput.of_run(None, [], 200.0, over=True) is None
+    assert of_run(90.0, [attempt(1, 100.0, 130.0, Traces())], 200.0, over=True) is None
+    assert of_run(None, [], 200.0, over=True) is None
 
 
 def test_an_attempt_that_ended_before_its_ranks_said_a_word() -> None:
     """It is all start-up, where the program tells of other attempts."""
     told = attempt(2, 140.0, 200.0, Traces(session(150.0, 0.0), 151.0, 190.0, None, 9))
-    found = goodput.of_run(90.0, [attempt(1, 100.0, 130.0, Traces()), told], 200.0, over=True)
+    found = of_run(90.0, [attempt(1, 100.0, 130.0, Traces()), told], 200.0, over=True)
     assert found is not None
     assert found.startup == 30.0 + 10.0
     assert found.wall == 110.0
 
 
+def ended(pair: Pair, kind: str, action: str) -> Pair:
+    found, traces = pair
+    assert found.ended is not None
+    found.ended = {**found.ended, "outcome": "failed", "cause": {"kind": kind}}
+    found.decided = {"action": action}
+    return found, traces
+
+
+def story() -> list[Pair]:
+    """A crash that was restarted in place, a lost node, a stop, and another submission."""
+    return [
+        ended(
+            attempt(1, 110.0, 150.0, Traces(session(120.0, 4.0), 121.0, 140.0, None, 9)),
+            *("rank_crash", "restart"),
+        ),
+        ended(
+            attempt(2, 152.0, 200.0, Traces(session(160.0, 2.0), 161.0, 190.0, 170.0, 15)),
+            *("node_failure", "requeue"),
+        ),
+        ended(
+            attempt(3, 260.0, 300.0, Traces(session(270.0, 0.0), 271.0, 299.0, 280.0, 20), pid=7),
+            *("rank_crash", "stop"),
+        ),
+        attempt(4, 520.0, 600.0, Traces(session(530.0, 0.0), 531.0, 600.0), submission=2),
+    ]
+
+
+def test_each_stretch_has_its_kind_and_the_cause_that_it_is_charged_to() -> None:
+    found = goodput.spans({1: 100.0, 2: 500.0}, story(), 999.0, over=True)
+    assert [(one.kind, one.start, one.end, one.attempt, one.cause) for one in found] == [
+        ("queued", 100.0, 110.0, 1, None),
+        ("startup", 110.0, 116.0, 1, None),
+        ("restore", 116.0, 120.0, 1, None),
+        ("useful", 120.0, 140.0, 1, None),
+        ("idle", 140.0, 150.0, 1, "rank_crash"),
+        ("idle", 150.0, 152.0, 2, "rank_crash"),
+        ("startup", 152.0, 158.0, 2, "rank_crash"),
+        ("restore", 158.0, 160.0, 2, "rank_crash"),
+        ("replayed", 160.0, 170.0, 2, "rank_crash"),
+        ("useful", 170.0, 190.0, 2, None),
+        ("idle", 190.0, 200.0, 2, "node_failure"),
+        ("queued", 200.0, 260.0, 3, "node_failure"),
+        ("startup", 260.0, 270.0, 3, "node_failure"),
+        ("replayed", 270.0, 280.0, 3, "node_failure"),
+        ("useful", 280.0, 299.0, 3, None),
+        ("idle", 299.0, 300.0, 3, "rank_crash"),
+        ("stopped", 300.0, 500.0, 4, "rank_crash"),
+        ("queued", 500.0, 520.0, 4, "rank_crash"),
+        ("startup", 520.0, 530.0, 4, "rank_crash"),
+        ("useful", 530.0, 600.0, 4, None),
+    ]
+    assert goodput.summed(found).share == 129 / (500 - 200)
+
+
+def test_a_save_behind_the_training_stands_still_at_its_beginning() -> None:
+    lines = session(110.0, 0.0)
+    lines.append({"event": "saved", "time": 150.0, "seconds": 20.0, "blocked": 1.0})
+    found = goodput.spans(
+        {}, [attempt(1, 100.0, 200.0, Traces(lines, 111.0, 200.0))], 999.0, over=True
+    )
+    assert [one for one in found if one.kind == "save"] == [Span("save", 130.0, 131.0, 1)]
+
+
+def test_an_attempt_without_an_end_lasts_until_the_next() -> None:
+    lost = attempt(1, 100.0, None, Traces(session(110.0, 0.0), 111.0, 150.0))
+    again = attempt(2, 200.0, 300.0, Traces(session(210.0, 0.0), 211.0, 300.0), pid=7)
+    found = of_run(100.0, [lost, again], 999.0, over=True)
+    assert found == Goodput(useful=90.0 + 90.0, startup=20.0)
+
+
+def plan(**resources: Any) -> RunPlan:
+    asked = {
+        **{"nodes": 2, "spare_nodes": 1, "ntasks_per_node": None, "cpus_per_task": None},
+        **{"gpus_per_node": 0, **resources},
+    }
+    return RunPlan(3, "", "", {}, Entry("script", "train.py"), {"resources": asked})
+
+
+def test_gpu_hours_count_spare_nodes_and_what_each_cause_cost() -> None:
+    spans = goodput.spans({1: 100.0, 2: 500.0}, story(), 999.0, over=True)
+    found = cost.of_run("study", plan(gpus_per_node=12), spans)
+    assert found.unit == "GPU-hours"
+    assert round(found.paid * 100, 6) == 500 - 200 - 10 - 60 - 20
+    assert round(found.hours.queued * 100, 6) == 10 + 60 + 20
+    assert {kind: round(hours * 100, 6) for kind, hours in found.causes.items()} == {
+        "rank_crash": 10 + 2 + 6 + 2 + 10 + 1 + 10,
+        "node_failure": 10 + 10 + 10,
+    }
+    other = cost.of_run("study", plan(cpus_per_task=4, ntasks_per_node=3), spans)
+    assert (other.unit, round(other.paid * 100, 6)) == ("CPU-hours", 210)
+    both = cost.totals([found, found, other])
+    assert [(one.run, one.unit, round(one.paid * 100, 6)) for one in both] == [
+        (None, "GPU-hours", 420),
+        (None, "CPU-hours", 210),
+    ]
+    assert both[0].causes["node_failure"] == 2 * found.causes["node_failure"]
+
+
 def test_a_script_that_logs_but_has_no_session() -> None:
-    found = goodput.of_run(
+    found = of_run(
         100.0, [attempt(1, 100.0, 150.0, Traces((), 120.0, 150.0, None, 5))], 200.0, over=True
     )
     assert found == Goodput(useful=30.0, startup=20.0)
@@ -105,7 +215,7 @@ def test_nothing_is_counted_twice_or_below_zero(
         )
         for number, (began, ended, restored, seconds, saves, first, last, again) in enumerate(drawn)
     ]
-    found = goodput.of_run(submitted, told, 1000.0, over=over)
+    found = of_run(submitted, told, 1000.0, over=over)
     if found is None:
         return
     assert min(vars(found).values()) >= -1e-9
