@@ -13,7 +13,8 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     completed, ``cause``: a mapping with ``kind`` (of `hpcrun.causes`) and ``message``, and where
     known ``rank``, ``node``, ``exit_code``, ``signal``, ``exception``, ``log_tail`` (list of
     lines), ``nodes`` (those that were lost, or could not be used). ``restored_step``,
-    ``reached_step`` and ``checkpoint_step`` say how far it came (`hpcrun.run.evidence.Progress`).
+    ``reached_step``, ``checkpoint_step`` and ``total_steps`` say how far it came, ``metrics`` their
+    last values and ``logged`` when that was (`hpcrun.run.evidence.Progress`).
     An end that the attempt's own supervisor did not live to record is recorded by the next one,
     with ``time`` as Slurm has it.
 ``decided``

@@ -4,118 +4,119 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
 
-from hpcrun import words
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.selection import finder, select, where_argument
+from hpcrun.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hpcrun.observe.status import RunStatus
     from hpcrun.observe.where import Selected
+
+    Look = Callable[[Callable[[str], None]], tuple[list[Selected], list[RunStatus]]]
 
 INTERVAL = 2.0
 
 
 @click.command("status")
 @where_argument
-@click.option("--watch", is_flag=True, help="Show it again every 2 s, until all runs are over.")
+@click.option("--watch", is_flag=True, help="A live screen, until all runs are over.")
+@click.option(
+    "--cost", is_flag=True, help="Where the GPU-hours went: by run, by experiment and by cause."
+)
 @common
 def command(
-    where: tuple[str, ...], conditions: tuple[str, ...], watch: bool, output: Output
+    where: tuple[str, ...], conditions: tuple[str, ...], watch: bool, cost: bool, output: Output
 ) -> None:
-    """State of runs: attempt, step, metrics and, where something is amiss, the reason.
+    """State of runs: attempt, cause, progress, pace, time left and, where it waits, why.
 
     WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
     without it, your newest experiment. What an experiment depends on is shown before it.
     """
+    from hpcrun.observe.last_answers import LastAnswers
     from hpcrun.observe.status import statuses
 
-    while True:
+    if cost:
+        if watch:
+            raise UsageError("--cost and --watch do not go together", hint="leave one out")
+        _cost(select(output, where, conditions), output)
+        return
+    last_answers = LastAnswers()
+
+    def look(warn: Callable[[str], None]) -> tuple[list[Selected], list[RunStatus]]:
         selected = select(output, where, conditions)
         if not conditions:
             selected = finder(output).with_chains(selected, where)
-        found = statuses(selected, warn=output.say)
+        return selected, statuses(selected, warn=warn, ask=last_answers.ask)
+
+    if watch and sys.stdout.isatty() and not output.json:
+        _screen(look, output)
+    while True:
+        selected, found = look(output.say)
         if output.json:
             output.data([status.to_data() for status in found])
         else:
-            if watch and output.color:
-                click.clear()
             _print(selected, found, output)
         if not watch or all(status.over for status in found):
             return
         time.sleep(INTERVAL)
 
 
+def _screen(look: Look, output: Output) -> None:
+    """Draw until all runs are over; what stands then is printed by the caller."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from hpcrun.observe.screen import Screen
+
+    console = Console(no_color=not output.color, highlight=False)
+    screen = Screen(console)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            problems: list[str] = []
+            selected, found = look(problems.append)
+            if all(status.over for status in found):
+                return
+            problem = problems[0].splitlines()[0] if problems else None
+            live.update(screen.render(selected, found, problem), refresh=True)
+            time.sleep(INTERVAL)
+
+
 def _print(selected: list[Selected], found: list[RunStatus], output: Output) -> None:
-    from hpcrun.observe.tables import Table, age
+    from hpcrun.observe import status_table
 
-    metric = _metric(selected, found)
-    keys = list(dict.fromkeys(key for status in found for key in status.swept))
-    headers = ["RUN", *(key.rpartition(".")[2] for key in keys), "STATE", "ATTEMPT", "STEP"]
-    headers += [*([metric] if metric else []), "JOB", "NODES", "UPDATED"]
     terminal = sys.stdout.isatty()
-    table = Table(
-        headers if terminal else [*headers, "REASON"],
-        right=frozenset({"ATTEMPT", "STEP", metric or ""}),
-        styled=frozenset({"STATE"}),
-    )
-    now = time.time()
-    for status in found:
-        cells = _cells(status, keys, metric, age(now - status.updated) if status.updated else "")
-        table.add(*(cells if terminal else [*cells, status.reason or ""]))
-    table.print(color=output.color)
+    status_table.build(selected, found, time.time(), terminal=terminal).print(color=output.color)
     if terminal:
-        _print_reasons(found)
-    counts = Counter(status.state for status in found)
-    output.say(", ".join(f"{count} {name}" for name, count in counts.most_common()))
+        for line in status_table.reasons(found):
+            click.echo(line)
+    output.say(status_table.counts(found))
 
 
-def _print_reasons(found: list[RunStatus]) -> None:
-    """Below the table, where they have room; one line for all runs that share a reason."""
+def _cost(selected: list[Selected], output: Output) -> None:
+    from hpcrun.observe import cost, cost_table
+    from hpcrun.observe.why import stories
 
-    shared: dict[tuple[str, str], list[int]] = {}
-    for status in found:
-        if status.reason:
-            shared.setdefault((status.experiment, status.reason), []).append(status.run)
-    for (experiment, reason), runs in shared.items():
-        click.echo(f"{experiment}/{','.join(words.ranges(runs))}: {reason}")
-
-
-def _cells(status: RunStatus, keys: list[str], metric: str | None, updated: str) -> list[str]:
-    from hpcrun.observe.narrow import show
-    from hpcrun.observe.tables import number
-
-    step = "" if status.step is None else f"{status.step:,}"
-    if step and status.total_steps:
-        step += f"/{status.total_steps:,}"
-    return [
-        status.name,
-        *(show(status.swept[key]) if key in status.swept else "" for key in keys),
-        status.state,
-        "" if status.attempt is None else str(status.attempt),
-        step,
-        *([number((status.metrics or {}).get(metric))] if metric else []),
-        status.job_id or "",
-        _nodes(status.nodes),
-        f"{updated} ago" if updated else "",
-    ]
-
-
-def _nodes(nodes: list[str] | None) -> str:
-    if not nodes:
-        return ""
-    return ",".join(nodes[:4]) + (f",+{len(nodes) - 4}" if len(nodes) > 4 else "")
-
-
-def _metric(selected: list[Selected], found: list[RunStatus]) -> str | None:
-    """The objective if anything logged it lately, else the loss, else the first metric."""
-    logged = list(dict.fromkeys(name for status in found for name in status.metrics or {}))
-    objective = (selected[0].run.spec.get("objective") or {}).get("metric")
-    for name in (objective, "loss"):
-        if name in logged:
-            return str(name)
-    return logged[0] if logged else None
+    now = time.time()
+    told = stories(selected, warn=output.say)
+    costs = [cost.of_run(one.status.experiment, one.selected.run, one.spans(now)) for one in told]
+    totals = cost.totals(costs)
+    if output.json:
+        data = {"runs": costs, "experiments": totals}
+        output.data({name: [one.to_data() for one in some] for name, some in data.items()})
+        return
+    cost_table.runs(costs).print(color=output.color)
+    for total in totals:
+        click.echo("")
+        for line in cost_table.sentences(total):
+            click.echo(line)
+    silent = sum(
+        1 for one, story in zip(costs, told, strict=True) if not one.hours.wall and story.attempts
+    )
+    if silent:
+        output.say(f"{silent} runs do not tell where their time went: their programs log nothing")

@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from hpcrun.cluster import slurm_text
 from hpcrun.cluster.slurm_text import UNKNOWN, JobState
@@ -65,6 +65,8 @@ class JobStates(dict[str, JobState]):
         What kept the answer from being whole, such as a slurmdbd that does not answer.
     controller_is_down
         Whether slurmctld, which alone knows what lives now, did not answer.
+    accounting
+        Whether the cluster keeps accounts, as far as is known.
     """
 
     def __init__(
@@ -73,8 +75,10 @@ class JobStates(dict[str, JobState]):
         problems: Sequence[str] = (),
         *,
         controller_is_down: bool = False,
+        accounting: bool = True,
     ) -> None:
         super().__init__(states)
+        self.accounting = accounting
         self.problems = tuple(problems)
         self.controller_is_down = controller_is_down
 
@@ -119,13 +123,19 @@ def is_unreachable(message: str) -> bool:
     return bool(_UNREACHABLE.search(message)) or is_transient(message)
 
 
-def query(job_ids: Iterable[str]) -> JobStates:
+def query(
+    job_ids: Iterable[str], *, settled: Collection[str] = (), accounting: bool = True
+) -> JobStates:
     """Ask for the states of jobs, with at most one ``squeue`` and one ``sacct``.
 
     Parameters
     ----------
     job_ids
         ``123`` (a whole array too: its elements are returned) or ``123_4``.
+    settled
+        Those whose end is known: accounting is not asked about them.
+    accounting
+        Whether it is asked at all.
 
     Raises
     ------
@@ -144,7 +154,8 @@ def query(job_ids: Iterable[str]) -> JobStates:
         controller = False
         problems.append(f"slurmctld does not answer: {error}")
     unsettled = {job_id for job_id in wanted if not _settled(job_id, found)}
-    if unsettled:
+    unsettled.difference_update(settled)
+    if unsettled and (accounting or not controller):
         try:
             past = _ask_sacct(unsettled)
         except CommandFailed as error:
@@ -153,11 +164,17 @@ def query(job_ids: Iterable[str]) -> JobStates:
                     f"Slurm does not answer: {'; '.join([*problems, f'sacct: {error}'])}",
                     hint="repeat the same command when the cluster is back",
                 ) from None
-            if not _NO_ACCOUNTING.search(str(error)):
+            accounting = not _NO_ACCOUNTING.search(str(error))
+            if accounting:
                 problems.append(f"slurmdbd does not answer: {error}")
         else:
             found = slurm_text.merge(found, past, controller_answered=controller)
-    return JobStates(_select(found, wanted), problems, controller_is_down=not controller)
+    return JobStates(
+        _select(found, wanted),
+        problems,
+        controller_is_down=not controller,
+        accounting=accounting,
+    )
 
 
 def cancel(job_ids: Sequence[str]) -> None:
@@ -234,7 +251,7 @@ def _ask_squeue(wanted: set[str]) -> dict[str, JobState]:
     try:
         answer = _ask(
             [
-                *("squeue", "--noheader", "--array", "--states=all", f"--jobs={jobs}"),
+                *("squeue", "--noheader", "--states=all", f"--jobs={jobs}"),
                 f"--format={slurm_text.SQUEUE_FORMAT}",
             ]
         )

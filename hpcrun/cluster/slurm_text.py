@@ -79,7 +79,7 @@ class JobState:
 
 
 def parse_squeue(text: str) -> dict[str, JobState]:
-    """Read what ``squeue --noheader --array --format=SQUEUE_FORMAT`` printed."""
+    """Read what ``squeue --noheader --format=SQUEUE_FORMAT`` printed."""
     states: dict[str, JobState] = {}
     for line in text.splitlines():
         fields = line.split("|", SQUEUE_FORMAT.count("|"))

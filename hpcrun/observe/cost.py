@@ -72,8 +72,8 @@ class Cost:
 def of_run(experiment: str, plan: RunPlan, spans: Sequence[Span]) -> Cost:
     """The hours of one run, spare nodes included."""
     resources = plan.spec["resources"]
-    gpus = plan.all_nodes * int(resources["gpus_per_node"] or 0)
-    cpus = plan.all_nodes * plan.ranks_per_node * int(resources["cpus_per_task"] or 1)
+    gpus = plan.all_nodes * int(resources.get("gpus_per_node") or 0)
+    cpus = plan.all_nodes * plan.ranks_per_node * int(resources.get("cpus_per_task") or 1)
     hours = (gpus or cpus) / 3600
     seconds = summed(spans)
     causes: dict[str, float] = {}

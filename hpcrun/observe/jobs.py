@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from hpcrun.errors import ClusterUnreachable
@@ -57,11 +57,18 @@ class Answers:
         return None if job_id.startswith("local:") else self.problem
 
 
-def ask(processes: Iterable[Process]) -> Answers:
+def ask(
+    processes: Iterable[Process], about: Callable[[set[str], Answers], object] | None = None
+) -> Answers:
     """Ask once for all: one ``squeue`` (and ``sacct``) whatever their number.
 
     Slurm is not asked when there are only local processes, and what cannot be reached is said in
     the answer, never raised.
+
+    Parameters
+    ----------
+    about
+        What asks Slurm about jobs; `ask_slurm` by default.
     """
     answers = Answers()
     slurm_ids: set[str] = set()
@@ -73,18 +80,31 @@ def ask(processes: Iterable[Process]) -> Answers:
         else:
             answers.jobs[process.job_id] = _local(process)
     if slurm_ids:
-        _ask_slurm(slurm_ids, answers)
+        (about or ask_slurm)(slurm_ids, answers)
     return answers
 
 
-def _ask_slurm(job_ids: set[str], answers: Answers) -> None:
+def ask_slurm(
+    job_ids: set[str],
+    answers: Answers,
+    *,
+    settled: Collection[str] = (),
+    accounting: bool = True,
+) -> bool:
+    """Take Slurm's words on jobs into ``answers``; whether the cluster keeps accounts.
+
+    Parameters
+    ----------
+    settled, accounting
+        As `hpcrun.cluster.slurm.query` has them.
+    """
     from hpcrun.cluster import slurm
 
     try:
-        states = slurm.query(job_ids)
+        states = slurm.query(job_ids, settled=settled, accounting=accounting)
     except ClusterUnreachable as error:
         answers.problem, answers.detail = "Slurm does not answer", error.message
-        return
+        return accounting
     if states.problems:
         answers.problem = answers.detail = states.problems[0]
     for job_id, state in states.items():
@@ -95,7 +115,9 @@ def _ask_slurm(job_ids: set[str], answers: Answers) -> None:
             reason=state.reason,
             nodes=state.nodes,
             exit_code=state.exit_code,
+            start=state.start if state.waiting else None,
         )
+    return states.accounting
 
 
 def _local(process: Process) -> Job:

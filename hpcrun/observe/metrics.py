@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from hpcrun import records
+from hpcrun import metric_lines, records
 from hpcrun.layout import AttemptPaths, RunPaths
+from hpcrun.ledger import Attempt
 
 TAIL_BYTES = 16384
 PATIENCE = 8
-_NOT_METRICS = ("step", "time", "ranks")
 
 
 @dataclass
@@ -73,12 +72,25 @@ class Latest:
         The newest value of each metric that was logged lately.
     time
         When the newest line was written.
+    seconds_per_step
+        From the times of the lines read, saves and evaluations included; None of a single step.
+    tokens_per_second
+        As it was logged, else from ``tokens``, the number trained on so far; None without either.
     """
 
     step: int | None = None
     total_steps: int | None = None
     values: dict[str, float] = field(default_factory=dict)
     time: float | None = None
+    seconds_per_step: float | None = None
+    tokens_per_second: float | None = None
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds of the steps that are left; None where that cannot be told."""
+        if self.step is None or self.total_steps is None or self.seconds_per_step is None:
+            return None
+        return max(0, self.total_steps - self.step) * self.seconds_per_step
 
 
 def read(run: RunPaths) -> Curve:
@@ -92,7 +104,7 @@ def read(run: RunPaths) -> Curve:
     newest: float | None = None
     for attempt in run.attempts():
         own: dict[int, dict[str, float]] = {}
-        for step, when, values in _lines(records.read_lines(attempt.metrics)):
+        for step, when, values in metric_lines.parse(records.read_lines(attempt.metrics)):
             own.setdefault(step, {}).update(values)
             newest = when if when is not None else newest
         kept = _kept(restored(attempt), own)
@@ -103,13 +115,28 @@ def read(run: RunPaths) -> Curve:
     return Curve({step: steps[step] for step in sorted(steps)}, newest)
 
 
-def latest(run: RunPaths, attempts: Iterable[int]) -> Latest:
+def recorded(attempt: Attempt) -> Latest | None:
+    """Where a run stands whose last attempt has ended, from the ledger; None where it tells not."""
+    ended = attempt.ended or {}
+    if not ended.get("metrics"):
+        return None
+    return Latest(
+        step=ended.get("reached_step"),
+        total_steps=ended.get("total_steps"),
+        values=ended["metrics"],
+        time=ended.get("logged"),
+    )
+
+
+def latest(run: RunPaths, attempts: Iterable[int], *, patience: int = PATIENCE) -> Latest:
     """The newest step and values, from the last few KiB of the newest attempts' files.
 
     Parameters
     ----------
     attempts
         Numbers of the attempts that exist, ascending.
+    patience
+        So many lines in a row that name no new metric are read.
     """
     limit: int | None = None
     total: int | None = None
@@ -118,10 +145,10 @@ def latest(run: RunPaths, attempts: Iterable[int]) -> Latest:
         attempt = run.attempt(number)
         announced, from_step = _session(attempt)
         total = announced if total is None else total
-        found = _newest(attempt.metrics, limit)
+        found = _newest(attempt.metrics, limit, patience)
         if found.step is not None:
             step = found.step if fallback is None else fallback
-            return Latest(step, total, found.values, found.time)
+            return replace(found, step=step, total_steps=total)
         if from_step is not None:
             limit = from_step if limit is None else min(limit, from_step)
             fallback = from_step if fallback is None else fallback
@@ -135,23 +162,43 @@ def restored(attempt: AttemptPaths) -> int | None:
     return _session(attempt)[1]
 
 
-def _newest(path: Path, limit: int | None) -> Latest:
-    """The last line up to step ``limit``, and before it lines as long as they name new metrics."""
+def _newest(path: Path, limit: int | None, patience: int) -> Latest:
+    """The last line up to step ``limit``, and before it lines as long as they name new metrics.
+
+    The pace is that from the first line in the same few KiB on.
+    """
     values: dict[str, float] = {}
-    step: int | None = None
-    newest: float | None = None
+    last: metric_lines.Line | None = None
     idle = 0
-    for found, when, named in _lines(records.read_back(path, TAIL_BYTES)):
-        if limit is not None and found > limit:
+    try:
+        lines = records.read_tail(path, TAIL_BYTES).split(b"\n")
+    except OSError:
+        return Latest()
+    for line in metric_lines.parse(records.objects(reversed(lines))):
+        step, _, named = line
+        if limit is not None and step > limit:
             continue
-        if step is None:
-            step, newest = found, when
+        last = last or line
         known = len(values)
         values = {**named, **values}
         idle = 0 if len(values) > known else idle + 1
-        if idle >= PATIENCE:
+        if idle >= patience:
             break
-    return Latest(step, None, values, newest)
+    if last is None:
+        return Latest()
+    first = next(metric_lines.parse(records.objects(lines)), last)
+    pace, rate = values.get("step_seconds"), values.get("tokens_per_second")
+    if first.time is not None and last.time is not None:
+        times = (first.time, last.time)
+        pace = _slope((first.step, last.step), times) or pace
+        if rate is None and "tokens" in first.values and "tokens" in last.values:
+            rate = _slope(times, (first.values["tokens"], last.values["tokens"]))
+    return Latest(last.step, None, values, last.time, pace, rate)
+
+
+def _slope(x: tuple[float, float], y: tuple[float, float]) -> float | None:
+    """Of a line that rises; None of any other."""
+    return (y[1] - y[0]) / (x[1] - x[0]) if x[1] > x[0] and y[1] > y[0] else None
 
 
 def _session(attempt: AttemptPaths) -> tuple[int | None, int | None]:
@@ -169,23 +216,3 @@ def _kept(restored_step: int | None, own: dict[int, dict[str, float]]) -> int | 
     if restored_step is not None:
         return restored_step
     return min(own) - 1 if own else None
-
-
-def _lines(
-    lines: Iterable[dict[str, Any]],
-) -> Iterator[tuple[int, float | None, dict[str, float]]]:
-    for record in lines:
-        step = record.get("step")
-        if isinstance(step, float) and step.is_integer():
-            step = int(step)
-        if not isinstance(step, int) or isinstance(step, bool):
-            continue
-        when = record.get("time")
-        values = {
-            name: float(value)
-            for name, value in record.items()
-            if name not in _NOT_METRICS
-            and isinstance(value, (int, float))
-            and not isinstance(value, bool)
-        }
-        yield step, float(when) if isinstance(when, (int, float)) else None, values

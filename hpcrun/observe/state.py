@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpcrun import recovery
 from hpcrun.ledger import CANCELLED as INTENT_CANCELLED
@@ -68,6 +68,11 @@ class Job:
         In Slurm's notation; empty before it starts.
     exit_code
         Of the batch step, where known.
+    start
+        When a waiting job is expected to start, in seconds since the epoch; None where Slurm does
+        not say.
+    known_at
+        When Slurm said all this, where it does not answer now; None where this is its answer.
     """
 
     state: str
@@ -76,6 +81,8 @@ class Job:
     reason: str = ""
     nodes: str = ""
     exit_code: int | None = None
+    start: float | None = None
+    known_at: float | None = None
 
     @property
     def live(self) -> bool:
@@ -133,8 +140,17 @@ def decide(evidence: Evidence) -> Verdict:
     """The state that follows from the evidence.
 
     What is on disk outweighs what Slurm says; Slurm decides where the disk is silent. A job that
-    nothing is known of makes a run ``unknown``, never ``failed``.
+    nothing is known of makes a run ``unknown``, never ``failed``. What Slurm said earlier, because
+    it does not answer now, is marked with when that was.
     """
+    verdict, job = _decide(evidence), evidence.job
+    if verdict.over or job is None or job.known_at is None:
+        return verdict
+    mark = f"{evidence.silence or 'Slurm was not asked'}; as of {_date(job.known_at)}"
+    return replace(verdict, reason=f"{verdict.reason}; {mark}" if verdict.reason else mark)
+
+
+def _decide(evidence: Evidence) -> Verdict:
     last = current_attempt(evidence)
     if evidence.intent == INTENT_FINISHED or (last and last.outcome == "completed"):
         return Verdict(COMPLETED, over=True)
@@ -280,8 +296,11 @@ def _attempt_open(evidence: Evidence, last: Attempt) -> Verdict:
 def _as_of(evidence: Evidence, silence: str) -> str:
     if evidence.updated is None:
         return silence
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(evidence.updated))
-    return f"{silence}; as of {when}"
+    return f"{silence}; as of {_date(evidence.updated)}"
+
+
+def _date(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
 
 
 def _words(job: Job) -> str | None:
@@ -290,4 +309,5 @@ def _words(job: Job) -> str | None:
     if not job.reason:
         return None
     name = job.reason.strip("()").partition(",")[0]
-    return f"{name}: {_REASONS[name]}" if name in _REASONS else job.reason
+    words = f"{name}: {_REASONS[name]}" if name in _REASONS else job.reason
+    return words if job.start is None else f"{words}; Slurm expects it at {_date(job.start)[:-3]}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from hpcrun import layout, ledger
 from hpcrun.errors import HpcrunError
 from hpcrun.ledger import Attempt
-from hpcrun.observe import jobs, metrics, state
+from hpcrun.observe import jobs, metrics, state, telemetry
 from hpcrun.observe.history import SUBMITTED
 from hpcrun.observe.jobs import Answers, Process
 from hpcrun.observe.state import Evidence, Job, Verdict
@@ -54,6 +55,16 @@ class RunStatus:
         Readable name from the swept values.
     over
         Nothing more will happen to the run by itself.
+    previous_cause
+        The kind of end, of `hpcrun.causes`, that the attempt before the newest one had.
+    tokens_per_second
+        While it runs.
+    gpu_memory, gpu_memory_total
+        Bytes, of the fullest GPU of its first node, while it runs.
+    remaining
+        Seconds of the steps that are left, at the pace of the last ones, while it runs.
+    queued
+        Seconds that it has waited, while it waits in the queue.
     """
 
     experiment: str
@@ -72,6 +83,12 @@ class RunStatus:
     directory: str
     label: str
     over: bool
+    previous_cause: str | None = None
+    tokens_per_second: float | None = None
+    gpu_memory: int | None = None
+    gpu_memory_total: int | None = None
+    remaining: float | None = None
+    queued: float | None = None
 
     @property
     def name(self) -> str:
@@ -156,12 +173,15 @@ def statuses(
     answers = ask([process for process in processes if process is not None])
     if answers.problem:
         warn(f"warning: {answers.problem}; showing what is on disk\n{_shortened(answers.detail)}")
+    patience = metrics.PATIENCE if len(found) <= _MANY else _LITTLE_PATIENCE
     result = []
     for read, process in zip(found, processes, strict=True):
         latest = metrics.Latest()
         if values and read.attempts:
             numbers = [attempt.number for attempt in read.attempts]
-            latest = metrics.latest(read.selected.paths, numbers)
+            latest = metrics.recorded(read.attempts[-1]) or metrics.latest(
+                read.selected.paths, numbers, patience=patience
+            )
         result.append(_status(*_settle(read, process, answers, latest.time), latest))
     return result
 
@@ -172,7 +192,11 @@ def _shortened(detail: str | None) -> str:
 
 
 def _read(selected: Selected) -> _Read:
-    return _Read(selected, ledger.read(selected.paths), ledger.intent(selected.paths))
+    attempts = ledger.read(selected.paths)
+    current = state.current_attempt(Evidence(selected.submission, attempts))
+    # Where the ledger has the run completed, its intent says nothing new.
+    settled = current is not None and current.outcome == "completed"
+    return _Read(selected, attempts, None if settled else ledger.intent(selected.paths))
 
 
 def _settle(
@@ -243,6 +267,9 @@ def _status(read: _Read, evidence: Evidence, verdict: Verdict, latest: metrics.L
         nodes = _names(evidence.job.nodes)
     submission = selected.submission
     job_id = submission.job_id if submission else None
+    runs = verdict.state == state.RUNNING
+    gpu = _gpu(read) if runs and latest.time is not None else {}
+    before = read.attempts[-2].cause if len(read.attempts) > 1 else None
     return RunStatus(
         experiment=selected.experiment.name,
         run=selected.run.number,
@@ -260,7 +287,36 @@ def _status(read: _Read, evidence: Evidence, verdict: Verdict, latest: metrics.L
         directory=str(selected.paths.directory),
         label=selected.run.label,
         over=verdict.over,
+        previous_cause=before.get("kind") if before else None,
+        tokens_per_second=latest.tokens_per_second if runs else None,
+        gpu_memory=gpu.get("memory"),
+        gpu_memory_total=gpu.get("memory_total"),
+        remaining=latest.remaining if runs else None,
+        queued=_queued(evidence, verdict),
     )
+
+
+# Of more runs, fewer lines are read.
+_MANY, _LITTLE_PATIENCE = 1000, 1
+
+
+def _gpu(read: _Read) -> dict[str, Any]:
+    """The fullest GPU of the first node, as it was sampled last; empty without one."""
+    last = read.attempts[-1]
+    nodes = last.started.get("nodes")
+    if not isinstance(nodes, list) or not nodes:
+        return {}
+    sample = telemetry.latest(read.selected.paths.attempt(last.number), str(nodes[0])) or {}
+    gpus = [gpu for gpu in sample.get("gpus") or () if isinstance(gpu.get("memory"), int)]
+    return max(gpus, key=lambda gpu: int(gpu["memory"]), default={})
+
+
+def _queued(evidence: Evidence, verdict: Verdict) -> float | None:
+    if verdict.state not in (state.PENDING, state.REQUEUED) or evidence.submission is None:
+        return None
+    current = state.current_attempt(evidence)
+    since = (current.ended or {}).get("time") if current else evidence.submission.time
+    return max(0.0, time.time() - float(since)) if since else None
 
 
 _WITH_CAUSE = frozenset({state.FAILED, state.REQUEUED, state.RESTARTING, state.UNKNOWN})

@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
 
 STYLES = {
     "running": "green",
@@ -32,12 +35,15 @@ class Table:
         Headers of columns that are aligned to the right.
     styled
         Headers of columns whose cells choose their colour from `STYLES`.
+    spare
+        Headers of columns that a narrow terminal goes without, the first ones first.
     """
 
     headers: Sequence[str]
     rows: list[Sequence[str]] = field(default_factory=list)
     right: frozenset[str] = frozenset()
     styled: frozenset[str] = frozenset()
+    spare: Sequence[str] = ()
 
     def add(self, *cells: str) -> None:
         """Append a row."""
@@ -47,13 +53,21 @@ class Table:
         """Write it to ``stream`` (stdout), for a terminal or for a pipe.
 
         On a terminal, columns in which no row has anything are left out, and long cells are folded;
-        where that would not be enough, it gets what a pipe gets. Nothing is ever cut.
+        where that would not be enough, columns of ``spare`` go, and then it gets what a pipe gets.
+        Nothing that is shown is ever cut.
         """
         stream = stream or sys.stdout
-        if stream.isatty():
-            self._print_rich(color, stream)
-        else:
+        if not stream.isatty():
             stream.write(self.plain())
+            return
+        from rich.console import Console
+
+        console = Console(file=stream, no_color=not color, highlight=False)
+        table = self.fitted(console.width)
+        if table is None:
+            stream.write(self.plain())
+        else:
+            console.print(table)
 
     def plain(self) -> str:
         """Aligned columns, two spaces apart, whole."""
@@ -68,29 +82,26 @@ class Table:
             text.append("  ".join(cells).rstrip())
         return "\n".join(text) + "\n"
 
-    def _print_rich(self, color: bool, stream: TextIO) -> None:
-        from rich.console import Console
+    def fitted(self, width: int) -> RichTable | None:
+        """The table for a terminal of so many columns; None where they are too few."""
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        console = Console(file=stream, no_color=not color, highlight=False)
         columns = range(len(self.headers))
         shown = [i for i in columns if i == 0 or any(row[i] for row in self.rows)]
-        rigid = {i for i in shown if i == 0 or self.headers[i] in self.styled | self.right}
-        widths = [
-            max(len(self.headers[i]), *(len(row[i]) for row in self.rows), 0) if i in rigid else 8
-            for i in shown
-        ]
-        if sum(widths) + 2 * len(widths) > console.width:
-            stream.write(self.plain())
-            return
+        for header in (None, *self.spare):
+            shown = [i for i in shown if self.headers[i] != header]
+            if self._needed(shown) <= width:
+                break
+        else:
+            return None
         table = RichTable(box=None, header_style="bold", pad_edge=False, padding=(0, 1))
         for i in shown:
             table.add_column(
                 self.headers[i],
                 justify="right" if self.headers[i] in self.right else "left",
                 overflow="fold",
-                no_wrap=i in rigid,
+                no_wrap=self._is_rigid(i),
             )
         for row in self.rows:
             table.add_row(
@@ -101,7 +112,23 @@ class Table:
                     for i in shown
                 )
             )
-        console.print(table)
+        return table
+
+    def _is_rigid(self, column: int) -> bool:
+        return column == 0 or self.headers[column] in self.styled | self.right
+
+    def _needed(self, shown: Sequence[int]) -> int:
+        widths = [
+            max(len(self.headers[i]), *(len(row[i]) for row in self.rows), 0)
+            if self._is_rigid(i)
+            else _FOLDED
+            for i in shown
+        ]
+        return sum(widths) + 2 * len(widths)
+
+
+# To which a cell may be folded.
+_FOLDED = 8
 
 
 def _one_line(text: str) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcrun import manifest, records
+from hpcrun import manifest, metric_lines, records
 from hpcrun.errors import EXIT_SAVED
 from hpcrun.layout import AttemptPaths, RunPaths
 from hpcrun.run.launchers import RankEnd
@@ -35,32 +35,47 @@ class Progress:
     checkpoint_step
         The newest complete checkpoint of the run as the attempt ended; None for a program that
         saves by itself.
+    total_steps
+        As its session announced them.
+    metrics
+        The last value of each metric that it logged: readers of many runs that have ended need to
+        open no more than the ledger.
+    logged
+        When its last line was written, in seconds since the epoch.
     """
 
     restored_step: int | None
     reached_step: int | None
     checkpoint_step: int | None
+    total_steps: int | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    logged: float | None = None
 
 
 def progress(run: RunPaths, attempt: AttemptPaths) -> Progress:
     """Read how far an attempt came."""
-    restored, reached = None, None
+    restored, reached, total = None, None, None
     for record in records.read_lines(attempt.session):
         step = record.get("step")
+        if record.get("event") == "started" and isinstance(record.get("total_steps"), int):
+            total = record["total_steps"]
         if not isinstance(step, int):
             continue
         if record.get("event") == "restored":
             restored = step
         if record.get("event") in ("restored", "saved", "finished"):
             reached = max(reached or 0, step)
-    for record in records.read_lines(attempt.metrics):
-        if isinstance(record.get("step"), int):
-            reached = max(reached or 0, record["step"])
+    values: dict[str, float] = {}
+    logged = None
+    for line in metric_lines.parse(records.read_lines(attempt.metrics)):
+        reached = max(reached or 0, line.step)
+        logged = line.time or logged
+        values.update(line.values)
     kept = None
     if restored is not None:
         found = manifest.complete(run.checkpoints)
         kept = found[0][1].step if found else 0
-    return Progress(restored, reached, kept)
+    return Progress(restored, reached, kept, total, values, logged)
 
 
 def finished(attempt: AttemptPaths) -> bool:

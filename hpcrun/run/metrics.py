@@ -14,6 +14,7 @@ from typing import Any
 
 from hpcrun import records
 from hpcrun.errors import NonFiniteLossError
+from hpcrun.metric_lines import RESERVED
 from hpcrun.run import group
 from hpcrun.run.exchange import Exchange
 from hpcrun.run.fence import Fence
@@ -21,8 +22,6 @@ from hpcrun.run.tell import tell
 
 # Short steps share an exchange, and a write: about one a second.
 WINDOW = 1.0
-# Fields of a line that are not metrics.
-RESERVED = frozenset({"step", "time", "ranks"})
 MOST_STEPS = 8
 
 

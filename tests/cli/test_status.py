@@ -38,7 +38,8 @@ def test_text(study: Experiment, tmp_path: Path) -> None:
     assert done.returncode == 0
     header, *rows = done.stdout.splitlines()
     assert " ".join(header.split()) == (
-        "RUN lr note STATE ATTEMPT STEP loss JOB NODES UPDATED REASON"
+        "RUN lr note STATE ATTEMPT CAUSE STEP PROGRESS loss TOK/S GPU-MEM ETA QUEUED JOB NODES "
+        "UPDATED REASON"
     )
     assert len(rows) == 3
     assert "x" * 300 in rows[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import stat
@@ -13,6 +14,7 @@ from hpcrun import layout, ledger, plan_file, records
 from hpcrun.layout import AttemptPaths, RunPaths, SubmissionPaths
 from hpcrun.observe.history import user
 from hpcrun.plan import Array, Entry, Plan, RunPlan
+from hpcrun.run import evidence
 
 T0 = 1_700_000_000.0
 
@@ -116,6 +118,7 @@ class Experiment:
             outcome=outcome,
             exit_code=0 if outcome == "completed" else 1,
             cause=cause or None,
+            **dataclasses.asdict(evidence.progress(paths, paths.attempt(attempt))),
         )
 
     def log(self, run: int, attempt: int, rank: int, text: str) -> Path:

@@ -1,0 +1,51 @@
+"""Numbers as they are looked at: bars, lines of blocks, short amounts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_HEIGHTS = "▁▂▃▄▅▆▇█"
+
+
+def bar(share: float, width: int = 10) -> str:
+    """``width`` columns, filled from the left; ``share`` is cut to 0 to 1."""
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
+
+
+def sparkline(values: Sequence[float], width: int = 16) -> str:
+    """The course of values, each column the mean of its part; what is not finite is left out."""
+    finite = [value for value in values if math.isfinite(value)]
+    if len(finite) < 2:
+        return ""
+    columns = min(width, len(finite))
+    edges = [round(i * len(finite) / columns) for i in range(columns + 1)]
+    means = [math.fsum(finite[low:high]) / (high - low) for low, high in itertools.pairwise(edges)]
+    least, most = min(means), max(means)
+    if most == least:
+        return _HEIGHTS[0] * columns
+    top = len(_HEIGHTS) - 1
+    return "".join(_HEIGHTS[round((mean - least) / (most - least) * top)] for mean in means)
+
+
+def amount(value: float) -> str:
+    """Three digits: ``950``, ``12.3k``, ``4.56M``."""
+    for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= 0.9995 * factor:
+            return f"{value / factor:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``3 h 07 min``, ``2 d 03 h``."""
+    if seconds < 59.5:
+        return f"{max(0.0, seconds):.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minute = divmod(minutes, 60)
+    return f"{hours} h {minute:02} min" if hours < 24 else f"{hours // 24} d {hours % 24:02} h"

@@ -1,0 +1,79 @@
+"""``hpcrun status --cost`` as it is typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hpcrun import ledger, records
+from tests.observe.factory import T0, Experiment, path_with, slurm_shim
+from tests.observe.shell import hpcrun
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run 0 crashed and was restarted; run 1 waits; run 2's program says nothing."""
+    monkeypatch.setenv("PATH", path_with(slurm_shim(tmp_path / "shim")))
+    study = Experiment(tmp_path / "root")
+    resources = {"nodes": 2, "gpus_per_node": 4, "ntasks_per_node": None}
+    study.submit(range(3), spec={"resources": resources})
+    for attempt, (began, first, ended) in enumerate([(60, 120, 3600), (3660, 3690, 7260)], 1):
+        paths = study.start(0, attempt, job_id="100_0", when=T0 + began)
+        steps = range(10, 101, 10) if attempt == 1 else range(60, 201, 10)
+        restored = 0 if attempt == 1 else 50
+        records.append(
+            paths.session,
+            {"event": "restored", "time": T0 + first, "step": restored, "seconds": 0.0},
+        )
+        for index, step in enumerate(steps):
+            when = T0 + first + (index + 1) * (ended - first) / len(steps)
+            records.append(paths.metrics, {"step": step, "time": when, "loss": 1.0})
+        outcome = {"outcome": "completed"}
+        if attempt == 1:
+            outcome = {"outcome": "failed", "cause": {"kind": "rank_crash", "message": "rank 1"}}
+        end = {"event": ledger.ENDED, "time": T0 + ended, "attempt": attempt, **outcome}
+        records.append(study.run(0).ledger, end)
+    study.start(2, job_id="100_2")
+    study.end(2)
+    return tmp_path / "root"
+
+
+def test_text(root: Path) -> None:
+    done = hpcrun("status", "--cost", root=root)
+    assert done.returncode == 0, done.stderr
+    rows = done.stdout.splitlines()
+    assert rows[0].split() == [
+        *("RUN", "UNIT", "PAID", "USEFUL%", "USEFUL", "REPLAYED", "STARTUP", "RESTORE", "SAVE"),
+        *("IDLE", "QUEUED", "STOPPED"),
+    ]
+    # 8 GPUs from second 60 to 7,260: 16 hours. Steps 60 to 100 were done twice.
+    replayed = 5 * (7260 - 3690) / 15 * 8 / 3600
+    first = rows[1].split()
+    assert first[:3] == ["study/0", "GPU-hours", "16.00"]
+    assert first[5] == f"{replayed:.2f}"
+    assert first[6] == f"{(60 + 30) * 8 / 3600:.2f}"
+    assert first[10] == f"{60 * 8 / 3600:.2f}"
+    assert rows[2].split() == ["study/1", "GPU-hours", *["-"] * 10]
+    told = "\n".join(rows[4:])
+    assert "study: 16.00 GPU-hours, 81 % of them useful" in told
+    assert f"{(60 + 30) * 8 / 3600 + replayed:.2f}" in told.partition("lost to ends")[2]
+    assert "rank_crash" in told
+    assert "1 runs do not tell where their time went" in done.stderr
+
+
+def test_json(root: Path) -> None:
+    found = json.loads(hpcrun("status", "--cost", "--json", root=root).stdout)
+    (total,) = found["experiments"]
+    assert total["paid"] == found["runs"][0]["paid"] == 16.0
+    assert total["run"] is None
+    parts = ("useful", "replayed", "startup", "restore", "save", "idle")
+    assert round(sum(total[part] for part in parts), 2) == 16.0
+    assert list(total["causes"]) == ["rank_crash"]
+
+
+def test_not_together_with_watch(root: Path) -> None:
+    done = hpcrun("status", "--cost", "--watch", root=root)
+    assert done.returncode == 2
+    assert "--cost and --watch do not go together" in done.stderr
