@@ -124,7 +124,11 @@ def is_unreachable(message: str) -> bool:
 
 
 def query(
-    job_ids: Iterable[str], *, settled: Collection[str] = (), accounting: bool = True
+    job_ids: Iterable[str],
+    *,
+    settled: Collection[str] = (),
+    accounting: bool = True,
+    patience: float | None = None,
 ) -> JobStates:
     """Ask for the states of jobs, with at most one ``squeue`` and one ``sacct``.
 
@@ -136,6 +140,8 @@ def query(
         Those whose end is known: accounting is not asked about them.
     accounting
         Whether it is asked at all.
+    patience
+        Seconds for each command, which is not repeated then; None for as long as Slurm may need.
 
     Raises
     ------
@@ -149,7 +155,7 @@ def query(
     found: dict[str, JobState] = {}
     controller = True
     try:
-        found = _ask_squeue(wanted)
+        found = _ask_squeue(wanted, patience)
     except CommandFailed as error:
         controller = False
         problems.append(f"slurmctld does not answer: {error}")
@@ -157,7 +163,7 @@ def query(
     unsettled.difference_update(settled)
     if unsettled and (accounting or not controller):
         try:
-            past = _ask_sacct(unsettled)
+            past = _ask_sacct(unsettled, patience)
         except CommandFailed as error:
             if not controller:
                 raise ClusterUnreachable(
@@ -246,14 +252,15 @@ def queued() -> int:
     return len(answer.split())
 
 
-def _ask_squeue(wanted: set[str]) -> dict[str, JobState]:
+def _ask_squeue(wanted: set[str], patience: float | None = None) -> dict[str, JobState]:
     jobs = ",".join(sorted({job_id.partition("_")[0] for job_id in wanted}, key=int))
     try:
         answer = _ask(
             [
                 *("squeue", "--noheader", "--states=all", f"--jobs={jobs}"),
                 f"--format={slurm_text.SQUEUE_FORMAT}",
-            ]
+            ],
+            patience,
         )
     except CommandFailed as error:
         if _NO_SUCH_JOB.search(str(error)):
@@ -262,14 +269,15 @@ def _ask_squeue(wanted: set[str]) -> dict[str, JobState]:
     return slurm_text.parse_squeue(answer)
 
 
-def _ask_sacct(wanted: set[str]) -> dict[str, JobState]:
+def _ask_sacct(wanted: set[str], patience: float | None = None) -> dict[str, JobState]:
     jobs = ",".join(sorted({job_id.partition("_")[0] for job_id in wanted}, key=int))
     return slurm_text.parse_sacct(
         _ask(
             [
                 *("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={jobs}"),
                 f"--format={','.join(slurm_text.SACCT_FIELDS)}",
-            ]
+            ],
+            patience,
         )
     )
 
@@ -296,8 +304,10 @@ def _over(line: str) -> bool:
     )
 
 
-def _ask(argv: Sequence[str]) -> str:
-    """Run a command that only reads; a pause on Slurm's side is waited out."""
+def _ask(argv: Sequence[str], patience: float | None = None) -> str:
+    """Run a command that only reads; a pause of Slurm's is waited out, without ``patience``."""
+    if patience is not None:
+        return command(argv, timeout=patience)
     for pause in _PAUSES:
         try:
             return command(argv)

@@ -90,24 +90,29 @@ def ask_slurm(
     *,
     settled: Collection[str] = (),
     accounting: bool = True,
+    patience: float | None = None,
 ) -> bool:
     """Take Slurm's words on jobs into ``answers``; whether the cluster keeps accounts.
 
+    Accounting is behind the controller, so while that does not answer only ends are taken.
+
     Parameters
     ----------
-    settled, accounting
+    settled, accounting, patience
         As `hpcrun.cluster.slurm.query` has them.
     """
     from hpcrun.cluster import slurm
 
     try:
-        states = slurm.query(job_ids, settled=settled, accounting=accounting)
+        states = slurm.query(job_ids, settled=settled, accounting=accounting, patience=patience)
     except ClusterUnreachable as error:
         answers.problem, answers.detail = "Slurm does not answer", error.message
         return accounting
     if states.problems:
         answers.problem = answers.detail = states.problems[0]
     for job_id, state in states.items():
+        if states.controller_is_down and not state.ended:
+            continue
         answers.jobs[job_id] = Job(
             state=state.state,
             waiting=state.waiting,

@@ -24,6 +24,9 @@ LEAST_PAUSE, PAUSES, MOST_PAUSE = 1.0, 5.0, 30.0
 ENDS_HOLD = 600.0
 # For which a cluster is taken to keep no accounts after it has said so.
 NO_ACCOUNTS_HOLD = 3600.0
+# Seconds that it is waited for where its last answer can be shown instead; twice as long each time
+# that it was too short.
+LEAST_PATIENCE, PATIENCES, MOST_PATIENCE = 3.0, 3.0, 60.0
 MOST_JOBS = 50_000
 
 
@@ -41,6 +44,8 @@ class _Known:
         The jobs that it was asked about.
     no_accounting
         When it said that it keeps no accounts; 0 where it never did.
+    patience
+        Seconds that its next answer is waited for.
     jobs
         Job id -> where it stood, and when that was.
     """
@@ -49,6 +54,7 @@ class _Known:
     took: float = 0.0
     about: frozenset[str] = frozenset()
     no_accounting: float = 0.0
+    patience: float = LEAST_PATIENCE
     jobs: dict[str, tuple[float, Job]] = field(default_factory=dict)
 
 
@@ -88,11 +94,16 @@ class LastAnswers:
         }
         accounts = now - known.no_accounting >= NO_ACCOUNTS_HOLD
         fresh = Answers()
-        keeps = jobs.ask_slurm(job_ids, fresh, settled=settled, accounting=accounts)
+        patience = known.patience if job_ids <= known.jobs.keys() else None
+        keeps = jobs.ask_slurm(
+            job_ids, fresh, settled=settled, accounting=accounts, patience=patience
+        )
         answers.problem, answers.detail = fresh.problem, fresh.detail
         for job_id, job in self._of(known, job_ids).items():
-            if job_id in settled:
+            if job_id in settled and (job_id not in fresh.jobs or fresh.jobs[job_id].ended):
+                # squeue tells less of an end than accounting did.
                 answers.jobs[job_id] = job
+                fresh.jobs.pop(job_id, None)
             elif fresh.problem is not None:
                 answers.jobs[job_id] = replace(job, known_at=known.jobs[job_id][0])
         answers.jobs.update(fresh.jobs)
@@ -101,7 +112,12 @@ class LastAnswers:
             newest = sorted(after.items(), key=lambda pair: -pair[1][0])[:MOST_JOBS]
             refused = known.no_accounting if not accounts else 0.0 if keeps else now
             took = self._clock() - now
-            _write(self._path, _Known(now, took, frozenset(job_ids), refused, dict(newest)))
+            patience = min(max(LEAST_PATIENCE, PATIENCES * took), MOST_PATIENCE)
+            about = frozenset(job_ids)
+            _write(self._path, _Known(now, took, about, refused, patience, dict(newest)))
+        elif known.jobs:
+            patience = min(2 * known.patience, MOST_PATIENCE)
+            _write(self._path, replace(known, patience=patience))
 
     def _of(self, known: _Known, job_ids: set[str]) -> dict[str, Job]:
         """What is on file of jobs; of a whole array its elements too."""
@@ -139,6 +155,7 @@ def _read(path: Path) -> _Known:
             float(data["took"]),
             frozenset(data["about"]),
             float(data["no_accounting"]),
+            float(data["patience"]),
             {name: (float(told), Job(*fields)) for name, (told, fields) in data["jobs"].items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -148,7 +165,7 @@ def _read(path: Path) -> _Known:
 def _write(path: Path, known: _Known) -> None:
     """A cache that cannot be written is none: the answer was given already."""
     data = {
-        **{name: getattr(known, name) for name in ("asked", "took", "no_accounting")},
+        **{name: getattr(known, name) for name in ("asked", "took", "no_accounting", "patience")},
         "about": sorted(known.about),
         "jobs": {name: [told, [*vars(job).values()]] for name, (told, job) in known.jobs.items()},
     }

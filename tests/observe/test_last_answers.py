@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.observe import last_answers
 from hpcrun.observe.jobs import Process
 from hpcrun.observe.last_answers import LastAnswers, default_path
 from tests.observe.factory import path_with, shim_calls, slurm_shim
@@ -63,25 +64,37 @@ def test_asked_again_at_once_slurm_is_left_alone(shim: Path, clock: Clock) -> No
 def test_a_slow_controller_is_asked_more_rarely(shim: Path) -> None:
     slurm_shim(shim, squeue=line("100_0", "RUNNING") + line("100_1", "RUNNING"))
     moments = iter([1000.0, 1004.0, 1019.0, 1024.5, 1024.6])
-    last_answers = LastAnswers(clock=lambda: next(moments))
+    asker = LastAnswers(clock=lambda: next(moments))
     for _ in range(3):
-        last_answers.ask(WANTED)
+        asker.ask(WANTED)
     assert commands(shim) == ["squeue", "squeue"]
 
 
 def test_an_end_that_accounting_told_is_not_asked_for_again(shim: Path, clock: Clock) -> None:
     slurm_shim(shim, squeue=line("100_0", "RUNNING"), sacct=past("100_1", "FAILED", "3:0"))
-    last_answers = LastAnswers(clock=clock)
+    asker = LastAnswers(clock=clock)
     for _ in range(3):
-        found = last_answers.ask(WANTED)
+        found = asker.ask(WANTED)
         assert (found.jobs["100_1"].state, found.jobs["100_1"].exit_code) == ("FAILED", 3)
         clock.now += 5
     assert commands(shim) == ["squeue", "sacct", "squeue", "squeue"]
     slurm_shim(shim, squeue=line("100_0", "RUNNING") + line("100_1", "PENDING", "BeginTime"))
-    assert last_answers.ask(WANTED).jobs["100_1"].waiting
+    assert asker.ask(WANTED).jobs["100_1"].waiting
     clock.now += 1000
     slurm_shim(shim, squeue=line("100_0", "RUNNING"), sacct=past("100_1", "COMPLETED"))
-    assert last_answers.ask(WANTED).jobs["100_1"].state == "COMPLETED"
+    assert asker.ask(WANTED).jobs["100_1"].state == "COMPLETED"
+
+
+def test_squeue_does_not_take_back_what_accounting_told(shim: Path, clock: Clock) -> None:
+    ended = line("100_0", "RUNNING") + line("100_1", "FAILED")
+    slurm_shim(shim, squeue=ended, sacct=past("100_1", "FAILED", "3:0"))
+    found = [LastAnswers(clock=clock).ask(WANTED)]
+    clock.now += 5
+    found.append(LastAnswers(clock=clock).ask(WANTED))
+    clock.now += 5
+    found.append(LastAnswers(clock=clock).ask(WANTED))
+    assert [one.jobs["100_1"].exit_code for one in found] == [3, 3, 3]
+    assert commands(shim) == ["squeue", "sacct", "squeue", "squeue"]
 
 
 def test_a_cluster_without_accounts_is_not_asked_for_them(shim: Path, clock: Clock) -> None:
@@ -90,9 +103,9 @@ def test_a_cluster_without_accounts_is_not_asked_for_them(shim: Path, clock: Clo
         f"#!/bin/sh\necho sacct >> '{shim}/calls'\n"
         "echo 'Slurm accounting storage is disabled' >&2; exit 1\n"
     )
-    last_answers = LastAnswers(clock=clock)
+    asker = LastAnswers(clock=clock)
     for _ in range(3):
-        found = last_answers.ask(WANTED)
+        found = asker.ask(WANTED)
         assert (list(found.jobs), found.problem) == (["100_0"], None)
         clock.now += 5
     assert commands(shim) == ["squeue", "sacct", "squeue", "squeue"]
@@ -110,6 +123,25 @@ def test_while_slurm_is_silent_what_it_said_last_is_told_with_its_time(
     assert found.problem == "Slurm does not answer"
     told = {name: (job.reason, job.known_at) for name, job in found.jobs.items()}
     assert told == dict.fromkeys(("100_0", "100_1"), ("Priority", said))
+
+
+def test_a_controller_that_hangs_is_not_waited_for_where_something_is_known(
+    shim: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_answers, "LEAST_PATIENCE", 0.2)
+    slurm_shim(shim, squeue=line("100_0", "RUNNING") + line("100_1", "RUNNING"))
+    LastAnswers(clock=clock).ask(WANTED)
+    said = clock.now
+    (shim / "squeue").write_text(f"#!/bin/sh\nsleep 1\nexec cat '{shim}/squeue.answer'\n")
+    for patience in ("0.2", "0.4", "0.8"):
+        clock.now += 60
+        found = LastAnswers(clock=clock).ask(WANTED)
+        assert f"squeue gave no answer within {patience} s" in str(found.detail)
+        assert [job.known_at for job in found.jobs.values()] == [said, said]
+    # One that answers late is waited for in the end.
+    clock.now += 60
+    found = LastAnswers(clock=clock).ask(WANTED)
+    assert (found.problem, found.jobs["100_0"].known_at) == (None, None)
 
 
 @pytest.mark.parametrize(
