@@ -242,7 +242,7 @@ class ExperimentPaths:
         return [SubmissionPaths(path) for path in _numbered(self.directory / "submissions")]
 
     def run(self, number: int) -> RunPaths:
-        return RunPaths(self.directory / "runs" / str(number))
+        return RunPaths(self.directory.joinpath("runs", str(number)))
 
     def run_numbers(self) -> list[int]:
         """Numbers of the runs that have a directory, ascending."""

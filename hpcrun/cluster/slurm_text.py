@@ -88,18 +88,18 @@ def parse_squeue(text: str) -> dict[str, JobState]:
         names, state, reason, nodes, start, end, elapsed, comment = (
             part.strip() for part in fields
         )
-        for job_id in expand_job_id(names):
-            states[job_id] = JobState(
-                job_id=job_id,
-                state=_word(state),
-                reason=_text(reason),
-                nodes=_text(nodes),
-                start=parse_time(start),
-                end=parse_time(end),
-                elapsed=parse_elapsed(elapsed),
-                comment=_text(comment),
-                source="squeue",
-            )
+        told = JobState(
+            job_id="",
+            state=_word(state),
+            reason=_text(reason),
+            nodes=_text(nodes),
+            start=parse_time(start),
+            end=parse_time(end),
+            elapsed=parse_elapsed(elapsed),
+            comment=_text(comment),
+            source="squeue",
+        )
+        states.update(_for_each(names, told))
     return states
 
 
@@ -115,21 +115,27 @@ def parse_sacct(text: str) -> dict[str, JobState]:
             continue
         names, state, reason, nodes, start, end, elapsed, code, comment = fields
         exit_code, _, signal = code.partition(":")
-        for job_id in expand_job_id(names):
-            states[job_id] = JobState(
-                job_id=job_id,
-                state=_word(state),
-                reason=_text(reason),
-                nodes=_text(nodes),
-                start=parse_time(start),
-                end=parse_time(end),
-                elapsed=parse_elapsed(elapsed),
-                exit_code=int(exit_code) if exit_code.isdigit() else None,
-                signal=int(signal) if signal.isdigit() else None,
-                comment=_text(comment),
-                source="sacct",
-            )
+        told = JobState(
+            job_id="",
+            state=_word(state),
+            reason=_text(reason),
+            nodes=_text(nodes),
+            start=parse_time(start),
+            end=parse_time(end),
+            elapsed=parse_elapsed(elapsed),
+            exit_code=int(exit_code) if exit_code.isdigit() else None,
+            signal=int(signal) if signal.isdigit() else None,
+            comment=_text(comment),
+            source="sacct",
+        )
+        states.update(_for_each(names, told))
     return states
+
+
+def _for_each(names: str, told: JobState) -> dict[str, JobState]:
+    """The same of each element that a line stands for."""
+    fields = vars(told)
+    return {job_id: JobState(**{**fields, "job_id": job_id}) for job_id in expand_job_id(names)}
 
 
 def merge(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any, Protocol, TypeVar
@@ -132,6 +133,8 @@ def show(value: Any) -> str:
     """A value as the user would write it."""
     if isinstance(value, str):
         return value
+    if type(value) is int or (type(value) is float and math.isfinite(value)):
+        return repr(value)
     return json.dumps(value, default=str)
 
 

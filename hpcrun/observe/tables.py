@@ -71,16 +71,15 @@ class Table:
 
     def plain(self) -> str:
         """Aligned columns, two spaces apart, whole."""
-        lines = [list(self.headers), *([_one_line(cell) or "-" for cell in r] for r in self.rows)]
-        widths = [max(len(line[index]) for line in lines) for index in range(len(self.headers))]
-        text = []
-        for line in lines:
-            cells = [
-                cell.rjust(width) if header in self.right else cell.ljust(width)
-                for cell, width, header in zip(line, widths, self.headers, strict=True)
-            ]
-            text.append("  ".join(cells).rstrip())
-        return "\n".join(text) + "\n"
+        columns = []
+        for header, cells in zip(self.headers, zip(*self.rows, strict=True), strict=False):
+            column = [header, *(_one_line(cell) or "-" for cell in cells)]
+            align = str.rjust if header in self.right else str.ljust
+            width = max(map(len, column))
+            columns.append([align(cell, width) for cell in column])
+        if not self.rows:
+            return "  ".join(self.headers).rstrip() + "\n"
+        return "".join("  ".join(line).rstrip() + "\n" for line in zip(*columns, strict=True))
 
     def fitted(self, width: int) -> RichTable | None:
         """The table for a terminal of so many columns; None where they are too few."""
@@ -132,7 +131,7 @@ _FOLDED = 8
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return text if text.isprintable() else " ".join(text.split())
 
 
 def number(value: float | None) -> str:

@@ -117,6 +117,8 @@ class Finder:
                 raise UsageError("this command wants to be told which runs", hint=f"name {_FORMS}")
             newest = self.newest()
             return self.runs(newest)
+        if len(where) == 1:
+            return self._one(where[0])
         found: dict[Path, Selected] = {}
         for argument in where:
             for selected in self._one(argument):
@@ -163,6 +165,10 @@ class Finder:
 
     def with_chains(self, selected: list[Selected], where: Sequence[str]) -> list[Selected]:
         """Before the runs of whole experiments, those of the experiments that they depend on."""
+        if not any(
+            plan.depends_on for plan in {id(one.plan): one.plan for one in selected}.values()
+        ):
+            return selected
         found: dict[Path, Selected] = {}
         seen: set[str] = set()
 
@@ -214,7 +220,7 @@ class Finder:
 
     def _numbered(self, experiment: ExperimentPaths, text: str) -> list[Selected]:
         known = self.history(experiment).runs
-        found: list[Selected] = []
+        numbers: dict[int, None] = {}
         for part in text.split(","):
             first, _, last = part.partition("-")
             if last and int(last) < int(first):
@@ -225,8 +231,9 @@ class Finder:
                 raise UsageError(
                     f"{experiment.name} has no run {part}; its runs are {words.numbers(known)}"
                 )
-            found += self.runs(experiment, matching)
-        return found
+            numbers.update(dict.fromkeys(sorted(matching)))
+        by_number = {one.run.number: one for one in self.runs(experiment, numbers)}
+        return [by_number[number] for number in numbers]
 
     def _job(self, job: str, task: str | None) -> list[Selected]:
         found: list[Selected] = []
