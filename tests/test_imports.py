@@ -38,6 +38,7 @@ SHARED = {
         "signals",
         "manifest",
         "batch",
+        "retention",
     ),
 }
 # Part of the package -> the parts that it may import, beside itself and what is shared.
