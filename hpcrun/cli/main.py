@@ -37,6 +37,7 @@ COMMANDS = {
     "diff": ("hpcrun.cli.diff", "What changed between two experiments or runs."),
     "cancel": ("hpcrun.cli.cancel", "Cancel runs; they stay cancelled."),
     "requeue": ("hpcrun.cli.requeue", "Start runs again, with their frozen code and plan."),
+    "clean": ("hpcrun.cli.clean", "Remove old checkpoints of runs that are over, and their logs."),
     "completion": ("hpcrun.cli.completion", "Completion script for bash, zsh or fish."),
 }
 
