@@ -39,6 +39,7 @@ SHARED = {
         "manifest",
         "batch",
         "retention",
+        "sharing",
     ),
 }
 # Part of the package -> the parts that it may import, beside itself and what is shared.

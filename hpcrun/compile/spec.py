@@ -400,6 +400,14 @@ class Profile:
     root: str = "${oc.env:HOME}/hpcrun"
     """Where experiments live, unless --root or HPCRUN_ROOT says so; storage that all nodes see."""
 
+    umask: str | None = None
+    """Mode bits that files and directories of experiments do not get, in octal and in quotes:
+    ``"0027"`` lets the group read; null for the submitting shell's."""
+
+    group: str | None = None
+    """Group of the files and directories of experiments, of which the submitting user is a member;
+    null for the user's own."""
+
     resources: Resources = field(default_factory=Resources)
     """Defaults for what specs do not say: partition, account, time, …"""
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from hpcrun import causes, ledger, plan_file, recovery
+from hpcrun import causes, ledger, plan_file, recovery, sharing
 from hpcrun.causes import End, Evidence, JobFacts
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.layout import AttemptPaths, SubmissionPaths
@@ -38,6 +38,7 @@ class Supervisor:
     def __init__(self, submission: SubmissionPaths, number: int) -> None:
         self.submission = submission
         self.plan = plan_file.read(submission.plan)
+        sharing.use_umask(self.plan.cluster)
         self.run = self.plan.run(number)
         self.paths = submission.experiment.run(number)
         self._crew: Crew | None = None

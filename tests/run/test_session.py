@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import platform
 import shutil
 from collections.abc import Callable
 from pathlib import Path
