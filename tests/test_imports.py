@@ -39,6 +39,7 @@ SHARED = {
         "manifest",
         "batch",
         "retention",
+        "notices",
         "sharing",
     ),
 }

@@ -81,6 +81,10 @@ OWNED = {
     "wait": "use `hpcrun submit --wait`",
     "wrap": "use 'entry'",
 }
+MAIL_TYPES = (
+    *("NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT"),
+    *("TIME_LIMIT", "TIME_LIMIT_90", "TIME_LIMIT_80", "TIME_LIMIT_50", "ARRAY_TASKS"),
+)
 _OTHER = """
 acctg-freq batch bb bbf begin cluster-constraint container container-id contiguous
 core-spec cores-per-socket cpu-freq deadline delay-boot dependency distribution exclusive

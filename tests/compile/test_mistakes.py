@@ -331,6 +331,16 @@ TABLE = [
           add="deepspeed: {train_batch_size: 8, gradient_clipping: auto}"),
     wrong("zero stage", "deepspeed.zero_optimization.stage:", "found 4", "0, 1, 2 and 3",
           arguments=("deepspeed.zero_optimization.stage=4",)),
+    # who is told
+    wrong("event", "notify.events.0:", "found 'finish'", "finished, failed, needs_person",
+          "did you mean 'finished'?", add="notify: {events: [finish]}"),
+    wrong("type of mail", "notify.mail_types.0:", "found 'DONE'", "ARRAY_TASKS",
+          add="notify: {mail_types: [DONE]}"),
+    wrong("two addresses", "notify.mail:", "accepted is one address",
+          add="notify: {mail: 'a@b.org,c@d.org'}"),
+    wrong("empty command", "notify.command:", "is empty", add="notify: {command: ['']}"),
+    wrong("NUL in the command", "notify.command.1:", "holds a NUL",
+          add='notify: {command: [mail, "a\\0"]}'),
     # sbatch and the shell
     resources("sbatch owned output", "sbatch: {output: x.log}", "resources.sbatch.output:",
               "hpcrun owns this option", "hpcrun logs"),
