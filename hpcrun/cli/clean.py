@@ -63,7 +63,7 @@ def command(
     count = sum(len(one.items) for one in found)
     total = sum(one.bytes for one in found)
     what = f"remove {words.count(count, 'item')} ({size(total)})"
-    removed: set[Item] = set()
+    removed: list[Item] = []
     if not count:
         output.say("there is nothing to remove")
     elif dry_run:
@@ -73,10 +73,11 @@ def command(
             confirm(what)
         removed = _remove(found, choice, output)
     if output.json:
-        output.data([one.to_data(removed) for one in found])
+        gone = {item.path for item in removed}
+        output.data([one.to_data(gone) for one in found])
 
 
-def _remove(found: Sequence[Leftovers], choice: Choice, output: Output) -> set[Item]:
+def _remove(found: Sequence[Leftovers], choice: Choice, output: Output) -> list[Item]:
     """Remove what was shown and may still go; what was removed.
 
     Nobody can submit the runs again meanwhile.
@@ -93,7 +94,7 @@ def _remove(found: Sequence[Leftovers], choice: Choice, output: Output) -> set[I
     from hpcrun.observe.tables import size
 
     shown = {item.path for one in found for item in one.items}
-    removed: set[Item] = set()
+    removed: list[Item] = []
     failed: list[str] = []
 
     def freed() -> str:
@@ -107,7 +108,7 @@ def _remove(found: Sequence[Leftovers], choice: Choice, output: Output) -> set[I
                 for item in (item for one in now for item in one.items if item.path in shown):
                     try:
                         leftovers.remove(item)
-                        removed.add(item)
+                        removed.append(item)
                     except OSError as error:
                         failed.append(f"{item.path}: {error.strerror or error}")
     except KeyboardInterrupt:

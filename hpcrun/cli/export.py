@@ -71,7 +71,7 @@ def command(
     listed = [{"name": one.path, "bytes": one.bytes, "sha256": None} for one in members]
     if not dry_run:
         with click.progressbar(
-            length=total, label=f"{target.name}", file=sys.stderr, hidden=_is_quiet(output)
+            length=total, label=target.name, file=sys.stderr, hidden=_is_quiet(output)
         ) as bar:
             written = export.write(target, members, bar.update)
         listed = [{"name": m.path, "bytes": m.bytes, "sha256": digest} for m, digest in written]

@@ -123,7 +123,7 @@ def write(
             for member in group:
                 mine.append((member, _add(archive, member)))
                 read(member.bytes)
-            sums = checksums([(one, digest) for one, digest in mine])
+            sums = checksums(mine)
             written += [*mine, (sums, _add(archive, sums))]
     return written
 

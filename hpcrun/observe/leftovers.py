@@ -27,6 +27,9 @@ CONVERSION = "conversion"
 TEMPORARY = "temporary file"
 LOG = "log"
 
+# Directories that are used as long as they are there.
+_WHOLE = (CHECKPOINT, CONVERSION)
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -85,10 +88,10 @@ class Leftovers:
     def bytes(self) -> int:
         return sum(item.bytes for item in self.items)
 
-    def to_data(self, removed: Collection[Item]) -> dict[str, Any]:
+    def to_data(self, removed: Collection[Path]) -> dict[str, Any]:
         """Plain data, for JSON, with what was ``removed``."""
         items = [
-            {**vars(item), "path": str(item.path), "removed": item in removed}
+            {**vars(item), "path": str(item.path), "removed": item.path in removed}
             for item in self.items
         ]
         return {
@@ -107,24 +110,19 @@ def find(
     that failed or was cancelled what its own ``checkpoint.keep…`` would remove, because it may go
     on. Nothing of a run that is not over, or of which that is not known.
     """
-    answers: list[Answers] = []
-
-    def ask(processes: Sequence[Process]) -> Answers:
-        answers.append(jobs.ask(processes))
-        return answers[-1]
-
-    found = statuses(selected, warn=warn, ask=ask)
     needed: dict[Path, str] = {}
     for root in dict.fromkeys(one.experiment.directory.parent for one in selected):
         needed.update(_needed(root, warn))
     return [
-        _of_run(one, status, choice, needed, answers[0].silence)
-        for one, status in zip(selected, found, strict=True)
+        _of_run(one, status, choice, needed)
+        if spared is None
+        else Leftovers(one, status, spared=spared)
+        for one, status, spared in _over(selected, warn)
     ]
 
 
 def remove(item: Item) -> None:
-    """Remove a file or directory; a checkpoint stops looking like one before anything else.
+    """Remove a file or directory; what is whole stops looking so before anything else.
 
     Raises
     ------
@@ -136,24 +134,33 @@ def remove(item: Item) -> None:
         if path.is_symlink() or not path.is_dir():
             path.unlink()
             return
-        shutil.rmtree(manifest.put_in_trash(path) if item.kind == CHECKPOINT else path)
+        shutil.rmtree(manifest.put_in_trash(path) if item.kind in _WHOLE else path)
     except FileNotFoundError:
         return
 
 
-def _of_run(
-    one: Selected,
-    status: RunStatus,
-    choice: Choice,
-    needed: dict[Path, str],
-    silence: Callable[[str], str | None],
-) -> Leftovers:
-    if not status.over:
-        return Leftovers(one, status, spared=f"{status.state}, not over")
-    # One that failed may be about to start again, which only the cluster knows.
-    process = process_of(one)
-    if process is not None and (silent := silence(process.job_id)):
-        return Leftovers(one, status, spared=silent)
+def _over(
+    selected: Sequence[Selected], warn: Callable[[str], None]
+) -> list[tuple[Selected, RunStatus, str | None]]:
+    """Each run, its state, and why it is not over; None where it is for certain."""
+    answers = Answers()
+
+    def ask(processes: Sequence[Process]) -> Answers:
+        nonlocal answers
+        answers = jobs.ask(processes)
+        return answers
+
+    found = []
+    for one, status in zip(selected, statuses(selected, warn=warn, ask=ask), strict=True):
+        reason = None if status.over else f"{status.state}, not over"
+        if reason is None and (process := process_of(one)) is not None:
+            # One that failed may be about to start again, which only the cluster knows.
+            reason = answers.silence(process.job_id)
+        found.append((one, status, reason))
+    return found
+
+
+def _of_run(one: Selected, status: RunStatus, choice: Choice, needed: dict[Path, str]) -> Leftovers:
     if choice.before is not None and not (status.updated and status.updated < choice.before):
         return Leftovers(one, status, spared="not that old")
     checkpoints = one.paths.checkpoints
@@ -225,32 +232,34 @@ def _size(path: Path) -> int:
 def _needed(root: Path, warn: Callable[[str], None]) -> dict[Path, str]:
     """Checkpoint -> a run under the root that began, or will begin, with it and is not over."""
     finder = Finder(root)
-    begun: list[tuple[Selected, str]] = []
+    runs: list[Selected] = []
     for experiment in layout.experiments(root):
         try:
-            runs = finder.runs(experiment)
+            of_it = finder.runs(experiment)
         except UsageError as error:
             warn(f"what the runs of {experiment.name} begin with is not known: {error.message}")
             continue
-        for one in runs:
-            text = (one.run.spec.get("checkpoint") or {}).get("initialize_from")
-            if text:
-                begun.append((one, str(text)))
+        runs += [one for one in of_it if _begins_with(one)]
     found: dict[Path, str] = {}
-    states = statuses([one for one, _ in begun], values=False)
-    for (one, text), status in zip(begun, states, strict=True):
-        if not status.over and (path := _origin(one, text, root)) is not None:
+    for one, _, going_on in _over(runs, lambda message: None):
+        if going_on is not None and (path := _origin(one, root)) is not None:
             found[path.resolve()] = one.name
     return found
 
 
-def _origin(one: Selected, text: str, root: Path) -> Path | None:
+def _begins_with(one: Selected) -> str | None:
+    """What the run's ``checkpoint.initialize_from`` says."""
+    text: str | None = (one.run.spec.get("checkpoint") or {}).get("initialize_from")
+    return text
+
+
+def _origin(one: Selected, root: Path) -> Path | None:
     """The checkpoint that a run began with, or would begin with now."""
     try:
         return Path(records.read_json(one.paths.origin)["checkpoint"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
     try:
-        return Origin.parse(text).find(root)[0]
+        return Origin.parse(_begins_with(one) or "").find(root)[0]
     except (ValueError, UsageError):
         return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 from hpcrun import records
 from hpcrun.manifest import File, Manifest
+from hpcrun.observe import leftovers
 from tests.observe.factory import T0, Experiment, path_with, slurm_shim
 from tests.observe.shell import hpcrun, start
 
@@ -193,6 +196,24 @@ def test_wrong_input(
     assert done.returncode == 2
     assert message in done.stderr
     assert steps(study, 1) == [10, 20, 30]
+
+
+@pytest.mark.parametrize("kind", [leftovers.CHECKPOINT, leftovers.CONVERSION])
+def test_what_cannot_be_removed_as_a_whole_does_not_look_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The disk does not really fail: the removal stops before its first file."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").touch()
+
+    def failing(_: Path, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(shutil, "rmtree", failing)
+    with pytest.raises(OSError, match="Input/output error"):
+        leftovers.remove(leftovers.Item(kind, tmp_path / "there", 0))
+    assert [path.name for path in tmp_path.iterdir()] == [".trash-there"]
 
 
 def test_dry_run_changes_nothing(study: Experiment, tmp_path: Path) -> None:
