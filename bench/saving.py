@@ -39,8 +39,8 @@ def work(directory: Path, pairs: int) -> dict[str, Any]:
 
     from hpcrun import manifest
     from hpcrun.layout import RunPaths
+    from hpcrun.retention import Retention
     from hpcrun.run.fence import Fence
-    from hpcrun.run.retention import Retention
     from hpcrun.run.saving import Saver
     from hpcrun.run.together import Together
 

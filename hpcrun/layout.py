@@ -81,6 +81,15 @@ class AttemptPaths:
         found = sorted(self.directory.glob("rank-*.log"))
         return {int(path.stem[5:]): path for path in found if path.stem[5:].isdigit()}
 
+    def logs(self) -> list[Path]:
+        """What was printed: the logs of ranks, agents and conversions that exist, by name."""
+        return sorted(self.directory.glob("*.log"))
+
+    def records(self) -> list[Path]:
+        """All other files of the attempt, by name."""
+        found = (path for path in self.directory.glob("[!.]*") if path.is_file())
+        return sorted(path for path in found if path.suffix != ".log")
+
     @property
     def log_sizes(self) -> Path:
         """When the ranks' logs were how long."""
@@ -197,6 +206,10 @@ class SubmissionPaths:
     def script(self, array: int = 0, part: int = 0) -> Path:
         """The sbatch script of the plan's array number ``array``; of a part of it from 1 on."""
         return self.directory / f"script-{array}{f'-{part}' if part else ''}.sbatch"
+
+    def scripts(self) -> list[Path]:
+        """Every script that was written, by name."""
+        return sorted(self.directory.glob("script-*.sbatch"))
 
     @property
     def journal(self) -> Path:

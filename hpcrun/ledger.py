@@ -25,6 +25,9 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     that it ``waits`` and that the least of the ``others_wait``.
 ``fault``
     A drill is about to hurt the run: ``fault``, ``rank``, ``node``.
+``notified``
+    The user's ``notify.command`` is about to be told of the attempt's end: ``what``, one of
+    `hpcrun.notices.EVENTS`.
 ``stopping``
     The ranks are asked to save and leave: ``reason`` (``time_limit``, ``preempted``, ``requeued``,
     ``signal``), ``signal``.
@@ -46,6 +49,7 @@ STOPPING = "stopping"
 DECIDED = "decided"
 FAULT = "fault"
 STRAGGLER = "straggler"
+NOTIFIED = "notified"
 
 FINISHED = "finished"
 CANCELLED = "cancelled"
@@ -62,6 +66,7 @@ class Attempt:
     stopping: dict[str, Any] | None = None
     decided: dict[str, Any] | None = None
     straggler: dict[str, Any] | None = None
+    notified: str | None = None
     warm: bool = False
 
     @property
@@ -114,6 +119,8 @@ def read(run: RunPaths) -> list[Attempt]:
             attempt.decided = record
         elif record.get("event") == STRAGGLER:
             attempt.straggler = record
+        elif record.get("event") == NOTIFIED:
+            attempt.notified = record.get("what")
     return [attempts[number] for number in sorted(attempts)]
 
 

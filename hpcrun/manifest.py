@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,6 +20,8 @@ from hpcrun import records
 FORMAT = 1
 NAME = "manifest.json"
 _DIRECTORY = re.compile(r"step-(\d+)-a(\d+)")
+_TRASH = ".trash-"
+_QUARANTINE = "bad-"
 
 
 @dataclass(frozen=True)
@@ -177,13 +180,41 @@ def complete(checkpoints: Path) -> list[tuple[Path, Manifest]]:
     return [(path, found) for path, found in scan(checkpoints) if isinstance(found, Manifest)]
 
 
-def abandoned(checkpoints: Path, attempt: int) -> list[Path]:
-    """Checkpoints that attempts up to ``attempt`` began to save and never completed."""
+def abandoned(checkpoints: Path, attempt: int | None = None) -> list[Path]:
+    """Checkpoints that attempts (those up to ``attempt``) began to save and never completed."""
     return [
         path
         for path, (_, by) in _directories(checkpoints)
-        if by <= attempt and not (path / NAME).exists()
+        if (attempt is None or by <= attempt) and not (path / NAME).exists()
     ]
+
+
+def quarantine(checkpoint: Path) -> Path:
+    """Where a damaged checkpoint is put aside."""
+    return checkpoint.with_name(_QUARANTINE + checkpoint.name)
+
+
+def quarantined(checkpoints: Path) -> list[Path]:
+    """The checkpoints of a run that were put aside, by name."""
+    return sorted(checkpoints.glob(_QUARANTINE + "*"))
+
+
+def discard(directory: Path) -> None:
+    """Remove a checkpoint; a kill in the middle leaves nothing that looks like one."""
+    shutil.rmtree(put_in_trash(directory), ignore_errors=True)
+
+
+def put_in_trash(directory: Path) -> Path:
+    """Rename a checkpoint to what looks like none, and is removed sooner or later."""
+    trash = directory.with_name(_TRASH + directory.name)
+    shutil.rmtree(trash, ignore_errors=True)
+    directory.rename(trash)
+    return trash
+
+
+def trash(checkpoints: Path) -> list[Path]:
+    """What is left of checkpoints whose removal was cut short, by name."""
+    return sorted(checkpoints.glob(_TRASH + "*"))
 
 
 def _directories(checkpoints: Path) -> list[tuple[Path, tuple[int, int]]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 
 class ShortWrite(OSError):
@@ -182,18 +183,33 @@ def last_line(path: Path) -> dict[str, Any] | None:
     return next(read_back(path), None)
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Replace a file as a whole: unique temporary beside it, fsync, rename."""
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Write a file that takes the place of ``path`` once all of it is there, or leave no trace.
+
+    A unique temporary beside it, fsync, rename.
+    """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with open(temporary, "xb") as stream:
-            stream.write(data)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def temporaries(directory: Path) -> list[Path]:
+    """What processes that were killed while they replaced a file have left in a directory."""
+    return sorted(directory.glob(".*.tmp"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace a file as a whole."""
+    with replacing(path) as stream:
+        stream.write(data)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -39,6 +39,9 @@ SHARED = {
         "manifest",
         "batch",
         "metric_lines",
+        "retention",
+        "notices",
+        "sharing",
     ),
 }
 # Part of the package -> the parts that it may import, beside itself and what is shared.

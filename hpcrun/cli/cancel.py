@@ -51,7 +51,7 @@ def command(
     """
     from hpcrun.observe.status import statuses
 
-    selected = select(output, where, conditions, default_newest=False)
+    selected = select(output, where, conditions, verb="cancel")
     found = statuses(selected, warn=output.say, values=False)
     targets = [_Target(*pair) for pair in zip(selected, found, strict=True)]
     active = [target for target in targets if not target.left_alone]

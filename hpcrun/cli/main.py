@@ -31,12 +31,14 @@ COMMANDS = {
     "status": ("hpcrun.cli.status", "State of runs: step, metrics, attempt, cause."),
     "logs": ("hpcrun.cli.logs", "Output of runs, ranks and attempts; -f follows."),
     "results": ("hpcrun.cli.results", "Swept values beside metrics."),
+    "export": ("hpcrun.cli.export", "Runs without their checkpoints, as one archive."),
     "why": ("hpcrun.cli.why", "What ended each attempt, and what to do next."),
     "drill": ("hpcrun.cli.drill", "Hurt a run on purpose, and see that it comes back."),
     "show": ("hpcrun.cli.show", "One run: configuration, script, DeepSpeed JSON, path."),
     "diff": ("hpcrun.cli.diff", "What changed between two experiments or runs."),
     "cancel": ("hpcrun.cli.cancel", "Cancel runs; they stay cancelled."),
     "requeue": ("hpcrun.cli.requeue", "Start runs again, with their frozen code and plan."),
+    "clean": ("hpcrun.cli.clean", "Remove old checkpoints of runs that are over, and their logs."),
     "completion": ("hpcrun.cli.completion", "Completion script for bash, zsh or fish."),
 }
 

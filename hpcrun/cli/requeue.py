@@ -46,7 +46,7 @@ def command(
     """
     from hpcrun.cluster import resubmit
 
-    groups = _by_experiment(select(output, where, conditions, default_newest=False))
+    groups = _by_experiment(select(output, where, conditions, verb="requeue"))
     planned = [(one, resubmit.look(one.experiment, one.numbers, one.foreground)) for one in groups]
     active = [
         one.name(step) for one, steps in planned for step in steps if step.action != resubmit.LEAVE

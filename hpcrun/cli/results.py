@@ -11,12 +11,26 @@ from hpcrun.errors import UsageError
 
 @click.command("results")
 @where_argument
+@click.option(
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="CONDITION",
+    help="Only runs whose column meets this, such as 'loss<2.5' or state=completed (< <= > >= = "
+    "!=); before any mean.",
+)
 @click.option("--sort", metavar="KEY", help="Sort by this column; -KEY for descending.")
 @click.option(
     "--group-by",
     metavar="KEY[,KEY]",
     help="Mean and standard error over the runs that agree in these swept keys.",
 )
+@click.option(
+    "--over-repeats",
+    is_flag=True,
+    help="The same over the keys of sweep.repeat, such as seeds: grouped by all other swept keys.",
+)
+@click.option("--columns", metavar="KEY[,KEY]", help="Only these columns, in this order.")
 @click.option(
     "--format",
     "form",
@@ -28,15 +42,18 @@ from hpcrun.errors import UsageError
 def command(
     where: tuple[str, ...],
     conditions: tuple[str, ...],
+    filters: tuple[str, ...],
     sort: str | None,
     group_by: str | None,
+    over_repeats: bool,
+    columns: str | None,
     form: str,
     output: Output,
 ) -> None:
     """Swept values beside the first, last and best of the objective and other metrics' last values.
 
     WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
-    without it, your newest experiment.
+    without it, your newest experiment. Of a column the end of its name is enough.
     """
     from hpcrun.observe import results
     from hpcrun.observe.status import statuses
@@ -44,19 +61,25 @@ def command(
 
     selected = select(output, where, conditions)
     found = results.collect(selected, statuses(selected, warn=output.say))
-    if group_by:
-        swept = list(dict.fromkeys(key for one in selected for key in one.run.swept))
-        keys = [key.strip() for key in group_by.split(",") if key.strip()]
-        if not keys:
-            raise UsageError(f"--group-by {group_by!r} names no key")
+    if filters:
+        found = found.filter(filters)
+    keys = _names("--group-by", group_by)
+    if over_repeats:
+        if keys:
+            raise UsageError("--over-repeats and --group-by exclude each other", hint="give one")
+        keys = results.keys_but_repeats(selected)
+    if keys or over_repeats:
         unfinished = sum(row["state"] != "completed" for row in found.rows)
         if unfinished:
             output.say(
-                f"{unfinished} of {len(found.rows)} runs are not completed: means include them"
+                f"{unfinished} of {len(found.rows)} runs are not completed: means include them; "
+                "--filter state=completed leaves them out"
             )
-        found = results.group(found, keys, swept)
+        found = results.group(found, keys, results.swept_keys(selected))
     if sort:
         found = found.sort(sort)
+    if chosen := _names("--columns", columns):
+        found = found.choose(chosen)
     if output.json or form == "json":
         output.data(found.to_data())
     elif form == "csv":
@@ -73,3 +96,11 @@ def command(
         for row in found.rows:
             table.add(*found.cells(row))
         table.print(color=output.color)
+
+
+def _names(option: str, text: str | None) -> list[str]:
+    """The keys of a list separated by commas."""
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    if text is not None and not names:
+        raise UsageError(f"{option} {text!r} names no key")
+    return names

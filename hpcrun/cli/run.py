@@ -34,6 +34,7 @@ def command(
     Inside an allocation (salloc) on its nodes, otherwise on this machine. Ctrl-C stops the run;
     the same command goes on from its newest checkpoint.
     """
+    from hpcrun import sharing
     from hpcrun.cluster import allocation, submit_lock
     from hpcrun.cluster.draft import check_root
     from hpcrun.cluster.prepared import chain_data
@@ -53,7 +54,9 @@ def command(
     code = EXIT_OK
     for compiled in chain:
         compiled = _with_executor(compiled, "local" if inside is None else "slurm")
-        with submit_lock.held(experiment(compiled.root, compiled.name), output.say):
+        sharing.use_umask(compiled.cluster)
+        group = sharing.group_id(compiled.cluster)
+        with submit_lock.held(experiment(compiled.root, compiled.name), output.say, group):
             prepared = prepare(
                 compiled,
                 new=new and compiled.file == chain[-1].file,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -80,21 +81,45 @@ def select(
     where: Sequence[str],
     conditions: Sequence[str] = (),
     *,
-    default_newest: bool = True,
+    verb: str | None = None,
 ) -> list[Selected]:
     """The runs that the user named.
+
+    Parameters
+    ----------
+    verb
+        What is done to them; they have to be named then, and be the user's own. None reads them,
+        and says whose they are where they are somebody else's.
 
     Raises
     ------
     UsageError
-        Nothing matches.
+        Nothing matches, or the runs of somebody else do.
     """
-    found = finder(output).resolve(where, default_newest=default_newest)
+    found = finder(output).resolve(where, default_newest=verb is None)
     if conditions:
         from hpcrun.observe.narrow import narrow
 
         found = narrow(found, conditions)
+    from hpcrun.observe.where import of_others
+
+    others = of_others(found)
+    if verb is None:
+        for owner, names in others.items():
+            _tell(output, f"runs of {owner}: {', '.join(names)}")
+    elif others:
+        owner, names = next(iter(others.items()))
+        raise UsageError(
+            f"{', '.join(names)}: these runs are {owner}'s, and only {owner} can {verb} them",
+            hint="`hpcrun list` shows whose experiments are whose; reading them works",
+        )
     return found
+
+
+@functools.cache
+def _tell(output: Output, message: str) -> None:
+    """A message that is said once, however often runs are selected."""
+    output.say(message)
 
 
 def ask_first(verb: str, names: Sequence[str]) -> None:
@@ -107,11 +132,23 @@ def ask_first(verb: str, names: Sequence[str]) -> None:
     click.Abort
         The answer was no.
     """
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    confirm(f"{verb} {len(names)} runs", f" ({', '.join(names[:6])}{more})")
+
+
+def confirm(what: str, details: str = "") -> None:
+    """Have the person confirm something, such as ``cancel 3 runs``.
+
+    Raises
+    ------
+    UsageError
+        There is no terminal to ask on.
+    click.Abort
+        The answer was no.
+    """
     if not sys.stdin.isatty():
         raise UsageError(
-            f"this would {verb} {len(names)} runs, and there is no terminal to ask on",
+            f"this would {what}, and there is no terminal to ask on",
             hint="add --yes, or look first with --dry-run",
         )
-    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-    shown = f"{', '.join(names[:6])}{more}"
-    click.confirm(f"{verb.capitalize()} {len(names)} runs ({shown})?", abort=True, err=True)
+    click.confirm(f"{what[0].upper()}{what[1:]}{details}?", abort=True, err=True)

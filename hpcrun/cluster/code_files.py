@@ -99,9 +99,10 @@ def excluded(path: str, globs: Sequence[str]) -> bool:
 
 
 def _inside(root: Path, directory: Path) -> str:
-    """``directory`` relative to ``root``; empty when it is elsewhere."""
+    """``directory`` relative to ``root``; empty when it is elsewhere. A link is where it lies."""
     try:
-        relative = directory.resolve().relative_to(root.resolve()).as_posix()
+        place = directory.parent.resolve() / directory.name
+        relative = place.relative_to(root.resolve()).as_posix()
     except ValueError:
         return ""
     return "" if relative == "." else relative

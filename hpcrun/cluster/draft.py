@@ -145,10 +145,12 @@ def scope(plan: Plan, experiment: ExperimentPaths) -> dict[str, Any]:
     """What belongs to a plan's code, as `hpcrun.cluster.snapshot.freeze` wants to know it."""
     code = plan.runs[0].spec.get("code") or {}
     links = (Path(plan.code_root) / plan.directory / link for link in code.get("link") or ())
+    named = {(run.spec.get("environment") or {}).get("secrets_file") for run in plan.runs}
+    secrets = sorted({path for file in named if file for path in (file, os.path.realpath(file))})
     return {
         "exclude": code.get("exclude") or (),
         "required": _required(plan),
-        "without": [experiment.directory.parent, *links],
+        "without": [experiment.directory.parent, *links, *map(Path, secrets)],
     }
 
 

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from hpcrun import plan_file
+from hpcrun import plan_file, sharing
 from hpcrun.cluster import decide, feed, slurm, submit_lock
 from hpcrun.cluster.decide import Decision
 from hpcrun.cluster.draft import Draft, check_root
@@ -229,6 +229,7 @@ def _prepare(
             f"{source.plan} cannot be read: {error}", hint="`hpcrun submit` makes a plan anew"
         ) from None
     check_executor(earlier.cluster)
+    sharing.use_umask(earlier.cluster)
     wanted = {decision.run for decision in decisions}
     runs = [run for run in earlier.runs if run.number in wanted]
     found = probe_all(runs, earlier.cluster)

@@ -103,7 +103,7 @@ def freeze(
     required
         Paths relative to ``root`` that are frozen even if git ignores them (spec and entry).
     without
-        Directories that never belong to the code, such as the root of experiments.
+        What never belongs to the code: the root of experiments, links, files of secrets.
     limit
         The most bytes that the files may have together.
 

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from hpcrun import ledger, words
+from hpcrun import ledger, sharing, words
 from hpcrun.cluster import (
     decide,
     depends,
@@ -62,7 +62,8 @@ def submit(
     Raises
     ------
     UsageError
-        The root cannot be written to, the code cannot be frozen or the job's Python is of no use.
+        The root cannot be written to, the code cannot be frozen, the job's Python is of no use or
+        the user is not in the profile's group.
     ClusterRefused
         Slurm refuses the job; nothing is left behind unless an earlier array was accepted.
     ClusterUnreachable
@@ -72,7 +73,9 @@ def submit(
     """
     check_executor(compiled.cluster)
     check_root(compiled.root)
-    with submit_lock.held(experiment(compiled.root, compiled.name), say) as renew:
+    sharing.use_umask(compiled.cluster)
+    group = sharing.group_id(compiled.cluster)
+    with submit_lock.held(experiment(compiled.root, compiled.name), say, group) as renew:
         prepared = prepare(compiled, new=new, only=only, depends_on=depends_on, argv=argv, say=say)
         if prepared.draft is None:
             return prepared.result()

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from hpcrun import sharing
 from hpcrun.cluster import processes
 from hpcrun.cluster.draft import unwritable
 from hpcrun.layout import ExperimentPaths
@@ -26,13 +27,21 @@ _PAUSE = 0.2
 
 
 @contextlib.contextmanager
-def held(experiment: ExperimentPaths, say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
+def held(
+    experiment: ExperimentPaths, say: Callable[[str], None], group: int | None = None
+) -> Iterator[Callable[[], bool]]:
     """Hold the lock; wait for it where another submit has it.
 
     Gives a function that renews it, which is due well within `LONGEST`; it tells whether the lock
     is still held.
 
     Directories that are made for the lock and stay empty are removed with it.
+
+    Parameters
+    ----------
+    group
+        The number of the group that the experiment's directory, and those made on the way to it,
+        are given to.
 
     Raises
     ------
@@ -47,6 +56,8 @@ def held(experiment: ExperimentPaths, say: Callable[[str], None]) -> Iterator[Ca
         try:
             _take(lock, owner, experiment.name, say)
             taken = True
+            if group is not None:
+                sharing.give([experiment.directory, *missing], group)
         except OSError as error:
             raise unwritable(lock, error) from None
         yield lambda: _renew(lock / owner)

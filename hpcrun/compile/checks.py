@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 import sys
 from pathlib import Path
 from typing import Any
 
-from hpcrun import lead
+from hpcrun import lead, notices
 from hpcrun.causes import KINDS
 from hpcrun.compile.problems import Problems, did_you_mean
 from hpcrun.compile.profile import OWNED_VARIABLES
-from hpcrun.compile.slurm_values import check_name, check_resources, check_variables
+from hpcrun.compile.slurm_values import (
+    MAIL_TYPES,
+    check_name,
+    check_resources,
+    check_variables,
+)
 from hpcrun.compile.tree import Key, Tree
 from hpcrun.origin import Origin
 from hpcrun.slurm_time import seconds
 
+_ADDRESS = re.compile(r"[^\s,@]+(?:@[^\s,@]+)?")
 _PLAN_TIME = (
     "name",
     "cluster",
@@ -27,6 +34,7 @@ _PLAN_TIME = (
     "checkpoint",
     "environment",
     "objective",
+    "notify",
     "code",
 )
 
@@ -54,6 +62,7 @@ def check(data: dict[str, Any], limits: dict[str, Any], tree: Tree, problems: Pr
     _check_origin(data["checkpoint"]["initialize_from"], tree, problems)
     _check_environment(data["environment"], tree, problems)
     _check_recovery(data, tree, problems)
+    _check_notify(data["notify"], tree, problems)
     _check_arguments(data, tree, problems)
     if data["objective"] is not None and not data["objective"]["metric"].strip():
         problems.at(tree, ("objective", "metric"), "is empty; accepted is a metric's name")
@@ -88,7 +97,7 @@ def check_sweep(sweep: dict[str, Any] | None, tree: Tree, problems: Problems) ->
 
 
 def settle_paths(data: dict[str, Any], directory: Path, tree: Tree, problems: Problems) -> None:
-    """Make the job's Python and the paths of code and secrets absolute, in place."""
+    """Make the job's Python and the paths of code, secrets and notify absolute, in place."""
     environment, code = data["environment"], data["code"]
     python = environment["python"]
     if python is None:
@@ -103,6 +112,9 @@ def settle_paths(data: dict[str, Any], directory: Path, tree: Tree, problems: Pr
         path = _absolute(secrets, tree, key)
         environment["secrets_file"] = str(path)
         _check_secrets(path, key, tree, problems)
+    command = data["notify"]["command"]
+    if command and "/" in command[0]:
+        command[0] = str(_absolute(command[0], tree, ("notify", "command")))
     if code["root"] is not None:
         root = _absolute(code["root"], tree, ("code", "root"))
         code["root"] = str(root)
@@ -210,6 +222,29 @@ def _check_recovery(data: dict[str, Any], tree: Tree, problems: Problems) -> Non
         )
 
 
+def _check_notify(notify: dict[str, Any], tree: Tree, problems: Problems) -> None:
+    for name, accepted in (("mail_types", MAIL_TYPES), ("events", notices.EVENTS)):
+        for index, found in enumerate(notify[name]):
+            if found not in accepted:
+                problems.at(
+                    tree,
+                    ("notify", name, str(index)),
+                    f"found {found!r}; accepted are {', '.join(accepted)}",
+                    did_you_mean(found, accepted),
+                )
+    mail = notify["mail"]
+    if mail is not None and not _ADDRESS.fullmatch(mail):
+        problems.at(
+            tree,
+            ("notify", "mail"),
+            f"found {mail!r}; accepted is one address, such as ada@example.org",
+        )
+    if notify["command"] and not notify["command"][0].strip():
+        problems.at(
+            tree, ("notify", "command"), "is empty; accepted is a program and its arguments"
+        )
+
+
 def _check_signal(recovery: dict[str, Any], tree: Tree, problems: Problems) -> None:
     wanted = recovery["stop_signal"]
     if wanted is None:
@@ -232,6 +267,7 @@ def _check_arguments(data: dict[str, Any], tree: Tree, problems: Problems) -> No
         (("entry",), entry),
         (("args",), data["args"]),
         (("recovery", "resume_args"), data["recovery"]["resume_args"]),
+        (("notify", "command"), data["notify"]["command"]),
     ):
         for index, item in enumerate(items):
             if "\x00" in item:

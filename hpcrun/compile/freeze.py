@@ -120,7 +120,9 @@ def freeze(
     paths = layout.experiment(compiled.root, compiled.name).submission(submission)
     shapes: dict[str, list[RunPlan]] = {}
     for run in chosen:
-        shape = json.dumps([run.spec["resources"], run.spec["environment"], run.outlives_nodes])
+        shape = json.dumps(
+            [run.spec["resources"], run.spec["environment"], run.outlives_nodes, render.mail(run)]
+        )
         shapes.setdefault(shape, []).append(run)
     return Plan(
         name=compiled.name,

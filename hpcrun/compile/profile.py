@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT
     HPCRUN_SCRATCH
 """
 OWNED_VARIABLES = frozenset(_VARIABLES.split())
+_UMASK = re.compile(r"0{1,2}[0-7]{2}")
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,16 @@ def _check(data: dict[str, Any], tree: Tree, problems: Problems) -> None:
                 ("limits", field),
                 f"found {limits[field]}; accepted is a whole number from 1",
             )
+    umask = data["umask"]
+    if umask is not None and not _UMASK.fullmatch(umask):
+        problems.at(
+            tree,
+            ("umask",),
+            f"found {umask!r}; accepted is an octal mask that leaves the owner all rights",
+            'in quotes: "0027" lets the group read, "0007" write too',
+        )
+    if data["group"] is not None and not data["group"].strip():
+        problems.at(tree, ("group",), "is empty; accepted is the name of a group, or null")
     if not data["root"].startswith(("/", "~")):
         problems.at(tree, ("root",), f"found {data['root']!r}; accepted is an absolute path")
 

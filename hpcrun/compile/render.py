@@ -113,6 +113,7 @@ def options(
         "reservation": wanted["reservation"],
         "exclude": wanted["exclude"],
         **cluster["sbatch"],
+        **mail(first),
         **wanted["sbatch"],
         # The job outlives a lost node where a spare can take its place.
         "no-kill": True if first.outlives_nodes else None,
@@ -126,6 +127,14 @@ def options(
     return {
         name: value for name, value in found.items() if value is not None and value is not False
     }
+
+
+def mail(run: RunPlan) -> dict[str, str]:
+    """sbatch's options for the mails that Slurm sends of a run's job."""
+    notify = run.spec.get("notify") or {}
+    if not notify.get("mail"):
+        return {}
+    return {"mail-user": notify["mail"], "mail-type": ",".join(notify["mail_types"])}
 
 
 def _gpus(wanted: dict[str, Any]) -> str | None:

@@ -12,7 +12,7 @@ from hpcrun.slurm_time import seconds
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRET = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
+SECRET = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
 _GPU = re.compile(r"(?:^|,)\s*(?:gres[:/])?gpu", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -81,6 +81,10 @@ OWNED = {
     "wait": "use `hpcrun submit --wait`",
     "wrap": "use 'entry'",
 }
+MAIL_TYPES = (
+    *("NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT"),
+    *("TIME_LIMIT", "TIME_LIMIT_90", "TIME_LIMIT_80", "TIME_LIMIT_50", "ARRAY_TASKS"),
+)
 _OTHER = """
 acctg-freq batch bb bbf begin cluster-constraint container container-id contiguous
 core-spec cores-per-socket cpu-freq deadline delay-boot dependency distribution exclusive
@@ -180,7 +184,7 @@ def check_variables(
             problems.at(tree, own, "the job sets this variable itself", "leave it out")
         elif "\x00" in value:
             problems.at(tree, own, "the value holds a NUL character")
-        elif _SECRET.search(name) and value:
+        elif SECRET.search(name) and value:
             problems.at(
                 tree,
                 own,

@@ -171,6 +171,31 @@ class Environment:
 
 
 @dataclass
+class Notify:
+    """Who is told how a run ended."""
+
+    mail: str | None = None
+    """Address that Slurm writes to (sbatch's ``--mail-user``). Slurm knows the job alone: it tells
+    that an array has ended, not what became of each run."""
+
+    mail_types: list[str] = field(default_factory=lambda: ["END", "FAIL", "INVALID_DEPEND"])
+    """What it writes of (``--mail-type``). By default one mail an array, and none of requeues;
+    ``ARRAY_TASKS`` adds one a run."""
+
+    command: list[str] = field(default_factory=list)
+    """A command that the batch node runs when a run has come to its end, with a JSON object on
+    standard input and HPCRUN_EVENT, HPCRUN_RUN, HPCRUN_DIRECTORY, HPCRUN_ATTEMPT, HPCRUN_STEP and
+    HPCRUN_MESSAGE in its environment. No shell reads it. It is run once an end and has a minute;
+    the batch log has what it prints, and nothing depends on how it ends. A path is relative to this
+    file, a name without a slash is looked up."""
+
+    events: list[str] = field(default_factory=lambda: ["finished", "failed", "needs_person"])
+    """What the command is run for: ``finished``; ``failed``, where a run stopped for good by what
+    it did itself; ``needs_person``, where it stopped though it could not help it (too many lost
+    nodes), or Slurm did not requeue it."""
+
+
+@dataclass
 class Objective:
     """What "best" means, everywhere."""
 
@@ -347,6 +372,9 @@ class Spec:
     objective: Objective | None = None
     """What "best" means."""
 
+    notify: Notify = field(default_factory=Notify)
+    """Who is told how a run ended."""
+
     depends_on: list[Dependency] = field(default_factory=list)
     """Experiments that come before this one. They are submitted with it, and its jobs wait for
     theirs."""
@@ -399,6 +427,14 @@ class Profile:
 
     root: str = "${oc.env:HOME}/hpcrun"
     """Where experiments live, unless --root or HPCRUN_ROOT says so; storage that all nodes see."""
+
+    umask: str | None = None
+    """Mode bits that files and directories of experiments do not get, in octal and in quotes:
+    ``"0027"`` lets the group read; null for the submitting shell's."""
+
+    group: str | None = None
+    """Group of the files and directories of experiments, of which the submitting user is a member;
+    null for the user's own."""
 
     resources: Resources = field(default_factory=Resources)
     """Defaults for what specs do not say: partition, account, time, …"""

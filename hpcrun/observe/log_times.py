@@ -54,7 +54,7 @@ def start(source: Source, moment: float) -> int:
     return next((mark.size for mark in reversed(marks(source)) if mark.time <= moment), 0)
 
 
-def parse_moment(text: str, now: float | None = None) -> float:
+def parse_moment(text: str, now: float | None = None, option: str = "--since") -> float:
     """``90s``, ``10m``, ``2h``, ``1d`` ago, or a local date and time, as seconds since the epoch.
 
     Raises
@@ -68,7 +68,7 @@ def parse_moment(text: str, now: float | None = None) -> float:
         return datetime.datetime.fromisoformat(text.strip()).timestamp()
     except (ValueError, OverflowError, OSError):
         raise UsageError(
-            f"--since {text!r} is neither so long ago nor a time",
+            f"{option} {text!r} is neither so long ago nor a time",
             hint="write 90s, 10m, 2h or 1d, or 2026-11-22T14:30",
         ) from None
 

@@ -5,18 +5,31 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+import operator
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hpcrun.errors import UsageError
 from hpcrun.observe import metrics
-from hpcrun.observe.narrow import show
+from hpcrun.observe.narrow import equal, show
 from hpcrun.observe.status import RunStatus
 from hpcrun.observe.tables import number
 from hpcrun.observe.where import Selected
 
 Value = Any
+
+# Beside the swept keys, what rows can be grouped by.
+EXPERIMENT = "experiment"
+
+_CONDITION = re.compile(r"\s*(?P<key>[^<>=!]*[^<>=!\s])\s*(?P<sign><=|>=|!=|==?|<|>)(?P<value>.*)")
+_ORDER: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 @dataclass(frozen=True)
@@ -54,6 +67,40 @@ class Results:
             reverse=key.startswith("-"),
         )
         return Results(self.columns, (*filled, *empty))
+
+    def filter(self, conditions: Sequence[str]) -> Results:
+        """The rows that meet every condition, such as ``loss<2.5`` or ``state=completed``.
+
+        Parameters
+        ----------
+        conditions
+            A column (the end of its name is enough), one of ``< <= > >= = !=``, and a value. Only
+            numbers are less or more than another: an empty cell is neither.
+
+        Raises
+        ------
+        UsageError
+            A condition has another form, there is no such column, or no row meets all of them.
+        """
+        rows = self.rows
+        for condition in conditions:
+            column, meets = _condition(condition, self.columns)
+            before, rows = rows, tuple(row for row in rows if meets(row.get(column)))
+            if not rows:
+                raise UsageError(
+                    f"--filter {condition!r}: no run meets it; {column} is {_range(before, column)}"
+                )
+        return Results(self.columns, rows)
+
+    def choose(self, names: Sequence[str]) -> Results:
+        """The same rows with these columns alone, in this order.
+
+        Raises
+        ------
+        UsageError
+            There is no such column.
+        """
+        return Results(tuple(find_column(self.columns, name) for name in names), self.rows)
 
     def to_data(self) -> list[dict[str, Value]]:
         """Rows as JSON can hold them."""
@@ -98,12 +145,15 @@ class Results:
 
 def collect(selected: Sequence[Selected], statuses: Sequence[RunStatus]) -> Results:
     """One row a run, with the metrics of all its attempts."""
-    swept = list(dict.fromkeys(key for one in selected for key in one.run.swept))
+    swept = swept_keys(selected)
     rows: list[dict[str, Value]] = []
     objectives: list[str] = []
     others: list[str] = []
     for one, status in zip(selected, statuses, strict=True):
-        row: dict[str, Value] = {"run": one.name, "state": status.state, "step": status.step}
+        row: dict[str, Value] = {
+            **{EXPERIMENT: one.experiment.name, "run": one.name},
+            **{"state": status.state, "step": status.step},
+        }
         row.update(one.run.swept)
         curve = metrics.read(one.paths) if status.attempt is not None else metrics.Curve()
         objective = one.run.spec.get("objective") or {}
@@ -131,7 +181,7 @@ def group(results: Results, keys: Sequence[str], swept: Sequence[str]) -> Result
     Parameters
     ----------
     keys
-        Swept keys, or unique suffixes of them.
+        Swept keys, or unique suffixes of them, or ``experiment``.
     swept
         All swept keys.
 
@@ -140,7 +190,7 @@ def group(results: Results, keys: Sequence[str], swept: Sequence[str]) -> Result
     UsageError
         A key is not swept.
     """
-    by = [find_column(swept, key, "swept key") for key in keys]
+    by = [find_column((*swept, EXPERIMENT), key, "swept key") for key in keys]
     groups: dict[tuple[str, ...], list[dict[str, Value]]] = {}
     for row in results.rows:
         groups.setdefault(tuple(show(row.get(key)) for key in by), []).append(row)
@@ -162,6 +212,31 @@ def group(results: Results, keys: Sequence[str], swept: Sequence[str]) -> Result
             summary[name], summary[f"{name}.se"] = mean_and_error(values)
         rows.append(summary)
     return Results(columns, tuple(rows))
+
+
+def keys_but_repeats(selected: Sequence[Selected]) -> list[str]:
+    """What to group by for means over the keys of ``sweep.repeat``: the other swept keys.
+
+    Several experiments are not mixed.
+
+    Raises
+    ------
+    UsageError
+        No run was repeated.
+    """
+    repeats = {key for one in selected for key in one.plan.repeats}
+    if not repeats:
+        raise UsageError(
+            f"--over-repeats: {selected[0].experiment.name} was swept without `sweep.repeat`",
+            hint="--group-by KEY averages over all swept keys but KEY",
+        )
+    swept = [key for key in swept_keys(selected) if key not in repeats]
+    return [EXPERIMENT, *swept] if len({one.experiment for one in selected}) > 1 else swept
+
+
+def swept_keys(selected: Sequence[Selected]) -> list[str]:
+    """The keys that any of the runs was swept over, in their order."""
+    return list(dict.fromkeys(key for one in selected for key in one.run.swept))
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float | None, float | None]:
@@ -193,6 +268,39 @@ def find_column(columns: Sequence[str], key: str, what: str = "column") -> str:
     raise UsageError(
         f"there is no {what} {key!r}", hint=f"there are {', '.join(columns) or 'none'}"
     )
+
+
+def _condition(text: str, columns: Sequence[str]) -> tuple[str, Callable[[Value], bool]]:
+    """The column that a condition is about, and whether a value of it meets the condition."""
+    found = _CONDITION.fullmatch(text)
+    if not found:
+        raise UsageError(
+            f"--filter {text!r} is not a column, one of < <= > >= = !=, and a value",
+            hint="such as 'loss<2.5' or state=completed, in quotes because of the shell",
+        )
+    column, sign, wanted = find_column(columns, found["key"]), found["sign"], found["value"].strip()
+    if sign in ("=", "=="):
+        return column, lambda value: equal(value, wanted)
+    if sign == "!=":
+        return column, lambda value: not equal(value, wanted)
+    try:
+        bound = float(wanted)
+    except ValueError:
+        raise UsageError(
+            f"--filter {text!r}: found {wanted!r} after {sign}; accepted is a number"
+        ) from None
+    order = _ORDER[sign]
+    return column, lambda value: isinstance(value, (int, float)) and order(value, bound)
+
+
+def _range(rows: Sequence[dict[str, Value]], column: str) -> str:
+    """The values of a column in words."""
+    values = [row[column] for row in rows if not _empty(row.get(column))]
+    if not values:
+        return "empty"
+    if all(isinstance(value, (int, float)) for value in values):
+        return f"from {_text(min(values))} to {_text(max(values))}"
+    return ", ".join(sorted({_text(value) for value in values})[:12])
 
 
 def _empty(value: Value) -> bool:

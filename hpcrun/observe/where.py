@@ -83,6 +83,19 @@ def begun(selected: Sequence[Selected]) -> set[Path]:
     return found
 
 
+def of_others(selected: Sequence[Selected]) -> dict[str, list[str]]:
+    """Owner -> names of experiments, of the runs that somebody else has submitted last."""
+    found: dict[str, list[str]] = {}
+    me = history.user()
+    for paths in dict.fromkeys(one.planned.paths for one in selected):
+        owner = history.describe(paths).get("user")
+        if isinstance(owner, str) and owner != me:
+            names = found.setdefault(owner, [])
+            if paths.experiment.name not in names:
+                names.append(paths.experiment.name)
+    return found
+
+
 @dataclass
 class Finder:
     """Resolves WHERE arguments under a root, and remembers what it read.

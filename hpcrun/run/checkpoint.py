@@ -15,16 +15,15 @@ from hpcrun import manifest
 from hpcrun.errors import CheckpointError
 from hpcrun.layout import RunPaths
 from hpcrun.manifest import Fault, Manifest
+from hpcrun.retention import Retention
 from hpcrun.run import checksums, rank_state, resize, shards
 from hpcrun.run.fence import Fence
 from hpcrun.run.nearby import Nearby
-from hpcrun.run.retention import Retention
 from hpcrun.run.saving import Saver
 from hpcrun.run.shards import Unreadable, local_reads
 from hpcrun.run.tell import tell
 from hpcrun.run.together import Together, raise_first
 
-_QUARANTINE = "bad-"
 # Seconds before each further look at a checkpoint that could not be read.
 PAUSES = (1.0, 3.0)
 
@@ -159,7 +158,7 @@ class Store:
         return None
 
     def _look(self) -> tuple[list[tuple[Path, Manifest | Fault]], bool]:
-        put_aside = any(self._run.checkpoints.glob(_QUARANTINE + "*"))
+        put_aside = bool(manifest.quarantined(self._run.checkpoints))
         return manifest.scan(self._run.checkpoints), put_aside
 
     def _try_patiently(
@@ -290,7 +289,7 @@ class Store:
             self._fence.check(always=True)
             message = f"is damaged and put aside: {fault.message}"
             try:
-                target = directory.with_name(_QUARANTINE + directory.name)
+                target = manifest.quarantine(directory)
                 if target.exists():
                     shutil.rmtree(target)
                 directory.rename(target)

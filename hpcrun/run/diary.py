@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 import time
 from typing import Any
 
+import hpcrun
 from hpcrun import records
 from hpcrun.run.fence import Fence
 from hpcrun.run.launch import Launch
@@ -37,3 +40,16 @@ class Diary:
             for attempt in self._launch.run_paths.attempts()
             for record in records.read_lines(attempt.session)
         )
+
+
+def versions() -> dict[str, str]:
+    """Of Python, hpcrun and what this process has imported of torch, CUDA and DeepSpeed."""
+    torch, deepspeed = sys.modules.get("torch"), sys.modules.get("deepspeed")
+    found = {
+        "python": platform.python_version(),
+        "hpcrun": hpcrun.__version__,
+        "torch": getattr(torch, "__version__", None),
+        "cuda": getattr(getattr(torch, "version", None), "cuda", None),
+        "deepspeed": getattr(deepspeed, "__version__", None),
+    }
+    return {name: str(version) for name, version in found.items() if version}

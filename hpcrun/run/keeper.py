@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from hpcrun import ledger, plan_file, recovery, signals
+from hpcrun import ledger, plan_file, recovery, sharing, signals
 from hpcrun.cluster import steps
 from hpcrun.errors import EXIT_FAILED, EXIT_SAVED
 from hpcrun.layout import SubmissionPaths
@@ -53,7 +53,9 @@ def replace(submission: SubmissionPaths, number: int, code: int) -> int:
         The supervisor's exit code; negative for the signal that killed it.
     """
     allocation = steps.Allocation.current()
-    run = plan_file.read(submission.plan).run(number)
+    plan = plan_file.read(submission.plan)
+    sharing.use_umask(plan.cluster)
+    run = plan.run(number)
     attempts = [
         attempt
         for attempt in ledger.read(submission.experiment.run(number))

@@ -22,14 +22,13 @@ from hpcrun import manifest
 from hpcrun.errors import CheckpointError
 from hpcrun.layout import RunPaths
 from hpcrun.manifest import File, Manifest
+from hpcrun.retention import Retention
 from hpcrun.run import checksums, group, rank_state, resize, shards, writing
 from hpcrun.run.fence import Fence
-from hpcrun.run.retention import Retention
 from hpcrun.run.tell import tell
 from hpcrun.run.together import Together, raise_first
 from hpcrun.run.writing import Memory
 
-_TRASH = ".trash-"
 # What the thread that writes yields to the training, in nice levels.
 _NICE = 10
 
@@ -227,7 +226,7 @@ class Saver:
         if together.rank == 0 and any(each is not None for each, _ in gathered):
             # All ranks are past writing. What there is would keep a full disk full.
             with suppress(OSError):
-                discard(directory)
+                manifest.discard(directory)
         raise_first([each for each, _ in gathered], f"step {step} was not saved")
         all_files = {name: file for _, part in gathered for name, file in part.items()}
         complete = replace(draft, files=all_files)
@@ -250,7 +249,7 @@ class Saver:
             if manifest.read(directory) is not None:
                 return "it is a complete checkpoint"
             if directory.exists():
-                discard(directory)
+                manifest.discard(directory)
             directory.mkdir(parents=True)
             for parent in (directory.parent, directory.parent.parent):
                 manifest.sync_directory(parent)
@@ -265,7 +264,7 @@ class Saver:
             complete.write(directory)
         except Exception as error:
             with suppress(OSError):
-                discard(directory)
+                manifest.discard(directory)
             return str(error)
         return None
 
@@ -281,8 +280,8 @@ class Saver:
         unfinished = manifest.abandoned(self._run.checkpoints, self._attempt)
         for path in [*self._retention.superfluous(sound), *unfinished]:
             self._fence.check(always=True)
-            discard(path)
-        for trash in [self._run.universals, *self._run.checkpoints.glob(_TRASH + "*")]:
+            manifest.discard(path)
+        for trash in [self._run.universals, *manifest.trash(self._run.checkpoints)]:
             self._fence.check(always=True)
             shutil.rmtree(trash, ignore_errors=True)
 
@@ -317,11 +316,3 @@ def hand_over(
     except Exception as error:  # from the user's state_dict() too
         errors.append(rank_state.text(error))
     return errors[0] if errors else None
-
-
-def discard(directory: Path) -> None:
-    """Remove a checkpoint; a kill in the middle leaves nothing that looks like one."""
-    trash = directory.with_name(_TRASH + directory.name)
-    shutil.rmtree(trash, ignore_errors=True)
-    directory.rename(trash)
-    shutil.rmtree(trash, ignore_errors=True)

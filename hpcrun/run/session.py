@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import EXIT_SAVED, HpcrunError
+from hpcrun.retention import Retention
 from hpcrun.run import beginning, group, pulse, rng, samples, stop, warm
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.config import Config
-from hpcrun.run.diary import Diary
+from hpcrun.run.diary import Diary, versions
 from hpcrun.run.fence import Fence
 from hpcrun.run.launch import Launch
 from hpcrun.run.metrics import MetricsLog
 from hpcrun.run.nearby import Nearby
-from hpcrun.run.retention import Retention
 from hpcrun.run.saves import Saves
 from hpcrun.run.together import Together
 
@@ -395,7 +395,8 @@ class Session:
 
     def _announce(self, total: int) -> None:
         self.total_steps = total
-        self._diary.write("started", total_steps=total, world_size=self.world_size)
+        loaded = versions()
+        self._diary.write("started", total_steps=total, world_size=self.world_size, versions=loaded)
 
 
 def session(total_steps: int | None = None) -> Session:

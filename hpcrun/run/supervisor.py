@@ -16,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from hpcrun import causes, ledger, plan_file, recovery
+from hpcrun import causes, ledger, plan_file, recovery, sharing
 from hpcrun.causes import End, Evidence, JobFacts
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.layout import AttemptPaths, SubmissionPaths
 from hpcrun.plan import RunPlan
-from hpcrun.run import shrink, stop
+from hpcrun.run import notify, shrink, stop
 from hpcrun.run.aftermath import Aftermath
 from hpcrun.run.attempt import Attempt
 from hpcrun.run.crew import Crew
@@ -38,6 +38,7 @@ class Supervisor:
     def __init__(self, submission: SubmissionPaths, number: int) -> None:
         self.submission = submission
         self.plan = plan_file.read(submission.plan)
+        sharing.use_umask(self.plan.cluster)
         self.run = self.plan.run(number)
         self.paths = submission.experiment.run(number)
         self._crew: Crew | None = None
@@ -57,8 +58,10 @@ class Supervisor:
         concluded = aftermath.conclude_earlier()
         if concluded is not None and concluded.kind == recovery.STOP:
             say(f"not started again: {concluded.reason}")
+            self._notify()
             return EXIT_FAILED
         if ledger.intent(self.paths) is not None:
+            self._notify()
             return EXIT_OK
         return self._bring_to_end(launcher, aftermath)
 
@@ -92,9 +95,14 @@ class Supervisor:
             if self._crew is not None:
                 lost = self._crew.lost
                 self._dismiss(self._crew)
-        if aftermath.carry_out(action, attempt.number, end, lost):
+        goes_on = aftermath.carry_out(action, attempt.number, end, lost)
+        self._notify(goes_on=goes_on)
+        if goes_on:
             return EXIT_SAVED
         return end.exit_code if end.exit_code != EXIT_SAVED else EXIT_FAILED
+
+    def _notify(self, *, goes_on: bool = False) -> None:
+        notify.tell(self.plan.name, self.run, self.paths, say, goes_on=goes_on)
 
     def _seats(self, last: RunPlan, end: End) -> tuple[RunPlan | None, Sequence[str]]:
         """The run as it could be restarted in this allocation, and on which nodes.

@@ -90,6 +90,67 @@ def test_groups_say_when_runs_are_not_complete(root: Path) -> None:
     assert "1 of 6 runs are not completed" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        (["loss<2.5"], [1, 2]),
+        (["loss>=2", "loss <= 4"], [2, 3, 4]),
+        (["state!=completed"], [6]),
+        (["loss=null"], [6]),
+        (["lr=3e-4", "state==completed"], [4, 5]),
+        (["loss.best>1e0", "seed=2"], [5]),
+    ],
+)
+def test_filter(root: Path, conditions: list[str], expected: list[int]) -> None:
+    options = [word for condition in conditions for word in ("--filter", condition)]
+    data = json.loads(hpcrun("results", "--json", *options, root=root).stdout)
+    assert [int(one["run"].partition("/")[2]) for one in data] == expected
+
+
+def test_a_filter_comes_before_the_means(root: Path) -> None:
+    done = hpcrun("results", "--json", "--group-by", "lr", "--filter", "state=completed", root=root)
+    assert [one["runs"] for one in json.loads(done.stdout)] == [3, 2]
+    assert done.stderr == ""
+
+
+def test_columns(root: Path) -> None:
+    done = hpcrun("results", "--columns", "loss,best_step,run", "--sort", "-step", root=root)
+    assert done.stdout.splitlines()[0].split() == ["loss", "loss.best_step", "run"]
+    grouped = hpcrun(
+        "results", "--format=latex", "--group-by=lr", "--columns=lr,loss", "study/1-5", root=root
+    ).stdout
+    assert grouped.splitlines()[2:5] == [
+        "config.lr & loss \\\\",
+        "\\midrule",
+        "0.001 & $2 \\pm 0.57735$ \\\\",
+    ]
+
+
+def test_over_repeats(tmp_path: Path) -> None:
+    for name, offset in (("a", 0), ("b", 100)):
+        study = Experiment(tmp_path, name)
+        swept = {n: {"config.lr": RATES[n // 2], "config.seed": n % 2} for n in range(4)}
+        study.submit(range(4), swept=swept, job_id=None, repeats=("config.seed",))
+        for run in range(4):
+            study.start(run)
+            study.metrics(run, 1, [1], loss=offset + run)
+            study.end(run)
+    data = json.loads(hpcrun("results", "--json", "--over-repeats", "a", root=tmp_path).stdout)
+    assert [(one["config.lr"], one["runs"], one["loss"]) for one in data] == [
+        (1e-3, 2, 0.5),
+        (3e-4, 2, 2.5),
+    ]
+    data = json.loads(hpcrun("results", "--json", "--over-repeats", "a", "b", root=tmp_path).stdout)
+    assert [(one["experiment"], one["loss"]) for one in data] == [
+        ("a", 0.5),
+        ("a", 2.5),
+        ("b", 100.5),
+        ("b", 102.5),
+    ]
+    done = hpcrun("results", "--over-repeats", "--group-by=lr", "a", root=tmp_path)
+    assert "--over-repeats and --group-by exclude each other" in done.stderr
+
+
 def test_latex(root: Path) -> None:
     text = hpcrun("results", "--format", "latex", root=root).stdout
     assert text.startswith("\\begin{tabular}{lrrlrrrrrr}\n\\toprule\nrun & config.lr")
@@ -106,6 +167,13 @@ def test_latex(root: Path) -> None:
         (("--group-by", "nope"), "there is no swept key 'nope'"),
         (("--group-by", "loss"), "there is no swept key 'loss'"),
         (("--group-by", ","), "--group-by ',' names no key"),
+        (("--columns", "nope"), "there is no column 'nope'\n\nhint: there are run, config.lr"),
+        (("--over-repeats",), "study was swept without `sweep.repeat`"),
+        (("--filter", "loss"), "'loss' is not a column, one of < <= > >= = !=, and a value"),
+        (("--filter", "nope=1"), "there is no column 'nope'"),
+        (("--filter", "loss<low"), "found 'low' after <; accepted is a number"),
+        (("--filter", "loss<0.5"), "'loss<0.5': no run meets it; loss is from 1 to 5"),
+        (("--filter", "state=gone"), "no run meets it; state is completed, unknown"),
         (("--format", "xml"), "--format"),
     ],
 )

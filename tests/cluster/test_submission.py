@@ -538,3 +538,19 @@ def test_what_an_interrupted_run_in_an_allocation_had_not_begun_is_free_again(
 
     submitted = place.submit("--sweep", "config.x=60,0")
     assert [run["action"] for run in submitted["runs"]] == ["resumed", "new"]
+
+
+@pytest.mark.usually("22.05")
+def test_all_files_follow_the_umask_of_the_profile(place: Workplace) -> None:
+    """Those too that Slurm opens for its steps, and whatever the shell's own umask is."""
+    place.cluster.run(["mkdir", "-p", str(place.code / "configs" / "clusters")])
+    place.write("configs/clusters/site.yaml", json.dumps({"umask": "0027"}))
+    place.spec(["sh", "-c", "umask; mkdir $HPCRUN_DIRECTORY/own"], cluster="site")
+    command = [place.cluster.python, "-m", "hpcrun", "submit", "e.yaml", "--wait"]
+    line = f"umask 077; exec {shlex.join(command)} --root {shlex.quote(str(place.root))}"
+    place.cluster.run(["sh", "-c", line], cwd=place.code)
+    assert place.rank_log().strip() == "0027"
+    found = {path.name: path.stat().st_mode & 0o777 for path in place.root.rglob("*")}
+    assert {"own", "rank-00000.log", "ledger.jsonl", "plan.json"} <= found.keys()
+    assert any(name.startswith("slurm-") for name in found)
+    assert set(found.values()) == {0o750, 0o640}

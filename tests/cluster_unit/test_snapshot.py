@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from hpcrun.cluster import code_files, snapshot
+from hpcrun.cluster.draft import scope
 from hpcrun.errors import UsageError
+from hpcrun.layout import experiment
+from tests.cluster_unit.plans import command_plan
 
 
 @pytest.fixture
@@ -178,6 +181,19 @@ def test_excluding(tmp_path: Path, glob: str, left: set[str]) -> None:
         (code / name).parent.mkdir(parents=True, exist_ok=True)
         (code / name).write_text("")
     assert _names(snapshot.freeze(code, tmp_path / "a", exclude=[glob])) == left
+
+
+def test_files_of_secrets_are_no_code(code: Path, tmp_path: Path) -> None:
+    (code / "mine").mkdir()
+    (code / "mine" / "keys").write_text("A=b\n")
+    (code / "linked").symlink_to("mine/keys")
+    plan = command_plan(code, {0: ["true"]}, environment={"secrets_file": str(code / "linked")})
+    (code / "spec.yaml").touch()
+    frozen = snapshot.freeze(
+        code, tmp_path / "a", **scope(plan, experiment(tmp_path / "root", "e"))
+    )
+    assert _names(frozen) == {"train.py", "package/model.py", "spec.yaml"}
+    assert frozen.notes == ()
 
 
 def test_too_much(code: Path, tmp_path: Path) -> None:

@@ -147,6 +147,28 @@ def test_sbatch_options_of_profile_and_spec(project: Any) -> None:
         assert f"#SBATCH {always}" in header
 
 
+def test_mail_of_slurm(project: Any) -> None:
+    path = project.write(
+        "spec.yaml",
+        "entry: train.py\ncluster: slurm\nconfig: {x: 0}\nnotify: {mail: ada@example.org}\n"
+        "sweep:\n  grid: {config.x: [0, 1, 2]}\n"
+        "  when: [{match: {config.x: 2}, set: {notify.mail_types: [END, ARRAY_TASKS]}}]\n",
+    )
+    first, second = (array.script.splitlines() for array in freeze(compile_spec(path)).arrays)
+    assert "#SBATCH --mail-user=ada@example.org" in first
+    assert "#SBATCH --mail-type=END,FAIL,INVALID_DEPEND" in first
+    assert "#SBATCH --mail-type=END,ARRAY_TASKS" in second
+    plain = project.write("plain.yaml", "entry: train.py\ncluster: slurm\n")
+    assert "--mail" not in freeze(compile_spec(plain)).arrays[0].script
+
+
+def test_the_path_of_the_command_that_is_told_of_ends(project: Any) -> None:
+    notify = "notify: {command: [./tell.sh, ./argument]}"
+    path = project.write("spec.yaml", f"entry: train.py\ncluster: slurm\n{notify}\n")
+    run = freeze(compile_spec(path)).runs[0]
+    assert run.spec["notify"]["command"] == [str(project.directory / "tell.sh"), "./argument"]
+
+
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [

@@ -36,6 +36,7 @@ class Experiment:
         spec: dict[str, Any] | None = None,
         world: int = 2,
         who: str | None = None,
+        repeats: Sequence[str] = (),
         **journal: Any,
     ) -> SubmissionPaths:
         """A submission of ``runs``; ``job_id=None`` leaves it planned, without a journal."""
@@ -51,6 +52,7 @@ class Experiment:
             max_parallel=None,
             runs=tuple(_run(number, (swept or {}).get(number, {}), spec, world) for number in runs),
             arrays=(Array(tuple(runs), "#!/bin/bash\nexec true\n", 1.5),),
+            repeats=tuple(repeats),
         )
         plan_file.write(plan, paths.plan)
         paths.script(0).write_text(plan.arrays[0].script)

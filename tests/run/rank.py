@@ -21,11 +21,11 @@ from hpcrun import manifest
 from hpcrun.errors import HpcrunError
 from hpcrun.layout import RunPaths
 from hpcrun.manifest import Fault, Manifest
+from hpcrun.retention import Retention
 from hpcrun.run import beginning, checkpoint, rng, writing
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.fence import Fence
 from hpcrun.run.nearby import Nearby
-from hpcrun.run.retention import Retention
 from hpcrun.run.together import Together
 from tests.run import operations
 

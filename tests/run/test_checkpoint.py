@@ -16,9 +16,9 @@ import torch
 from hpcrun import manifest, records
 from hpcrun.errors import CheckpointError
 from hpcrun.layout import RunPaths
+from hpcrun.retention import Retention
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.fence import EXIT_STALE, Fence
-from hpcrun.run.retention import Retention
 from hpcrun.run.together import Together
 from tests.run.factory import FakeEngine
 from tests.run.ranks import DIED, ONE, THREE, TWO, Bench, Ranks

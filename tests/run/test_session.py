@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import platform
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -174,6 +175,9 @@ def test_a_whole_run(start: Start) -> None:
         *(("saved", 2), ("saved", 4), ("saved", 5), ("finished", 5)),
     ]
     assert _checkpoints(session) == ["step-00000005-a1", "step-00000004-a1"]
+    started = list(records.read_lines(_attempt(session).session))[1]
+    assert started["versions"]["torch"] == torch.__version__
+    assert started["versions"]["python"] == platform.python_version()
     assert [line["step"] for line in _metrics(session)] == [1, 2, 3, 4, 5]
     assert [line["loss"] for line in _metrics(session)] == [0.5, 1.0, 1.5, 2.0, 2.5]
     assert all(line["step_seconds"] >= 0 for line in _metrics(session))

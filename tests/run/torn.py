@@ -19,10 +19,10 @@ from typing import Any
 import torch
 
 from hpcrun.layout import RunPaths
+from hpcrun.retention import Retention
 from hpcrun.run import rng
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.fence import Fence
-from hpcrun.run.retention import Retention
 from hpcrun.run.together import Together
 from tests.run import operations
 from tests.run.factory import FakeEngine

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrun.manifest import File, Manifest
-from hpcrun.run.retention import Retention
+from hpcrun.retention import Retention
 
 
 def _complete(steps: Mapping[int, float | None], attempt: int = 1) -> list[tuple[Path, Manifest]]:

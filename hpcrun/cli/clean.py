@@ -1,0 +1,153 @@
+"""``hpcrun clean``: what runs that are over have left and need no more goes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcrun import words
+from hpcrun.cli.options import Output, common
+from hpcrun.cli.selection import acts_on_runs, confirm, select
+from hpcrun.errors import HpcrunError, Interrupted
+
+if TYPE_CHECKING:
+    from hpcrun.observe.leftovers import Choice, Item, Leftovers
+
+
+@click.command("clean")
+@acts_on_runs("removed")
+@click.option(
+    "--checkpoints",
+    type=click.Choice(["old", "all"]),
+    default="old",
+    show_default=True,
+    help="Old ones: of a completed run all but the newest and the best of checkpoint.keep_best.",
+)
+@click.option("--logs", is_flag=True, help="What was printed, too.")
+@click.option("--older-than", metavar="AGE", help="Only runs that ended so long ago: 12h, 30d.")
+@common
+def command(
+    where: tuple[str, ...],
+    conditions: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+    checkpoints: str,
+    logs: bool,
+    older_than: str | None,
+    output: Output,
+) -> None:
+    """Remove what runs that are over need no more, once it was shown and confirmed.
+
+    Old checkpoints, damaged and incomplete ones, conversions for another number of ranks and
+    temporary files. Metrics, ledgers, plans and code stay. Runs that are not over, or of which that
+    is not known, are left alone, and so are checkpoints that another run begins with until that one
+    is over. A run that failed or was cancelled keeps what it would go on from, unless --checkpoints
+    all.
+
+    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory.
+    """
+    from hpcrun.observe import leftovers
+    from hpcrun.observe.log_times import parse_moment
+    from hpcrun.observe.tables import size
+
+    before = parse_moment(older_than, option="--older-than") if older_than else None
+    choice = leftovers.Choice(everything=checkpoints == "all", logs=logs, before=before)
+    selected = select(output, where, conditions, verb="clean")
+    found = leftovers.find(selected, choice, output.say)
+    if not output.json:
+        _show(found, output)
+    _tell_of_spared(found, output)
+    count = sum(len(one.items) for one in found)
+    total = sum(one.bytes for one in found)
+    what = f"remove {words.count(count, 'item')} ({size(total)})"
+    removed: list[Item] = []
+    if not count:
+        output.say("there is nothing to remove")
+    elif dry_run:
+        output.say(f"would {what}")
+    else:
+        if not yes:
+            confirm(what)
+        removed = _remove(found, choice, output)
+    if output.json:
+        gone = {item.path for item in removed}
+        output.data([one.to_data(gone) for one in found])
+
+
+def _remove(found: Sequence[Leftovers], choice: Choice, output: Output) -> list[Item]:
+    """Remove what was shown and may still go; what was removed.
+
+    Nobody can submit the runs again meanwhile.
+
+    Raises
+    ------
+    Interrupted
+        By Ctrl-C; says what was removed by then.
+    HpcrunError
+        Something cannot be removed; all else was.
+    """
+    from hpcrun.cluster import submit_lock
+    from hpcrun.observe import leftovers
+    from hpcrun.observe.tables import size
+
+    shown = {item.path for one in found for item in one.items}
+    removed: list[Item] = []
+    failed: list[str] = []
+
+    def freed() -> str:
+        return f"freed {size(sum(item.bytes for item in removed))}"
+
+    try:
+        for experiment in dict.fromkeys(one.run.experiment for one in found if one.items):
+            mine = [one.run for one in found if one.run.experiment == experiment]
+            with submit_lock.held(experiment, output.say):
+                now = leftovers.find(mine, choice, lambda message: None)
+                for item in (item for one in now for item in one.items if item.path in shown):
+                    try:
+                        leftovers.remove(item)
+                        removed.append(item)
+                    except OSError as error:
+                        failed.append(f"{item.path}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"interrupted: {freed()}; the same command goes on where this one stopped"
+        ) from None
+    output.say(freed())
+    if failed:
+        raise HpcrunError(
+            f"{words.count(len(failed), 'item')} cannot be removed: {'; '.join(failed[:3])}"
+            f"{'; …' if len(failed) > 3 else ''}",
+            hint="repeat the command once that is mended",
+        )
+    return removed
+
+
+def _show(found: Sequence[Leftovers], output: Output) -> None:
+    from hpcrun.observe.tables import Table, size
+
+    table = Table(
+        ["RUN", "STATE", "WHAT", "COUNT", "SIZE"],
+        right=frozenset({"COUNT", "SIZE"}),
+        styled=frozenset({"STATE"}),
+    )
+    for one in found:
+        counts = Counter(item.kind for item in one.items)
+        for kind, count in counts.items():
+            total = sum(item.bytes for item in one.items if item.kind == kind)
+            table.add(one.run.name, one.status.state, kind, str(count), size(total))
+    if table.rows:
+        table.print(color=output.color)
+
+
+def _tell_of_spared(found: Sequence[Leftovers], output: Output) -> None:
+    """Which runs are left alone, or keep something, and why; one line for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for one in found:
+        if one.spared:
+            reasons.setdefault(one.spared, []).append(one.run.name)
+    for reason, names in reasons.items():
+        more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+        output.say(f"left alone: {', '.join(names[:6])}{more}: {reason}")

@@ -1,0 +1,116 @@
+"""``hpcrun export``: an experiment without its checkpoints, as one archive."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcrun import words
+from hpcrun.cli.options import Output, common
+from hpcrun.cli.selection import select, where_argument
+from hpcrun.errors import UsageError
+
+if TYPE_CHECKING:
+    from hpcrun.observe.where import Selected
+
+_ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)=")
+
+
+@click.command("export")
+@where_argument
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE.tar.gz",
+    help="Where to write the archive.",
+)
+@click.option("--logs", is_flag=True, help="With all that was printed.")
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("--dry-run", is_flag=True, help="Only list the files and their bytes.")
+@common
+def command(
+    where: tuple[str, ...],
+    conditions: tuple[str, ...],
+    target: Path,
+    logs: bool,
+    force: bool,
+    dry_run: bool,
+    output: Output,
+) -> None:
+    """Configuration, code, versions and metrics of runs without their checkpoints, as one archive.
+
+    For the archive of a paper: frozen code, plans, scripts, DeepSpeed's JSON, ledgers, metrics,
+    telemetry, a table of results, a README.txt that says what is what and how to run it again, and
+    checksums. hpcrun reads it, unpacked, as it reads any experiment. Equal files give equal bytes.
+
+    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
+    without it, your newest experiment.
+    """
+    from hpcrun.observe import export
+    from hpcrun.observe.status import statuses
+    from hpcrun.observe.tables import size
+
+    _check(target, force or dry_run)
+    selected = select(output, where, conditions)
+    found = statuses(selected, warn=output.say)
+    going_on = sum(not status.over for status in found)
+    if going_on:
+        output.say(f"{words.count(going_on, 'run')} of {len(found)} not over: exported as of now")
+    for name in sorted({name for one in selected for name in _suspicious(one)}):
+        output.say(f"{name} looks like a secret, and its value is in the archive")
+    members = export.members(selected, found, logs=logs, say=output.say)
+    total = sum(member.bytes for member in members)
+    listed = [{"name": one.path, "bytes": one.bytes, "sha256": None} for one in members]
+    if not dry_run:
+        with click.progressbar(
+            length=total, label=target.name, file=sys.stderr, hidden=_is_quiet(output)
+        ) as bar:
+            written = export.write(target, members, bar.update)
+        listed = [{"name": m.path, "bytes": m.bytes, "sha256": digest} for m, digest in written]
+    if output.json:
+        output.data({"file": str(target), "bytes": total, "files": listed})
+    elif dry_run:
+        for one in listed:
+            click.echo(f"{one['bytes']:>12}  {one['name']}")
+    done = f"{target} would have" if dry_run else f"{target} has {size(target.stat().st_size)} with"
+    output.say(f"{done} {words.count(len(listed), 'file')} of {size(total)}")
+
+
+def _check(target: Path, may_replace: bool) -> None:
+    if not target.name.endswith((".tar.gz", ".tgz")):
+        raise UsageError(f"-o {target}: accepted is the name of a .tar.gz")
+    if not target.parent.is_dir():
+        raise UsageError(f"-o {target}: there is no directory {target.parent}")
+    if target.exists() and not may_replace:
+        raise UsageError(f"-o {target}: it is there already", hint="--force replaces it")
+
+
+def _is_quiet(output: Output) -> bool:
+    return output.verbosity < 0 or not sys.stderr.isatty()
+
+
+def _suspicious(one: Selected) -> Iterator[str]:
+    """What is named like a secret in a run's configuration and profile; variables are refused."""
+    from hpcrun.compile.slurm_values import SECRET
+    from hpcrun.observe.narrow import flatten, lookup
+
+    for data, where in ((one.run.spec, ""), (one.plan.cluster, "cluster.")):
+        for key in flatten(data):
+            value = lookup(data, key)
+            if isinstance(value, str) and value and SECRET.search(key.rpartition(".")[2]):
+                yield where + key
+    for lines in _setup_lines(one):
+        yield from (f"setup: {name}" for name in _ASSIGNED.findall(lines) if SECRET.search(name))
+
+
+def _setup_lines(one: Selected) -> Sequence[str]:
+    own = (one.run.spec.get("environment") or {}).get("setup") or ()
+    return [*(one.plan.cluster.get("setup") or ()), *own]

@@ -1,0 +1,37 @@
+"""Which ends of runs a person is told of: one pure function over an attempt's ledger."""
+
+from __future__ import annotations
+
+from hpcrun import causes, recovery
+from hpcrun.ledger import Attempt
+
+FINISHED = "finished"
+FAILED = "failed"
+NEEDS_PERSON = "needs_person"
+
+EVENTS = (FINISHED, FAILED, NEEDS_PERSON)
+
+
+def event(last: Attempt, *, goes_on: bool) -> str | None:
+    """What has come of a run with the end of its last attempt.
+
+    Parameters
+    ----------
+    goes_on
+        It will be started again by itself.
+
+    Returns
+    -------
+    str or None
+        ``finished``; ``failed``, where it stops for what it did itself; ``needs_person``, where it
+        stops for what it could not help, or was to be started again and is not. None while it goes
+        on, and where a person has ended it.
+    """
+    if last.outcome == causes.COMPLETED:
+        return FINISHED
+    action = (last.decided or {}).get("action")
+    if last.outcome in (None, causes.CANCELLED) or goes_on:
+        return None
+    if action == recovery.STOP:
+        return FAILED if (last.cause or {}).get("kind") in causes.OWN else NEEDS_PERSON
+    return NEEDS_PERSON if action in recovery.GOES_ON else None

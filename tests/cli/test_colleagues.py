@@ -1,0 +1,157 @@
+"""Runs of one real user, read by another who shares a group with the first."""
+
+from __future__ import annotations
+
+import grp
+import json
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# The Python of the tests may lie in root's home; that of the system does with its libraries.
+PYTHON = shutil.which("python3", path="/usr/bin:/bin") or sys.executable
+MODULES = f"{Path(__file__).parents[2]}:{sysconfig.get_path('purelib')}"
+TEAM = "users"
+# Users of every Linux who own no file that matters here.
+ALICE, BOB = "daemon", "bin"
+PROGRAM = """
+mkdir $HPCRUN_DIRECTORY/mine
+echo kept > $HPCRUN_DIRECTORY/mine/file
+echo '{"step": 1, "loss": 0.5}' >> $HPCRUN_METRICS_FILE
+echo said
+"""
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be other users")
+
+
+def hpcrun(
+    user: str, place: Path, *arguments: str, team: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run hpcrun as a user whose shell has a umask that gives nobody anything."""
+    found = pwd.getpwnam(user)
+    return subprocess.run(
+        [PYTHON, "-m", "hpcrun", *arguments],
+        cwd=place / "specs",
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        user=found.pw_uid,
+        group=found.pw_gid,
+        extra_groups=[grp.getgrnam(TEAM).gr_gid] if team else [],
+        umask=0o077,
+        env={
+            **{"PATH": os.environ["PATH"], "PYTHONPATH": MODULES, "HOME": str(place)},
+            **{"HPCRUN_CLUSTERS": str(place / "clusters"), "HPCRUN_ROOT": str(place / "root")},
+        },
+    )
+
+
+def spec(place: Path, group: str = TEAM) -> None:
+    profile = {"executor": "local", "umask": "0027", "group": group}
+    (place / "clusters" / "site.yaml").write_text(json.dumps(profile))
+    text = {"name": "study", "cluster": "site", "entry": ["bash", "-c", PROGRAM]}
+    (place / "specs" / "study.yaml").write_text(json.dumps(text))
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """What everybody can reach, as directories of pytest are root's alone."""
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
+        for each in (place, place / "clusters", place / "specs"):
+            each.mkdir(exist_ok=True)
+            each.chmod(0o777)
+        spec(place)
+        if hpcrun(ALICE, place, "--version").returncode:
+            pytest.skip("an ordinary user cannot use hpcrun with the system's Python")
+        yield place
+
+
+@pytest.fixture(scope="module")
+def submitted(place: Path) -> Path:
+    """The root with Alice's run, which is over."""
+    done = hpcrun(ALICE, place, "submit", "study.yaml", "--wait")
+    assert done.returncode == 0, done.stderr
+    return place / "root"
+
+
+def test_all_that_a_run_makes_is_the_groups_to_read(submitted: Path) -> None:
+    group = grp.getgrnam(TEAM).gr_gid
+    found = [submitted, *submitted.rglob("*")]
+    names = {path.name for path in found}
+    assert {"plan.json", "ledger.jsonl", "rank-00000.log", "file", "local.log"} <= names
+    for path in found:
+        status = path.stat()
+        rights = stat.S_IMODE(status.st_mode)
+        assert (status.st_gid, rights & 0o007) == (group, 0), path
+        assert rights & 0o050 == (0o050 if path.is_dir() else 0o040), path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("status", "study"),
+        ("logs", "study"),
+        ("why", "study"),
+        ("results", "study"),
+        ("show", "study/0"),
+        ("export", "study", "--dry-run", "-o", "study.tar.gz"),
+    ],
+)
+def test_a_colleague_reads(submitted: Path, arguments: tuple[str, ...]) -> None:
+    before = sorted(submitted.rglob("*"))
+    done = hpcrun(BOB, submitted.parent, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert done.stderr.splitlines()[0] == f"runs of {ALICE}: study"
+    own = hpcrun(ALICE, submitted.parent, *arguments)
+    assert own.stdout.splitlines()[0] == done.stdout.splitlines()[0]
+    assert "runs of" not in own.stderr
+    assert sorted(submitted.rglob("*")) == before
+
+
+def test_list_says_whose_they_are(submitted: Path) -> None:
+    found = json.loads(hpcrun(BOB, submitted.parent, "list", "--json").stdout)
+    assert [(one["name"], one["user"]) for one in found] == [("study", ALICE)]
+
+
+@pytest.mark.parametrize("command", ["cancel", "requeue", "clean"])
+def test_a_colleague_changes_nothing(submitted: Path, command: str) -> None:
+    done = hpcrun(BOB, submitted.parent, command, "study", "--yes")
+    assert done.returncode == 2
+    assert f"study: these runs are {ALICE}'s, and only {ALICE} can {command} them" in done.stderr
+
+
+def test_others_read_nothing(submitted: Path) -> None:
+    done = hpcrun(BOB, submitted.parent, "status", "study", team=False)
+    assert done.returncode != 0
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        ("root", "has group: root, and you are not in it\n\nhint: yours are bin, users"),
+        ("no-such", "has group: no-such, and there is no such group here"),
+    ],
+)
+def test_a_group_that_is_not_mine(place: Path, group: str, message: str) -> None:
+    spec(place, group)
+    try:
+        done = hpcrun(BOB, place, "submit", "study.yaml", "--root", str(place / "new"))
+    finally:
+        spec(place)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (place / "new").exists()
