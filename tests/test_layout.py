@@ -19,6 +19,7 @@ def test_the_tree_is_as_its_drawing_says(tmp_path: Path) -> None:
         *(run.intent, run.ledger, run.checkpoint(100, 2)),
         *(attempt.launch, attempt.deepspeed, attempt.metrics, attempt.session),
         *(attempt.rank_log(7), attempt.agent_log("n1"), attempt.exit_record(7)),
+        attempt.telemetry("n1"),
         layout.extension_cache(submission),
     ]
     assert [str(path.relative_to(tmp_path)) for path in named] == [
@@ -43,6 +44,7 @@ def test_the_tree_is_as_its_drawing_says(tmp_path: Path) -> None:
         "study/runs/3/attempts/2/rank-00007.log",
         "study/runs/3/attempts/2/agent-n1.log",
         "study/runs/3/attempts/2/exit-00007.json",
+        "study/runs/3/attempts/2/telemetry-n1.jsonl",
         ".hpcrun/torch_extensions",
     ]
 

@@ -48,6 +48,7 @@ def check(data: dict[str, Any], limits: dict[str, Any], tree: Tree, problems: Pr
         (("recovery", "max_failures"), 1),
         (("recovery", "in_place"), 0),
         (("recovery", "non_finite_steps"), 0),
+        (("telemetry", "every"), 1),
     ):
         _at_least(data, key, least, tree, problems)
     _check_nearby(data["checkpoint"], tree, problems)

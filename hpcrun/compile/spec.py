@@ -185,6 +185,15 @@ class Objective:
 
 
 @dataclass
+class Telemetry:
+    """What each node's processors, memory, network, fabric and GPUs do while a run trains."""
+
+    every: int | None = 10
+    """Seconds between two samples of a node, kept in the attempt's ``telemetry-NODE.jsonl``; null
+    for none. GPUs need the package ``nvidia-ml-py`` in the job's Python."""
+
+
+@dataclass
 class Dependency:
     """An experiment that comes before this one; ``spec: X`` alone may be written as ``X``."""
 
@@ -273,6 +282,9 @@ class Spec:
 
     objective: Objective | None = None
     """What "best" means."""
+
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    """What each node does while a run trains."""
 
     depends_on: list[Dependency] = field(default_factory=list)
     """Experiments that come before this one. They are submitted with it, and its jobs wait for
