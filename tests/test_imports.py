@@ -62,7 +62,7 @@ ON_COMPUTE_NODES = (
 )
 TRAINING = {"torch", "deepspeed", "numpy", "xxhash"}
 # Of the job's Python too, and done without where they are not.
-OPTIONAL = {"pynvml"}
+OPTIONAL = {"pynvml", "tensorboard", "wandb"}
 NEVER = {"torch", "deepspeed", "submitit", *OPTIONAL}
 NOT_FOR_HELP = {*NEVER, "omegaconf", "rich", "jinja2", "yaml"}
 
@@ -193,7 +193,7 @@ def test_every_library_is_declared() -> None:
         _normal(re.split(r"[^\w.-]", line)[0])
         for line in [
             *project["dependencies"],
-            *(line for name in ("train",) for line in extras[name]),
+            *(line for name in ("train", "tensorboard", "wandb") for line in extras[name]),
         ]
     }
     provided = importlib.metadata.packages_distributions()

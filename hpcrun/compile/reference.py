@@ -66,6 +66,8 @@ def page() -> str:
         block = schema.dataclass_of(annotation)
         if block:
             parts += _section(block, f"{name}.", f"`{name}`")
+        if name == "tracking":
+            parts += _section(spec.Wandb, "tracking.wandb.", "`tracking.wandb`")
         if name == "sweep":
             parts.append(_SWEEPS)
             parts += _section(spec_sweep.Draw, "random.", "`sweep.random`")

@@ -194,6 +194,41 @@ class Telemetry:
 
 
 @dataclass
+class Wandb:
+    """Weights & Biases, by the package ``wandb`` of the job's Python. Each run is one of its runs,
+    through all attempts."""
+
+    project: str | None = None
+    """The project; null for the experiment's name."""
+
+    entity: str | None = None
+    """The user or team that the project belongs to; null for the default of the account."""
+
+    mode: Literal["online", "offline"] = "online"
+    """``online`` sends to the server, with the ``WANDB_API_KEY`` of ``environment.secrets_file``;
+    ``offline`` keeps in the run's directory what ``wandb sync`` sends later."""
+
+    group: str | None = None
+    """Under which the runs are put together; null for the experiment's name."""
+
+    tags: list[str] = field(default_factory=list)
+    """Tags of the runs."""
+
+
+@dataclass
+class Tracking:
+    """Where the logged metrics go, beside the run's own files. A process of its own forwards them,
+    which neither stops nor slows the training."""
+
+    tensorboard: bool = False
+    """Event files for TensorBoard in the run's ``tracking/tensorboard``, by the package
+    ``tensorboard`` of the job's Python."""
+
+    wandb: Wandb | None = None
+    """Weights & Biases; ``{}`` is enough, null is without."""
+
+
+@dataclass
 class Dependency:
     """An experiment that comes before this one; ``spec: X`` alone may be written as ``X``."""
 
@@ -285,6 +320,9 @@ class Spec:
 
     telemetry: Telemetry = field(default_factory=Telemetry)
     """What each node does while a run trains."""
+
+    tracking: Tracking = field(default_factory=Tracking)
+    """Where the logged metrics go, beside the run's own files."""
 
     depends_on: list[Dependency] = field(default_factory=list)
     """Experiments that come before this one. They are submitted with it, and its jobs wait for
