@@ -56,10 +56,10 @@ class Sink(Protocol):
 
     @property
     def starts_over(self) -> bool:
-        """Whether it lacks lines that an earlier process had sent: it is to be told all again."""
+        """Whether lines that an earlier process had sent never came there.
 
-    def promise(self, lines: Sequence[Line]) -> dict[str, Any] | None:
-        """The state to be kept before lines are sent; None where that after it is."""
+        All lines are to be sent again then, and it leaves out those that did.
+        """
 
     def send(self, lines: Sequence[Line], kept: int | None) -> None:
         """Tell it what `News` has."""

@@ -61,7 +61,6 @@ class Tracker:
         self._state = self._paths.tracker_state(name)
         self._sink: Sink | None = None
         self._place = Place()
-        self._has_promised = False
         self._told: str | None = None
         self._busy_since: float | None = None
         self._over, self._done = threading.Event(), threading.Event()
@@ -134,25 +133,9 @@ class Tracker:
 
     def _send(self, part: News) -> None:
         assert self._sink is not None
-        promised = self._sink.promise(part.lines)
-        if promised is not None:
-            self._has_promised = True
-            self._save(part.place, promised)
-        try:
-            self._sink.send(part.lines, part.kept)
-        except Exception:
-            self._take_back()
-            raise
-        self._has_promised = False
+        self._sink.send(part.lines, part.kept)
         self._place = part.place
-        if promised is None:
-            self._save(part.place, self._sink.state)
-
-    def _take_back(self) -> None:
-        """What was put on record before it was sent, and was not."""
-        if self._has_promised and self._sink is not None:
-            self._save(self._place, self._sink.state)
-        self._has_promised = False
+        self._save(part.place, self._sink.state)
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -200,8 +183,6 @@ class Tracker:
             hangs = since is not None and now - since > HANGS
             if hangs or now > leave_by:
                 say(f"{self._name} does not return{'' if hangs else ' in time'}; given up")
-                with contextlib.suppress(OSError):
-                    self._take_back()
                 os._exit(EXIT_FAILED)
 
 

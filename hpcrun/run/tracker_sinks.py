@@ -15,6 +15,8 @@ from hpcrun import batch, ledger
 from hpcrun.layout import RunPaths
 from hpcrun.metric_lines import Line
 from hpcrun.plan import RunPlan
+from hpcrun.run import wandb_file
+from hpcrun.run.tell import say
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,6 @@ class TensorBoard:
     def state(self) -> dict[str, Any]:
         return {"file": self._number, "size": self._stream.tell()}
 
-    def promise(self, lines: Sequence[Line]) -> None:
-        return None
-
     def send(self, lines: Sequence[Line], kept: int | None) -> None:
         if kept is not None:
             self._rewind(kept)
@@ -141,6 +140,7 @@ class Wandb:
         self._wandb = wandb
         wanted = about.tracking["wandb"]
         directory.parent.mkdir(parents=True, exist_ok=True)
+        arrived = _arrived(directory, state) if wanted["mode"] == "offline" else None
         self._run = wandb.init(
             id=about.identity,
             resume="allow",
@@ -161,22 +161,16 @@ class Wandb:
                 x_disable_stats=True,
             ),
         )
-        self._sent = int(state.get("sent", 0))
+        # What was on its way when a process was killed may never have come anywhere.
+        # The server tells the step after its last, as the run is taken up.
+        self._sent = max(0, int(self._run.starting_step) - 1) if arrived is None else arrived
+        self.starts_over = self._sent < int(state.get("sent", 0))
+        self._before, self._directory = self._sent, Path(self._run.dir).parent.name
         self._open: int | None = None
-        self.starts_over = False
-        if wanted["mode"] == "online":
-            # What was on its way when a process died never came there.
-            arrived = max(0, int(self._run.starting_step) - 1)
-            self.starts_over = arrived < self._sent
-            self._sent = arrived
 
     @property
     def state(self) -> dict[str, Any]:
-        return {"sent": self._sent}
-
-    def promise(self, lines: Sequence[Line]) -> dict[str, Any]:
-        # Nothing tells what an offline run holds of lines in whose midst a process was killed.
-        return {"sent": max([self._sent, *(line.step for line in lines)])}
+        return {"sent": self._sent, "before": self._before, "directory": self._directory}
 
     def send(self, lines: Sequence[Line], kept: int | None) -> None:
         if kept is not None:
@@ -193,6 +187,15 @@ class Wandb:
 
 
 SINKS: dict[str, type[TensorBoard] | type[Wandb]] = {"tensorboard": TensorBoard, "wandb": Wandb}
+
+
+def _arrived(directory: Path, state: dict[str, Any]) -> int:
+    """What offline runs hold, as they tell themselves: a process that is killed loses the last."""
+    try:
+        return wandb_file.arrived(directory, state)
+    except Exception as error:
+        say(f"wandb: its files cannot be read back ({error}); what was sent is taken for there")
+        return int(state.get("sent", 0))
 
 
 def _event_files(directory: Path) -> list[Path]:

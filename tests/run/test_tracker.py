@@ -6,7 +6,9 @@ for ``wandb``, and so are a library that raises and one that hangs.
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,9 +23,8 @@ import pytest
 
 from hpcrun import ledger, records
 from hpcrun.run import tracker as tracker_module
-from hpcrun.run import trackers
+from hpcrun.run import trackers, wandb_file
 from hpcrun.run.tracker import Stale, Tracker
-from tests.run import wandb_file
 from tests.run.factory import REPOSITORY, Place, until
 
 OFFLINE = {"project": None, "entity": None, "mode": "offline", "group": None, "tags": ["a", "b"]}
@@ -70,8 +71,11 @@ class Log:
         return [(event.step, event.value) for event in accumulated(self.run.tracking).Scalars(tag)]
 
     def wandb(self, name: str = "loss") -> list[tuple[int, float]]:
-        rows = wandb_file.history(self.run.tracking / "wandb")
-        return [(row["_step"], row[name]) for row in rows if name in row]
+        """Step and value, of all offline runs one after the other."""
+        return [(step, row[name]) for step, row in rows(self.run.tracking) if name in row]
+
+    def found(self, tracker: str) -> list[tuple[int, float]]:
+        return self.tensorboard() if tracker == "tensorboard" else self.wandb()
 
 
 def accumulated(tracking: Path) -> Any:
@@ -81,6 +85,19 @@ def accumulated(tracking: Path) -> Any:
         str(tracking / "tensorboard"), size_guidance={"scalars": 0}, purge_orphaned_data=True
     )
     return found.Reload()
+
+
+def rows(tracking: Path) -> list[tuple[int, dict[str, Any]]]:
+    """Step and values of what offline runs of Weights & Biases hold."""
+    return [
+        (
+            one.history.step.num,
+            {"/".join(item.nested_key): json.loads(item.value_json) for item in one.history.item},
+        )
+        for path in wandb_file.files(tracking / "wandb")
+        for one in wandb_file.read(path)
+        if one.HasField("history")
+    ]
 
 
 def values(attempt: int, first: int, last: int) -> list[tuple[int, float]]:
@@ -175,12 +192,55 @@ def test_killed_between_sending_and_noting_it(
     sink.close()
     log.log(1, 6)
     assert log.tracker(name, start=2).once() == 0
-    if name == "tensorboard":
-        assert log.tensorboard() == values(1, 1, 6)
-    else:
-        # Never twice; that those it was killed with are missing is what that costs.
-        whole = values(1, 1, 6)
-        assert log.wandb() == (whole if moment == "after it sent" else [*whole[:3], whole[5]])
+    assert log.found(name) == values(1, 1, 6)
+
+
+FORWARD_AND_DIE = """
+import os, signal, sys
+from pathlib import Path
+from hpcrun.layout import SubmissionPaths
+from hpcrun.run.tracker import Tracker
+Tracker(sys.argv[1], SubmissionPaths(Path(sys.argv[2])), 3, 1).forward()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_killed_once_it_has_sent(log: Log, name: str) -> None:
+    log.attempt(1)
+    log.log(1, *range(1, 301))
+    command = [sys.executable, "-c", FORWARD_AND_DIE, name, str(log.place.submission.directory)]
+    killed = subprocess.run(command, cwd=REPOSITORY, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    log.log(1, 301)
+    assert log.tracker(name).once() == 0
+    assert log.found(name) == values(1, 1, 301)
+
+
+def test_what_was_synchronised_and_removed_is_not_sent_again(place: Place) -> None:
+    log = Log(place, wandb=OFFLINE)
+    log.attempt(1)
+    log.log(1, 1, 2)
+    log.tracker("wandb").once()
+    for path in wandb_file.files(log.run.tracking / "wandb"):
+        shutil.rmtree(path.parent)
+    log.log(1, 3)
+    log.tracker("wandb").once()
+    assert log.wandb() == values(1, 3, 3)
+
+
+def test_files_of_another_format_are_taken_as_the_state_has_them(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(place, wandb=OFFLINE)
+    log.attempt(1)
+    log.log(1, 1, 2)
+    log.tracker("wandb").once()
+    log.log(1, 3)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "wandb.proto", None)
+        log.tracker("wandb").once()
+    assert log.wandb() == values(1, 1, 3)
 
 
 def test_a_torn_event_is_cut_off(place: Place) -> None:
@@ -216,7 +276,9 @@ def test_what_is_told_of_the_run(log: Log) -> None:
     log.log(1, 1)
     for name in BOTH:
         log.tracker(name).once()
-    run, config = wandb_file.configuration(log.run.tracking / "wandb")
+    [path] = wandb_file.files(log.run.tracking / "wandb")
+    [run] = [record.run for record in wandb_file.read(path) if record.HasField("run")]
+    config = {one.key: json.loads(one.value_json) for one in run.config.update}
     assert (run.project, run.run_group, run.display_name) == ("study", "study", "study/3")
     assert list(run.tags) == ["a", "b"]
     assert config["config"] == {
@@ -283,7 +345,9 @@ class StandIn(types.ModuleType):
                 rows.append((step, values["loss"]))
 
         first = rows[-1][0] + 1 if rows else 0
-        return types.SimpleNamespace(starting_step=first, log=log, finish=lambda: None)
+        return types.SimpleNamespace(
+            starting_step=first, dir="run/files", log=log, finish=lambda: None
+        )
 
 
 @pytest.fixture
@@ -425,8 +489,8 @@ def test_a_run_that_is_restarted_is_one_run_in_both_trackers(place: Place) -> No
     one, two = [(step, 1000 + step) for step in range(1, 7)], [(n, 2000 + n) for n in range(5, 9)]
     events = accumulated(place.run.tracking).Scalars("loss")
     assert [(event.step, event.value) for event in events] == [*one[:4], *two]
-    rows = wandb_file.history(place.run.tracking / "wandb")
-    assert [(row["_step"], row["loss"]) for row in rows] == [*one, *two[2:]]
+    found = [(step, row["loss"]) for step, row in rows(place.run.tracking)]
+    assert found == [*one, *two[2:]]
 
 
 def test_a_tracker_that_raises_at_every_call_costs_the_run_nothing(
