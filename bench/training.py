@@ -84,6 +84,7 @@ class Bench:
             **SPEC["config"],
             "total_steps": options.warm_up + options.steps + 1,
             "turns": str(self.socket),
+            "side": "hpcrun",
         }
         self.spec = self.desk.spec("training", {**SPEC, "config": config})
         plan = json.loads(self.desk.hpcrun("plan", self.spec, "--json").stdout)

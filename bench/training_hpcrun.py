@@ -11,7 +11,7 @@ from turns import Turns
 
 def train(session: Any) -> None:
     """The entry. The shipped program is called unchanged; only its session is looked over."""
-    turns = Turns(session.config.turns, "hpcrun")
+    turns = Turns(session.config.turns, session.config.side)
     steps, log = session.steps, session.log
     losses: list[Any] = []
 

@@ -19,6 +19,8 @@
           intent.json                   finished, cancelled: every start reads it first
           origin.json                   whose weights it began with (checkpoint.initialize_from)
           ledger.jsonl                  what happened, written by supervisors alone
+          tracking/NAME/                what a tracker keeps: event files, runs to be sent
+          tracking/NAME.json            how far it has come
           checkpoints/step-00000100-a1/ saved at step 100 by attempt 1
           checkpoints/universal/…/      the newest of them, divided anew for another number of ranks
           attempts/1/                   claimed by mkdir; written by that attempt alone
@@ -26,6 +28,7 @@
             deepspeed.json              the final DeepSpeed configuration
             rank-00000.log              output of one rank
             agent-NODE.log              output of one node's agent
+            tracker-NAME.log            output of what forwards metrics to a tracker
             warm.log                    output of ranks that wait for the next attempt, warm
             universal.log               what DeepSpeed said as it divided a checkpoint anew
             log-sizes.jsonl             when the ranks' logs were how long
@@ -115,6 +118,9 @@ class AttemptPaths:
     def agent_log(self, node: str) -> Path:
         return self.directory / f"agent-{node}.log"
 
+    def tracker_log(self, name: str) -> Path:
+        return self.directory / f"tracker-{name}.log"
+
     @property
     def orphaned(self) -> Path:
         """Written by an agent that lost its supervisor, before it has the job requeued."""
@@ -161,6 +167,15 @@ class RunPaths:
     def origin(self) -> Path:
         """The checkpoint of another run whose weights this one began with."""
         return self.directory / "origin.json"
+
+    @property
+    def tracking(self) -> Path:
+        """What trackers keep, each in a directory of its name."""
+        return self.directory / "tracking"
+
+    def tracker_state(self, name: str) -> Path:
+        """How far a tracker has come."""
+        return self.tracking / f"{name}.json"
 
     def universal(self, checkpoint: str) -> Path:
         """A checkpoint's form for another number of ranks."""

@@ -1,9 +1,13 @@
-"""Lines of ``metrics.jsonl``, written by a session or by any program of a user's."""
+"""Lines of ``metrics.jsonl``, written by a session or by any program of a user's, and which of them
+stand once an attempt has done steps over again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
+
+from hpcrun import records
+from hpcrun.layout import AttemptPaths
 
 # Fields of a line that are not metrics.
 RESERVED = frozenset({"step", "time", "ranks"})
@@ -27,9 +31,9 @@ class Line(NamedTuple):
     values: dict[str, float]
 
 
-def parse(records: Iterable[Mapping[str, Any]]) -> Iterator[Line]:
+def parse(found: Iterable[Mapping[str, Any]]) -> Iterator[Line]:
     """Those that have a step; of their fields, those that are numbers."""
-    for record in records:
+    for record in found:
         step = record.get("step")
         if isinstance(step, float) and step.is_integer():
             step = int(step)
@@ -44,3 +48,30 @@ def parse(records: Iterable[Mapping[str, Any]]) -> Iterator[Line]:
             and name not in RESERVED
         }
         yield Line(step, float(when) if isinstance(when, (int, float)) else None, values)
+
+
+def session(attempt: AttemptPaths) -> tuple[int | None, int | None]:
+    """The total of steps that an attempt's session announced, and the step that it restored."""
+    total: int | None = None
+    step: int | None = None
+    for record in records.read_lines(attempt.session):
+        if record.get("event") == "started" and isinstance(record.get("total_steps"), int):
+            total = record["total_steps"]
+        elif record.get("event") == "restored" and isinstance(record.get("step"), int):
+            step = record["step"]
+    return total, step
+
+
+def kept(restored: int | None, first: int | None) -> int | None:
+    """Up to which step the lines of earlier attempts stand; None for all of them.
+
+    Parameters
+    ----------
+    restored
+        The step that this attempt restored; None where it did not tell (a plain script).
+    first
+        The first step that it logged; None where it has logged none.
+    """
+    if restored is not None:
+        return restored
+    return first - 1 if first is not None else None

@@ -93,6 +93,12 @@ class RunPlan:
         return self.spare_nodes > 0 or shrinks
 
     @property
+    def trackers(self) -> tuple[str, ...]:
+        """Names of the trackers that its metrics are forwarded to; those of their libraries."""
+        blocks = self.spec.get("tracking") or {}
+        return tuple(name for name, block in blocks.items() if block not in (None, False))
+
+    @property
     def ranks_per_node(self) -> int:
         """One per GPU, or as many as ``ntasks_per_node`` asks for."""
         resources = self.spec["resources"]

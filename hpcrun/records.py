@@ -129,6 +129,31 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     yield from objects(data.split(b"\n"))
 
 
+def read_on(path: Path, offset: int, most: int = 1 << 20) -> tuple[list[dict[str, Any]], int]:
+    """The JSON objects of the whole lines behind ``offset``, and the offset behind them.
+
+    Parameters
+    ----------
+    most
+        Bytes of one call; what is longer than that is no line of ours and is passed over.
+
+    Raises
+    ------
+    OSError
+        The file is there and cannot be read.
+    """
+    try:
+        with open(path, "rb") as stream:
+            stream.seek(offset)
+            data = stream.read(most)
+    except FileNotFoundError:
+        return [], offset
+    end = data.rfind(b"\n") + 1
+    if not end and len(data) == most:
+        end = most
+    return list(objects(data[:end].split(b"\n"))), offset + end
+
+
 def read_tail(path: Path, size: int | None = None) -> bytes:
     """The last ``size`` bytes of a file, or all of a shorter one; None for all of it.
 

@@ -140,6 +140,7 @@ def train(session: hpcrun.Session) -> None:
             {
                 "loss": torch.stack(losses).mean(),
                 "lr": scheduler.get_last_lr()[0],
+                "tokens": step * tokens,
                 "tokens_per_second": tokens / seconds,
             },
             step=step,

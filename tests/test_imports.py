@@ -64,7 +64,9 @@ ON_COMPUTE_NODES = (
     "cluster.own_job",
 )
 TRAINING = {"torch", "deepspeed", "numpy", "xxhash"}
-NEVER = {"torch", "deepspeed", "submitit"}
+# Of the job's Python too, and done without where they are not.
+OPTIONAL = {"pynvml", "tensorboard", "wandb"}
+NEVER = {"torch", "deepspeed", "submitit", *OPTIONAL}
 NOT_FOR_HELP = {*NEVER, "omegaconf", "rich", "jinja2", "yaml"}
 
 
@@ -155,7 +157,9 @@ def test_compute_nodes_need_the_standard_library_alone() -> None:
     ]
     assert here
     outside = [one for one in here if _top(one) not in {"hpcrun", *sys.stdlib_module_names}]
-    assert [str(one) for one in outside if not (one.lazy and _top(one) in TRAINING)] == []
+    assert [
+        str(one) for one in outside if not (one.lazy and _top(one) in {*TRAINING, *OPTIONAL})
+    ] == []
     assert {_part(one.importer) for one in outside} <= {"run"}
 
 
@@ -187,9 +191,13 @@ def test_what_a_module_of_compute_nodes_imports_is_fit_for_them_too() -> None:
 
 def test_every_library_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
     declared = {
         _normal(re.split(r"[^\w.-]", line)[0])
-        for line in [*project["dependencies"], *project["optional-dependencies"]["train"]]
+        for line in [
+            *project["dependencies"],
+            *(line for name in ("train", "tensorboard", "wandb") for line in extras[name]),
+        ]
     }
     provided = importlib.metadata.packages_distributions()
     used = {_top(one) for one in ALL} - {"hpcrun", *sys.stdlib_module_names}

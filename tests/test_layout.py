@@ -17,8 +17,10 @@ def test_the_tree_is_as_its_drawing_says(tmp_path: Path) -> None:
         *(submission.journal, submission.local_log(), submission.local_log(4)),
         *(submission.batch_log("12"), submission.batch_log("12_3")),
         *(run.intent, run.ledger, run.checkpoint(100, 2)),
+        *(run.tracking, run.tracker_state("wandb")),
         *(attempt.launch, attempt.deepspeed, attempt.metrics, attempt.session),
         *(attempt.rank_log(7), attempt.agent_log("n1"), attempt.exit_record(7)),
+        *(attempt.telemetry("n1"), attempt.tracker_log("wandb")),
         layout.extension_cache(submission),
     ]
     assert [str(path.relative_to(tmp_path)) for path in named] == [
@@ -36,6 +38,8 @@ def test_the_tree_is_as_its_drawing_says(tmp_path: Path) -> None:
         "study/runs/3/intent.json",
         "study/runs/3/ledger.jsonl",
         "study/runs/3/checkpoints/step-00000100-a2",
+        "study/runs/3/tracking",
+        "study/runs/3/tracking/wandb.json",
         "study/runs/3/attempts/2/launch.json",
         "study/runs/3/attempts/2/deepspeed.json",
         "study/runs/3/attempts/2/metrics.jsonl",
@@ -43,6 +47,8 @@ def test_the_tree_is_as_its_drawing_says(tmp_path: Path) -> None:
         "study/runs/3/attempts/2/rank-00007.log",
         "study/runs/3/attempts/2/agent-n1.log",
         "study/runs/3/attempts/2/exit-00007.json",
+        "study/runs/3/attempts/2/telemetry-n1.jsonl",
+        "study/runs/3/attempts/2/tracker-wandb.log",
         ".hpcrun/torch_extensions",
     ]
 

@@ -18,6 +18,7 @@ OLDEST = (3, 10)
 TIMEOUT = 60.0
 
 _MARK = "hpcrun-probe:"
+_WANTED_BY = {name: f"tracking.{name}" for name in ("tensorboard", "wandb")}
 
 # Any Python has to be able to read this, an old one too, to say that it is old.
 _QUESTION = f"""
@@ -28,7 +29,7 @@ try:
     from importlib import metadata, util
 except ImportError:
     metadata = util = None
-for name in ("torch", "deepspeed"):
+for name in ("torch", "deepspeed", "tensorboard", "wandb"):
     answer[name] = None
     try:
         if util is not None and getattr(util.find_spec(name), "origin", None):
@@ -50,7 +51,7 @@ class Probe:
         The interpreter's own idea of its path; the path asked for when it was not probed.
     version
         Such as ``3.11.2``; None when it was not probed.
-    torch, deepspeed
+    torch, deepspeed, tensorboard, wandb
         Their versions; None when they are not installed.
     """
 
@@ -58,6 +59,8 @@ class Probe:
     version: str | None
     torch: str | None
     deepspeed: str | None
+    tensorboard: str | None = None
+    wandb: str | None = None
 
     def to_data(self) -> dict[str, Any]:
         """What ``submission.json`` keeps under ``python``."""
@@ -84,7 +87,7 @@ def probe(
     variables
         Environment variables of the job.
     needs
-        Of ``torch`` and ``deepspeed`` those that must be there.
+        The libraries that must be there.
     directory
         Where it is started; the current directory by default.
     timeout
@@ -167,9 +170,11 @@ def _check(found: Probe, python: str, needs: Sequence[str]) -> None:
     missing = [name for name in needs if getattr(found, name) is None]
     if missing:
         names = " and ".join(missing)
+        wanting = list(dict.fromkeys(_WANTED_BY.get(name, "a function entry") for name in missing))
+        verb = "needs" if len(wanting) == 1 else "need"
         raise UsageError(
-            f"environment.python: {python} (Python {found.version}) has no {names}, which a "
-            "function entry needs",
+            f"environment.python: {python} (Python {found.version}) has no {names}, which "
+            f"{' and '.join(wanting)} {verb}",
             hint=f"`{found.executable} -m pip install {' '.join(missing)}`, or point "
             "environment.python to a Python that has them",
         )

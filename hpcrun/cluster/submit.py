@@ -312,7 +312,8 @@ def probe_all(runs: Sequence[RunPlan], cluster: dict[str, Any]) -> Probe:
     answers: dict[str, Probe] = {}
     for run in runs:
         own = run.spec["environment"]
-        needs = ("torch", "deepspeed") if run.entry.kind == "function" else ()
+        training = ("torch", "deepspeed") if run.entry.kind == "function" else ()
+        needs = (*training, *run.trackers)
         key = repr((own["python"], own["setup"], own["variables"], needs))
         if key not in answers:
             answers[key] = probe(

@@ -35,8 +35,11 @@ _PLAN_TIME = (
     "environment",
     "objective",
     "notify",
+    "tracking",
     "code",
 )
+# In a project's name, where Weights & Biases puts it into addresses.
+_NOT_IN_PROJECTS = "/\\#?%:"
 
 
 def check(data: dict[str, Any], limits: dict[str, Any], tree: Tree, problems: Problems) -> None:
@@ -56,6 +59,7 @@ def check(data: dict[str, Any], limits: dict[str, Any], tree: Tree, problems: Pr
         (("recovery", "max_failures"), 1),
         (("recovery", "in_place"), 0),
         (("recovery", "non_finite_steps"), 0),
+        (("telemetry", "every"), 1),
     ):
         _at_least(data, key, least, tree, problems)
     _check_nearby(data["checkpoint"], tree, problems)
@@ -64,6 +68,7 @@ def check(data: dict[str, Any], limits: dict[str, Any], tree: Tree, problems: Pr
     _check_recovery(data, tree, problems)
     _check_notify(data["notify"], tree, problems)
     _check_arguments(data, tree, problems)
+    _check_tracking(data["tracking"], tree, problems)
     if data["objective"] is not None and not data["objective"]["metric"].strip():
         problems.at(tree, ("objective", "metric"), "is empty; accepted is a metric's name")
 
@@ -259,6 +264,23 @@ def _check_signal(recovery: dict[str, Any], tree: Tree, problems: Problems) -> N
             did_you_mean(name, known),
         )
     recovery["stop_signal"] = name
+
+
+def _check_tracking(tracking: dict[str, Any], tree: Tree, problems: Problems) -> None:
+    wandb = tracking["wandb"]
+    if wandb is None or wandb["project"] is None:
+        return
+    project, key = wandb["project"], ("tracking", "wandb", "project")
+    if wrong := [one for one in project if one in _NOT_IN_PROJECTS]:
+        problems.at(
+            tree,
+            key,
+            f"found {project!r}, with {wrong[0]!r}; accepted is a name without any of "
+            f"{' '.join(_NOT_IN_PROJECTS)}",
+            "a team is named by tracking.wandb.entity",
+        )
+    elif not 0 < len(project) <= 128:
+        problems.at(tree, key, f"found {len(project)} characters; accepted are 1 to 128")
 
 
 def _check_arguments(data: dict[str, Any], tree: Tree, problems: Problems) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from hpcrun.compile import schema, spec
+from hpcrun.compile import schema, spec, spec_sweep
 from hpcrun.compile.interpolate import NAMES
 from hpcrun.compile.slurm_values import OWNED, OWNED_BY_FIELD
 
@@ -66,10 +66,12 @@ def page() -> str:
         block = schema.dataclass_of(annotation)
         if block:
             parts += _section(block, f"{name}.", f"`{name}`")
+        if name == "tracking":
+            parts += _section(spec.Wandb, "tracking.wandb.", "`tracking.wandb`")
         if name == "sweep":
             parts.append(_SWEEPS)
-            parts += _section(spec.Draw, "random.", "`sweep.random`")
-            parts += _section(spec.When, "", "`sweep.when`", spec.Block)
+            parts += _section(spec_sweep.Draw, "random.", "`sweep.random`")
+            parts += _section(spec_sweep.When, "", "`sweep.when`", spec_sweep.Block)
     parts.append("\n## sbatch options that hpcrun owns\n")
     parts.append("`resources.sbatch` takes every long option of sbatch but these.\n\n")
     parts.append("| option | instead |\n|---|---|\n")

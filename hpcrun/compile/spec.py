@@ -1,9 +1,12 @@
-"""What a user may write in a spec. The reference page docs/spec.md is generated from this file."""
+"""What a user may write in a spec. The reference page docs/spec.md is generated from this file and
+`hpcrun.compile.spec_sweep`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from hpcrun.compile.spec_sweep import Sweep
 
 
 @dataclass
@@ -207,79 +210,47 @@ class Objective:
 
 
 @dataclass
-class Draw:
-    """Random or quasi-random samples of several keys at once."""
+class Telemetry:
+    """What each node's processors, memory, network, fabric and GPUs do while a run trains."""
 
-    samples: int = 0
-    """How many. More of them later keep those that were there."""
-
-    seed: int = 0
-    """Another one draws other values."""
-
-    method: Literal["uniform", "halton"] = "uniform"
-    """``uniform`` draws each value by itself; ``halton`` is quasi-random (Halton's sequence,
-    scrambled), which covers a space of few keys more evenly."""
-
-    keys: dict[str, Any] = field(default_factory=dict)
-    """Full key -> ``{uniform: [low, high]}``, ``{loguniform: [low, high]}``, ``{int_uniform: [low,
-    high]}`` or ``{int_loguniform: [low, high]}`` (both ends included), ``{normal: [mean,
-    deviation]}``, a list of values or ``{choices: {label: value}}``."""
+    every: int | None = 10
+    """Seconds between two samples of a node, kept in the attempt's ``telemetry-NODE.jsonl``; null
+    for none. GPUs need the package ``nvidia-ml-py`` in the job's Python."""
 
 
 @dataclass
-class Block:
-    """A part of a sweep; ``union`` and ``when`` nest them."""
+class Wandb:
+    """Weights & Biases, by the package ``wandb`` of the job's Python. Each run is one of its runs,
+    through all attempts."""
 
-    grid: dict[str, Any] = field(default_factory=dict)
-    """Full key -> values. The runs are the product in the order written, the last key varying
-    fastest. Values are a list, ``{choices: {label: value or sub-tree}}``, ``{range: [start, stop,
-    step]}`` (whole numbers, as Python's), ``{linspace: [start, stop, count]}`` or ``{geomspace:
-    [start, stop, count]}`` (as numpy's)."""
+    project: str | None = None
+    """The project; null for the experiment's name."""
 
-    zip: dict[str, Any] = field(default_factory=dict)
-    """As ``grid``, with lists of one length whose values go together."""
+    entity: str | None = None
+    """The user or team that the project belongs to; null for the default of the account."""
 
-    points: list[dict[str, Any]] = field(default_factory=list)
-    """Points written out: each a mapping of full keys to values."""
+    mode: Literal["online", "offline"] = "online"
+    """``online`` sends to the server, with the ``WANDB_API_KEY`` of ``environment.secrets_file``;
+    ``offline`` keeps in the run's directory what ``wandb sync`` sends later."""
 
-    random: Draw | None = None
-    """Points drawn at random, the same ones each time; see ``sweep.random``."""
+    group: str | None = None
+    """Under which the runs are put together; null for the experiment's name."""
 
-    union: list[Block] = field(default_factory=list)
-    """Blocks whose runs come one after the other. What two of them have is one run."""
-
-    when: list[When] = field(default_factory=list)
-    """Rules, in their order, for the runs that they match; see ``sweep.when``."""
-
-    exclude: list[dict[str, Any]] = field(default_factory=list)
-    """Runs to leave out, after the rules: each a mapping of full keys to a value, or a list of
-    which one fits. A choice is named by its label."""
-
-    repeat: dict[str, Any] = field(default_factory=dict)
-    """As ``grid``, varying fastest of all: seeds, which results average over. A number n is the
-    values 0 to n - 1."""
+    tags: list[str] = field(default_factory=list)
+    """Tags of the runs."""
 
 
 @dataclass
-class When(Block):
-    """What is different for some of the runs: further keys that are swept there, and values that
-    are set."""
+class Tracking:
+    """Where the logged metrics go, beside the run's own files. A process of its own forwards them,
+    which neither stops nor slows the training."""
 
-    match: dict[str, Any] = field(default_factory=dict)
-    """Which runs: as in ``exclude``. A key that is not swept has the spec's value."""
+    tensorboard: bool = False
+    """Event files for TensorBoard in the run's ``tracking/tensorboard``, by the package
+    ``tensorboard`` of the job's Python."""
 
-    set: dict[str, Any] = field(default_factory=dict)
-    """Full key -> value for these runs: no part of their names. A later rule wins."""
-
-
-@dataclass
-class Sweep(Block):
-    """Fans the spec out into runs: the product of its parts, which are ``grid``, ``zip``,
-    ``points``, ``random`` and ``union`` in this order."""
-
-    max_parallel: int | None = None
-    """How many of the submitted runs may run at once, shared out among the arrays; null for as many
-    as the cluster takes."""
+    wandb: Wandb | None = None
+    """Weights & Biases; ``{}`` is enough, null is without."""
 
 
 @dataclass
@@ -374,6 +345,12 @@ class Spec:
 
     notify: Notify = field(default_factory=Notify)
     """Who is told how a run ended."""
+
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    """What each node does while a run trains."""
+
+    tracking: Tracking = field(default_factory=Tracking)
+    """Where the logged metrics go, beside the run's own files."""
 
     depends_on: list[Dependency] = field(default_factory=list)
     """Experiments that come before this one. They are submitted with it, and its jobs wait for

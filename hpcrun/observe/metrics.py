@@ -107,7 +107,7 @@ def read(run: RunPaths) -> Curve:
         for step, when, values in metric_lines.parse(records.read_lines(attempt.metrics)):
             own.setdefault(step, {}).update(values)
             newest = when if when is not None else newest
-        kept = _kept(restored(attempt), own)
+        kept = metric_lines.kept(restored(attempt), min(own, default=None))
         if kept is not None:
             steps = {step: values for step, values in steps.items() if step <= kept}
         for step, values in own.items():
@@ -143,7 +143,7 @@ def latest(run: RunPaths, attempts: Iterable[int], *, patience: int = PATIENCE) 
     fallback: int | None = None
     for number in reversed(list(attempts)):
         attempt = run.attempt(number)
-        announced, from_step = _session(attempt)
+        announced, from_step = metric_lines.session(attempt)
         total = announced if total is None else total
         found = _newest(attempt.metrics, limit, patience)
         if found.step is not None:
@@ -159,7 +159,7 @@ def latest(run: RunPaths, attempts: Iterable[int], *, patience: int = PATIENCE) 
 
 def restored(attempt: AttemptPaths) -> int | None:
     """The step that an attempt restored; 0 for a fresh start, None where it did not tell."""
-    return _session(attempt)[1]
+    return metric_lines.session(attempt)[1]
 
 
 def _newest(path: Path, limit: int | None, patience: int) -> Latest:
@@ -199,20 +199,3 @@ def _newest(path: Path, limit: int | None, patience: int) -> Latest:
 def _slope(x: tuple[float, float], y: tuple[float, float]) -> float | None:
     """Of a line that rises; None of any other."""
     return (y[1] - y[0]) / (x[1] - x[0]) if x[1] > x[0] and y[1] > y[0] else None
-
-
-def _session(attempt: AttemptPaths) -> tuple[int | None, int | None]:
-    total: int | None = None
-    step: int | None = None
-    for record in records.read_lines(attempt.session):
-        if record.get("event") == "started" and isinstance(record.get("total_steps"), int):
-            total = record["total_steps"]
-        elif record.get("event") == "restored" and isinstance(record.get("step"), int):
-            step = record["step"]
-    return total, step
-
-
-def _kept(restored_step: int | None, own: dict[int, dict[str, float]]) -> int | None:
-    if restored_step is not None:
-        return restored_step
-    return min(own) - 1 if own else None

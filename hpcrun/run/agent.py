@@ -7,7 +7,7 @@ The supervisor asks and the agent answers, in this order::
     supervisor  build    (one agent a key) compile DeepSpeed's operators into the cache
     agent       built
     supervisor  prepare  fabric: the profile's block, first: it is the first node of the attempt,
-                         alone: it is the only one
+                         alone: it is the only one, devices: its GPUs where hpcrun shares them out
     agent       ready    what launch.Node holds, and on the first node the port
     supervisor  kill     the ranks are to be ended at once (Slurm no longer ends single steps of a
                          job that it is ending itself)
@@ -49,7 +49,7 @@ from hpcrun import plan_file, records
 from hpcrun.errors import HpcrunError
 from hpcrun.layout import AttemptPaths, SubmissionPaths, extension_cache
 from hpcrun.plan import RunPlan
-from hpcrun.run import extensions, fabric, log_sizes, native, pulse, ranks, stop, warm
+from hpcrun.run import extensions, fabric, log_sizes, native, pulse, ranks, stop, telemetry, warm
 from hpcrun.run.beat import INTERVAL, SILENCE, Heartbeat, Listener
 from hpcrun.run.channel import TOKEN_VARIABLE, Channel
 from hpcrun.run.orphan import Orphan
@@ -90,6 +90,7 @@ class Agent:
         self._log_sizes = log_sizes.Sizes()
         # Interface and adapters of the attempt, once they are known.
         self._network: tuple[str, str | None] | None = None
+        self._telemetry: telemetry.Telemetry | None = None
         for number in stop.SIGNALS:
             signal.signal(number, self._hear)
 
@@ -255,6 +256,10 @@ class Agent:
             return {"type": "built"}
         if message["type"] == "prepare":
             found = self.prepare(message["fabric"], message["first"], alone=message["alone"])
+            path = self._paths.telemetry(self.node)
+            self._telemetry = telemetry.begin(
+                self.run, path, message["fabric"], found["node"], message["devices"]
+            )
             return {"type": "ready", **found}
         return {"type": "failed", "message": f"unknown message {message['type']!r}"}
 
@@ -264,6 +269,7 @@ class Agent:
             self.attempt = self.orphan.attempt = attempt
             self.scratch = self._scratch.begin(attempt)
             self._network = None
+            self._sample_no_more()
 
     def prepare(self, network: dict[str, Any], first: bool, *, alone: bool) -> dict[str, Any]:
         """Unpack the code, find the fabric, copy the warm operators, reserve the port.
@@ -336,8 +342,14 @@ class Agent:
             if not target.exists():
                 target.symlink_to(original / link)
 
+    def _sample_no_more(self) -> None:
+        if self._telemetry is not None:
+            self._telemetry.stop()
+            self._telemetry = None
+
     def leave(self) -> None:
         """Remove what is node-local."""
+        self._sample_no_more()
         if self.reservation:
             self.reservation.release()
         self._scratch.remove()

@@ -164,14 +164,16 @@ class Crew:
         building = [node for key, node in builders.items() if key]
         self._ask(building, {"type": "build"})
         self._gather(building, "built", None, between)
+        devices = {node: self._launcher.devices(node, self._run) for node in nodes}
         for node in nodes:
-            question = {"type": "prepare", "fabric": self._launcher.fabric}
+            question = {
+                "type": "prepare",
+                "fabric": self._launcher.fabric,
+                "devices": devices[node],
+            }
             self._ask([node], {**question, "first": node == nodes[0], "alone": len(nodes) == 1})
         ready = self._gather(nodes, "ready", START_TIMEOUT, between)
-        found = tuple(
-            Node(**ready[node]["node"], devices=self._launcher.devices(node, self._run))
-            for node in nodes
-        )
+        found = tuple(Node(**ready[node]["node"], devices=devices[node]) for node in nodes)
         return found, int(ready[nodes[0]]["port"])
 
     def turn(self, seconds: float) -> None:

@@ -51,6 +51,11 @@ def interfaces(sysfs: Path = Path("/sys")) -> list[str]:
     return [name for _, name in sorted(found, key=lambda item: (int(item[0]), item[1]))]
 
 
+def is_infiniband(interface: str, sysfs: Path = Path("/sys")) -> bool:
+    """Whether an interface stands on an InfiniBand port (IPoIB)."""
+    return _read(sysfs / "class/net" / interface / "type") == _ARPHRD_INFINIBAND
+
+
 def address(interface: str) -> str | None:
     """The interface's first IPv4 address; None when it has none or does not exist."""
     answer = _ask(_SIOCGIFADDR, interface)
@@ -99,7 +104,7 @@ def fast(fabric: dict[str, Any], sysfs: Path = Path("/sys")) -> tuple[str, str]:
     if named:
         return named
     for name in interfaces(sysfs):
-        if _read(sysfs / "class/net" / name / "type") == _ARPHRD_INFINIBAND:
+        if is_infiniband(name, sysfs):
             found = address(name)
             if found:
                 return name, found

@@ -19,7 +19,7 @@ def left(root: Path = Path("/")) -> int | None:
     """
     found = list(_in_cgroups(root))
     with contextlib.suppress(OSError, KeyError):
-        found.append(_numbers(root / "proc/meminfo")["MemAvailable:"] * 1024)
+        found.append(numbers(root / "proc/meminfo")["MemAvailable:"] * 1024)
     return min(found, default=None)
 
 
@@ -46,12 +46,13 @@ def _upwards(
         with contextlib.suppress(OSError, ValueError):
             most = int((directory / limit).read_text())
             taken = int((directory / used).read_text())
-            stat = _numbers(directory / "memory.stat")
+            stat = numbers(directory / "memory.stat")
             if most < _UNLIMITED:
                 yield most - taken + sum(stat.get(name, 0) for name in reclaimable)
         directory = directory.parent
 
 
-def _numbers(path: Path) -> dict[str, int]:
+def numbers(path: Path) -> dict[str, int]:
+    """The second word of each line by its first, of files such as ``/proc/meminfo``."""
     lines = (line.split() for line in path.read_text().splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1}

@@ -29,6 +29,7 @@ from hpcrun.run.fence import EXIT_STALE
 from hpcrun.run.launchers import Launcher, LocalLauncher, SlurmLauncher
 from hpcrun.run.standby import Standby
 from hpcrun.run.tell import say
+from hpcrun.run.trackers import Trackers
 from hpcrun.run.warned import WarnedStop
 
 
@@ -43,6 +44,7 @@ class Supervisor:
         self.paths = submission.experiment.run(number)
         self._crew: Crew | None = None
         self._standby: Standby | None = None
+        self._trackers: Trackers | None = None
         self._signals: list[str] = []
 
     def supervise(self) -> int:
@@ -63,7 +65,11 @@ class Supervisor:
         if ledger.intent(self.paths) is not None:
             self._notify()
             return EXIT_OK
-        return self._bring_to_end(launcher, aftermath)
+        try:
+            return self._bring_to_end(launcher, aftermath)
+        finally:
+            if self._trackers is not None:
+                self._trackers.end()
 
     def _bring_to_end(self, launcher: Launcher, aftermath: Aftermath) -> int:
         run: RunPlan | None = self.run
@@ -73,6 +79,8 @@ class Supervisor:
             while True:
                 assert run is not None
                 attempt = self._begin(launcher, run, nodes)
+                if self._trackers is None:
+                    self._trackers = Trackers(self.submission, run, attempt)
                 warning = WarnedStop(run, self.paths, attempt, launcher, aftermath, say)
                 end = self._attempt(launcher, run, attempt, nodes, warning, aftermath)
                 say(
@@ -92,6 +100,8 @@ class Supervisor:
         finally:
             if self._standby is not None:
                 self._standby.end()
+            if self._trackers is not None:
+                self._trackers.ask_to_end()
             if self._crew is not None:
                 lost = self._crew.lost
                 self._dismiss(self._crew)

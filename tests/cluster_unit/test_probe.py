@@ -122,3 +122,13 @@ def test_one_without_torch(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no torch and deepspeed") as caught:
         probe(_pretend(tmp_path / "python", "3.11.2"), needs=("torch", "deepspeed"))
     assert "-m pip install torch deepspeed" in str(caught.value.hint)
+
+
+def test_one_without_a_tracker(tmp_path: Path) -> None:
+    python = _pretend(tmp_path / "python", "3.11.2")
+    with pytest.raises(UsageError, match=r"no wandb, which tracking\.wandb needs") as caught:
+        probe(python, needs=("wandb",))
+    assert "-m pip install wandb" in str(caught.value.hint)
+    named = r"no torch and tensorboard, which a function entry and tracking\.tensorboard need\n"
+    with pytest.raises(UsageError, match=named):
+        probe(python, needs=("torch", "tensorboard"))

@@ -49,6 +49,9 @@ class _Launcher:
         self._fates = fates
         self.nodes = tuple(fates)
 
+    def devices(self, node: str, run: object) -> None:
+        return None
+
     def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
         fate, after = self._fates[node]
         address = command[command.index("--supervisor") + 1]

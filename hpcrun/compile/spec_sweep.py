@@ -1,0 +1,82 @@
+"""What a user may write in a spec's ``sweep``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass
+class Draw:
+    """Random or quasi-random samples of several keys at once."""
+
+    samples: int = 0
+    """How many. More of them later keep those that were there."""
+
+    seed: int = 0
+    """Another one draws other values."""
+
+    method: Literal["uniform", "halton"] = "uniform"
+    """``uniform`` draws each value by itself; ``halton`` is quasi-random (Halton's sequence,
+    scrambled), which covers a space of few keys more evenly."""
+
+    keys: dict[str, Any] = field(default_factory=dict)
+    """Full key -> ``{uniform: [low, high]}``, ``{loguniform: [low, high]}``, ``{int_uniform: [low,
+    high]}`` or ``{int_loguniform: [low, high]}`` (both ends included), ``{normal: [mean,
+    deviation]}``, a list of values or ``{choices: {label: value}}``."""
+
+
+@dataclass
+class Block:
+    """A part of a sweep; ``union`` and ``when`` nest them."""
+
+    grid: dict[str, Any] = field(default_factory=dict)
+    """Full key -> values. The runs are the product in the order written, the last key varying
+    fastest. Values are a list, ``{choices: {label: value or sub-tree}}``, ``{range: [start, stop,
+    step]}`` (whole numbers, as Python's), ``{linspace: [start, stop, count]}`` or ``{geomspace:
+    [start, stop, count]}`` (as numpy's)."""
+
+    zip: dict[str, Any] = field(default_factory=dict)
+    """As ``grid``, with lists of one length whose values go together."""
+
+    points: list[dict[str, Any]] = field(default_factory=list)
+    """Points written out: each a mapping of full keys to values."""
+
+    random: Draw | None = None
+    """Points drawn at random, the same ones each time; see ``sweep.random``."""
+
+    union: list[Block] = field(default_factory=list)
+    """Blocks whose runs come one after the other. What two of them have is one run."""
+
+    when: list[When] = field(default_factory=list)
+    """Rules, in their order, for the runs that they match; see ``sweep.when``."""
+
+    exclude: list[dict[str, Any]] = field(default_factory=list)
+    """Runs to leave out, after the rules: each a mapping of full keys to a value, or a list of
+    which one fits. A choice is named by its label."""
+
+    repeat: dict[str, Any] = field(default_factory=dict)
+    """As ``grid``, varying fastest of all: seeds, which results average over. A number n is the
+    values 0 to n - 1."""
+
+
+@dataclass
+class When(Block):
+    """What is different for some of the runs: further keys that are swept there, and values that
+    are set."""
+
+    match: dict[str, Any] = field(default_factory=dict)
+    """Which runs: as in ``exclude``. A key that is not swept has the spec's value."""
+
+    set: dict[str, Any] = field(default_factory=dict)
+    """Full key -> value for these runs: no part of their names. A later rule wins."""
+
+
+@dataclass
+class Sweep(Block):
+    """Fans the spec out into runs: the product of its parts, which are ``grid``, ``zip``,
+    ``points``, ``random`` and ``union`` in this order."""
+
+    max_parallel: int | None = None
+    """How many of the submitted runs may run at once, shared out among the arrays; null for as many
+    as the cluster takes."""

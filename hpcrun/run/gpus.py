@@ -1,0 +1,86 @@
+"""What the GPUs of a job do, as NVIDIA's management library (NVML) tells."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+class Gpus:
+    """The GPUs that this job has on its node.
+
+    Parameters
+    ----------
+    devices
+        CUDA_VISIBLE_DEVICES of the node's ranks, where hpcrun shares out the GPUs; else None, and
+        what Slurm has set for this process's step counts.
+
+    Attributes
+    ----------
+    trouble
+        Why the last reading lacks something; None where it does not.
+
+    Raises
+    ------
+    ImportError
+        There is no ``pynvml`` (the package nvidia-ml-py).
+    pynvml.NVMLError
+        There is no driver, or it does not answer.
+    """
+
+    def __init__(self, devices: str | None) -> None:
+        import pynvml
+
+        self._nvml = pynvml
+        self.trouble: str | None = None
+        pynvml.nvmlInit()
+        self._handles = self._find(devices or _told_by_slurm())
+
+    def _find(self, devices: str | None) -> list[Any]:
+        count = int(self._nvml.nvmlDeviceGetCount())
+        names = [name.strip() for name in (devices or "").split(",") if name.strip()]
+        numbers = [int(name) for name in names if name.isdigit()]
+        # Where other jobs' GPUs are hidden, those that are seen are numbered anew.
+        if not names or any(number >= count for number in numbers):
+            return [self._nvml.nvmlDeviceGetHandleByIndex(number) for number in range(count)]
+        return [
+            self._nvml.nvmlDeviceGetHandleByIndex(int(name))
+            if name.isdigit()
+            else self._nvml.nvmlDeviceGetHandleByUUID(name)
+            for name in names
+        ]
+
+    def read(self) -> list[dict[str, Any]]:
+        """What each does now, as a line of telemetry has it; what one does not tell is absent."""
+        self.trouble = None
+        return [{"index": place, **self._one(handle)} for place, handle in enumerate(self._handles)]
+
+    def _one(self, handle: Any) -> dict[str, Any]:
+        load = self._ask("nvmlDeviceGetUtilizationRates", handle)
+        memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
+        milliwatts = self._ask("nvmlDeviceGetPowerUsage", handle)
+        sensor = self._nvml.NVML_TEMPERATURE_GPU
+        found = {
+            "index": self._ask("nvmlDeviceGetIndex", handle),
+            "utilization": None if load is None else int(load.gpu),
+            "memory": None if memory is None else int(memory.used),
+            "memory_total": None if memory is None else int(memory.total),
+            "power": None if milliwatts is None else round(milliwatts / 1000, 1),
+            "temperature": self._ask("nvmlDeviceGetTemperature", handle, sensor),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _ask(self, question: str, *arguments: Any) -> Any:
+        """NVML's answer; None where there is none, with the reason in ``trouble``."""
+        try:
+            return getattr(self._nvml, question)(*arguments)
+        except self._nvml.NVMLError as error:
+            # Some boards lack a sensor; that is no trouble.
+            if not isinstance(error, self._nvml.NVMLError_NotSupported):
+                self.trouble = f"{question}: {error}"
+            return None
+
+
+def _told_by_slurm() -> str | None:
+    names = ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)
