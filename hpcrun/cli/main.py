@@ -30,6 +30,7 @@ COMMANDS = {
     "status": ("hpcrun.cli.status", "State of runs: step, metrics, attempt, cause."),
     "logs": ("hpcrun.cli.logs", "Output of runs, ranks and attempts; -f follows."),
     "results": ("hpcrun.cli.results", "Swept values beside metrics."),
+    "report": ("hpcrun.cli.report", "All about runs in one HTML file that opens offline."),
     "why": ("hpcrun.cli.why", "What ended each attempt, and what to do next."),
     "drill": ("hpcrun.cli.drill", "Hurt a run on purpose, and see that it comes back."),
     "show": ("hpcrun.cli.show", "One run: configuration, script, DeepSpeed JSON, path."),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hpcrun.errors import UsageError
+from hpcrun.layout import RunPaths
 from hpcrun.observe import metrics
+from hpcrun.observe.metrics import Curve
 from hpcrun.observe.narrow import show
 from hpcrun.observe.status import RunStatus
 from hpcrun.observe.tables import number
@@ -96,8 +98,18 @@ class Results:
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 
 
-def collect(selected: Sequence[Selected], statuses: Sequence[RunStatus]) -> Results:
-    """One row a run, with the metrics of all its attempts."""
+def collect(
+    selected: Sequence[Selected],
+    statuses: Sequence[RunStatus],
+    read: Callable[[RunPaths], Curve] = metrics.read,
+) -> Results:
+    """One row a run, with the metrics of all its attempts.
+
+    Parameters
+    ----------
+    read
+        What reads the metrics of a run that has begun; called once for each, in their order.
+    """
     swept = list(dict.fromkeys(key for one in selected for key in one.run.swept))
     rows: list[dict[str, Value]] = []
     objectives: list[str] = []
@@ -105,7 +117,7 @@ def collect(selected: Sequence[Selected], statuses: Sequence[RunStatus]) -> Resu
     for one, status in zip(selected, statuses, strict=True):
         row: dict[str, Value] = {"run": one.name, "state": status.state, "step": status.step}
         row.update(one.run.swept)
-        curve = metrics.read(one.paths) if status.attempt is not None else metrics.Curve()
+        curve = read(one.paths) if status.attempt is not None else Curve()
         objective = one.run.spec.get("objective") or {}
         name = objective.get("metric")
         for metric in curve.names:
