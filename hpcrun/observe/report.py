@@ -234,7 +234,7 @@ def _run(
     story: RunStory, curves: dict[Path, RunCurves], base: Selected, runs: int, now: float
 ) -> RunReport:
     one = story.selected
-    spans = story.spans(now)
+    spans = [span for span in story.spans(now) if math.isfinite(span.seconds)]
     return RunReport(
         story=story,
         curves=curves.get(one.paths.directory, RunCurves()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -84,11 +85,12 @@ def thin(curve: Curve, runs: int) -> RunCurves:
         if finite:
             steps, values = zip(*finite, strict=True)
             columns[name] = Column(list(steps), list(values)).thin(most)
-    first = min(curve.times.values(), default=0.0)
-    moments = [round(10 * (moment - first)) for moment in curve.times.values()]
+    times = {step: moment for step, moment in curve.times.items() if math.isfinite(moment)}
+    first = min(times.values(), default=0.0)
+    moments = [round(10 * (moment - first)) for moment in times.values()]
     return RunCurves(
         metrics=columns,
-        times=Column(list(curve.times), moments).thin(most),
+        times=Column(list(times), moments).thin(most),
         logged=logged,
         kept=sum(len(column.steps) for column in columns.values()),
         not_finite=not_finite,

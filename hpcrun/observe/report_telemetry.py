@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +14,7 @@ _VALUES = 20_000
 _DIGITS = 3
 _MOST, _LEAST = 240, 12
 _NODES = 16
+_HUGE = 1e100
 _GIB = 1 << 30
 _MB = 1e6
 
@@ -168,9 +168,10 @@ def _both(directions: Any) -> float | None:
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    """A number whose sums are finite; None for all else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value)
+    return float(value) if abs(value) < _HUGE else None
 
 
 def _means(

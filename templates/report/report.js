@@ -365,21 +365,23 @@
       queueMicrotask(draw);
     }
 
-    // The drawn point next to the pointer.
+    // The point next to the pointer of the curve that passes it most closely.
     function nearest(left, top) {
       const x = plot.posToVal(left, "x");
       let found = null;
       let least = 60 ** 2;
       for (const each of lines) {
         const at = below(each.xs, x);
-        for (const point of [at, Math.min(at + 1, each.xs.length - 1)]) {
-          const across = plot.valToPos(each.xs[point], "x") - left;
-          const up = plot.valToPos(each.ys[point], "y") - top;
-          const distance = across ** 2 + up ** 2;
-          if (distance < least) {
-            least = distance;
-            found = { line: each, point };
-          }
+        const next = Math.min(at + 1, each.xs.length - 1);
+        const [x0, x1] = [at, next].map((point) => plot.valToPos(each.xs[point], "x"));
+        const [y0, y1] = [at, next].map((point) => plot.valToPos(each.ys[point], "y"));
+        const share = x1 > x0 ? Math.min(Math.max((left - x0) / (x1 - x0), 0), 1) : 0;
+        const across = x0 + share * (x1 - x0) - left;
+        const up = y0 + share * (y1 - y0) - top;
+        const distance = across ** 2 + up ** 2;
+        if (distance < least) {
+          least = distance;
+          found = { line: each, point: share < 0.5 ? at : next };
         }
       }
       return found;

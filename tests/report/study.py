@@ -11,7 +11,7 @@ from typing import Any
 
 from hpcrun import ledger, records
 from hpcrun.layout import AttemptPaths
-from tests.observe.factory import Experiment, slurm_shim
+from tests.observe.factory import T0, Experiment, slurm_shim
 
 HOUR = 3600.0
 STEP = 9.0
@@ -27,6 +27,7 @@ CRASH = {
 HANG = {"kind": "hang", "message": "no rank moved for 600 s; rank 11 on node08 is in read()"}
 PREEMPTED = {"kind": "preempted", "message": "Slurm preempted the job"}
 DIVERGED = {"kind": "non_finite_loss", "message": "the loss was not finite for 20 steps in a row"}
+EVIL = "</script><img src=x onerror=alert(1)>"
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,25 @@ def finetune(
         f"100_{runs - 1}|PENDING|Priority|n|N/A|N/A|0:00|(null)\n",
     )
     return study
+
+
+def hostile(study: Experiment) -> None:
+    """Two runs of which everything that a user can name would be markup, were it not escaped."""
+    submission = study.submit(
+        (0, 1),
+        swept={0: {"config.name": EVIL}, 1: {"config.name": "b", f"config.{EVIL}": EVIL}},
+        who=EVIL,
+        spec={"objective": {"metric": EVIL, "mode": "min"}},
+    )
+    facts = records.read_json(submission.submission)
+    facts["code"] = {"digest": EVIL, "git": {"commit": EVIL, "branch": EVIL}, "files": EVIL}
+    records.write_json(submission.submission, {**facts, "argv": [EVIL], "host": EVIL})
+    for run in (0, 1):
+        attempt = study.start(run, 1, nodes=(EVIL,))
+        study.metrics(run, 1, range(1, 9), **{EVIL: 1.0, "loss": lambda step: step / 3})
+        records.append(attempt.session, {"event": "save_failed", "step": 3, "message": EVIL})
+        records.append(attempt.telemetry("<img>"), {"time": T0, "cpu": 3.0})
+        study.end(run, 1, "failed", kind=EVIL, message=EVIL, node=EVIL, rank=EVIL)
 
 
 def _parts(run: int, total: int) -> list[Part]:
