@@ -273,6 +273,7 @@ def test_help_imports_next_to_nothing(arguments: list[str], tmp_path: Path) -> N
         ["status", "hello/0", "--json"],
         ["logs"],
         ["results"],
+        ["report", "-o", "-"],
         ["why"],
         ["show", "hello/0"],
         ["completion", "bash"],

@@ -32,6 +32,7 @@ COMMANDS = {
     "logs": ("hpcrun.cli.logs", "Output of runs, ranks and attempts; -f follows."),
     "results": ("hpcrun.cli.results", "Swept values beside metrics."),
     "export": ("hpcrun.cli.export", "Runs without their checkpoints, as one archive."),
+    "report": ("hpcrun.cli.report", "All about runs in one HTML file that opens offline."),
     "why": ("hpcrun.cli.why", "What ended each attempt, and what to do next."),
     "drill": ("hpcrun.cli.drill", "Hurt a run on purpose, and see that it comes back."),
     "show": ("hpcrun.cli.show", "One run: configuration, script, DeepSpeed JSON, path."),

@@ -25,10 +25,13 @@ class Curve:
         Step -> values, ascending; lines of one step are merged.
     time
         When the newest line was written, in seconds since the epoch.
+    times
+        Step -> when its last line was written, of those steps that tell.
     """
 
     steps: dict[int, dict[str, float]] = field(default_factory=dict)
     time: float | None = None
+    times: dict[int, float] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -101,18 +104,21 @@ def read(run: RunPaths) -> Curve:
     its own first step on.
     """
     steps: dict[int, dict[str, float]] = {}
+    times: dict[int, float] = {}
     newest: float | None = None
     for attempt in run.attempts():
         own: dict[int, dict[str, float]] = {}
         for step, when, values in metric_lines.parse(records.read_lines(attempt.metrics)):
             own.setdefault(step, {}).update(values)
-            newest = when if when is not None else newest
+            if when is not None:
+                newest = times[step] = when
         kept = metric_lines.kept(restored(attempt), min(own, default=None))
         if kept is not None:
             steps = {step: values for step, values in steps.items() if step <= kept}
         for step, values in own.items():
             steps.setdefault(step, {}).update(values)
-    return Curve({step: steps[step] for step in sorted(steps)}, newest)
+    ordered = {step: steps[step] for step in sorted(steps)}
+    return Curve(ordered, newest, {step: times[step] for step in ordered if step in times})
 
 
 def recorded(attempt: Attempt) -> Latest | None:

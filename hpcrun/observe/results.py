@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcrun.errors import UsageError
+from hpcrun.layout import RunPaths
 from hpcrun.observe import metrics
+from hpcrun.observe.metrics import Curve
 from hpcrun.observe.narrow import equal, show
 from hpcrun.observe.status import RunStatus
 from hpcrun.observe.tables import number
@@ -143,8 +145,18 @@ class Results:
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 
 
-def collect(selected: Sequence[Selected], statuses: Sequence[RunStatus]) -> Results:
-    """One row a run, with the metrics of all its attempts."""
+def collect(
+    selected: Sequence[Selected],
+    statuses: Sequence[RunStatus],
+    read: Callable[[RunPaths], Curve] = metrics.read,
+) -> Results:
+    """One row a run, with the metrics of all its attempts.
+
+    Parameters
+    ----------
+    read
+        What reads the metrics of a run that has begun; called once for each, in their order.
+    """
     swept = swept_keys(selected)
     rows: list[dict[str, Value]] = []
     objectives: list[str] = []
@@ -155,7 +167,7 @@ def collect(selected: Sequence[Selected], statuses: Sequence[RunStatus]) -> Resu
             **{"state": status.state, "step": status.step},
         }
         row.update(one.run.swept)
-        curve = metrics.read(one.paths) if status.attempt is not None else metrics.Curve()
+        curve = read(one.paths) if status.attempt is not None else Curve()
         objective = one.run.spec.get("objective") or {}
         name = objective.get("metric")
         for metric in curve.names:

@@ -214,6 +214,7 @@ def stories(
     *,
     warn: Callable[[str], None] = lambda message: None,
     ask: Ask = jobs.ask,
+    values: bool = False,
 ) -> list[RunStory]:
     """What became of each run, in the order given.
 
@@ -223,8 +224,10 @@ def stories(
         Told when Slurm does not answer; the last state on record is given then.
     ask
         What asks the cluster.
+    values
+        Have the statuses tell steps and metrics too.
     """
-    found = statuses(selected, warn=warn, ask=ask, values=False)
+    found = statuses(selected, warn=warn, ask=ask, values=values)
     return [
         RunStory(one, status, _attempts(one)) for one, status in zip(selected, found, strict=True)
     ]

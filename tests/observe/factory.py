@@ -90,6 +90,7 @@ class Experiment:
         workers: bool = True,
         nodes: Sequence[str] = ("node1",),
         world: int = 2,
+        restart_count: int = 0,
     ) -> AttemptPaths:
         """What a supervisor does when an attempt starts."""
         paths = self.run(run)
@@ -99,7 +100,8 @@ class Experiment:
             paths.ledger,
             {
                 **{"event": ledger.STARTED, "time": when, "attempt": attempt, "job_id": job_id},
-                **{"submission": submission, "nodes": list(nodes), "restart_count": 0},
+                **{"submission": submission, "nodes": list(nodes)},
+                **{"restart_count": restart_count},
                 **{"host": nodes[0], "pid": 1, "world_size": world},
             },
         )

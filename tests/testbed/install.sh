@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what tests/testbed needs, on Debian, as root: the packages of the machine's own Slurm,
+# Installs what tests need, on Debian, as root: the packages of the machine's own Slurm, a browser,
 # and a root directory of the next Debian, whose Slurm is newer, in $HPCRUN_TESTBED_SLURM24
 # (default: ~/.cache/hpcrun-testbed/slurm-24.11). Can be repeated; does nothing twice.
 # --without-newer leaves the second one out.
@@ -7,7 +7,7 @@ set -eu
 
 newer="${HPCRUN_TESTBED_SLURM24:-${XDG_CACHE_HOME:-$HOME/.cache}/hpcrun-testbed/slurm-24.11}"
 complete=.hpcrun-testbed-complete # prerequisites.py looks for it
-packages="slurmctld slurmd slurm-client slurmdbd munge mariadb-server iproute2 debootstrap elfutils g++ make"
+packages="slurmctld slurmd slurm-client slurmdbd munge mariadb-server iproute2 debootstrap elfutils g++ make chromium chromium-driver"
 # libpython3-stdlib for the libraries that the host's Python is linked with.
 newer_packages=slurmctld,slurmd,slurm-client,slurmdbd,munge,iproute2,elfutils,g++,make,libpython3-stdlib
 
