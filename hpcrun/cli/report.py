@@ -39,7 +39,7 @@ def command(
     without it, your newest experiment.
     """
     from hpcrun import records
-    from hpcrun.observe import report, report_page
+    from hpcrun.observe import report, report_page, sentences
 
     selected = select(output, where, conditions)
     names = {one.experiment.name for one in selected}
@@ -61,7 +61,8 @@ def command(
     if output.json:
         output.data({"file": str(file.absolute()), "bytes": len(page), "runs": len(found.runs)})
     else:
-        click.echo(f"{file}: {len(found.runs):,} runs, {len(page) / 1000:,.0f} kB")
+        runs = sentences.count(len(found.runs), "run")
+        click.echo(f"{file}: {runs}, {len(page) / 1000:,.0f} kB")
 
 
 def _refuse_to_replace(file: Path) -> None:

@@ -87,12 +87,7 @@ def command(
     elif form == "latex":
         click.echo(found.latex(), nl=False)
     else:
-        numeric = {
-            column
-            for column in found.columns
-            if any(isinstance(row.get(column), (int, float)) for row in found.rows)
-        }
-        table = Table(found.columns, right=frozenset(numeric), styled=frozenset({"state"}))
+        table = Table(found.columns, right=found.numeric, styled=frozenset({"state"}))
         for row in found.rows:
             table.add(*found.cells(row))
         table.print(color=output.color)

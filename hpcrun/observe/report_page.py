@@ -15,7 +15,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 from hpcrun import __version__, resources, words
 from hpcrun.observe import detail, history, report, report_curves, report_svg, sentences
@@ -41,6 +41,7 @@ KINDS = {
     "stopped": "stopped, until submitted again",
 }
 
+_LAST = 1e11  # seconds since the epoch that a calendar can tell
 _STATIC_CHARTS = 4
 _TOLD = 200
 
@@ -48,7 +49,6 @@ _TOLD = 200
 def render(found: Report) -> str:
     """The page."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
 
     directory = resources.directory("templates") / "report"
     environment = Environment(
@@ -58,9 +58,7 @@ def render(found: Report) -> str:
         lstrip_blocks=True,
         autoescape=True,
     )
-    environment.filters.update(
-        number=number, duration=report_svg.duration, moment=_moment, hours=_hours
-    )
+    environment.filters.update(moment=_moment, hours=_hours)
     own = {
         name: (directory / name).read_text()
         for name in ("report.css", "report.js", "uPlot.min.css", "uPlot.iife.min.js")
@@ -74,8 +72,8 @@ def render(found: Report) -> str:
         made_by=history.user(),
         title=_title(found),
         policy=_policy(scripts),
-        style=Markup(own["uPlot.min.css"] + own["report.css"]),
-        scripts=[Markup(script) for script in scripts],
+        style=own["uPlot.min.css"] + own["report.css"],
+        scripts=scripts,
         data=_data(found),
         kinds=KINDS,
         series=SERIES,
@@ -83,9 +81,9 @@ def render(found: Report) -> str:
         best=_best(found),
         columns=_columns(found),
         rows=[_row(found, place) for place in range(len(found.runs))],
-        charts=[(name, Markup(chart)) for name, chart in _charts(found)],
-        timeline=_timeline(found, Markup),
-        totals=[(total, Markup(_bar(total.hours))) for total in found.totals],
+        charts=_charts(found),
+        timeline=_timeline(found),
+        totals=[(total, _bar(total.hours)) for total in found.totals],
         causes=[(total, kind, hours) for total in found.totals for kind, hours in _causes(total)],
         bases={name: _yaml(one.run.spec) for name, one in found.bases.items()},
         runs=[_run(found, run) for run in found.runs],
@@ -137,7 +135,7 @@ def _data(found: Report) -> str:
         "shown": found.shown,
     }
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return base64.b64encode(zlib.compress(text.encode("utf-8", "replace"), 9)).decode()
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
 def _preferred(found: Report) -> list[str]:
@@ -149,11 +147,7 @@ def _columns(found: Report) -> list[dict[str, Any]]:
     """The table's columns; a swept key is named by its end where no other ends so."""
     swept = {key for one in found.runs for key in one.selected.run.swept}
     ends = Counter(key.rpartition(".")[2] for key in found.results.columns)
-    numeric = {
-        column
-        for column in found.results.columns
-        if any(isinstance(row.get(column), (int, float)) for row in found.results.rows)
-    }
+    numeric = found.results.numeric
     columns = []
     for key in found.results.columns:
         end = key.rpartition(".")[2]
@@ -195,7 +189,7 @@ def _charts(found: Report) -> list[tuple[str, str]]:
     ]
 
 
-def _timeline(found: Report, markup: Any) -> dict[str, Any]:
+def _timeline(found: Report) -> dict[str, Any]:
     edges = [edge for run in found.runs for span in run.spans for edge in (span.start, span.end)]
     start, end = min(edges, default=found.made), max(edges, default=found.made)
     told = len(found.runs) <= _TOLD
@@ -204,16 +198,15 @@ def _timeline(found: Report, markup: Any) -> dict[str, Any]:
         marks = list(_marks(run, found.made))
         label = f"Timeline of {run.name}"
         bar = report_svg.timeline(label, run.spans, marks, start, end, told) if run.spans else ""
-        bars.append((run, markup(bar)))
+        bars.append((run, bar))
     return {"start": start, "end": end, "bars": bars}
 
 
 def _marks(run: RunReport, now: float) -> Iterator[Mark]:
     for one in run.story.attempts:
         ended = one.attempt.ended or {}
-        if isinstance(ended.get("time"), (int, float)) and one.ended_badly:
-            told = sentences.end(one, run.story, now)
-            yield Mark(float(ended["time"]), str(ended.get("outcome")), told)
+        if one.ended_badly and _is_moment(when := ended.get("time")):
+            yield Mark(when, str(ended.get("outcome")), sentences.end(one, run.story, now))
 
 
 def _bar(spent: Goodput) -> str:
@@ -291,7 +284,8 @@ def _notes(found: Report) -> list[str]:
         )
     notes.append(
         f"Values in charts have {report_curves.DIGITS} significant digits, the results table 6; "
-        "`hpcrun results --format csv` has all."
+        "`hpcrun results --format csv` has all. Drawings for print have "
+        f"{report_svg.POINTS:,} points at most."
     )
     if bad := sum(run.curves.not_finite for run in found.runs):
         notes.append(f"{words.count(bad, 'value')} that are not finite are not drawn.")
@@ -316,9 +310,13 @@ def _hours(value: float) -> str:
 
 
 def _moment(when: Any) -> str:
-    if not isinstance(when, (int, float)):
+    if not _is_moment(when):
         return "at an unknown time"
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(when)).strip()
+
+
+def _is_moment(when: Any) -> TypeGuard[float]:
+    return isinstance(when, (int, float)) and abs(when) < _LAST
 
 
 def _yaml(spec: Any) -> str:

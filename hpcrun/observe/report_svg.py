@@ -17,10 +17,10 @@ from hpcrun.observe.tables import number
 
 COLORS = 10
 DASHES = ("", "6 3", "2 3")
+POINTS = 2000
 
 _WIDTH, _HEIGHT = 720.0, 280.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 60.0, 10.0, 10.0, 40.0
-_POINTS = 2000
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60.0, 20.0, 10.0, 40.0
 
 _CELLS, _BAR = 500, 16
 
@@ -73,7 +73,7 @@ def chart(title: str, lines: Sequence[Line]) -> str:
     for tick in ticks(left, right, 8):
         _text(svg, x(tick), _HEIGHT - _BOTTOM + 16, f"{tick:,g}", "middle")
     _text(svg, (_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 6, "step", "middle")
-    most = max(24, _POINTS // len(lines))
+    most = max(24, POINTS // len(lines))
     tenths = SubElement(svg, "g", {"transform": "scale(.1)"})
     for line in lines:
         name, dashes = style_of(line.place)
@@ -110,7 +110,8 @@ def timeline(
             SubElement(part, "title").text = text
     together: dict[int, list[Mark]] = {}
     for mark in marks:
-        together.setdefault(min(int((mark.time - start) / size), _CELLS - 1), []).append(mark)
+        cell = min(max(int((mark.time - start) / size), 0), _CELLS - 1)
+        together.setdefault(cell, []).append(mark)
     for cell, here in together.items():
         more = f" (and {len(here) - 1} more here)" if len(here) > 1 else ""
         part = _part(svg, f"end {here[-1].kind}", cell, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,7 +66,7 @@ class RunTelemetry:
     Attributes
     ----------
     times
-        The middle of each stretch, in seconds since the epoch; of those that have a sample.
+        The mean of each stretch, in seconds since the epoch; of those that have a sample.
     nodes
         Node -> key of a `Series` -> its mean in each stretch, None without a sample.
     summary
@@ -109,16 +110,16 @@ def read(run: RunPaths, runs: int) -> RunTelemetry:
     room = _VALUES // (runs * len(shown) * max(1, len(keys)))
     longest = max(len(samples[node]) for node in shown)
     count = min(longest, max(_LEAST, min(_MOST, room)))
-    moments = [moment for node in shown for moment, _ in samples[node]]
-    first, length = min(moments), (max(moments) - min(moments)) / count or 1.0
-    nodes = {node: _means(samples[node], first, length, count) for node in shown}
-    filled = [
-        place
-        for place in range(count)
-        if any(v[place] is not None for node in nodes.values() for v in node.values())
-    ]
+    # Stretches of as many samples each, so that a gap of days does not take them all.
+    moments = sorted(moment for node in shown for moment, _ in samples[node])
+    edges = [moments[len(moments) * place // count] for place in range(1, count)]
+    nodes = {node: _means(samples[node], edges) for node in shown}
+    times: list[list[float]] = [[] for _ in range(count)]
+    for moment in moments:
+        times[bisect_right(edges, moment)].append(moment)
+    filled = [place for place, those in enumerate(times) if those]
     return RunTelemetry(
-        times=[first + (place + 0.5) * length for place in filled],
+        times=[sum(times[place]) / len(times[place]) for place in filled],
         nodes={
             node: {key: [values[place] for place in filled] for key, values in found.items()}
             for node, found in nodes.items()
@@ -175,13 +176,13 @@ def _number(value: Any) -> float | None:
 
 
 def _means(
-    samples: Sequence[tuple[float, dict[str, float]]], first: float, length: float, count: int
+    samples: Sequence[tuple[float, dict[str, float]]], edges: Sequence[float]
 ) -> dict[str, list[float | None]]:
     found: dict[str, list[list[float]]] = {}
     for moment, values in samples:
-        place = min(count - 1, int((moment - first) / length))
+        place = bisect_right(edges, moment)
         for key, value in values.items():
-            found.setdefault(key, [[] for _ in range(count)])[place].append(value)
+            found.setdefault(key, [[] for _ in range(len(edges) + 1)])[place].append(value)
     return {
         key: [rounded(sum(these) / len(these), _DIGITS) if these else None for these in places]
         for key, places in found.items()

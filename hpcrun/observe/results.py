@@ -52,6 +52,15 @@ class Results:
     columns: tuple[str, ...]
     rows: tuple[dict[str, Value], ...]
 
+    @property
+    def numeric(self) -> frozenset[str]:
+        """Columns in which there is a number."""
+        return frozenset(
+            column
+            for column in self.columns
+            if any(isinstance(row.get(column), (int, float)) for row in self.rows)
+        )
+
     def sort(self, key: str) -> Results:
         """Rows ascending by a column (descending with ``-`` before it), empty cells last.
 
@@ -124,11 +133,7 @@ class Results:
     def latex(self) -> str:
         """A ``tabular`` for the booktabs package; a mean and its standard error share a cell."""
         columns = [column for column in self.columns if not column.endswith(".se")]
-        numeric = {
-            column
-            for column in columns
-            if any(isinstance(row.get(column), (int, float)) for row in self.rows)
-        }
+        numeric = self.numeric
         lines = [
             "\\begin{tabular}{" + "".join("r" if c in numeric else "l" for c in columns) + "}",
             "\\toprule",

@@ -462,8 +462,11 @@
       place.replaceChildren();
       const { times: differences, values } = data.runs[select.value].telemetry;
       const times = sums(differences);
+      const usual = times.slice(1).map((time, at) => time - times[at]).sort((one, other) => one - other)[(times.length - 1) >> 1];
+      const gap = (at) => at && times[at] - times[at - 1] > 5 * usual;
+      const broken = (numbers, between) => numbers.flatMap((number, at) => (gap(at) ? [between(at), number] : [number]));
       const [unit, size] = unitOf(times[times.length - 1] - times[0]);
-      const xs = times.map((time) => (time - times[0]) / size);
+      const xs = broken(times, (at) => (times[at] + times[at - 1]) / 2).map((time) => (time - times[0]) / size);
       const figures = [];
       for (const [key, title, measure] of data.series) {
         const nodes = Object.keys(values[key]);
@@ -493,7 +496,7 @@
             })),
           ],
         },
-        [xs, ...nodes.map((node) => values[key][node])],
+        [xs, ...nodes.map((node) => broken(values[key][node], () => null))],
         figure,
       ));
     };

@@ -258,6 +258,8 @@ def test_screenshots(opened: Browser, tmp_path: Path) -> None:
     """Those in docs/images are taken anew where UPDATE_SCREENSHOTS=1."""
     directory = IMAGES if os.environ.get("UPDATE_SCREENSHOTS") == "1" else tmp_path
     opened.picture(directory / "report.png")
+    opened.script("document.querySelector('#timeline').scrollIntoView()")
+    opened.picture(directory / "report-timeline.png")
     opened.one("#filter-text").send_keys("warmup=100,seed=0")
     opened.all("#filters button")[0].click()
     opened.set("#curve-metric", "1")
@@ -267,8 +269,6 @@ def test_screenshots(opened: Browser, tmp_path: Path) -> None:
     hover(opened, 0.35)
     opened.picture(directory / "report-curves-dark.png")
     opened.emulate()
-    opened.script("document.querySelector('#timeline').scrollIntoView()")
-    opened.picture(directory / "report-timeline.png")
     taken = sorted(directory.glob("report*.png"))
     assert [path.name for path in taken] == [
         *("report-curves-dark.png", "report-timeline.png", "report.png")

@@ -28,7 +28,7 @@ def test_a_chart_has_a_line_a_run_and_round_ticks() -> None:
     assert [one.get("class") for one in drawn[9:]] == ["line c9", "line c0", "line c1"]
     assert [one.get("stroke-dasharray") for one in drawn[9:]] == [None, "6 3", "6 3"]
     assert [one.findtext("title") for one in drawn][:2] == ["e/0", "e/1"]
-    assert drawn[0].get("d") == "M600 100l3250 1150 3250 1150"
+    assert drawn[0].get("d") == "M600 100l3200 1150 3200 1150"
     words = [one.text for one in parts(svg, "text")]
     assert {"1", "2", "3", "10", "20", "30", "step"} <= set(words)
 

@@ -70,6 +70,7 @@ def test_attempts_follow_each_other_and_gaps_are_gaps(study: Experiment) -> None
     assert found.nodes["n1"]["cpu"][-1] is None
     assert found.nodes["n2"]["cpu"][0] is None
     assert found.times == sorted(found.times)
+    assert len(found.times) == 10
 
 
 def test_many_nodes_are_drawn_in_part_and_summed_up_in_full(study: Experiment) -> None:
