@@ -99,10 +99,12 @@ class RunTelemetry:
 def read(run: RunPaths, runs: int) -> RunTelemetry:
     """The telemetry of all attempts of one of so many runs."""
     samples: dict[str, list[tuple[float, dict[str, float]]]] = {}
+    starts = []
     for attempt in run.attempts():
         for node, lines in telemetry.read(attempt).items():
-            samples.setdefault(node, []).extend(_samples(lines))
-    samples = {node: found for node, found in samples.items() if found}
+            if found := list(_samples(lines)):
+                samples.setdefault(node, []).extend(found)
+                starts.append(found[0][0])
     if not samples:
         return RunTelemetry()
     shown = sorted(samples)[:_NODES]
@@ -110,11 +112,14 @@ def read(run: RunPaths, runs: int) -> RunTelemetry:
     room = _VALUES // (runs * len(shown) * max(1, len(keys)))
     longest = max(len(samples[node]) for node in shown)
     count = min(longest, max(_LEAST, min(_MOST, room)))
-    # Stretches of as many samples each, so that a gap of days does not take them all.
+    # Stretches of as many samples each, so that a gap of days does not take them all, and none from
+    # before a gap to after it, unless there are too many.
     moments = sorted(moment for node in shown for moment, _ in samples[node])
     edges = [moments[len(moments) * place // count] for place in range(1, count)]
+    if len(starts) < count:
+        edges = sorted({*edges, *starts})
     nodes = {node: _means(samples[node], edges) for node in shown}
-    times: list[list[float]] = [[] for _ in range(count)]
+    times: list[list[float]] = [[] for _ in range(len(edges) + 1)]
     for moment in moments:
         times[bisect_right(edges, moment)].append(moment)
     filled = [place for place, those in enumerate(times) if those]
