@@ -28,7 +28,8 @@ What is what
   results.csv               swept values beside metrics, a line a run
   configurations/RUN.json   the resolved configuration of each run, DeepSpeed's part complete
   versions.json             of Python, torch, DeepSpeed and hpcrun: as each submission found them
-                            (submissions), and as each attempt RUN/ATTEMPT loaded them (attempts)
+                            (submissions), and as each attempt RUN/ATTEMPT that has a session
+                            loaded them (attempts)
   code/*.tar.gz             the code as it was frozen at submission
   submissions/N/            one `hpcrun submit`: plan.json, submission.json (who, when, with which
                             code), the sbatch scripts, journal.jsonl (what Slurm answered) and

@@ -17,6 +17,9 @@ from hpcrun.plan import RunPlan
 # Seconds that the command has; the nodes are held for as long.
 TIMEOUT = 60.0
 
+# Characters of a variable: the kernel refuses much longer ones.
+_LONGEST = 4096
+
 Say = Callable[[str], None]
 
 
@@ -85,7 +88,7 @@ def _call(command: list[str], facts: Mapping[str, Any], timeout: float) -> str |
         "HPCRUN_STEP": facts["step"],
         "HPCRUN_MESSAGE": facts["message"],
     }
-    environment = {name: str(value) for name, value in variables.items() if value is not None}
+    environment = {name: _text(value) for name, value in variables.items() if value is not None}
     try:
         process = subprocess.Popen(
             command,
@@ -105,3 +108,8 @@ def _call(command: list[str], facts: Mapping[str, Any], timeout: float) -> str |
     code = process.returncode
     how = f"was ended by {signals.name(-code)}" if code < 0 else f"ended with exit code {code}"
     return f"notify.command {how}" if code else None
+
+
+def _text(value: Any) -> str:
+    """A value as an environment variable can hold it; exceptions' messages may be anything."""
+    return str(value)[:_LONGEST].replace("\0", " ").encode(errors="replace").decode()

@@ -112,7 +112,11 @@ class Supervisor:
         return end.exit_code if end.exit_code != EXIT_SAVED else EXIT_FAILED
 
     def _notify(self, *, goes_on: bool = False) -> None:
-        notify.tell(self.plan.name, self.run, self.paths, say, goes_on=goes_on)
+        """Whatever goes wrong here, the end stands as it is."""
+        try:
+            notify.tell(self.plan.name, self.run, self.paths, say, goes_on=goes_on)
+        except Exception:
+            say(traceback.format_exc())
 
     def _seats(self, last: RunPlan, end: End) -> tuple[RunPlan | None, Sequence[str]]:
         """The run as it could be restarted in this allocation, and on which nodes.

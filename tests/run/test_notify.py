@@ -81,11 +81,19 @@ def test_its_failure_changes_nothing(place: Place) -> None:
     assert ledger.intent(place.run) == "finished"
 
 
-def finished(place: Place, command: list[str], **notify: Any) -> RunPlan:
-    """A run whose ledger says that it completed."""
+def finished(
+    place: Place,
+    command: list[str],
+    *,
+    outcome: str = "completed",
+    cause: dict[str, Any] | None = None,
+    **notify: Any,
+) -> RunPlan:
+    """A run whose ledger says that it completed, or was given up for a cause."""
     place.run.attempt(1).directory.mkdir(parents=True)
     ledger.write(place.run, ledger.STARTED, 1, job_id="local:1")
-    ledger.write(place.run, ledger.ENDED, 1, outcome="completed", exit_code=0, cause=None)
+    ledger.write(place.run, ledger.ENDED, 1, outcome=outcome, exit_code=0, cause=cause)
+    ledger.write(place.run, ledger.DECIDED, 1, action="stop" if cause else "nothing", reason="")
     spec = {"notify": {**wanted(), "command": command, **notify}}
     return RunPlan(3, "identity", "", {}, Entry("command"), spec)
 
@@ -134,6 +142,22 @@ def test_one_that_reads_nothing_and_arguments_that_no_shell_sees(place: Place) -
     notify.tell("study", run, place.run, said.append)
     assert said == ["notify.command was told: finished"]
     assert {"$(echo no)", "; true"} <= {path.name for path in place.run.directory.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [("a\0b", "a b"), ("\ud800", "?"), ("x" * 300_000, "x" * 4096)],
+    ids=["NUL", "half a character", "too long"],
+)
+def test_messages_that_no_variable_can_hold(place: Place, message: str, shown: str) -> None:
+    cause = {"kind": "rank_crash", "message": message}
+    command = ["bash", "-c", 'cat > told; printf %s "$HPCRUN_MESSAGE" > variables']
+    run = finished(place, command, outcome="failed", cause=cause)
+    said: list[str] = []
+    notify.tell("study", run, place.run, said.append)
+    assert said == ["notify.command was told: failed"]
+    assert (place.run.directory / "variables").read_text() == shown
+    assert told(place)[0]["message"] == message
 
 
 def test_what_cannot_be_recorded_is_not_run(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
