@@ -389,3 +389,21 @@ def test_run_that_is_stopped_leaves_nothing(place: Place, number: signal.Signals
     _until(lambda: not list(processes.of_submission(directory)))
     place.spec(["true"])
     assert place.hpcrun("run").returncode == 0
+
+
+def test_a_tracker_that_is_not_installed_is_told_before_anything_is_submitted(place: Place) -> None:
+    python = place.code.parent / "python"
+    answer = '{"executable": "/x/python", "version": "3.11.2", "torch": null, "deepspeed": null}'
+    python.write_text(f"#!/bin/sh\necho 'hpcrun-probe:{answer}'\n")
+    python.chmod(0o755)
+    place.spec(
+        ["true"],
+        environment={"python": str(python)},
+        tracking={"tensorboard": True, "wandb": {"mode": "offline"}},
+    )
+    told = place.hpcrun("submit", "cluster=local")
+    assert told.returncode == 2
+    missing = "has no tensorboard and wandb, which tracking.tensorboard and tracking.wandb need\n"
+    assert missing in told.stderr
+    assert "hint: `/x/python -m pip install tensorboard wandb`" in told.stderr
+    assert place.paths.submissions() == []
