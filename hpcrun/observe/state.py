@@ -253,11 +253,12 @@ def _attempt_ended(evidence: Evidence, last: Attempt) -> Verdict:
         return Verdict(RESTARTING, reason)
     if decided.get("action") == recovery.STOP:
         return Verdict(FAILED, f"{reason}; stopped: {decided.get('reason')}", over=True)
+    goes_on = last.outcome == "stopped" or decided.get("action") in recovery.GOES_ON
+    if goes_on and job is None and evidence.silence:
+        return Verdict(UNKNOWN, _as_of(evidence, evidence.silence))
     if last.outcome == "stopped":
         if job is not None and job.live:
             return Verdict(RESTARTING, reason)
-        if job is None and evidence.silence:
-            return Verdict(UNKNOWN, _as_of(evidence, evidence.silence))
         return Verdict(FAILED, f"{reason or 'stopped'}; submit it again to go on", over=True)
     if job is not None and job.ended:
         if job.state == "CANCELLED" and (last.cause or {}).get("kind") == "signal":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def attempt(
 
 CRASH = {"kind": "rank_crash", "message": "rank 1 was ended by SIGKILL"}
 TERM = {"kind": "signal", "message": "the supervisor received SIGTERM"}
+REQUEUED = replace(attempt(1, "failed", **CRASH), decided={"action": "requeue"})
 SAVED = {"kind": "saved", "message": "saved its state"}
 SILENT = "Slurm does not answer"
 LOCAL = sub(job="local:7")
@@ -204,6 +206,13 @@ TABLE: list[tuple[str, dict[str, Any], str, str | None, bool]] = [
     (
         "stopped, Slurm silent",
         {"attempts": [attempt(1, "stopped", **SAVED)], "silence": SILENT},
+        "unknown",
+        "as of",
+        False,
+    ),
+    (
+        "to be requeued, Slurm silent",
+        {"attempts": [REQUEUED], "silence": SILENT},
         "unknown",
         "as of",
         False,
