@@ -30,7 +30,8 @@ from hpcrun.run.tracker_sinks import SINKS, About
 from hpcrun.run.trackers import EXIT_USELESS
 
 EVERY = 5.0
-LONGEST_PAUSE = 300.0
+# Each try of wandb leaves a directory.
+LONGEST_PAUSE = 1800.0
 # A call into a tracker's library that takes longer will not return.
 HANGS = 300.0
 # Seconds to send what is left; less than `hpcrun.run.trackers` waits.

@@ -46,10 +46,10 @@ class About:
         """What the plan and the ledger tell.
 
         A directory that was removed and made again holds another run: the identity has the time of
-        its first start.
+        its first start. The plan's is none: that of a run that is lengthened changes.
         """
         first = next((one.started.get("time") for one in ledger.read(paths)), None)
-        text = json.dumps([os.path.realpath(paths.directory), run.identity, first])
+        text = json.dumps([os.path.realpath(paths.directory), first])
         deepspeed = run.spec.get("deepspeed") or {}
         return cls(
             experiment=experiment,
@@ -161,8 +161,8 @@ class Wandb:
                 x_disable_stats=True,
             ),
         )
-        # What was on its way when a process was killed may never have come anywhere.
-        # The server tells the step after its last, as the run is taken up.
+        # What was on its way when a process was killed may never have come anywhere. The server
+        # tells the step after its last, as the run is taken up.
         self._sent = max(0, int(self._run.starting_step) - 1) if arrived is None else arrived
         self.starts_over = self._sent < int(state.get("sent", 0))
         self._before, self._directory = self._sent, Path(self._run.dir).parent.name

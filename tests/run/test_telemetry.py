@@ -21,7 +21,7 @@ from hpcrun.run import telemetry
 from hpcrun.run.gauges import Gauges
 from hpcrun.run.gpus import Gpus
 from hpcrun.run.telemetry import Telemetry
-from tests.run.factory import Place, until
+from tests.run.factory import REPOSITORY, Place, until
 
 
 class StandIn(types.ModuleType):
@@ -269,10 +269,8 @@ def test_gpus_are_asked_for_where_the_run_has_some(place: Place, tmp_path: Path)
     library = tmp_path / "library"
     library.mkdir()
     (library / "pynvml.py").write_text("raise ImportError('it stands in for one that is broken')\n")
-    resources = {**{"nodes": 1, "ntasks_per_node": 1, "gpus_per_node": 1, "cpus_per_task": 1}}
+    resources = {"nodes": 1, "ntasks_per_node": 1, "gpus_per_node": 1, "cpus_per_task": 1}
     place.submit("sleep 0.5", telemetry={"every": 0.1}, resources=resources)
-    from tests.run.factory import REPOSITORY
-
     paths = f"{REPOSITORY}:{library}"
     assert place.supervise(PYTHONPATH=paths)[0] == 0, place.output()
     log = place.run.attempt(1).agent_log("local0").read_text()

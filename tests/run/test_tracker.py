@@ -6,6 +6,7 @@ for ``wandb``, and so are a library that raises and one that hangs.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ from hpcrun import ledger, records
 from hpcrun.run import tracker as tracker_module
 from hpcrun.run import trackers, wandb_file
 from hpcrun.run.tracker import Stale, Tracker
+from hpcrun.run.tracker_sinks import About
 from tests.run.factory import REPOSITORY, Place, until
 
 OFFLINE = {"project": None, "entity": None, "mode": "offline", "group": None, "tags": ["a", "b"]}
@@ -383,6 +385,15 @@ def test_an_experiment_made_anew_is_another_run(online: tuple[Log, StandIn]) -> 
         log.tracker("wandb").once()
         log.run.directory.rename(log.run.directory.with_name(f"gone-{len(wandb.rows)}"))
     assert len(wandb.rows) == 2
+
+
+def test_a_run_that_is_lengthened_stays_the_same(online: tuple[Log, StandIn]) -> None:
+    log, _ = online
+    log.attempt(1)
+    run = log.tracker("wandb")._run
+    longer = dataclasses.replace(run, identity="another")
+    one, other = (About.of("study", each, log.run).identity for each in (run, longer))
+    assert one == other
 
 
 @pytest.fixture
