@@ -183,7 +183,8 @@ class Tracker:
                 leave_by = min(leave_by, now + LEAVE)
             hangs = since is not None and now - since > HANGS
             if hangs or now > leave_by:
-                say(f"{self._name} does not return{'' if hangs else ' in time'}; given up")
+                how = "does not return" if hangs else "does not return in time"
+                say(f"{self._name} {how}; what is left waits for the next start, or for --once")
                 os._exit(EXIT_FAILED)
 
 

@@ -601,5 +601,35 @@ def test_it_leaves_when_its_supervisor_is_gone(place: Place) -> None:
         assert process.wait(10) == 0
 
 
+HANGING = """
+import sys
+from hpcrun.run import tracker
+setattr(tracker, sys.argv.pop(), 0.5)
+tracker.main()
+"""
+
+
+@pytest.mark.parametrize(("limit", "how"), [("HANGS", "return;"), ("LEAVE", "return in time;")])
+def test_it_ends_where_the_library_hangs(
+    place: Place, tmp_path: Path, limit: str, how: str
+) -> None:
+    """Another process may have more luck, and this one's supervisor waits for a bounded time."""
+    log = Log(place, wandb=OFFLINE)
+    log.attempt(1)
+    log.log(1, 1)
+    variables = {**os.environ, **_library(tmp_path, "import time\ntime.sleep(600)\n")}
+    command = [sys.executable, "-c", HANGING, "wandb", str(place.submission.directory), "--run=3"]
+    with subprocess.Popen(
+        [*command, limit], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        if limit == "LEAVE":
+            process.stdin.close()
+        said = process.stdout.read()
+    assert process.returncode == 1
+    assert f"wandb does not {how} what is left waits for the next start" in said
+
+
 def _niceness(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[16])
