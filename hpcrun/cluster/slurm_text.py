@@ -88,17 +88,7 @@ def parse_squeue(text: str) -> dict[str, JobState]:
         names, state, reason, nodes, start, end, elapsed, comment = (
             part.strip() for part in fields
         )
-        told = JobState(
-            job_id="",
-            state=_word(state),
-            reason=_text(reason),
-            nodes=_text(nodes),
-            start=parse_time(start),
-            end=parse_time(end),
-            elapsed=parse_elapsed(elapsed),
-            comment=_text(comment),
-            source="squeue",
-        )
+        told = _told(state, reason, nodes, start, end, elapsed, comment)
         states.update(_for_each(names, told))
     return states
 
@@ -115,21 +105,30 @@ def parse_sacct(text: str) -> dict[str, JobState]:
             continue
         names, state, reason, nodes, start, end, elapsed, code, comment = fields
         exit_code, _, signal = code.partition(":")
-        told = JobState(
-            job_id="",
-            state=_word(state),
-            reason=_text(reason),
-            nodes=_text(nodes),
-            start=parse_time(start),
-            end=parse_time(end),
-            elapsed=parse_elapsed(elapsed),
+        told = dataclasses.replace(
+            _told(state, reason, nodes, start, end, elapsed, comment),
             exit_code=int(exit_code) if exit_code.isdigit() else None,
             signal=int(signal) if signal.isdigit() else None,
-            comment=_text(comment),
             source="sacct",
         )
         states.update(_for_each(names, told))
     return states
+
+
+def _told(
+    state: str, reason: str, nodes: str, start: str, end: str, elapsed: str, comment: str
+) -> JobState:
+    """What both commands say of a job, whichever it is."""
+    return JobState(
+        job_id="",
+        state=_word(state),
+        reason=_text(reason),
+        nodes=_text(nodes),
+        start=parse_time(start),
+        end=parse_time(end),
+        elapsed=parse_elapsed(elapsed),
+        comment=_text(comment),
+    )
 
 
 def _for_each(names: str, told: JobState) -> dict[str, JobState]:

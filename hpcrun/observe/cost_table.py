@@ -5,29 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcrun.observe.cost import Cost
+from hpcrun.observe.goodput import WORDS
 from hpcrun.observe.tables import Table
-
-# Kinds of time -> what they are called, in the order of the columns.
-KINDS = {
-    "useful": "new steps",
-    "replayed": "steps done over again",
-    "startup": "starting",
-    "restore": "restoring",
-    "save": "saving",
-    "idle": "idle in the allocation",
-    "queued": "in the queue",
-    "stopped": "stopped",
-}
 
 
 def runs(costs: Sequence[Cost]) -> Table:
     """One row a run; hours of its GPUs, or of its CPUs where it has none."""
-    headers = ["RUN", "UNIT", "PAID", "USEFUL%", *(kind.upper() for kind in KINDS)]
+    headers = ["RUN", "UNIT", "PAID", "USEFUL%", *(kind.upper() for kind in WORDS)]
     table = Table(headers, right=frozenset(headers[2:]), spare=("STOPPED", "QUEUED"))
     for one in costs:
         told = one.hours.wall > 0
         cells = [hours(one.paid), f"{100 * one.share:.0f}"]
-        cells += [hours(getattr(one.hours, kind)) for kind in KINDS]
+        cells += [hours(getattr(one.hours, kind)) for kind in WORDS]
         name = f"{one.experiment}/{one.run}"
         table.add(name, one.unit, *(cells if told else [""] * len(cells)))
     return table
@@ -43,14 +32,14 @@ def sentences(total: Cost) -> list[str]:
         return f"  {hours(value):>9}  {100 * value / paid if paid else 0:3.0f} %  {words}"
 
     lines = [f"{total.experiment}: {hours(paid)} {unit}, {100 * total.share:.0f} % of them useful"]
-    held = {kind: getattr(total.hours, kind) for kind in KINDS if kind not in _FREE}
+    held = {kind: getattr(total.hours, kind) for kind in WORDS if kind not in _FREE}
     lines += [
-        line(value, KINDS[kind])
+        line(value, WORDS[kind])
         for kind, value in sorted(held.items(), key=lambda pair: -pair[1])
         if value
     ]
     lines += [
-        f"  {hours(value):>9}         {KINDS[kind]} (not charged)"
+        f"  {hours(value):>9}         {WORDS[kind]} (not charged)"
         for kind in _FREE
         if (value := getattr(total.hours, kind))
     ]

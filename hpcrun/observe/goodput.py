@@ -74,6 +74,19 @@ class Goodput:
         return {"wall": round(self.wall, 3), **parts, "share": round(self.share, 4)}
 
 
+# Kinds of time, as a person reads them.
+WORDS = {
+    "useful": "new steps",
+    "replayed": "steps done over again",
+    "startup": "starting",
+    "restore": "restoring",
+    "save": "saving",
+    "idle": "idle in the allocation",
+    "queued": "in the queue",
+    "stopped": "stopped, until submitted again",
+}
+
+
 @dataclass(frozen=True)
 class Span:
     """A stretch of a run's time.

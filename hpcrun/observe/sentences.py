@@ -9,7 +9,7 @@ from typing import Any
 from hpcrun import recovery
 from hpcrun.ledger import Attempt
 from hpcrun.observe import state
-from hpcrun.observe.goodput import Goodput
+from hpcrun.observe.goodput import WORDS, Goodput
 from hpcrun.observe.tables import age
 from hpcrun.observe.why import AttemptStory, RunStory
 
@@ -53,19 +53,11 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
 
 def spent(found: Goodput) -> str:
     """Where a run's time went, the useful part first."""
+    seconds = {what: getattr(found, kind) for kind, what in WORDS.items()}
     parts = [
-        f"{100 * seconds / found.wall:.0f} % {what}"
-        for seconds, what in (
-            (found.useful, "new steps"),
-            (found.replayed, "steps done over again"),
-            (found.startup, "starting"),
-            (found.restore, "restoring"),
-            (found.save, "saving"),
-            (found.idle, "idle in its allocation"),
-            (found.queued, "in the queue"),
-            (found.stopped, "stopped"),
-        )
-        if seconds >= 0.005 * found.wall
+        f"{100 * value / found.wall:.0f} % {what}"
+        for what, value in seconds.items()
+        if value >= 0.005 * found.wall
     ]
     return f"Of {age(found.wall)} since it was submitted: {', '.join(parts)}."
 
