@@ -65,6 +65,8 @@ def render(found: Report) -> str:
     }
     licence = (directory / "uPlot.LICENSE").read_text()
     scripts = [f"/*\n{licence}*/\n{own['uPlot.iife.min.js']}", own["report.js"]]
+    sampled = [(run, node) for run in found.runs for node in run.telemetry.summary]
+    series = [one for one in SERIES if any(one.key in node.values for _, node in sampled)]
     text: str = environment.get_template("report.html.j2").render(
         report=found,
         generator=GENERATOR,
@@ -76,7 +78,7 @@ def render(found: Report) -> str:
         scripts=scripts,
         data=_data(found),
         kinds=KINDS,
-        series=SERIES,
+        series=series,
         states=Counter(run.story.status.state for run in found.runs),
         best=_best(found),
         columns=_columns(found),
@@ -88,9 +90,8 @@ def render(found: Report) -> str:
         bases={name: _yaml(one.run.spec) for name, one in found.bases.items()},
         runs=[_run(found, run) for run in found.runs],
         sampled=[
-            (run, node, [_mean_and_peak(node.values.get(one.key)) for one in SERIES])
-            for run in found.runs
-            for node in run.telemetry.summary
+            (run, node, [_mean_and_peak(node.values.get(one.key)) for one in series])
+            for run, node in sampled
         ],
         code=[_code(version) for version in found.code],
         notes=_notes(found),
@@ -306,7 +307,7 @@ def _mean_and_peak(pair: tuple[float, float] | None) -> str:
 
 
 def _hours(value: float) -> str:
-    return f"{value:,.1f}" if value >= 10 else f"{value:.3g}" if value >= 0.001 else ""
+    return f"{value:,.1f}" if value >= 10 else f"{value:.3g}" if value > 1e-6 else ""
 
 
 def _moment(when: Any) -> str:

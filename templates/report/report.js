@@ -44,12 +44,11 @@
           });
         place.append(turn("Previous", -1), turn("Next", 1), ` page ${page + 1} of ${last + 1}`);
       }
-      return matching;
     };
     return {
       show,
       sort: (sorted) => { order = sorted; page = 0; show(); },
-      first: () => { page = 0; return show(); },
+      first: () => { page = 0; show(); },
       all: () => { for (const row of rows) row.hidden = !matches(row); },
     };
   }
@@ -89,13 +88,13 @@
     const table = $("results-table");
     const rows = [...table.tBodies[0].rows];
     const bars = [...document.querySelectorAll("#timeline-rows .bar")];
-    const state = { text: "", values: new Map(), selected: new Set(data.shown) };
+    const state = { text: "", values: new Map() };
 
     const texts = rows.map((row) => `${row.textContent} ${data.runs[row.dataset.run].label}`.toLowerCase());
     const cell = (row, column) => row.cells[column].textContent.trim();
     const matching = rows.map(() => true);
     const matches = (element) => matching[element.dataset.run];
-    const results = pages([...rows], $("results-pages"), matches);
+    const results = pages(rows, $("results-pages"), matches);
     const timeline = pages(bars, $("timeline-pages"), matches);
     sortable(table, results.sort);
     const paged = [results, timeline];
@@ -140,41 +139,44 @@
     [...table.tHead.rows[0].cells].forEach((head, column) => {
       if ("swept" in head.dataset || "state" in head.dataset) choices(column, head.textContent);
     });
-    const button = (text, act) => make("button", { type: "button", textContent: text, onclick: act });
-    filters.append(
-      button("Draw these", () => { state.selected = new Set(byRun.keys().filter((run) => matching[run])); selected(); }),
-      button("Draw none", () => { state.selected.clear(); selected(); }),
-    );
-
-    // A box and a swatch in each row.
-    const boxes = byRun.map((row, run) => {
-      const head = row.cells[0];
-      const box = make("input", { type: "checkbox", ariaLabel: `Draw ${data.runs[run].name}` });
-      box.onchange = () => {
-        if (box.checked) state.selected.add(run);
-        else state.selected.delete(run);
-        selected();
-      };
-      const slot = data.slots[run];
-      let swatch = head.querySelector(".swatch");
-      if (!swatch) {
-        swatch = make("i", { className: `swatch c${slot % 10}${slot % 30 > 9 ? " dashed" : ""}` });
-        head.prepend(swatch);
-      }
-      head.prepend(box);
-      return { box, swatch };
-    });
-    function selected() {
-      boxes.forEach(({ box, swatch }, run) => {
-        box.checked = state.selected.has(run);
-        swatch.style.visibility = box.checked ? "visible" : "hidden";
-      });
-      charts?.draw();
-    }
-    const charts = $("curve-chart") && curves(data, state);
-    selected();
+    if ($("curve-chart")) choosing();
     filter();
     telemetry(data);
+
+    // Which runs are drawn: a box and a swatch in each row, and buttons for all that match.
+    function choosing() {
+      const wanted = new Set(data.shown);
+      const charts = curves(data, wanted);
+      const boxes = byRun.map((row, run) => {
+        const head = row.cells[0];
+        const box = make("input", { type: "checkbox", ariaLabel: `Draw ${data.runs[run].name}` });
+        box.onchange = () => {
+          if (box.checked) wanted.add(run);
+          else wanted.delete(run);
+          show();
+        };
+        const slot = data.slots[run];
+        let swatch = head.querySelector(".swatch");
+        if (!swatch) {
+          swatch = make("i", { className: `swatch c${slot % 10}${slot % 30 > 9 ? " dashed" : ""}` });
+          head.prepend(swatch);
+        }
+        head.prepend(box);
+        return { box, swatch };
+      });
+      const show = () => {
+        boxes.forEach(({ box, swatch }, run) => {
+          box.checked = wanted.has(run);
+          swatch.style.visibility = box.checked ? "visible" : "hidden";
+        });
+        charts.draw();
+      };
+      const button = (textContent, choose) =>
+        filters.append(make("button", { type: "button", textContent, onclick: () => { wanted.clear(); choose(); show(); } }));
+      button("Draw these", () => matching.forEach((does, run) => does && wanted.add(run)));
+      button("Draw none", () => {});
+      show();
+    }
 
     addEventListener("beforeprint", () => {
       for (const each of paged) each.all();
@@ -239,7 +241,7 @@
   const unitOf = (length) => UNITS.find(([, size]) => length >= 2 * size) ?? UNITS[3];
   const BEHIND = 20;
 
-  function curves(data, state) {
+  function curves(data, wanted) {
     const place = $("curve-chart");
     const controls = $("curve-controls");
     const decoded = [];
@@ -311,12 +313,10 @@
       plot?.destroy();
       plot = null;
       tooltip.hidden = true;
-      lines = [...state.selected].sort((one, other) => one - other).map(line).filter(Boolean);
+      lines = [...wanted].sort((one, other) => one - other).map(line).filter(Boolean);
       place.replaceChildren();
       const name = data.metrics[view.metric];
-      place.setAttribute("role", "img");
       place.setAttribute("aria-label", `${name} against ${view.across} of ${lines.length} runs; their values are in the results table`);
-      $("curve-hint").textContent = "Hover to see a point's run and values; drag to zoom, double-click to see all.";
       if (!lines.length) {
         place.append(make("p", { className: "empty", textContent: "No selected run has values of this metric. Tick runs in the table above." }));
         return;
@@ -343,7 +343,7 @@
           },
           axes: [{ ...axis, label, labelSize: 24 }, { ...axis, label: name, labelSize: 24, size: 76 }],
           series: [null, ...behind.map((each) => series(each, 0.25)), ...lines.map((each) => series(each, 1))],
-          hooks: { setSelect: [zoom] },
+          hooks: { setSelect: [zoom], draw: [dots] },
         },
         [null, ...behind.map((each) => [each.xs, each.raw]), ...lines.map((each) => [each.xs, each.ys])],
         place,
@@ -352,6 +352,16 @@
       plot.over.addEventListener("mousemove", hover);
       plot.over.addEventListener("mouseleave", () => { tooltip.hidden = true; overlay.width = 0; });
       plot.over.addEventListener("dblclick", () => { view.zoom = null; draw(); });
+    }
+
+    // A line of one point would not be seen.
+    function dots(u) {
+      for (const each of lines.filter(({ xs }) => xs.length === 1)) {
+        u.ctx.fillStyle = each.color;
+        u.ctx.beginPath();
+        u.ctx.arc(u.valToPos(each.xs[0], "x", true), u.valToPos(each.ys[0], "y", true), 4 * devicePixelRatio, 0, 7);
+        u.ctx.fill();
+      }
     }
 
     function zoom(u) {
@@ -435,12 +445,11 @@
       pen.fill();
     }
 
-    let width = 0;
+    let width = place.clientWidth;
     new ResizeObserver(() => {
-      if (plot && place.clientWidth !== width) {
-        width = place.clientWidth;
-        plot.setSize({ width, height: 420 });
-      }
+      if (!place.clientWidth || place.clientWidth === width) return;
+      width = place.clientWidth;
+      draw();
     }).observe(place);
     theme.addEventListener("change", draw);
     return { draw };
