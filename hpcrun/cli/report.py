@@ -50,8 +50,8 @@ def command(
             "-o - prints the report on stdout, where --json prints what was written",
             hint="leave one of them out",
         )
-    if not to_stdout and not force:
-        _refuse_to_replace(file)
+    if not to_stdout:
+        _check(file, force)
     found = report.collect(selected, say=output.say)
     page = report_page.render(found).encode("utf-8", "replace")
     if to_stdout:
@@ -65,9 +65,17 @@ def command(
         click.echo(f"{file}: {runs}, {len(page) / 1000:,.0f} kB")
 
 
-def _refuse_to_replace(file: Path) -> None:
+def _check(file: Path, force: bool) -> None:
+    """Refuse, before anything is read, what cannot or should not be written."""
     from hpcrun.observe.report_page import is_report
 
+    if not file.parent.is_dir():
+        raise UsageError(
+            f"{file}: there is no directory {file.parent}",
+            hint="make it first, or name another file with -o",
+        )
+    if force:
+        return
     try:
         with open(file, "rb") as stream:
             head = stream.read(1024)

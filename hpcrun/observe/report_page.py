@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from typing import Any, TypeGuard
 
 from hpcrun import __version__, resources, words
-from hpcrun.observe import detail, history, report, report_curves, report_svg, sentences
+from hpcrun.observe import cost_table, detail, history, report, report_curves, report_svg, sentences
 from hpcrun.observe.cost import Cost
-from hpcrun.observe.goodput import Goodput
+from hpcrun.observe.goodput import WORDS, Goodput
 from hpcrun.observe.narrow import MISSING, show
 from hpcrun.observe.report import CodeVersion, Report, RunReport
 from hpcrun.observe.report_svg import Line, Mark
@@ -28,18 +28,6 @@ from hpcrun.observe.report_telemetry import SERIES
 from hpcrun.observe.tables import number
 
 GENERATOR = "hpcrun report"
-
-# In the order in which bars and tables show them.
-KINDS = {
-    "useful": "new steps",
-    "replayed": "steps done over again",
-    "startup": "starting",
-    "restore": "restoring",
-    "save": "saving",
-    "idle": "idle in the allocation",
-    "queued": "in the queue",
-    "stopped": "stopped, until submitted again",
-}
 
 _LAST = 1e11  # seconds since the epoch that a calendar can tell
 _STATIC_CHARTS = 4
@@ -77,7 +65,7 @@ def render(found: Report) -> str:
         style=own["uPlot.min.css"] + own["report.css"],
         scripts=scripts,
         data=_data(found),
-        kinds=KINDS,
+        kinds=WORDS,
         series=series,
         states=Counter(run.story.status.state for run in found.runs),
         best=_best(found),
@@ -211,7 +199,7 @@ def _marks(run: RunReport, now: float) -> Iterator[Mark]:
 
 
 def _bar(spent: Goodput) -> str:
-    return report_svg.shares("Where it went", [(kind, getattr(spent, kind)) for kind in KINDS])
+    return report_svg.shares("Where it went", [(kind, getattr(spent, kind)) for kind in WORDS])
 
 
 def _causes(total: Cost) -> list[tuple[str, float]]:
@@ -307,7 +295,7 @@ def _mean_and_peak(pair: tuple[float, float] | None) -> str:
 
 
 def _hours(value: float) -> str:
-    return f"{value:,.1f}" if value >= 10 else f"{value:.3g}" if value > 1e-6 else ""
+    return cost_table.hours(value) if value else ""
 
 
 def _moment(when: Any) -> str:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from hpcrun import layout, records, resources
-from hpcrun.observe.goodput import Goodput
-from hpcrun.observe.report_page import KINDS
+from hpcrun.observe import report as observed
+from hpcrun.observe.goodput import WORDS, Goodput
+from hpcrun.observe.where import Finder
 from tests.observe.factory import T0, Experiment, path_with, slurm_shim
 from tests.observe.shell import hpcrun
 from tests.report.page import Page
@@ -96,7 +97,7 @@ def test_ends_are_told_on_hover_and_in_text(page: Page) -> None:
 
 
 def test_the_ledger_of_time(page: Page) -> None:
-    assert set(KINDS) == {each.name for each in dataclasses.fields(Goodput)}
+    assert set(WORDS) == {each.name for each in dataclasses.fields(Goodput)}
     total = next(row for row in page.rows if row[:2] == ["finetune", "GPU-hours"])
     hours = [float(cell.replace(",", "") or 0) for cell in total[2:]]
     assert hours[0] == pytest.approx(sum(hours[1:7]), rel=0.01)
@@ -131,7 +132,7 @@ def test_telemetry_is_told_and_drawn(page: Page) -> None:
 
 def test_every_colour_is_in_the_style_sheet() -> None:
     style = (resources.directory("templates") / "report" / "report.css").read_text()
-    assert [kind for kind in KINDS if f".k-{kind} " not in style] == []
+    assert [kind for kind in WORDS if f".k-{kind} " not in style] == []
 
 
 def test_nothing_of_a_user_becomes_markup(small: Experiment, tmp_path: Path) -> None:
@@ -231,6 +232,19 @@ def test_code_that_changed_between_submissions(small: Experiment, tmp_path: Path
     assert "abc.tar.gz cannot be read" in told
 
 
+def test_it_says_how_far_it_is(
+    small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.submit((0, 1))
+    for run in (0, 1):
+        small.start(run, 1)
+        small.end(run, 1)
+    said: list[str] = []
+    monkeypatch.setattr(observed, "_SAY_AFTER", -1.0)
+    observed.collect(Finder(tmp_path / "root").resolve(["study"]), say=said.append)
+    assert said == ["read 1 of 2 runs", "read 2 of 2 runs"]
+
+
 def test_several_experiments_share_a_page(small: Experiment, tmp_path: Path) -> None:
     small.submit((0,))
     Experiment(tmp_path / "root", "other").submit((0,), spec={"config": {"x": 1}})
@@ -262,6 +276,9 @@ def test_what_the_command_writes(
     )
     assert thesis.read_text() == "<p>Chapter 1"
     assert hpcrun("report", "-o", "thesis.html", "--force", root=root).returncode == 0
+    nowhere = hpcrun("report", "-o", "thesis/figures/study.html", root=root)
+    assert nowhere.returncode == 2
+    assert "there is no directory thesis/figures\n\nhint: make it first" in nowhere.stderr
     both = hpcrun("report", "-o", "-", "--json", root=root)
     assert (both.returncode, both.stdout) == (2, "")
     assert "leave one of them out" in both.stderr
