@@ -36,6 +36,7 @@ demo: $(TRAIN)
 	$(call show,hpcrun status $(DEMO))
 	$(call show,hpcrun logs demo/0 --root demo-runs --tail 5)
 	$(call show,hpcrun results $(DEMO) --sort eval/loss)
+	$(call show,hpcrun report $(DEMO) -o demo-runs/demo.html)
 	$(call show,hpcrun drill demo cluster=local checkpoint.every=10 config.total_steps=200 --root demo-runs --fault kill-rank)
 	$(call show,hpcrun why demo-drill --root demo-runs)
 
