@@ -47,12 +47,14 @@ def render(found: Report) -> str:
         autoescape=True,
     )
     environment.filters.update(moment=_moment, hours=_hours)
-    own = {
-        name: (directory / name).read_text()
-        for name in ("report.css", "report.js", "uPlot.min.css", "uPlot.iife.min.js")
-    }
-    licence = (directory / "uPlot.LICENSE").read_text()
-    scripts = [f"/*\n{licence}*/\n{own['uPlot.iife.min.js']}", own["report.js"]]
+
+    def own(*names: str) -> str:
+        return "\n".join((directory / name).read_text() for name in names)
+
+    scripts = [
+        f"/*\n{own('uPlot.LICENSE')}*/\n{own('uPlot.iife.min.js')}",
+        own("tables.js", "charts.js", "report.js"),
+    ]
     sampled = [(run, node) for run in found.runs for node in run.telemetry.summary]
     series = [one for one in SERIES if any(one.key in node.values for _, node in sampled)]
     text: str = environment.get_template("report.html.j2").render(
@@ -62,7 +64,7 @@ def render(found: Report) -> str:
         made_by=history.user(),
         title=_title(found),
         policy=_policy(scripts),
-        style=own["uPlot.min.css"] + own["report.css"],
+        style=own("uPlot.min.css", "report.css"),
         scripts=scripts,
         data=_data(found),
         kinds=WORDS,

@@ -1,0 +1,70 @@
+// Tables that sort, and lists of rows in pages.
+"use strict";
+
+const $ = (id) => document.getElementById(id);
+const make = (name, properties = {}, ...children) => {
+  const found = Object.assign(document.createElement(name), properties);
+  found.append(...children);
+  return found;
+};
+// What is hidden of a list of rows: those that do not match, and those of other pages.
+const PAGE = 100;
+function pages(rows, place, matches) {
+  let page = 0;
+  let order = rows;
+  const show = () => {
+    const matching = order.filter(matches);
+    const last = Math.max(0, Math.ceil(matching.length / PAGE) - 1);
+    page = Math.min(Math.max(page, 0), last);
+    const visible = new Set(matching.slice(page * PAGE, (page + 1) * PAGE));
+    for (const row of rows) row.hidden = !visible.has(row);
+    place.replaceChildren();
+    if (matching.length < rows.length || last) {
+      place.append(`${matching.length.toLocaleString("en-GB")} of ${rows.length.toLocaleString("en-GB")} `);
+    }
+    if (last) {
+      const turn = (text, step) =>
+        make("button", {
+          type: "button", textContent: text, disabled: page + step < 0 || page + step > last,
+          onclick: () => { page += step; show(); },
+        });
+      place.append(turn("Previous", -1), turn("Next", 1), ` page ${page + 1} of ${last + 1}`);
+    }
+  };
+  return {
+    show,
+    sort: (sorted) => { order = sorted; page = 0; show(); },
+    first: () => { page = 0; show(); },
+    all: () => { for (const row of rows) row.hidden = !matches(row); },
+  };
+}
+
+const natural = new Intl.Collator("en", { numeric: true });
+const numberIn = (text) =>
+  ({ "": NaN, inf: Infinity, "-inf": -Infinity })[text] ?? parseFloat(text.replaceAll(",", ""));
+function sortable(table, sorted) {
+  const body = table.tBodies[0];
+  [...table.tHead.rows[0].cells].forEach((head, column) => {
+    const button = make("button", { type: "button" }, ...head.childNodes);
+    head.append(button);
+    button.onclick = () => {
+      const down = head.getAttribute("aria-sort") === "ascending";
+      for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const numeric = head.classList.contains("number");
+      const keyed = [...body.rows].map((row) => {
+        const text = row.cells[column].textContent;
+        return [numeric ? numberIn(text) : text, row];
+      });
+      const empty = (key) => (numeric ? Number.isNaN(key) : key === "");
+      keyed.sort(([one], [other]) => {
+        if (empty(one) || empty(other)) return empty(one) - empty(other);
+        const order = numeric ? (one > other) - (one < other) : natural.compare(one, other);
+        return down ? -order : order;
+      });
+      const rows = keyed.map(([, row]) => row);
+      body.append(...rows);
+      sorted?.(rows);
+    };
+  });
+}
