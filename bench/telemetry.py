@@ -1,10 +1,10 @@
-"""What telemetry and trackers cost: a training run with them, against the same without.
+"""What telemetry and trackers cost: steps of a training run with them, against steps without.
 
-    python -m bench.telemetry [--pairs 10] [--steps 40] [--output bench/results] [--json]
+    python -m bench.telemetry [--pairs 10] [--steps 80] [--output bench/results] [--json]
 
-Both runs of a pair are the local executor's, of two ranks each (real DeepSpeed on the CPU, gloo),
-and take turns of a few steps. What samples and forwards for one stands still in the other's turns.
-See bench/README.md.
+Each pair is one run of two ranks (real DeepSpeed on the CPU, gloo; the local executor). What
+samples and forwards for it works for a few steps and stands still for as many. See
+bench/README.md.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ from tests import operators
 
 HERE = Path(__file__).parent
 RANKS = 2
-SIDES = ("on", "off")
+SIDE = "trained"
+# The order of turns, over and over: a drift of the machine's hits both alike.
+PATTERN = ("on", "off", "off", "on")
 # Ten times as often as by default, so that each turn has its share.
 SAMPLED_EVERY = 1
 WITH: dict[str, Any] = {
     "telemetry": {"every": SAMPLED_EVERY},
     "tracking": {"tensorboard": True, "wandb": {"mode": "offline"}},
 }
-WITHOUT: dict[str, Any] = {"telemetry": {"every": None}}
 BEHIND = (b"hpcrun.run.agent", b"hpcrun.run.tracker", b"wandb-core")
 OWN_TARGET, SLOWDOWN_TARGET = 0.5, 2.0
 PATIENCE = 120.0
@@ -53,14 +54,14 @@ PATIENCE = 120.0
 
 @dataclass(frozen=True)
 class Behind:
-    """Processor seconds of the processes behind the ranks, in all of a pair's measured turns.
+    """Processor seconds of the processes behind the ranks, in all of a pair's turns with them.
 
     Attributes
     ----------
     agents, trackers
         Of which processes.
     elapsed
-        Seconds of this side's turns.
+        Seconds of these turns.
     """
 
     agents: float
@@ -73,78 +74,81 @@ class Behind:
 
 
 class Bench:
-    """The directory in which both sides run."""
+    """The directory in which the runs are."""
 
     def __init__(self, directory: Path, options: argparse.Namespace) -> None:
         self.options, self.root = options, directory / "root"
         self.code, self.socket = directory / "code", directory / "turns"
-        self._submissions: dict[str, Path] = {}
+        self._submission = directory
         self.code.mkdir()
         operators.link(operators.build(), self.root)
         shutil.copy(HERE.parent / "jobs" / "language_model.py", self.code)
         for name in ("turns.py", "training_hpcrun.py"):
             shutil.copy(HERE / name, self.code)
-        last = options.warm_up + options.steps
-        self.pauses = [1, *range(options.warm_up + 1, last + 2, options.block)]
-        for side, more in zip(SIDES, (WITH, WITHOUT), strict=True):
-            config = {
-                **SPEC["config"],
-                # After the last measured step comes one more, whose beginning is that step's end.
-                "total_steps": last + 1,
-                "turns": str(self.socket),
-                "side": side,
-            }
-            resources = {"nodes": 1, "ntasks_per_node": RANKS, "cpus_per_task": 1}
-            spec = {**SPEC, "name": side, "cluster": "local", "config": config, **more}
-            spec = {**spec, "resources": resources, "recovery": {"warm_after": None}}
-            (self.code / f"{side}.yaml").write_text(yaml.safe_dump(spec))
+        # After the last measured step comes one more, whose beginning is that step's end.
+        self.last = options.warm_up + 2 * options.steps + 1
+        self.pauses = [1, *range(options.warm_up + 1, self.last + 1, options.block)]
+        config = {
+            **SPEC["config"],
+            "total_steps": self.last,
+            "turns": str(self.socket),
+            "side": SIDE,
+        }
+        resources = {"nodes": 1, "ntasks_per_node": RANKS, "cpus_per_task": 1}
+        spec = {**SPEC, "name": SIDE, "cluster": "local", "config": config, **WITH}
+        spec = {**spec, "resources": resources, "recovery": {"warm_after": None}}
+        (self.code / f"{SIDE}.yaml").write_text(yaml.safe_dump(spec))
 
-    def pair(self, first: int) -> tuple[Pair, dict[str, Behind]]:
-        """Both sides from their start to their end; side number ``first`` has the first turn."""
+    def pair(self, first: int) -> tuple[Pair, Behind]:
+        """A run from its start to its end; ``first`` is where in the pattern it begins."""
         load = os.getloadavg()[0]
-        with Referee(self.socket, SIDES, RANKS) as referee:
-            runs = {side: self._submit(side) for side in SIDES}
+        with Referee(self.socket, (SIDE,), RANKS) as referee:
+            run = self._submit()
             try:
                 referee.welcome(self.pauses)
-                for side in SIDES:
-                    referee.turn(side)
-                self._until_forwarded(runs["on"])
-                used = self._turns(referee, first)
-                results = referee.end()
-                counted = self._finished(runs["on"])
+                referee.turn(SIDE)
+                self._until_forwarded(run)
+                sides, used = self._turns(referee, first)
+                (rank, *others) = referee.end()[SIDE]
+                counted = self._finished(run)
             except (OSError, ValueError) as error:
                 logs = sorted(self.root.glob("*/runs/*/attempts/1/*.log"))
                 said = "".join(f"\n{path}\n{path.read_text()[-2000:]}" for path in logs)
-                raise RuntimeError(f"a side did not come to its end: {error}{said}") from error
-        losses = {side: [rank["losses"] for rank in results[side]] for side in SIDES}
-        if losses["on"] != losses["off"]:
-            raise RuntimeError(f"the two sides did not do the same work: {losses}")
-        self._check(runs["on"])
-        steps = slice(self.options.warm_up, self.options.warm_up + self.options.steps)
+                raise RuntimeError(f"a run did not come to its end: {error}{said}") from error
+        self._check(run)
+        seconds = self._by_side(sides, rank["seconds"])
         processor = {
-            side: sum(sum(rank["processor"][steps]) for rank in results[side]) for side in SIDES
+            side: sum(sum(self._by_side(sides, one["processor"])[side]) for one in (rank, *others))
+            for side in ("on", "off")
         }
-        on = used["on"]
         pair = Pair(
-            first=SIDES[first],
+            first=sides[0],
             load=load,
             block=self.options.block,
-            hpcrun=results["on"][0]["seconds"][steps],
-            bare=results["off"][0]["seconds"][steps],
+            hpcrun=seconds["on"],
+            bare=seconds["off"],
             own_seconds=counted["own_seconds"],
-            step_seconds=counted["step_seconds"] - results["on"][0]["waited"],
-            background=on.share(on.agents + on.trackers),
+            step_seconds=counted["step_seconds"] - rank["waited"],
+            background=used.share(used.agents + used.trackers),
             processor=100 * (processor["on"] / processor["off"] - 1),
         )
         return pair, used
 
-    def _submit(self, side: str) -> layout.RunPaths:
+    def _by_side(self, sides: list[str], steps: list[float]) -> dict[str, list[float]]:
+        """What was measured of each step, by what its turn was."""
+        found: dict[str, list[float]] = {"on": [], "off": []}
+        for number, side in enumerate(sides):
+            start = self.options.warm_up + number * self.options.block
+            found[side] += steps[start : start + self.options.block]
+        return found
+
+    def _submit(self) -> layout.RunPaths:
         command = [
             sys.executable,
             "-m",
             "hpcrun",
             "submit",
-            f"{side}.yaml",
+            f"{SIDE}.yaml",
             "--new",
             "--json",
             "--quiet",
@@ -158,43 +162,36 @@ class Bench:
             check=True,
         )
         found = json.loads(submitted.stdout)
-        experiment = layout.experiment(self.root, side)
-        self._submissions[side] = experiment.submission(found["submission"]).directory
+        experiment = layout.experiment(self.root, SIDE)
+        self._submission = experiment.submission(found["submission"]).directory
         return experiment.run(found["runs"][0]["run"])
 
-    def _turns(self, referee: Referee, first: int) -> dict[str, Behind]:
-        """All turns, with the processes behind the side whose turn it is not stopped."""
-        behind = {side: self._behind(side) for side in SIDES}
-        began = {side: _seconds(behind[side]) for side in SIDES}
-        elapsed = dict.fromkeys(SIDES, 0.0)
+    def _turns(self, referee: Referee, first: int) -> tuple[list[str], Behind]:
+        """All turns; which of them had the processes behind the ranks, and what these used."""
+        behind = self._behind()
+        agents, trackers, elapsed = 0.0, 0.0, 0.0
+        turns = len(self.pauses) - 2
+        sides = [PATTERN[(2 * first + number) % len(PATTERN)] for number in range(turns)]
         with contextlib.ExitStack() as stack:
-            for found in behind.values():
-                stack.callback(_signal, found, signal.SIGCONT)
-                _signal(found, signal.SIGSTOP)
-            for number in range(len(self.pauses) - 2):
-                for place in (0, 1):
-                    side = SIDES[(first + number + place) % 2]
-                    start = time.monotonic()
-                    _signal(behind[side], signal.SIGCONT)
-                    referee.turn(side)
-                    _signal(behind[side], signal.SIGSTOP)
-                    elapsed[side] += time.monotonic() - start
-            ended = {side: _seconds(behind[side]) for side in SIDES}
-        return {
-            side: Behind(
-                *(after - before for before, after in zip(began[side], ended[side], strict=True)),
-                elapsed=elapsed[side],
-            )
-            for side in SIDES
-        }
+            stack.callback(_signal, behind, signal.SIGCONT)
+            for side in sides:
+                began, before = time.monotonic(), _seconds(behind)
+                _signal(behind, signal.SIGCONT if side == "on" else signal.SIGSTOP)
+                referee.turn(SIDE)
+                if side == "on":
+                    elapsed += time.monotonic() - began
+                    after = _seconds(behind)
+                    agents += after[0] - before[0]
+                    trackers += after[1] - before[1]
+        return sides, Behind(agents, trackers, elapsed)
 
-    def _left(self, side: str) -> list[Process]:
-        return list(processes.of_submission(self._submissions[side]))
+    def _left(self) -> list[Process]:
+        return list(processes.of_submission(self._submission))
 
-    def _behind(self, side: str) -> list[tuple[Process, bool]]:
-        """The processes of a side that sample and forward, and whether they are agents."""
+    def _behind(self) -> list[tuple[Process, bool]]:
+        """The processes that sample and forward, and whether they are agents."""
         found = []
-        for process in self._left(side):
+        for process in self._left():
             command = Path(f"/proc/{process.pid}/cmdline").read_bytes()
             if any(word in command for word in BEHIND):
                 found.append((process, BEHIND[0] in command))
@@ -222,12 +219,11 @@ class Bench:
 
     def _check(self, run: layout.RunPaths) -> None:
         """It was sampled, and all steps are in both trackers once its processes are gone."""
-        self._wait_for(lambda: not any(map(self._left, SIDES)))
-        last = self.options.warm_up + self.options.steps + 1
+        self._wait_for(lambda: not self._left())
         for name in ("tensorboard", "wandb"):
             step = records.read_json(run.tracker_state(name))["place"]["step"]
-            if step != last:
-                raise RuntimeError(f"{name} was told of {step} steps of {last}")
+            if step != self.last:
+                raise RuntimeError(f"{name} was told of {step} steps of {self.last}")
         if not any(records.read_lines(run.attempt(1).telemetry("local0"))):
             raise RuntimeError("the node was not sampled")
 
@@ -247,7 +243,7 @@ def _seconds(found: list[tuple[Process, bool]]) -> tuple[float, float]:
     return totals[0], totals[1]
 
 
-def summary(pairs: list[tuple[Pair, dict[str, Behind]]]) -> dict[str, Any]:
+def summary(pairs: list[tuple[Pair, Behind]]) -> dict[str, Any]:
     """All results as plain data."""
     measured = [pair for pair, _ in pairs]
     slowdowns = [pair.slowdown for pair in measured]
@@ -256,12 +252,7 @@ def summary(pairs: list[tuple[Pair, dict[str, Behind]]]) -> dict[str, Any]:
     own /= sum(pair.step_seconds for pair in measured)
     bound = bootstrap(slowdowns, statistics.median)[1]
     shares = {
-        name: {
-            side: statistics.median(
-                used[side].share(getattr(used[side], name)) for _, used in pairs
-            )
-            for side in SIDES
-        }
+        name: statistics.median(used.share(getattr(used, name)) for _, used in pairs)
         for name in ("agents", "trackers")
     }
     return {
@@ -275,14 +266,11 @@ def summary(pairs: list[tuple[Pair, dict[str, Behind]]]) -> dict[str, Any]:
             "totals_upper_bound_95": bootstrap(totals, statistics.median)[1],
         },
         "percent_of_the_node": shares,
-        "pairs": [
-            {**asdict(pair), "behind": {side: asdict(one) for side, one in used.items()}}
-            for pair, used in pairs
-        ],
+        "pairs": [{**asdict(pair), "behind": asdict(used)} for pair, used in pairs],
     }
 
 
-def lines(pairs: list[tuple[Pair, dict[str, Behind]]]) -> list[str]:
+def lines(pairs: list[tuple[Pair, Behind]]) -> list[str]:
     """The table, and what it says."""
     shown = [
         f"{'pair':>4}  {'first':<5}  {'load':>5}  {'on ms':>8}  {'off ms':>8}  {'slowdown %':>10}"
@@ -290,8 +278,7 @@ def lines(pairs: list[tuple[Pair, dict[str, Behind]]]) -> list[str]:
     ]
     for number, (pair, used) in enumerate(pairs, 1):
         on, off = (1000 * statistics.median(side) for side in (pair.hpcrun, pair.bare))
-        behind = used["on"]
-        agent, trackers = behind.share(behind.agents), behind.share(behind.trackers)
+        agent, trackers = used.share(used.agents), used.share(used.trackers)
         shown.append(
             f"{number:>4}  {pair.first:<5}  {pair.load:>5.2f}  {on:>8.2f}  {off:>8.2f}"
             f"  {pair.slowdown:>+10.2f}  {pair.total_slowdown:>+9.2f}  {pair.own:>10.3f}"
@@ -310,8 +297,7 @@ def lines(pairs: list[tuple[Pair, dict[str, Behind]]]) -> list[str]:
         f" (target {SLOWDOWN_TARGET:g} %: {_verdict(slowdown['met'])})",
         f"  of the sums of steps {slowdown['totals_median']:+.2f} %, bound"
         f" {slowdown['totals_upper_bound_95']:+.2f} %",
-        f"of the node's processors: the agent {agents['on']:.3f} % ({agents['off']:.3f} % without"
-        f" telemetry), the trackers {trackers['on']:.3f} %",
+        f"of the node's processors: the agent {agents:.3f} %, the trackers {trackers:.3f} %",
     ]
 
 
@@ -323,13 +309,13 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="bench.telemetry")
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=40, help="measured steps a side and pair")
+    parser.add_argument("--steps", type=int, default=80, help="measured steps of either kind")
     parser.add_argument("--warm-up", type=int, default=10, help="steps before them")
     parser.add_argument("--block", type=int, default=5, help="steps of a turn")
     add_options(parser, "telemetry")
     options = parser.parse_args()
-    if options.steps % options.block or options.pairs < 1:
-        parser.error("--steps must be a multiple of --block, and --pairs at least 1")
+    if options.steps % (2 * options.block) or options.pairs < 1:
+        parser.error("--steps must be a multiple of twice --block, and --pairs at least 1")
     return options
 
 
