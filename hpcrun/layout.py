@@ -41,6 +41,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -287,7 +288,10 @@ def experiments(root: Path) -> list[ExperimentPaths]:
     if not root.is_dir():
         return []
     return [
-        ExperimentPaths(path) for path in sorted(root.iterdir()) if (path / "submissions").is_dir()
+        # What may not be read, `Path.is_dir` would raise for.
+        ExperimentPaths(path)
+        for path in sorted(root.iterdir())
+        if os.path.isdir(path / "submissions")  # noqa: PTH112
     ]
 
 

@@ -133,7 +133,8 @@ def intent(run: RunPaths) -> str | None:
     """``finished``, ``cancelled`` or None."""
     try:
         value = records.read_json(run.intent)
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, PermissionError, ValueError):
+        # A colleague may be kept from reading; who starts runs owns the file.
         return None
     found = value.get("intent") if isinstance(value, dict) else None
     return found if found in (FINISHED, CANCELLED) else None

@@ -39,15 +39,21 @@ def parse(found: Iterable[Mapping[str, Any]]) -> Iterator[Line]:
             step = int(step)
         if not isinstance(step, int) or isinstance(step, bool):
             continue
-        when = record.get("time")
         values = {
-            name: float(value)
+            name: number
             for name, value in record.items()
-            if isinstance(value, (int, float))
-            and not isinstance(value, bool)
-            and name not in RESERVED
+            if name not in RESERVED and (number := _number(value)) is not None
         }
-        yield Line(step, float(when) if isinstance(when, (int, float)) else None, values)
+        yield Line(step, _number(record.get("time")), values)
+
+
+def _number(value: Any) -> float | None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
 
 
 def session(attempt: AttemptPaths) -> tuple[int | None, int | None]:

@@ -72,6 +72,30 @@ def give(directories: Iterable[Path], group: int) -> None:
             directory.chmod(stat.S_IMODE(found.st_mode) | stat.S_ISGID)
 
 
+def adopt(experiment: Path, group: int) -> None:
+    """Have an experiment's directories belong to a group, those of earlier times too.
+
+    What may be read in them is what this process's umask leaves; files stay as they are.
+
+    Raises
+    ------
+    OSError
+        The file system does not take it.
+    """
+    found = experiment.stat()
+    if found.st_gid == group and found.st_mode & stat.S_ISGID:
+        return
+    umask = os.umask(0)
+    os.umask(umask)
+    inside = [Path(parent) for parent, _, _ in os.walk(experiment) if Path(parent) != experiment]
+    for directory in inside:
+        mode = stat.S_IMODE(directory.stat().st_mode)
+        if directory.stat().st_uid == os.geteuid():
+            directory.chmod(mode | (0o777 & ~umask))
+    # The experiment's own comes last: it says that all of them are done.
+    give([*inside, experiment], group)
+
+
 def _name(number: int) -> str:
     try:
         return grp.getgrgid(number).gr_name

@@ -77,12 +77,13 @@ def cancel(selected: Sequence[Selected], output: Output) -> None:
     ClusterUnreachable
         Slurm does not answer, or a run is on another machine; the intents stand.
     """
-    from hpcrun import ledger
+    from hpcrun import ledger, sharing
 
     queued: list[str] = []
     started_here: list[Selected] = []
     for one in selected:
         if ledger.intent(one.paths) != ledger.FINISHED:
+            sharing.use_umask(one.plan.cluster)
             ledger.set_intent(one.paths, ledger.CANCELLED)
         if one.submission is not None and one.job_id:
             if one.submission.is_local or one.submission.foreground:

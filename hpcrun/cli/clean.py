@@ -103,9 +103,12 @@ def _remove(found: Sequence[Leftovers], choice: Choice, output: Output) -> list[
     try:
         for experiment in dict.fromkeys(one.run.experiment for one in found if one.items):
             mine = [one.run for one in found if one.run.experiment == experiment]
-            with submit_lock.held(experiment, output.say):
+            with submit_lock.held(experiment, output.say) as renew:
                 now = leftovers.find(mine, choice, lambda message: None)
                 for item in (item for one in now for item in one.items if item.path in shown):
+                    if not renew():
+                        failed.append(f"{experiment.directory}: somebody submits it meanwhile")
+                        break
                     try:
                         leftovers.remove(item)
                         removed.append(item)

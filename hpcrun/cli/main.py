@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
 import os
 import sys
 from typing import Any
@@ -93,6 +94,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with the exit code that docs/cli.md promises."""
     # Of thousands of runs there are hundreds of thousands of objects, none of them garbage.
     gc.set_threshold(100_000, 50, 100)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         code = group.main(arguments, prog_name="hpcrun", standalone_mode=False)
     except click.exceptions.Abort:

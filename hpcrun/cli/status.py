@@ -104,7 +104,7 @@ def _cost(selected: list[Selected], output: Output) -> None:
 
     now = time.time()
     told = stories(selected, warn=output.say)
-    costs = [cost.of_run(one.status.experiment, one.selected.run, one.spans(now)) for one in told]
+    costs = [cost.of_run(one.status.experiment, one.plan_of, one.spans(now)) for one in told]
     totals = cost.totals(costs)
     if output.json:
         data = {"runs": costs, "experiments": totals}

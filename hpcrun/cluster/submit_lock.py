@@ -57,7 +57,8 @@ def held(
             _take(lock, owner, experiment.name, say)
             taken = True
             if group is not None:
-                sharing.give([experiment.directory, *missing], group)
+                sharing.give([*missing], group)
+                sharing.adopt(experiment.directory, group)
         except OSError as error:
             raise unwritable(lock, error) from None
         yield lambda: _renew(lock / owner)

@@ -5,11 +5,11 @@ Pure: `hpcrun.observe.why` reads the files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcrun.observe.goodput import Goodput, Span, summed
+from hpcrun.observe.goodput import Goodput, Span
 from hpcrun.plan import RunPlan
 
 GPU = "GPU-hours"
@@ -69,24 +69,33 @@ class Cost:
         }
 
 
-def of_run(experiment: str, plan: RunPlan, spans: Sequence[Span]) -> Cost:
-    """The hours of one run, spare nodes included."""
-    resources = plan.spec["resources"]
-    gpus = plan.all_nodes * int(resources.get("gpus_per_node") or 0)
-    cpus = plan.all_nodes * plan.ranks_per_node * int(resources.get("cpus_per_task") or 1)
-    hours = (gpus or cpus) / 3600
-    seconds = summed(spans)
+def of_run(
+    experiment: str, plan_of: Callable[[int | None], RunPlan], spans: Sequence[Span]
+) -> Cost:
+    """The hours of one run, spare nodes included.
+
+    Parameters
+    ----------
+    plan_of
+        Gives the plan that an attempt was of, and of None the newest, which says what is counted.
+    """
+    newest = plan_of(None)
+    unit = GPU if _devices(newest, GPU) else CPU
+    hours = Goodput()
     causes: dict[str, float] = {}
     for span in spans:
+        value = span.seconds / 3600 * _devices(plan_of(span.attempt), unit)
+        setattr(hours, span.kind, getattr(hours, span.kind) + value)
         if span.cause and span.kind in _LOST:
-            causes[span.cause] = causes.get(span.cause, 0.0) + span.seconds * hours
-    return Cost(
-        experiment=experiment,
-        unit=GPU if gpus else CPU,
-        hours=Goodput(**{kind: value * hours for kind, value in vars(seconds).items()}),
-        causes=causes,
-        run=plan.number,
-    )
+            causes[span.cause] = causes.get(span.cause, 0.0) + value
+    return Cost(experiment, unit, hours, causes, newest.number)
+
+
+def _devices(plan: RunPlan, unit: str) -> int:
+    resources = plan.spec["resources"]
+    if unit == GPU:
+        return plan.all_nodes * int(resources.get("gpus_per_node") or 0)
+    return plan.all_nodes * plan.ranks_per_node * int(resources.get("cpus_per_task") or 1)
 
 
 def totals(costs: Iterable[Cost]) -> list[Cost]:

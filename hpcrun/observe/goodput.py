@@ -152,6 +152,7 @@ def spans(
     until: float,
     *,
     over: bool,
+    resubmitted: float | None = None,
 ) -> list[Span]:
     """What a run did when, without gaps, in order.
 
@@ -164,7 +165,10 @@ def spans(
     until
         Now: the end of an attempt that goes on.
     over
-        The run waits for nothing more after its last attempt.
+        The run waits for nothing more after its last attempt; one without an end ended with its
+        last sign then.
+    resubmitted
+        When it was submitted again after that, in seconds since the epoch; None where it was not.
 
     Returns
     -------
@@ -180,8 +184,10 @@ def spans(
     begun = [pair for pair in attempts if isinstance(pair[0].started.get("time"), (int, float))]
     starts = [float(attempt.started["time"]) for attempt, _ in begun]
     for (attempt, find), began, later in zip(begun, starts, (*starts[1:], until), strict=False):
-        ended = (attempt.ended or {}).get("time") or later
         traces = find(furthest)
+        ended = (attempt.ended or {}).get("time") or later
+        if attempt.ended is None and over and later == until:
+            ended = min(later, max(began, traces.last or began, *map(_time, traces.session)))
         says = bool(traces.session) or traces.last is not None
         tells |= says
         silent |= attempt.workers_started is not None and not says
@@ -195,8 +201,10 @@ def spans(
         furthest = max(furthest, traces.reached)
         before = attempt
     if at is not None and not over and until > at:
-        kind = "idle" if _stays(before) else "queued"
-        found.append(Span(kind, at, until, None, _cause(before)))
+        asked = at if resubmitted is None else min(max(resubmitted, at), until)
+        stays = resubmitted is None and _stays(before)
+        parts = [("stopped", at, asked), ("idle" if stays else "queued", asked, until)]
+        found += (Span(*part, None, _cause(before)) for part in parts if part[2] > part[1])
     return [] if silent and not tells else found
 
 

@@ -108,7 +108,10 @@ class LastAnswers:
                 answers.jobs[job_id] = replace(job, known_at=known.jobs[job_id][0])
         answers.jobs.update(fresh.jobs)
         if fresh.problem is None:
-            after = {**known.jobs, **{name: (now, job) for name, job in fresh.jobs.items()}}
+            # What Slurm has forgotten is forgotten here too.
+            asked = self._of(known, job_ids).keys() - settled
+            after = {name: told for name, told in known.jobs.items() if name not in asked}
+            after.update((name, (now, job)) for name, job in fresh.jobs.items())
             newest = sorted(after.items(), key=lambda pair: -pair[1][0])[:MOST_JOBS]
             refused = known.no_accounting if not accounts else 0.0 if keeps else now
             took = self._clock() - now

@@ -111,10 +111,11 @@ def find(
     on. Nothing of a run that is not over, or of which that is not known.
     """
     needed: dict[Path, str] = {}
+    unread: list[str] = []
     for root in dict.fromkeys(one.experiment.directory.parent for one in selected):
-        needed.update(_needed(root, warn))
+        needed.update(_needed(root, warn, unread))
     return [
-        _of_run(one, status, choice, needed)
+        _of_run(one, status, choice, needed, unread)
         if spared is None
         else Leftovers(one, status, spared=spared)
         for one, status, spared in _over(selected, warn)
@@ -160,15 +161,23 @@ def _over(
     return found
 
 
-def _of_run(one: Selected, status: RunStatus, choice: Choice, needed: dict[Path, str]) -> Leftovers:
+def _of_run(
+    one: Selected,
+    status: RunStatus,
+    choice: Choice,
+    needed: dict[Path, str],
+    unread: Sequence[str],
+) -> Leftovers:
     if choice.before is not None and not (status.updated and status.updated < choice.before):
         return Leftovers(one, status, spared="not that old")
     checkpoints = one.paths.checkpoints
     complete = manifest.complete(checkpoints)
     superfluous = _superfluous(one, status, choice, complete)
-    kept = [path for path in superfluous if path.resolve() in needed]
+    kept = [path for path in superfluous if unread or path.resolve() in needed]
     spared = None
-    if kept:
+    if kept and unread:
+        spared = f"what {', '.join(unread)} begins with is not known"
+    elif kept:
         names = ", ".join(f"{path.name} ({needed[path.resolve()]})" for path in kept)
         spared = f"needed by runs that begin with it: {names}"
     items = [
@@ -229,8 +238,11 @@ def _size(path: Path) -> int:
     return sum(file.lstat().st_size for file in files)
 
 
-def _needed(root: Path, warn: Callable[[str], None]) -> dict[Path, str]:
-    """Checkpoint -> a run under the root that began, or will begin, with it and is not over."""
+def _needed(root: Path, warn: Callable[[str], None], unread: list[str]) -> dict[Path, str]:
+    """Checkpoint -> a run under the root that began, or will begin, with it and is not over.
+
+    Experiments of which that cannot be told are added to ``unread``.
+    """
     finder = Finder(root)
     runs: list[Selected] = []
     for experiment in layout.experiments(root):
@@ -238,6 +250,7 @@ def _needed(root: Path, warn: Callable[[str], None]) -> dict[Path, str]:
             of_it = finder.runs(experiment)
         except UsageError as error:
             warn(f"what the runs of {experiment.name} begin with is not known: {error.message}")
+            unread.append(experiment.name)
             continue
         runs += [one for one in of_it if _begins_with(one)]
     found: dict[Path, str] = {}

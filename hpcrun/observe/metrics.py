@@ -193,7 +193,7 @@ def _newest(path: Path, limit: int | None, patience: int) -> Latest:
     if last is None:
         return Latest()
     first = next(metric_lines.parse(records.objects(lines)), last)
-    pace, rate = values.get("step_seconds"), values.get("tokens_per_second")
+    pace, rate = _finite(values.get("step_seconds")), _finite(values.get("tokens_per_second"))
     if first.time is not None and last.time is not None:
         times = (first.time, last.time)
         pace = _slope((first.step, last.step), times) or pace
@@ -202,6 +202,11 @@ def _newest(path: Path, limit: int | None, patience: int) -> Latest:
     return Latest(last.step, None, values, last.time, pace, rate)
 
 
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
 def _slope(x: tuple[float, float], y: tuple[float, float]) -> float | None:
     """Of a line that rises; None of any other."""
-    return (y[1] - y[0]) / (x[1] - x[0]) if x[1] > x[0] and y[1] > y[0] else None
+    rises = x[1] > x[0] and y[1] > y[0]
+    return _finite((y[1] - y[0]) / (x[1] - x[0])) if rises else None

@@ -240,7 +240,7 @@ def _run(
         curves=curves.get(one.paths.directory, RunCurves()),
         telemetry=report_telemetry.read(one.paths, runs),
         spans=spans,
-        cost=cost.of_run(one.experiment.name, one.run, spans),
+        cost=cost.of_run(one.experiment.name, story.plan_of, spans),
         changes=() if one is base else diff.changes(base.run.spec, one.run.spec),
     )
 

@@ -143,11 +143,21 @@ def decide(evidence: Evidence) -> Verdict:
     nothing is known of makes a run ``unknown``, never ``failed``. What Slurm said earlier, because
     it does not answer now, is marked with when that was.
     """
+    evidence = _without_old_news(evidence)
     verdict, job = _decide(evidence), evidence.job
     if verdict.over or job is None or job.known_at is None:
         return verdict
     mark = f"{evidence.silence or 'Slurm was not asked'}; as of {_date(job.known_at)}"
     return replace(verdict, reason=f"{verdict.reason}; {mark}" if verdict.reason else mark)
+
+
+def _without_old_news(evidence: Evidence) -> Evidence:
+    """What Slurm said before the ledger's last words says nothing."""
+    last, job = current_attempt(evidence), evidence.job
+    if last is None or job is None or job.known_at is None:
+        return evidence
+    told = max(float(event.get("time") or 0.0) for event in (last.started, last.ended or {}))
+    return evidence if told <= job.known_at else replace(evidence, job=None)
 
 
 def _decide(evidence: Evidence) -> Verdict:

@@ -6,16 +6,18 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from hpcrun import ledger, records
-from hpcrun.layout import AttemptPaths
+from hpcrun.errors import UsageError
+from hpcrun.layout import AttemptPaths, SubmissionPaths
 from hpcrun.ledger import Attempt
 from hpcrun.observe import goodput, history, jobs, state
 from hpcrun.observe.goodput import Goodput, Span, Traces
 from hpcrun.observe.status import Ask, RunStatus, statuses
 from hpcrun.observe.where import Selected
+from hpcrun.plan import Plan, RunPlan
 
 CANCELLED = "cancelled"
 NO_END = "no_end"
@@ -125,7 +127,22 @@ class RunStory:
             (one.attempt, partial(_traces, paths.attempt(one.attempt.number)))
             for one in self.attempts
         ]
-        return goodput.spans(submitted, told, now, over=self.status.over)
+        again, resubmitted = self.selected.submission, None
+        if again is not None and again.event == history.SUBMITTED and self.attempts:
+            mine = self.attempts[-1].attempt.started.get("submission")
+            resubmitted = again.time if again.paths.number != mine else None
+        return goodput.spans(submitted, told, now, over=self.status.over, resubmitted=resubmitted)
+
+    def plan_of(self, attempt: int | None) -> RunPlan:
+        """The plan that an attempt was of; None for, or where that cannot be read, the newest."""
+        newest = self.selected.run
+        found = next((one.attempt for one in self.attempts if one.attempt.number == attempt), None)
+        number = found.started.get("submission") if found else None
+        if not isinstance(number, int) or number == self.selected.planned.paths.number:
+            return newest
+        plan = _plan(self.selected.experiment.submission(number))
+        runs = plan.runs if plan else ()
+        return next((one for one in runs if one.number == newest.number), newest)
 
     def goodput(self, now: float) -> Goodput | None:
         """Where its time went; None where no attempt tells."""
@@ -207,6 +224,14 @@ class Group:
     @property
     def example(self) -> RunStory:
         return self.runs[0]
+
+
+@lru_cache(maxsize=16)
+def _plan(paths: SubmissionPaths) -> Plan | None:
+    try:
+        return history.read_plan(paths)
+    except (OSError, UsageError):
+        return None
 
 
 def stories(

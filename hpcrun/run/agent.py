@@ -256,10 +256,7 @@ class Agent:
             return {"type": "built"}
         if message["type"] == "prepare":
             found = self.prepare(message["fabric"], message["first"], alone=message["alone"])
-            path = self._paths.telemetry(self.node)
-            self._telemetry = telemetry.begin(
-                self.run, path, message["fabric"], found["node"], message["devices"]
-            )
+            self._sample(message["fabric"], found["node"], message["devices"])
             return {"type": "ready", **found}
         return {"type": "failed", "message": f"unknown message {message['type']!r}"}
 
@@ -341,6 +338,14 @@ class Agent:
             target.parent.mkdir(parents=True, exist_ok=True)
             if not target.exists():
                 target.symlink_to(original / link)
+
+    def _sample(self, network: dict[str, Any], node: dict[str, Any], devices: str | None) -> None:
+        path = self._paths.telemetry(self.node)
+        try:
+            self._telemetry = telemetry.begin(self.run, path, network, node, devices)
+        except Exception as error:
+            # A node that cannot be looked at can still train.
+            say(f"no telemetry of this node: {type(error).__name__}: {error}")
 
     def _sample_no_more(self) -> None:
         if self._telemetry is not None:

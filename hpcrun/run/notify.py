@@ -13,6 +13,7 @@ from typing import Any
 from hpcrun import ledger, notices, signals
 from hpcrun.layout import RunPaths
 from hpcrun.plan import RunPlan
+from hpcrun.run import stop
 
 # Seconds that the command has; the nodes are held for as long.
 TIMEOUT = 60.0
@@ -89,6 +90,8 @@ def _call(command: list[str], facts: Mapping[str, Any], timeout: float) -> str |
         "HPCRUN_MESSAGE": facts["message"],
     }
     environment = {name: _text(value) for name, value in variables.items() if value is not None}
+    # Slurm signals every process of the batch step; what is ignored here, the command ignores.
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in stop.SIGNALS}
     try:
         process = subprocess.Popen(
             command,
@@ -99,6 +102,9 @@ def _call(command: list[str], facts: Mapping[str, Any], timeout: float) -> str |
         )
     except OSError as error:
         return f"notify.command: {command[0]} cannot be run: {error.strerror}"
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     try:
         process.communicate(json.dumps(facts).encode() + b"\n", timeout=timeout)
     except subprocess.TimeoutExpired:

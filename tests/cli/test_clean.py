@@ -172,6 +172,16 @@ def test_a_checkpoint_that_another_run_begins_with(study: Experiment, shim: Path
     assert [steps(study, run) for run in (1, 2)] == [[], [30]]
 
 
+def test_an_experiment_that_cannot_be_read_may_begin_with_any_checkpoint(
+    study: Experiment,
+) -> None:
+    other = Experiment(study.paths.directory.parent, "tuned")
+    other.submit((0,), job_id="200").plan.write_text("{")
+    found = clean(study, "--checkpoints=all")
+    assert found[0]["spared"] == "what tuned begins with is not known"
+    assert steps(study, 1) == [10, 20]
+
+
 def test_nothing_goes_while_slurm_is_silent(study: Experiment, shim: Path) -> None:
     """Only of run 1 it is known that it will not start again."""
     slurm_shim(shim, fail="Unable to contact slurm controller (connect failure)")

@@ -139,6 +139,37 @@ def test_others_read_nothing(submitted: Path) -> None:
     assert done.stdout == ""
 
 
+def test_an_experiment_from_before_the_group_is_given_to_it(place: Path) -> None:
+    root = place / "older"
+    (place / "clusters" / "site.yaml").write_text(json.dumps({"executor": "local"}))
+    try:
+        done = hpcrun(ALICE, place, "submit", "study.yaml", "--wait", "--root", str(root))
+        assert done.returncode == 0, done.stderr
+    finally:
+        spec(place)
+    assert hpcrun(BOB, place, "status", "study", "--root", str(root)).returncode != 0
+    root.chmod(0o755)
+    done = hpcrun(ALICE, place, "submit", "study.yaml", "--new", "--wait", "--root", str(root))
+    assert done.returncode == 0, done.stderr
+    group = grp.getgrnam(TEAM).gr_gid
+    for path in (root / "study").rglob("*"):
+        if path.is_dir():
+            assert (path.stat().st_gid, stat.S_IMODE(path.stat().st_mode) & 0o050) == (group, 0o050)
+    assert (root / "study/runs/1/ledger.jsonl").stat().st_gid == group
+
+
+def test_what_was_cancelled_is_still_read(place: Path) -> None:
+    root = place / "cancelled"
+    done = hpcrun(ALICE, place, "submit", "study.yaml", "--wait", "--root", str(root))
+    assert done.returncode == 0, done.stderr
+    done = hpcrun(ALICE, place, "submit", "study.yaml", "--new", "--root", str(root))
+    assert done.returncode == 0, done.stderr
+    done = hpcrun(ALICE, place, "cancel", "study/1", "--yes", "--root", str(root))
+    assert done.returncode == 0, done.stderr
+    done = hpcrun(BOB, place, "status", "study", "--root", str(root))
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("group", "message"),
     [

@@ -211,3 +211,15 @@ def test_slurm_that_does_not_answer_is_told_on_the_screen(
         terminal.close()
     assert "Priority: waits behind" in text
     assert "; as of 20" in text
+
+
+def test_a_terminal_that_knows_no_blocks(
+    study: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "iso-8859-1")
+    terminal = Terminal("status", root=tmp_path / "root")
+    try:
+        assert terminal.end() == 0
+        assert "?????" in terminal.text
+    finally:
+        terminal.close()

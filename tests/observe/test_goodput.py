@@ -165,7 +165,7 @@ def plan(**resources: Any) -> RunPlan:
 
 def test_gpu_hours_count_spare_nodes_and_what_each_cause_cost() -> None:
     spans = goodput.spans({1: 100.0, 2: 500.0}, story(), 999.0, over=True)
-    found = cost.of_run("study", plan(gpus_per_node=12), spans)
+    found = cost.of_run("study", lambda _: plan(gpus_per_node=12), spans)
     assert found.unit == "GPU-hours"
     assert round(found.paid * 100, 6) == 500 - 200 - 10 - 60 - 20
     assert round(found.hours.queued * 100, 6) == 10 + 60 + 20
@@ -173,7 +173,7 @@ def test_gpu_hours_count_spare_nodes_and_what_each_cause_cost() -> None:
         "rank_crash": 10 + 2 + 6 + 2 + 10 + 1 + 10,
         "node_failure": 10 + 10 + 10,
     }
-    other = cost.of_run("study", plan(cpus_per_task=4, ntasks_per_node=3), spans)
+    other = cost.of_run("study", lambda _: plan(cpus_per_task=4, ntasks_per_node=3), spans)
     assert (other.unit, round(other.paid * 100, 6)) == ("CPU-hours", 210)
     both = cost.totals([found, found, other])
     assert [(one.run, one.unit, round(one.paid * 100, 6)) for one in both] == [
@@ -221,3 +221,25 @@ def test_nothing_is_counted_twice_or_below_zero(
     assert min(vars(found).values()) >= -1e-9
     starts = [began for began, *_ in drawn] + ([] if submitted is None else [submitted])
     assert found.wall <= 1000.0 - min(starts) + 1e-6
+
+
+def test_without_an_end_on_record_a_run_that_is_over_ended_with_its_last_sign() -> None:
+    lost = attempt(1, 100.0, None, Traces(session(110.0, 0.0), 111.0, 150.0))
+    assert of_run(100.0, [lost], 99_999.0, over=True) == Goodput(useful=40.0, startup=10.0)
+
+
+def test_a_run_that_was_given_up_and_submitted_again_waits_from_then_on() -> None:
+    pair = attempt(1, 100.0, 150.0, Traces(session(110.0, 0.0), 111.0, 150.0))
+    stopped = ended(pair, "rank_crash", "restart")
+    found = goodput.spans({1: 100.0}, [stopped], 400.0, over=False, resubmitted=350.0)
+    assert [(one.kind, one.start, one.end) for one in found[-2:]] == [
+        ("stopped", 150.0, 350.0),
+        ("queued", 350.0, 400.0),
+    ]
+
+
+def test_each_attempt_is_counted_at_the_size_that_it_had() -> None:
+    spans = [Span("useful", 0.0, 3600.0, 1), Span("useful", 3600.0, 7200.0, 2)]
+    plans = {1: plan(gpus_per_node=1, nodes=1, spare_nodes=0), 2: plan(gpus_per_node=1, nodes=8)}
+    found = cost.of_run("study", lambda number: plans[number or 2], spans)
+    assert (found.unit, found.paid) == ("GPU-hours", 1 + 9)

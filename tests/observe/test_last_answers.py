@@ -178,3 +178,13 @@ def test_local_jobs_are_never_remembered(shim: Path, clock: Clock) -> None:
     found = LastAnswers(clock=clock).ask([WANTED[0], local])
     assert found.jobs["local:999999999"].state == "GONE"
     assert "local" not in default_path().read_text()
+
+
+def test_a_job_that_slurm_has_forgotten_is_not_remembered(shim: Path, clock: Clock) -> None:
+    slurm_shim(shim, squeue=line("100_0", "RUNNING") + line("100_1", "RUNNING"))
+    LastAnswers(clock=clock).ask(WANTED)
+    slurm_shim(shim, squeue=line("100_0", "RUNNING"))
+    clock.now += 5
+    for _ in range(2):
+        assert list(LastAnswers(clock=clock).ask(WANTED).jobs) == ["100_0"]
+        clock.now += 0.1

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcrun.layout import RunPaths
 from hpcrun.observe import metrics
 from tests.observe.factory import Experiment
 
@@ -116,3 +117,16 @@ def test_the_curve_is_what_an_uninterrupted_run_would_have_logged(
     steps = metrics.read(study.run()).steps
     assert list(steps) == list(range(1, reached + 1))
     assert metrics.latest(study.run(), range(1, len(attempts) + 1)).step == reached
+
+
+def test_numbers_that_are_none_are_passed_over(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "3")
+    paths = run.attempt(1)
+    paths.directory.mkdir(parents=True)
+    huge = "1" + 400 * "0"
+    paths.metrics.write_text(
+        f'{{"step": 1, "time": {huge}, "loss": {huge}, "step_seconds": Infinity, "a": 2}}\n'
+    )
+    found = metrics.latest(run, [1])
+    assert (found.step, found.time, found.seconds_per_step) == (1, None, None)
+    assert found.values == {"step_seconds": float("inf"), "a": 2.0}

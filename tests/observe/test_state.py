@@ -345,3 +345,21 @@ def test_without_a_known_end_a_run_is_never_failed(
 ) -> None:
     evidence = Evidence(sub(), attempts, None, job, silence, T)
     assert decide(evidence).state != "failed"
+
+
+@pytest.mark.parametrize(
+    ("said", "attempts", "state"),
+    [
+        (Job("PENDING", waiting=True, known_at=T + 30), [attempt()], "running"),
+        (Job("PENDING", waiting=True, known_at=T + 90), [attempt()], "requeued"),
+        (Job("FAILED", ended=True, known_at=T + 30), [attempt()], "running"),
+        (Job("PENDING", waiting=True, known_at=T + 30), [], "pending"),
+    ],
+)
+def test_what_slurm_said_before_the_ledger_did_is_old_news(
+    said: Job, attempts: list[Attempt], state: str
+) -> None:
+    verdict = decide(Evidence(sub(), attempts, None, said, SILENT, T))
+    assert verdict.state == state
+    assert not verdict.over
+    assert "as of" in str(verdict.reason)

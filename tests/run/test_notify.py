@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from hpcrun import ledger, notices, records
 from hpcrun.plan import Entry, RunPlan
-from hpcrun.run import notify
+from hpcrun.run import notify, stop
 from tests.run.factory import Place, until
 
 # Notes what it was told, in the run's directory.
@@ -101,7 +102,7 @@ def finished(
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        (["bash", "-c", "kill -TERM $$"], "notify.command was ended by SIGTERM"),
+        (["bash", "-c", "kill -KILL $$"], "notify.command was ended by SIGKILL"),
         (["/no/such/program"], "/no/such/program cannot be run: No such file or directory"),
     ],
 )
@@ -110,6 +111,14 @@ def test_what_it_ended_with_is_said(place: Place, command: list[str], says: str)
     notify.tell("study", finished(place, command), place.run, said.append)
     assert len(said) == 1
     assert says in said[0]
+
+
+def test_signals_that_slurm_sends_to_all_do_not_end_it(place: Place) -> None:
+    before = {number: signal.getsignal(number) for number in stop.SIGNALS}
+    script = "; ".join(f"kill -{number.value} $$" for number in stop.SIGNALS)
+    notify.tell("study", finished(place, ["bash", "-c", f"{script}; touch on"]), place.run, print)
+    assert (place.run.directory / "on").exists()
+    assert {number: signal.getsignal(number) for number in stop.SIGNALS} == before
 
 
 def test_only_the_events_that_are_wanted(place: Place) -> None:
