@@ -17,7 +17,6 @@ CHOSEN = {
     ("os._exit(0)", "optimizer"),
     ("ib0", "forward"),
     ("disk read-only", "save"),
-    ("sys.exit(0)", "optimizer"),
     ("scontrol", "start-up"),
 }
 

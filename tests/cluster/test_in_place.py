@@ -141,7 +141,7 @@ def test_a_second_node_that_is_lost_when_no_spare_is_left(reference: Reference) 
     ward.wait_for_end("twice", "cancelled")
 
 
-@pytest.mark.usually("22.05")
+@pytest.mark.usually
 def test_no_process_of_the_first_attempt_is_left(reference: Reference) -> None:
     """Ranks that ignore every signal, and what they started in sessions of their own."""
     ward = reference.ward

@@ -71,7 +71,7 @@ def test_runs_that_are_hurt_in_different_ways(reference: Reference, form: str) -
 @pytest.mark.parametrize(
     ("partition", "stage"),
     [
-        pytest.param("main", 2, marks=pytest.mark.usually("22.05")),
+        pytest.param("main", 2, marks=pytest.mark.usually),
         pytest.param("cancel", 3, marks=pytest.mark.usually("22.05")),
         pytest.param("abrupt", 0, marks=pytest.mark.usually),
         pytest.param("abrupt-cancel", 1, marks=pytest.mark.usually),

@@ -48,7 +48,7 @@ def test_ranks_that_fall_once_are_started_again(reference: Reference, form: str)
         ward.assert_reconciled(run)
 
 
-@pytest.mark.usually("22.05")
+@pytest.mark.usually
 def test_ends_that_come_again_stop_the_run_and_are_named(reference: Reference) -> None:
     ward = reference.ward
     faults = {"always": "rank_crash", "nan": "non_finite_loss", "memory": "out_of_memory"}
@@ -69,13 +69,8 @@ def test_ends_that_come_again_stop_the_run_and_are_named(reference: Reference) -
     assert "out of memory" in why
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        pytest.param(SINGLE, marks=pytest.mark.usually),
-        pytest.param(ARRAY, marks=pytest.mark.usually("24.11")),
-    ],
-)
+@pytest.mark.usually
+@pytest.mark.parametrize("form", [SINGLE, ARRAY])
 def test_nodes_that_lose_their_power(reference: Reference, form: str) -> None:
     """One run loses its second node, another the one with its supervisor."""
     ward, slurm = reference.ward, reference.ward.cluster
