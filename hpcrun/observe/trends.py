@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpcrun import metric_lines, records
 from hpcrun.layout import RunPaths
 
 # Of a long file, its end.
@@ -42,22 +42,9 @@ class Trends:
 
     def _read(self, course: _Course, path: Path, metric: str) -> list[tuple[int, float]]:
         try:
-            with open(path, "rb") as stream:
-                size = stream.seek(0, 2)
-                start = max(course.offset, size - FIRST_LOOK)
-                stream.seek(start)
-                data = stream.read(size - start)
+            start = max(course.offset, path.stat().st_size - FIRST_LOOK)
+            found, course.offset = records.read_on(path, start)
         except OSError:
             return []
-        whole, _, torn = data.rpartition(b"\n")
-        course.offset = size - len(torn)
-        found = []
-        for line in whole.split(b"\n"):
-            try:
-                record = json.loads(line)
-                step, value = record["step"], record[metric]
-            except (ValueError, KeyError, TypeError):
-                continue
-            if isinstance(step, int) and isinstance(value, (int, float)):
-                found.append((step, float(value)))
-        return found
+        lines = metric_lines.parse(found)
+        return [(line.step, line.values[metric]) for line in lines if metric in line.values]

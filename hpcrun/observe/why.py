@@ -10,14 +10,13 @@ from functools import lru_cache, partial
 from typing import Any
 
 from hpcrun import ledger, records
-from hpcrun.errors import UsageError
-from hpcrun.layout import AttemptPaths, SubmissionPaths
+from hpcrun.layout import AttemptPaths
 from hpcrun.ledger import Attempt
-from hpcrun.observe import goodput, history, jobs, state
+from hpcrun.observe import goodput, history, jobs, run_files, state
 from hpcrun.observe.goodput import Goodput, Span, Traces
 from hpcrun.observe.status import Ask, RunStatus, statuses
 from hpcrun.observe.where import Selected
-from hpcrun.plan import Plan, RunPlan
+from hpcrun.plan import RunPlan
 
 CANCELLED = "cancelled"
 NO_END = "no_end"
@@ -226,12 +225,7 @@ class Group:
         return self.runs[0]
 
 
-@lru_cache(maxsize=16)
-def _plan(paths: SubmissionPaths) -> Plan | None:
-    try:
-        return history.read_plan(paths)
-    except (OSError, UsageError):
-        return None
+_plan = lru_cache(maxsize=16)(run_files.plan)
 
 
 def stories(
