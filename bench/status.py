@@ -99,7 +99,8 @@ def on_disk(directory: Path, at_work: int, rounds: int) -> list[float]:
         study.metrics(run, 1, range(1, 41), loss=0.5, lr=1e-3)
         if run < RUNS - at_work:
             study.end(run)
-    lines = (f"100_{run}|RUNNING|None|n1|N/A|N/A|0:00|(null)\n" for run in range(RUNS))
+    working = range(RUNS - at_work, RUNS)
+    lines = (f"100_{run}|RUNNING|None|n1|N/A|N/A|0:00|(null)\n" for run in working)
     shim = slurm_shim(directory / "shim", squeue="".join(lines))
     environment = {
         **os.environ,

@@ -193,14 +193,15 @@ def objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
         if not line:
             continue
         try:
-            record = _decode(line.decode())
+            text = line.decode().strip()
+            record, end = _decode(text)
         except ValueError:
             continue
-        if isinstance(record, dict):
+        if end == len(text) and isinstance(record, dict):
             yield record
 
 
-_decode = json.JSONDecoder().decode
+_decode = json.JSONDecoder().raw_decode
 
 
 def last_line(path: Path) -> dict[str, Any] | None:

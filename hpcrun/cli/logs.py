@@ -186,7 +186,7 @@ def _announce(selected: Sequence[Selected], output: Output) -> None:
     from hpcrun.observe.where import begun
 
     there = begun(selected)
-    quiet = [one.name for one in selected if one.paths.directory not in there]
+    quiet = [one.name for one, is_there in zip(selected, there, strict=True) if not is_there]
     if quiet:
         shown = ", ".join(quiet[:4]) + (", …" if len(quiet) > 4 else "")
         runs = "1 run that has" if len(quiet) == 1 else f"{len(quiet)} runs that have"

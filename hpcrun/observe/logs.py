@@ -49,10 +49,9 @@ def sources(
     fallback
         Give the agents' and batch step's logs of runs without any worker output.
     """
-    there = begun(selected)
     found: list[Source] = []
-    for one in selected:
-        attempts = _chosen(one, choice) if one.paths.directory in there else []
+    for one, is_there in zip(selected, begun(selected), strict=True):
+        attempts = _chosen(one, choice) if is_there else []
         found += of_run(one, attempts, choice, fallback=fallback)
     return found
 

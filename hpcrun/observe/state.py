@@ -116,6 +116,11 @@ class Evidence:
     silence: str | None = None
     updated: float | None = None
 
+    @property
+    def current(self) -> Attempt | None:
+        """As `current_attempt`."""
+        return current_attempt(self.submission, self.attempts)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -153,15 +158,15 @@ def decide(evidence: Evidence) -> Verdict:
 
 def _without_old_news(evidence: Evidence) -> Evidence:
     """What Slurm said before the ledger's last words says nothing."""
-    last, job = current_attempt(evidence), evidence.job
-    if last is None or job is None or job.known_at is None:
+    job = evidence.job
+    if job is None or job.known_at is None or (last := evidence.current) is None:
         return evidence
     told = max(float(event.get("time") or 0.0) for event in (last.started, last.ended or {}))
     return evidence if told <= job.known_at else replace(evidence, job=None)
 
 
 def _decide(evidence: Evidence) -> Verdict:
-    last = current_attempt(evidence)
+    last = evidence.current
     if evidence.intent == INTENT_FINISHED or (last and last.outcome == "completed"):
         return Verdict(COMPLETED, over=True)
     if evidence.intent == INTENT_CANCELLED:
@@ -171,11 +176,11 @@ def _decide(evidence: Evidence) -> Verdict:
     return _attempt_ended(evidence, last) if last.ended else _attempt_open(evidence, last)
 
 
-def current_attempt(evidence: Evidence) -> Attempt | None:
+def current_attempt(submission: Submission | None, attempts: Sequence[Attempt]) -> Attempt | None:
     """The newest attempt, unless a later submission has not begun its own yet."""
-    if not evidence.attempts:
+    if not attempts:
         return None
-    last, submission = evidence.attempts[-1], evidence.submission
+    last = attempts[-1]
     if submission is not None and submission.event == HELD:
         return None
     if submission is None or submission.event != SUBMITTED or not last.started:

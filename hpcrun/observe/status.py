@@ -129,8 +129,7 @@ class _Read:
         if self.intent == ledger.FINISHED:
             return None
         submission = self.selected.submission
-        evidence = Evidence(submission, self.attempts)
-        current = state.current_attempt(evidence)
+        current = state.current_attempt(submission, self.attempts)
         if current is not None and current.outcome in ("completed", "cancelled"):
             return None
         if current is not None and current.ended and self.intent == ledger.CANCELLED:
@@ -165,10 +164,8 @@ def statuses(
     values
         Read steps and metrics too.
     """
-    there = begun(selected)
-    found = [
-        _read(one) if one.paths.directory in there else _Read(one, [], None) for one in selected
-    ]
+    there = zip(selected, begun(selected), strict=True)
+    found = [_read(one) if is_there else _Read(one, [], None) for one, is_there in there]
     processes = [read.process for read in found]
     answers = ask([process for process in processes if process is not None])
     if answers.problem:
@@ -193,7 +190,7 @@ def _shortened(detail: str | None) -> str:
 
 def _read(selected: Selected) -> _Read:
     attempts = ledger.read(selected.paths)
-    current = state.current_attempt(Evidence(selected.submission, attempts))
+    current = state.current_attempt(selected.submission, attempts)
     # Where the ledger has the run completed, its intent says nothing new.
     settled = current is not None and current.outcome == "completed"
     return _Read(selected, attempts, None if settled else ledger.intent(selected.paths))
@@ -263,7 +260,7 @@ def _status(read: _Read, evidence: Evidence, verdict: Verdict, latest: metrics.L
         verdict = dataclasses.replace(verdict, reason=reason)
     cause = last.cause if last and verdict.state in _WITH_CAUSE else None
     nodes = last.started.get("nodes") if last else None
-    if state.current_attempt(evidence) is None and evidence.job is not None:
+    if evidence.job is not None and evidence.current is None:
         nodes = _names(evidence.job.nodes)
     submission = selected.submission
     job_id = submission.job_id if submission else None
@@ -314,7 +311,7 @@ def _gpu(read: _Read) -> dict[str, Any]:
 def _queued(evidence: Evidence, verdict: Verdict) -> float | None:
     if verdict.state not in (state.PENDING, state.REQUEUED) or evidence.submission is None:
         return None
-    current = state.current_attempt(evidence)
+    current = evidence.current
     since = (current.ended or {}).get("time") if current else evidence.submission.time
     return max(0.0, time.time() - float(since)) if since else None
 

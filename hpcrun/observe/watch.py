@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections import deque
@@ -128,10 +129,11 @@ class Watch:
         allowed = len(self._runs) if first else int(rate * (now - (self._looked or 0.0)))
         self._looked = now
         if self._not_begun:
-            there = set(self._not_begun)
+            paths = sorted(self._not_begun)
             if self._choice.streams in ("worker", "agent"):
-                there = begun([run.selected for run in self._not_begun.values()])
-            self._pressing.extend(self._not_begun.pop(path) for path in sorted(there))
+                there = begun([self._not_begun[path].selected for path in paths])
+                paths = list(itertools.compress(paths, there))
+            self._pressing.extend(self._not_begun.pop(path) for path in paths)
         while self._just_ended:
             yield from self._sources(self._just_ended.popleft(), final=True)
         if final:

@@ -6,6 +6,7 @@ A WHERE is an experiment (``NAME``), runs (``NAME/3``, ``NAME/0-3,7``), a Slurm 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -65,22 +66,14 @@ class Selected:
         return self.planned.plan
 
 
-def begun(selected: Sequence[Selected]) -> set[Path]:
-    """Directories of runs that exist, from one listing an experiment instead of calls a run."""
-    names: dict[Path, set[str]] = {}
-    found = set()
-    for one in selected:
-        directory = one.paths.directory
-        there = names.get(directory.parent)
-        if there is None:
-            try:
-                there = set(os.listdir(directory.parent))  # noqa: PTH208
-            except OSError:
-                there = set()
-            names[directory.parent] = there
-        if directory.name in there:
-            found.add(directory)
-    return found
+def begun(selected: Sequence[Selected]) -> list[bool]:
+    """Whether the directory of each run exists, from one listing an experiment."""
+    numbers: dict[int, set[int]] = {}
+    for key, experiment in {id(one.experiment): one.experiment for one in selected}.items():
+        numbers[key] = set()
+        with contextlib.suppress(OSError):
+            numbers[key].update(experiment.run_numbers())
+    return [one.run.number in numbers[id(one.experiment)] for one in selected]
 
 
 def of_others(selected: Sequence[Selected]) -> dict[str, list[str]]:
