@@ -25,7 +25,7 @@ class LineSplitter:
 
     def __init__(self, max_line: int = MAX_LINE, *, raw: bool = False) -> None:
         self._max, self._raw = sys.maxsize if raw else max_line, raw
-        self._rest = b""
+        self._rest = bytearray()
 
     def feed(self, data: bytes) -> bytes:
         """The lines that ``data`` completes, each with its newline; empty where it completes none.
@@ -33,19 +33,21 @@ class LineSplitter:
         A block is as long as ``data`` and a line of ``max_line`` at most.
         """
         end = data.rfind(b"\n") + 1
-        block = self._cleaned(self._cut(self._rest + data[:end])) if end else b""
-        rest = data[end:]
-        self._rest = rest if end else self._rest + rest
+        block = b""
+        if end:
+            block = self._cleaned(self._cut(bytes(self._rest) + data[:end]))
+            self._rest.clear()
+        self._rest += data[end:]
         if not self._raw and b"\r" in self._rest:
-            self._rest = _overwritten(self._rest, keep_last=True)
+            self._rest[:] = _overwritten(bytes(self._rest), keep_last=True)
         if len(self._rest) > self._max:
-            *pieces, self._rest = _pieces(self._rest, self._max)
+            *pieces, self._rest[:] = _pieces(bytes(self._rest), self._max)
             block += self._cleaned(b"".join(piece + b"\n" for piece in pieces))
         return block
 
     def flush(self) -> bytes:
         """What is left of a line without an end, with one unless it is raw."""
-        rest, self._rest = self._rest, b""
+        rest, self._rest = bytes(self._rest), bytearray()
         if self._raw:
             return rest
         return self._cleaned(self._cut(rest + b"\n")) if rest else b""
