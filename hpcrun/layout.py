@@ -89,6 +89,10 @@ class AttemptPaths:
         """What was printed: the logs of ranks, agents and conversions that exist, by name."""
         return sorted(self.directory.glob("*.log"))
 
+    def tracker_logs(self) -> list[Path]:
+        """Those that exist, by name; attempts of one start of a job share the first one's."""
+        return sorted(self.directory.glob("tracker-*.log"))
+
     def records(self) -> list[Path]:
         """All other files of the attempt, by name."""
         found = (path for path in self.directory.glob("[!.]*") if path.is_file())

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--stream",
-    type=click.Choice(["worker", "agent", "batch", "all"]),
+    type=click.Choice(["worker", "agent", "batch", "other", "all"]),
     default="worker",
     show_default=True,
-    help="Ranks, the nodes' agents, or the batch step.",
+    help="Ranks, the nodes' agents, the batch step, or trackers and all else.",
 )
 @common
 def command(

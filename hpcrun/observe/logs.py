@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from hpcrun import ledger
 from hpcrun.errors import UsageError
@@ -20,8 +21,9 @@ class Choice:
     Attributes
     ----------
     streams
-        ``worker``, ``agent``, ``batch`` or ``all``. Of a run that has no worker output, and (when
-        following) is over, the agents' and the batch step's logs are given instead.
+        ``worker``, ``agent``, ``batch``, ``other`` (trackers, conversions, ranks that waited) or
+        ``all``. Of a run that has no worker output, and (when following) is over, the agents' and
+        the batch step's logs are given instead.
     ranks
         Only these ranks; None for all.
     node
@@ -84,12 +86,17 @@ def of_run(
     silent = fallback and choice.streams == "worker" and not _has_output(attempts[-1:])
     if choice.streams in ("agent", "all") or silent:
         for attempt in attempts[-1:] if silent else attempts:
-            # Attempts of one start of a job share their agents' logs.
-            known = {source.path for source in found}
-            found += [agent for agent in _agents(one, attempt, choice) if agent.path not in known]
+            found += _agents(one, attempt, choice)
+    if choice.streams in ("other", "all"):
+        for attempt in attempts:
+            found += _others(one, attempt)
     if choice.streams in ("batch", "all") or silent:
         found += _batch(one)
-    return found
+    # Attempts of one start of a job share their agents' and trackers' logs.
+    once: dict[Path, Source] = {}
+    for source in found:
+        once.setdefault(source.path, source)
+    return list(once.values())
 
 
 def _chosen(one: Selected, choice: Choice) -> list[AttemptPaths]:
@@ -117,15 +124,25 @@ def _workers(one: Selected, attempt: AttemptPaths, choice: Choice) -> Iterator[S
 def _agents(one: Selected, attempt: AttemptPaths, choice: Choice) -> Iterator[Source]:
     pattern = attempt.agent_log("*").name
     before, _, after = pattern.partition("*")
-    # Agents that serve several attempts write into the first one's directory.
-    writing = one.paths.attempt(ledger.first_of_start(one.paths, attempt.number))
     wanted = _name(one, attempt.number, choice.node) if choice.node else None
-    for path in sorted(writing.directory.glob(pattern)):
+    for path in sorted(_first_of_start(one, attempt).directory.glob(pattern)):
         node = path.name[len(before) : len(path.name) - len(after)]
         if wanted in (None, node):
             yield Source(
                 path, one.experiment.name, one.run.number, attempt.number, "agent", node=node
             )
+
+
+def _others(one: Selected, attempt: AttemptPaths) -> Iterator[Source]:
+    """What trackers, the conversion of a checkpoint, and ranks that waited have printed."""
+    own = (attempt.conversion_log, attempt.warm_log)
+    for path in (*filter(Path.is_file, own), *_first_of_start(one, attempt).tracker_logs()):
+        yield Source(path, one.experiment.name, one.run.number, attempt.number, path.stem)
+
+
+def _first_of_start(one: Selected, attempt: AttemptPaths) -> AttemptPaths:
+    """Into whose directory the agents and trackers of an attempt write."""
+    return one.paths.attempt(ledger.first_of_start(one.paths, attempt.number))
 
 
 def _batch(one: Selected) -> Iterator[Source]:

@@ -34,7 +34,7 @@ class Source:
     experiment, run, attempt
         Whose it is; the attempt is None for the batch step's log, which covers several.
     stream
-        ``worker``, ``agent`` or ``batch``.
+        ``worker``, ``agent``, ``batch``, or the name of another log, such as ``tracker-wandb``.
     rank
         Of a worker.
     node

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hpcrun import plan_file, records
+from hpcrun import plan_file, records, sharing
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, HpcrunError
 from hpcrun.layout import SubmissionPaths
 from hpcrun.plan import RunPlan
@@ -55,6 +55,7 @@ class Tracker:
         self._name = name
         self._paths = submission.experiment.run(number)
         plan = plan_file.read(submission.plan)
+        sharing.use_umask(plan.cluster)
         self._run = plan.run(number)
         self._experiment = plan.name
         attempts = self._paths.attempts()

@@ -95,10 +95,18 @@ def test_agents_of_several_attempts_of_a_start_are_shown_once(root: Path) -> Non
         study.log(1, attempt, 0, f"a{attempt}\n")
         study.end(1, attempt, outcome="failed", kind="x", message="y")
     study.run(1).attempt(1).agent_log("node1").write_text("agent says\n")
+    study.run(1).attempt(1).tracker_log("wandb").write_text("no network\n")
+    study.run(1).attempt(2).conversion_log.write_text("converted\n")
     (study.run(1).attempt(1).directory / "rank-00000.old.log").write_text("of no rank\n")
     found = lines("study/1", "--stream", "agent", "--attempt", "all", root=root)
     assert found == ["agent node1 | agent says"]
-    assert "agent node1 | agent says" in lines("--stream", "all", "--attempt", "all", root=root)
+    for attempts in ((), ("--attempt", "all")):
+        everything = lines("--stream", "all", *attempts, root=root)
+        assert everything.count("agent node1 | agent says") == 1
+        assert everything.count("tracker-wandb | no network") == 1
+    assert lines("--stream", "other", "--attempt", "2", root=root) == [
+        *("universal | converted", "tracker-wandb | no network"),
+    ]
 
 
 def test_json_lines(study: Experiment, root: Path) -> None:
