@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcrun import layout, ledger
 from hpcrun.errors import HpcrunError
@@ -146,14 +146,26 @@ class _Read:
         return Process(submission.job_id, record.get("host"), record.get("start_ticks"))
 
 
-def statuses(
+class Observed(NamedTuple):
+    """A run's state, and what the ledger says that it follows from."""
+
+    status: RunStatus
+    attempts: list[Attempt]
+
+
+def statuses(selected: Sequence[Selected], **options: Any) -> list[RunStatus]:
+    """The state of each run; the options are those of `observe`."""
+    return [one.status for one in observe(selected, **options)]
+
+
+def observe(
     selected: Sequence[Selected],
     *,
     warn: Callable[[str], None] = lambda message: None,
     ask: Ask = jobs.ask,
     values: bool = True,
-) -> list[RunStatus]:
-    """The state of each run, in the order given, from one query whatever their number.
+) -> list[Observed]:
+    """Where each run stands, in the order given, from one query whatever their number.
 
     Parameters
     ----------
@@ -179,7 +191,8 @@ def statuses(
             latest = metrics.recorded(read.attempts[-1]) or metrics.latest(
                 read.selected.paths, numbers, patience=patience
             )
-        result.append(_status(*_settle(read, process, answers, latest.time), latest))
+        settled = _settle(read, process, answers, latest.time)
+        result.append(Observed(_status(*settled, latest), settled[0].attempts))
     return result
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from hpcrun import ledger, records
+from hpcrun import records
 from hpcrun.layout import AttemptPaths
 from hpcrun.ledger import Attempt
 from hpcrun.observe import goodput, history, jobs, run_files, state
 from hpcrun.observe.goodput import Goodput, Span, Traces
-from hpcrun.observe.status import Ask, RunStatus, statuses
+from hpcrun.observe.status import Ask, RunStatus, observe
 from hpcrun.observe.where import Selected
 from hpcrun.plan import RunPlan
 
@@ -246,9 +246,10 @@ def stories(
     values
         Have the statuses tell steps and metrics too.
     """
-    found = statuses(selected, warn=warn, ask=ask, values=values)
+    found = observe(selected, warn=warn, ask=ask, values=values)
     return [
-        RunStory(one, status, _attempts(one)) for one, status in zip(selected, found, strict=True)
+        RunStory(one, status, _attempts(one, attempts))
+        for one, (status, attempts) in zip(selected, found, strict=True)
     ]
 
 
@@ -280,8 +281,7 @@ def _nodes(run: RunStory) -> set[str]:
     return names
 
 
-def _attempts(selected: Selected) -> tuple[AttemptStory, ...]:
-    attempts = ledger.read(selected.paths)
+def _attempts(selected: Selected, attempts: Sequence[Attempt]) -> tuple[AttemptStory, ...]:
     found: list[AttemptStory] = []
     furthest = 0
     words = [_own_words(selected, attempt) for attempt in attempts]
