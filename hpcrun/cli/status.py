@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     Look = Callable[[Callable[[str], None]], tuple[list[Selected], list[RunStatus]]]
 
 INTERVAL = 2.0
+# A look at very many runs is followed by so many times the processor time that it took.
+PAUSES = 4.0
 
 
 @click.command("status")
@@ -57,6 +59,7 @@ def command(
     if watch and sys.stdout.isatty() and not output.json:
         _screen(look, output)
     while True:
+        used = time.process_time()
         selected, found = look(output.say)
         if output.json:
             output.data([status.to_data() for status in found])
@@ -64,7 +67,11 @@ def command(
             _print(selected, found, output)
         if not watch or all(status.over for status in found):
             return
-        time.sleep(INTERVAL)
+        _pause(used)
+
+
+def _pause(used: float) -> None:
+    time.sleep(max(INTERVAL, PAUSES * (time.process_time() - used)))
 
 
 def _screen(look: Look, output: Output) -> None:
@@ -78,13 +85,14 @@ def _screen(look: Look, output: Output) -> None:
     screen = Screen(console)
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
+            used = time.process_time()
             problems: list[str] = []
             selected, found = look(problems.append)
             if all(status.over for status in found):
                 return
             problem = problems[0].splitlines()[0] if problems else None
             live.update(screen.render(selected, found, problem), refresh=True)
-            time.sleep(INTERVAL)
+            _pause(used)
 
 
 def _print(selected: list[Selected], found: list[RunStatus], output: Output) -> None:

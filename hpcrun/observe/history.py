@@ -6,6 +6,7 @@ import getpass
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from hpcrun import plan_file, records
@@ -128,7 +129,7 @@ def read(
 
 
 def read_plan(paths: SubmissionPaths) -> Plan:
-    """The plan of a submission.
+    """The plan of a submission, which is read once as long as it is the same file.
 
     Raises
     ------
@@ -137,6 +138,12 @@ def read_plan(paths: SubmissionPaths) -> Plan:
     FileNotFoundError
         There is none (yet).
     """
+    found = paths.plan.stat()
+    return _read_plan(paths, (found.st_ino, found.st_size, found.st_mtime_ns))
+
+
+@lru_cache(maxsize=16)
+def _read_plan(paths: SubmissionPaths, file: tuple[int, int, int]) -> Plan:
     try:
         return plan_file.read(paths.plan)
     except UsageError as error:

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 from hpcrun import records
@@ -139,7 +139,7 @@ class RunStory:
         number = found.started.get("submission") if found else None
         if not isinstance(number, int) or number == self.selected.planned.paths.number:
             return newest
-        plan = _plan(self.selected.experiment.submission(number))
+        plan = run_files.plan(self.selected.experiment.submission(number))
         runs = plan.runs if plan else ()
         return next((one for one in runs if one.number == newest.number), newest)
 
@@ -223,9 +223,6 @@ class Group:
     @property
     def example(self) -> RunStory:
         return self.runs[0]
-
-
-_plan = lru_cache(maxsize=16)(run_files.plan)
 
 
 def stories(
