@@ -26,7 +26,8 @@ from hpcrun.compile.freeze import Compiled, CompiledRun, Select, freeze
 from hpcrun.compile.interpolate import interpolate_one
 from hpcrun.compile.problems import Problems
 from hpcrun.compile.resolver import Resolved, Resolver
-from hpcrun.compile.spec import Profile, Spec
+from hpcrun.compile.spec import Spec
+from hpcrun.compile.spec_profile import Profile
 from hpcrun.compile.spec_sweep import Sweep
 from hpcrun.compile.sweep_match import Matcher
 from hpcrun.compile.sweep_point import Option, Point

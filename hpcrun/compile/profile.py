@@ -20,7 +20,7 @@ from hpcrun.compile.slurm_values import (
     check_time,
     check_variables,
 )
-from hpcrun.compile.spec import Profile
+from hpcrun.compile.spec_profile import Profile
 from hpcrun.compile.tree import Mark, Tree
 
 _VARIABLES = """
@@ -39,7 +39,7 @@ class Loaded:
     Attributes
     ----------
     data
-        Every field of ``spec.Profile``, resolved, as plain data.
+        Every field of ``spec_profile.Profile``, resolved, as plain data.
     resources
         The defaults that it gives for specs: only what the file says.
     """

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from hpcrun.compile import schema, spec, spec_sweep
+from hpcrun.compile import schema, spec, spec_profile, spec_sweep
 from hpcrun.compile.interpolate import NAMES
 from hpcrun.compile.slurm_values import OWNED, OWNED_BY_FIELD
 
@@ -79,8 +79,8 @@ def page() -> str:
     parts += [f"| `{name}` | {owned[name]} |\n" for name in sorted(owned)]
     parts.append("\n# Cluster profiles")
     parts.append(_PROFILES)
-    parts += _section(spec.Profile, "", "Profile")
-    for name, annotation in schema.hints(spec.Profile).items():
+    parts += _section(spec_profile.Profile, "", "Profile")
+    for name, annotation in schema.hints(spec_profile.Profile).items():
         block = schema.dataclass_of(annotation)
         if block and block is not spec.Resources:
             parts += _section(block, f"{name}.", f"Profile: `{name}`")

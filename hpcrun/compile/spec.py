@@ -1,5 +1,5 @@
-"""What a user may write in a spec. The reference page docs/spec.md is generated from this file and
-`hpcrun.compile.spec_sweep`."""
+"""What a user may write in a spec. The reference page docs/spec.md is generated from this file,
+`hpcrun.compile.spec_sweep` and `hpcrun.compile.spec_profile`."""
 
 from __future__ import annotations
 
@@ -361,72 +361,3 @@ class Spec:
 
     code: Code = field(default_factory=Code)
     """The code that is frozen at submission."""
-
-
-@dataclass
-class Fabric:
-    """The site's networks; null is found out on the nodes."""
-
-    management_interface: str | None = None
-    """Interface for hpcrun's own traffic, such as ``eth0``."""
-
-    fast_interface: str | None = None
-    """Interface for rendezvous and gradients, such as ``ib0``."""
-
-    hca: list[str] = field(default_factory=list)
-    """InfiniBand adapters for NCCL, such as ``[mlx5_0, mlx5_1]``; empty for those that are active
-    and fast."""
-
-
-@dataclass
-class Limits:
-    """What the site's Slurm refuses; checked before anything is submitted."""
-
-    max_array_size: int = 1001
-    """Slurm's MaxArraySize: more runs than that become several arrays."""
-
-    max_time: str | None = None
-    """Longest time limit, in one of Slurm's forms."""
-
-    max_nodes: int | None = None
-    """Most nodes of one run."""
-
-
-@dataclass
-class Profile:
-    """A cluster profile: what is true of a site, written once."""
-
-    name: str = ""
-    """The profile's name; by default the file's name without ``.yaml``."""
-
-    executor: Literal["slurm", "local"] = "slurm"
-    """``slurm`` submits with sbatch; ``local`` starts the same processes on this machine."""
-
-    root: str = "${oc.env:HOME}/hpcrun"
-    """Where experiments live, unless --root or HPCRUN_ROOT says so; storage that all nodes see."""
-
-    umask: str | None = None
-    """Mode bits that files and directories of experiments do not get, in octal and in quotes:
-    ``"0027"`` lets the group read; null for the submitting shell's."""
-
-    group: str | None = None
-    """Group of the files and directories of experiments, of which the submitting user is a member;
-    null for the user's own."""
-
-    resources: Resources = field(default_factory=Resources)
-    """Defaults for what specs do not say: partition, account, time, …"""
-
-    setup: list[str] = field(default_factory=list)
-    """Shell lines before those of the spec."""
-
-    variables: dict[str, str] = field(default_factory=dict)
-    """Environment variables of every job."""
-
-    fabric: Fabric = field(default_factory=Fabric)
-    """The site's networks."""
-
-    limits: Limits = field(default_factory=Limits)
-    """What the site's Slurm refuses."""
-
-    sbatch: dict[str, Any] = field(default_factory=dict)
-    """Further options of sbatch for every job, as in ``resources.sbatch``."""
