@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 INTERVAL = 2.0
 # A look at very many runs is followed by so many times the processor time that it took.
 PAUSES = 4.0
+# Seconds after which the live screen says that a look takes long.
+LONG = 2.0
 
 
 @click.command("status")
@@ -75,19 +78,30 @@ def _pause(used: float) -> None:
 
 
 def _screen(look: Look, output: Output) -> None:
-    """Draw until all runs are over; what stands then is printed by the caller."""
+    """Draw until all runs are over; what stands then is printed by the caller.
+
+    While a look takes long, as Slurm or the storage does not answer, what was seen last stays.
+    """
     from rich.console import Console
     from rich.live import Live
 
+    from hpcrun.observe.beside import Beside
     from hpcrun.observe.screen import Screen
 
     console = Console(no_color=not output.color, highlight=False)
     screen = Screen(console)
+    selected: list[Selected] = []
+    found: list[RunStatus] = []
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             used = time.process_time()
             problems: list[str] = []
-            selected, found = look(problems.append)
+            looking = Beside(partial(look, problems.append))
+            while not looking.wait(LONG):
+                waited = f"no answer for {looking.took:.0f} s"
+                waited += "; this is what was known before" if found else ""
+                live.update(screen.render(selected, found, waited), refresh=True)
+            selected, found = looking.result()
             if all(status.over for status in found):
                 return
             problem = problems[0].splitlines()[0] if problems else None

@@ -13,13 +13,13 @@ for a while are closed and looked at in turns, so many a second and no more, wha
 from __future__ import annotations
 
 import resource
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcrun.observe.beside import Beside
 from hpcrun.observe.tails import FULL, Block, Source, Tail
 
 CHECK = 3.0
@@ -291,10 +291,9 @@ class _Check:
 
     def __init__(self, over: Callable[[], bool], every: float) -> None:
         self._ask, self._every = over, every
-        self._thread: threading.Thread | None = None
-        self._took = self._due = 0.0
+        self._asked: Beside[bool] | None = None
+        self._due = 0.0
         self._over = False
-        self._error: BaseException | None = None
 
     def over(self) -> bool:
         """The newest answer; False until there is one.
@@ -305,21 +304,11 @@ class _Check:
             What asking raised.
         """
         now = time.monotonic()
-        if self._thread is not None and not self._thread.is_alive():
-            self._thread = None
-            self._due = now + max(self._every, min(50 * self._took, SELDOM))
-            if self._error is not None:
-                raise self._error
-        if self._thread is None and not self._over and now >= self._due:
-            self._thread = threading.Thread(target=self._run, daemon=True)
-            self._thread.start()
-            self._thread.join(SOON)
+        seconds = 0.0
+        if self._asked is None and not self._over and now >= self._due:
+            self._asked, seconds = Beside(self._ask), SOON
+        if self._asked is not None and self._asked.wait(seconds):
+            asked, self._asked = self._asked, None
+            self._due = now + max(self._every, min(50 * asked.took, SELDOM))
+            self._over = asked.result()
         return self._over
-
-    def _run(self) -> None:
-        began = time.monotonic()
-        try:
-            self._over = self._ask()
-        except BaseException as error:
-            self._error = error
-        self._took = time.monotonic() - began

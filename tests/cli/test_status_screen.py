@@ -62,7 +62,7 @@ class Terminal:
 
     def close(self) -> None:
         if self.process.poll() is None:
-            self.process.kill()
+            os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
         os.close(self._master)
 
@@ -211,6 +211,30 @@ def test_slurm_that_does_not_answer_is_told_on_the_screen(
         terminal.close()
     assert "Priority: waits behind" in text
     assert "; as of 20" in text
+
+
+def test_the_screen_lives_while_slurm_takes_its_time(
+    study: Experiment, shim: Path, tmp_path: Path
+) -> None:
+    answers = (shim / "squeue").read_text()
+    (shim / "squeue").write_text("#!/bin/sh\nexec sleep 60\n")
+    terminal = Terminal("status", "--watch", root=tmp_path / "root")
+    try:
+        terminal.wait_for(lambda text: "no answer for 2 s" in text)
+    finally:
+        terminal.close()
+    (shim / "squeue").write_text(answers)
+    terminal = Terminal("status", "--watch", root=tmp_path / "root")
+    try:
+        terminal.wait_for(lambda text: "1 pending" in text)
+        (shim / "squeue").write_text("#!/bin/sh\nexec sleep 60\n")
+        text = terminal.wait_for(lambda text: "no answer for 2 s" in text)
+        os.killpg(terminal.process.pid, signal.SIGINT)
+        assert terminal.end() == 130
+    finally:
+        terminal.close()
+    assert "Priority: waits behind" in text.rpartition("no answer for 2 s")[2]
+    assert "Traceback" not in terminal.raw
 
 
 def test_a_terminal_that_knows_no_blocks(
