@@ -99,6 +99,7 @@ def _until_file(path: Path, holds: Callable[[str], bool] = bool) -> None:
     until(lambda: path.exists() and holds(path.read_text()), f"{path.name} written", 60)
 
 
+@pytest.mark.usually("24.11")
 def test_a_sweep_beyond_an_array_submitted_twice_at_once(place: Workplace) -> None:
     """Tasks are counted anew in each array; each run is in one of them, whoever submitted it."""
     place.cluster.run(["mkdir", "-p", str(place.code / "configs/clusters")])
@@ -431,6 +432,7 @@ def test_experiments_that_depend_on_each_other(place: Workplace) -> None:
     assert "anyway0" in log.read_text()
 
 
+@pytest.mark.usually("24.11")
 def test_slurmctld_is_down(place: Workplace) -> None:
     place.spec(["true"])
     place.cluster.stop_controller()
