@@ -15,7 +15,6 @@ import random
 import re
 import resource
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -139,7 +138,7 @@ def follow(
     writer.over.set()
     threads[1].join()
     time.sleep(3.0)
-    process.send_signal(signal.SIGINT)
+    process.terminate()
     process.wait(20)
     threads[0].join(10)
     wrong = sum(
@@ -168,13 +167,13 @@ def idle(root: Path, bin_directory: Path, seconds: float, storage: str) -> dict[
         used, took = processor_seconds(process.pid) - before, time.monotonic() - began
         trace = ["strace", "-c", "-f", "-e", f"trace={STATUS_CALLS}", "-p", str(process.pid)]
         counted = subprocess.run(
-            ["timeout", "-s", "INT", str(int(seconds)), *trace],
+            ["timeout", str(int(seconds)), *trace],
             capture_output=True,
             text=True,
             check=False,
         ).stderr
     finally:
-        process.send_signal(signal.SIGINT)
+        process.terminate()
         process.wait(60)
     total = next((line.split() for line in counted.splitlines() if line.endswith(" total")), None)
     if total is None:
