@@ -1,6 +1,6 @@
 """What telemetry and trackers cost: steps of a training run with them, against steps without.
 
-    python -m bench.telemetry [--pairs 10] [--steps 80] [--output bench/results] [--json]
+    python -m bench.telemetry [--pairs 10] [--steps 240] [--output bench/results] [--json]
 
 Each pair is one run of two ranks (real DeepSpeed on the CPU, gloo; the local executor). What
 samples and forwards for it works for a few steps and stands still for as many. See
@@ -309,7 +309,7 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="bench.telemetry")
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=80, help="measured steps of either kind")
+    parser.add_argument("--steps", type=int, default=240, help="measured steps of either kind")
     parser.add_argument("--warm-up", type=int, default=10, help="steps before them")
     parser.add_argument("--block", type=int, default=5, help="steps of a turn")
     add_options(parser, "telemetry")

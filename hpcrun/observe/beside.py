@@ -22,6 +22,8 @@ class Beside(Generic[T]):
     ----------
     took
         Seconds until now, or until it was done.
+    processor
+        Seconds of processor time that it took, once it is done; Python does nothing else meanwhile.
     """
 
     def __init__(self, action: Callable[[], T]) -> None:
@@ -30,6 +32,7 @@ class Beside(Generic[T]):
         self._error: BaseException | None = None
         self._began = time.monotonic()
         self._ended: float | None = None
+        self.processor = 0.0
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -59,4 +62,5 @@ class Beside(Generic[T]):
             self._result.append(self._action())
         except BaseException as error:
             self._error = error
+        self.processor = time.thread_time()
         self._ended = time.monotonic()

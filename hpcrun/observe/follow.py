@@ -29,6 +29,8 @@ MOST_OPEN = 4096
 SLICE = 0.5
 # Seconds between two questions whether all is over, where an answer takes long.
 SELDOM = 60.0
+# The same, where the answers of very many runs take long to read, and lines wait for that.
+HELD = 20.0
 
 
 @dataclass(frozen=True)
@@ -309,6 +311,7 @@ class _Check:
             self._asked, seconds = Beside(self._ask), SOON
         if self._asked is not None and self._asked.wait(seconds):
             asked, self._asked = self._asked, None
-            self._due = now + max(self._every, min(50 * asked.took, SELDOM))
+            pauses = (self._every, min(50 * asked.took, SELDOM), min(200 * asked.processor, HELD))
+            self._due = now + max(pauses)
             self._over = asked.result()
         return self._over
