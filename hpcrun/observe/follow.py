@@ -120,6 +120,7 @@ class Follower:
         self._hot: list[Tail] = []
         self._cold: deque[Tail] = deque()
         self._looks = 0.0
+        self._is_first = True
         self._most_open = descriptors()
 
     def blocks(self) -> Iterator[Block]:
@@ -154,7 +155,8 @@ class Follower:
             yield from self._read_cold(turn, turn - before)
             self._idle()
             if not more or pace.reopen:
-                self._pause(turn + max(pace.interval, len(self._hot) / pace.hot_looks), check)
+                looks = 0 if pace.reopen else len(self._hot)
+                self._pause(turn + max(pace.interval, looks / pace.hot_looks), check)
 
     def _pause(self, until: float, check: _Check) -> None:
         while (left := until - time.monotonic()) > 0:
@@ -165,25 +167,34 @@ class Follower:
                     return
 
     def _read_hot(self, now: float, paths_too: bool) -> Generator[Block, None, bool]:
-        """What those that grow have gained; returns whether there is more at once."""
-        more = cooled = False
+        """What those that grow have gained; returns whether there is more at once.
+
+        On a network storage some of them in each turn: it would feel a burst.
+        """
+        more = False
         close = len(self._hot) > self._most_open
         anew = self._pace.reopen
-        for tail in self._hot:
+        first, self._is_first = self._is_first, False
+        some = len(self._hot)
+        if anew and not first:
+            some = max(1, int(self._pace.hot_looks * self._pace.interval))
+        looked, hot = self._hot[:some], self._hot[some:]
+        for tail in looked:
             replaced = paths_too and tail.is_open and tail.replaced(anew=anew)
             read = yield from self._read(tail)
-            if read:
+            if first and read < FULL:
+                tail.quiet_since = now - tail.age()
+            elif read:
                 tail.quiet_since = now
                 more = more or read >= FULL
-            elif now - tail.quiet_since > self._pace.linger:
-                cooled = True
             if replaced:
                 yield from self._drain([tail])
                 tail.restart()
-            if close:
+            cool = now - tail.quiet_since > self._pace.linger
+            if close or cool:
                 tail.close()
-        if cooled:
-            self._cool(now)
+            (self._cold if cool else hot).append(tail)
+        self._hot = hot
         return more
 
     def _read(self, tail: Tail) -> Generator[Block, None, int]:
@@ -195,16 +206,6 @@ class Follower:
             if block:
                 yield Block(tail.source, block, tail.written)
         return read
-
-    def _cool(self, now: float) -> None:
-        hot = []
-        for tail in self._hot:
-            if now - tail.quiet_since > self._pace.linger:
-                tail.close()
-                self._cold.append(tail)
-            else:
-                hot.append(tail)
-        self._hot = hot
 
     def _read_cold(self, now: float, passed: float) -> Iterator[Block]:
         """What as many quiet files as are due have gained."""

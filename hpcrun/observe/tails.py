@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -218,6 +219,10 @@ class Tail:
             return False
         now = (found.st_ino, found.st_size, found.st_mtime_ns)
         return now != (self._inode, self._offset, self._modified)
+
+    def age(self) -> float:
+        """Seconds since the file was written last, as it was opened."""
+        return max(0.0, time.time() - self._modified / 1e9)
 
     def finish(self) -> bytes:
         """Close the file; the line that has no end, with one."""
