@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.publish import add_options, circumstances, publish
-from hpcrun import ledger, records
-from hpcrun.layout import ExperimentPaths
+from hpcrun.state import files, ledger
+from hpcrun.state.layout import ExperimentPaths
 from tests.cluster.workbench import Workbench
 from tests.testbed import VERSIONS, Cluster
 
@@ -126,7 +126,7 @@ def measure(cluster: Cluster, runs: int, parallel: int) -> Outcome:
 
 def _said(experiment: ExperimentPaths, run: int) -> str:
     path: Path = experiment.run(run).attempt(1).rank_log(0)
-    return records.read_tail(path, 1000).decode()
+    return files.read_tail(path, 1000).decode()
 
 
 def wrong(outcome: Outcome, runs: int, parallel: int) -> list[str]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from bench.faults import CRED_EXPIRE
 from bench.publish import add_options, circumstances, publish
-from hpcrun import ledger
+from hpcrun.state import ledger
 from tests.cluster.injection import Injection
 from tests.cluster.ward import ARRAY, PROGRAM, STAGE, STAGES, Reference, Ward, problem
 from tests.testbed import Cluster

@@ -37,12 +37,12 @@ def work(directory: Path, pairs: int) -> dict[str, Any]:
     import deepspeed
     import torch
 
-    from hpcrun import manifest
-    from hpcrun.layout import RunPaths
     from hpcrun.retention import Retention
     from hpcrun.run.fence import Fence
     from hpcrun.run.saving import Saver
     from hpcrun.run.together import Together
+    from hpcrun.state import manifest
+    from hpcrun.state.layout import RunPaths
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     deepspeed.init_distributed(dist_backend="gloo")

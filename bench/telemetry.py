@@ -31,9 +31,9 @@ from bench.publish import add_options, circumstances, publish
 from bench.training import MODEL, SPEC
 from bench.training_report import Pair, bootstrap
 from bench.turns import Referee
-from hpcrun import layout, records
 from hpcrun.cluster import processes
 from hpcrun.cluster.processes import Process
+from hpcrun.state import files, layout
 from tests import operators
 
 HERE = Path(__file__).parent
@@ -204,7 +204,7 @@ class Bench:
 
     def _finished(self, run: layout.RunPaths) -> dict[str, Any]:
         def last() -> dict[str, Any]:
-            found = records.last_line(run.attempt(1).session) or {}
+            found = files.last_line(run.attempt(1).session) or {}
             return found if found.get("event") == "finished" else {}
 
         return self._wait_for(last)
@@ -221,10 +221,10 @@ class Bench:
         """It was sampled, and all steps are in both trackers once its processes are gone."""
         self._wait_for(lambda: not self._left())
         for name in ("tensorboard", "wandb"):
-            step = records.read_json(run.tracker_state(name))["place"]["step"]
+            step = files.read_json(run.tracker_state(name))["place"]["step"]
             if step != self.last:
                 raise RuntimeError(f"{name} was told of {step} steps of {self.last}")
-        if not any(records.read_lines(run.attempt(1).telemetry("local0"))):
+        if not any(files.read_lines(run.attempt(1).telemetry("local0"))):
             raise RuntimeError("the node was not sampled")
 
 

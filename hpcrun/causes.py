@@ -13,7 +13,7 @@ from typing import Any
 
 from hpcrun import signals
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED
-from hpcrun.ledger import CANCELLED as INTENT_CANCELLED
+from hpcrun.state.ledger import CANCELLED as INTENT_CANCELLED
 
 COMPLETED = "completed"
 STOPPED = "stopped"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hpcrun import records
-from hpcrun.layout import RunPaths
+from hpcrun.state import files
+from hpcrun.state.layout import RunPaths
 
 UNMEASURED = 60.0
 _MARGIN = 20.0
@@ -55,10 +55,10 @@ def measured(run: RunPaths) -> tuple[float | None, float]:
     saves = [
         float(record.get("seconds") or 0.0)
         for attempt in attempts
-        for record in records.read_lines(attempt.session)
+        for record in files.read_lines(attempt.session)
         if record.get("event") == "saved"
     ]
-    last = (records.last_line(attempts[-1].metrics) if attempts else None) or {}
+    last = (files.last_line(attempts[-1].metrics) if attempts else None) or {}
     step = last.get("step_seconds")
     return max(saves, default=None), float(step) if isinstance(step, (int, float)) else 0.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcrun import causes, recovery
-from hpcrun.ledger import Attempt
+from hpcrun.state.ledger import Attempt
 
 FINISHED = "finished"
 FAILED = "failed"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrun import causes
-from hpcrun.ledger import Attempt, same_start
+from hpcrun.state.ledger import Attempt, same_start
 
 # Seconds for which a node that was lost once is not used.
 _SUSPECTED = 86_400.0

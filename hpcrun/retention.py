@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun.manifest import Manifest
+from hpcrun.state.manifest import Manifest
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpcrun import layout
+from hpcrun.state import layout
 
 
 def test_the_tree_is_as_its_drawing_says(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpcrun import lead, records
-from hpcrun.layout import RunPaths
+from hpcrun import lead
+from hpcrun.state import files
+from hpcrun.state.layout import RunPaths
 
 
 def test_what_was_asked_for_wins() -> None:
@@ -29,8 +30,8 @@ def test_what_earlier_attempts_have_shown(tmp_path: Path) -> None:
     for number, seconds in ((1, 9.0), (2, 4.0)):
         attempt = run.attempt(number)
         attempt.directory.mkdir(parents=True)
-        records.append(attempt.session, {"event": "saved", "step": 5, "seconds": seconds})
-        records.append(attempt.metrics, {"step": 5, "step_seconds": 0.5 * number})
+        files.append(attempt.session, {"event": "saved", "step": 5, "seconds": seconds})
+        files.append(attempt.metrics, {"step": 5, "step_seconds": 0.5 * number})
     assert lead.measured(run) == (9.0, 1.0)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import ledger, records
-from hpcrun.layout import RunPaths
+from hpcrun.state import files, ledger
+from hpcrun.state.layout import RunPaths
 
 
 @pytest.fixture
@@ -76,10 +76,10 @@ def test_an_event_after_a_torn_line_is_kept(run: RunPaths) -> None:
 
 
 def test_foreign_lines_are_passed_over(run: RunPaths) -> None:
-    records.append(run.ledger, {"event": "attempt_started"})
-    records.append(run.ledger, {"event": "attempt_started", "attempt": "1"})
+    files.append(run.ledger, {"event": "attempt_started"})
+    files.append(run.ledger, {"event": "attempt_started", "attempt": "1"})
     assert ledger.read(run) == []
-    records.append(run.ledger, {"event": "of a later version", "attempt": 1})
+    files.append(run.ledger, {"event": "of a later version", "attempt": 1})
     (attempt,) = ledger.read(run)
     assert (attempt.started, attempt.outcome) == ({}, None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcrun import causes, notices, recovery
-from hpcrun.ledger import Attempt
+from hpcrun.state.ledger import Attempt
 
 TABLE = {
     "completed": (causes.COMPLETED, None, recovery.NOTHING, False, notices.FINISHED),

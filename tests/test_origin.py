@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import UsageError
-from hpcrun.layout import experiment
-from hpcrun.manifest import File, Manifest
-from hpcrun.origin import Origin
+from hpcrun.state.init_from import Origin
+from hpcrun.state.layout import experiment
+from hpcrun.state.manifest import File, Manifest
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hpcrun import plan_file, records
 from hpcrun.errors import UsageError
-from hpcrun.plan import Array, Entry, Plan, RunPlan
+from hpcrun.state import files, plan_file
+from hpcrun.state.plan import Array, Entry, Plan, RunPlan
 
 
 def _run(number: int, **resources: Any) -> RunPlan:
@@ -49,7 +49,7 @@ def test_runs_are_found_by_number() -> None:
 
 def test_another_format_is_refused_by_name(tmp_path: Path) -> None:
     data = {**_plan().to_data(), "format": 99}
-    records.write_json(tmp_path / "plan.json", data)
+    files.write_json(tmp_path / "plan.json", data)
     with pytest.raises(UsageError, match="format 99, this hpcrun reads 2"):
         plan_file.read(tmp_path / "plan.json")
 
@@ -118,5 +118,5 @@ def test_a_run_that_is_like_others_takes_a_line(tmp_path: Path) -> None:
 
 
 def test_plans_of_the_format_before_are_read(tmp_path: Path) -> None:
-    records.write_json(tmp_path / "plan.json", _plan().to_data())
+    files.write_json(tmp_path / "plan.json", _plan().to_data())
     assert plan_file.read(tmp_path / "plan.json") == _plan()

@@ -14,33 +14,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun import records
+from hpcrun.state import files
 
 
 def test_appended_lines_read_back_in_order(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     for number in range(3):
-        records.append(path, {"number": number, "text": 'a "b"\nc', "path": Path("/x")})
+        files.append(path, {"number": number, "text": 'a "b"\nc', "path": Path("/x")})
     assert path.read_bytes().count(b"\n") == 3
-    found = list(records.read_lines(path))
+    found = list(files.read_lines(path))
     assert [record["number"] for record in found] == [0, 1, 2]
     assert found[0] == {"number": 0, "text": 'a "b"\nc', "path": "/x"}
 
 
 def test_nothing_where_there_is_no_file(tmp_path: Path) -> None:
-    assert list(records.read_lines(tmp_path / "none")) == []
+    assert list(files.read_lines(tmp_path / "none")) == []
 
 
 @pytest.mark.parametrize("torn", [b'{"num', b"{", b'{"number":1', b'{"text":"\xc3'])
 def test_a_torn_tail_costs_one_line_and_no_other(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / "lines.jsonl"
-    records.append(path, {"number": 0})
+    files.append(path, {"number": 0})
     with open(path, "ab") as stream:
         stream.write(torn)
-    assert [record["number"] for record in records.read_lines(path)] == [0]
-    records.append(path, {"number": 2})
-    records.append(path, {"number": 3})
-    assert [record["number"] for record in records.read_lines(path)] == [0, 2, 3]
+    assert [record["number"] for record in files.read_lines(path)] == [0]
+    files.append(path, {"number": 2})
+    files.append(path, {"number": 3})
+    assert [record["number"] for record in files.read_lines(path)] == [0, 2, 3]
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6))
@@ -49,7 +49,7 @@ def test_whatever_a_file_holds_reading_yields_only_objects(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "anything.jsonl"
     path.write_bytes(b"\n".join([*pieces, b'{"kept":true}']))
-    found = list(records.read_lines(path))
+    found = list(files.read_lines(path))
     assert all(isinstance(record, dict) for record in found)
     assert found[-1] == {"kept": True}
 
@@ -57,12 +57,12 @@ def test_whatever_a_file_holds_reading_yields_only_objects(
 def test_lines_that_are_not_objects_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     path.write_bytes(b'1\n[2]\nnull\n\n"x"\n{"ok":1}\n')
-    assert list(records.read_lines(path)) == [{"ok": 1}]
+    assert list(files.read_lines(path)) == [{"ok": 1}]
 
 
 def _append_many(path: str, writer: int) -> None:
     for number in range(200):
-        records.append(Path(path), {"writer": writer, "number": number, "fill": "x" * 300})
+        files.append(Path(path), {"writer": writer, "number": number, "fill": "x" * 300})
 
 
 def test_lines_of_several_processes_never_interleave(tmp_path: Path) -> None:
@@ -84,10 +84,10 @@ def test_lines_of_several_processes_never_interleave(tmp_path: Path) -> None:
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "value.json"
-    records.write_json(path, {"b": 1, "a": [2]})
-    records.write_json(path, {"b": 2, "a": []})
+    files.write_json(path, {"b": 1, "a": [2]})
+    files.write_json(path, {"b": 2, "a": []})
     assert path.read_text() == '{\n  "b": 2,\n  "a": []\n}\n'
-    assert records.read_json(path) == {"b": 2, "a": []}
+    assert files.read_json(path) == {"b": 2, "a": []}
     assert [each.name for each in tmp_path.iterdir()] == ["value.json"]
 
 
@@ -95,15 +95,15 @@ def test_a_failed_replacement_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "value.json"
-    records.write_json(path, {"old": True})
+    files.write_json(path, {"old": True})
 
     def fail(descriptor: int) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="Input/output"):
-        records.write_json(path, {"old": False})
-    assert records.read_json(path) == {"old": True}
+        files.write_json(path, {"old": False})
+    assert files.read_json(path) == {"old": True}
     assert [each.name for each in tmp_path.iterdir()] == ["value.json"]
 
 
@@ -124,38 +124,38 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_on_a_full_disk_the_old_file_stays(small_disk: Path) -> None:
     path = small_disk / "value.json"
     old = b"x" * 50_000
-    records.write_bytes(path, old)
+    files.write_bytes(path, old)
     with pytest.raises(OSError, match="No space left"):
-        records.write_bytes(path, b"y" * 250_000)
+        files.write_bytes(path, b"y" * 250_000)
     assert path.read_bytes() == old
     assert [each.name for each in small_disk.iterdir()] == ["value.json"]
 
 
 def test_on_a_full_disk_an_append_fails_aloud_and_costs_no_other_line(small_disk: Path) -> None:
     path = small_disk / "lines.jsonl"
-    records.append(path, {"number": 0})
+    files.append(path, {"number": 0})
     filler = small_disk / "filler"
     with open(filler, "wb", buffering=0) as stream, contextlib.suppress(OSError):
         while True:
             stream.write(b"z" * 4096)
     with pytest.raises(OSError, match=r"No space left|could be appended"):
-        records.append(path, {"number": 1, "fill": "w" * 8192})
+        files.append(path, {"number": 1, "fill": "w" * 8192})
     filler.unlink()
-    records.append(path, {"number": 2})
-    assert [record["number"] for record in records.read_lines(path)] == [0, 2]
+    files.append(path, {"number": 2})
+    assert [record["number"] for record in files.read_lines(path)] == [0, 2]
 
 
 def test_reading_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        records.read_json(tmp_path / "none.json")
+        files.read_json(tmp_path / "none.json")
     (tmp_path / "torn.json").write_text('{"a":')
     with pytest.raises(ValueError, match="Expecting value"):
-        records.read_json(tmp_path / "torn.json")
+        files.read_json(tmp_path / "torn.json")
 
 
 def test_lines_wait_while_a_disk_is_full(small_disk: Path) -> None:
     said: list[str] = []
-    file = records.Appender(small_disk / "lines.jsonl", said.append)
+    file = files.Appender(small_disk / "lines.jsonl", said.append)
     file.write({"number": 0})
     filler = small_disk / "filler"
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as stream:
@@ -168,7 +168,7 @@ def test_lines_wait_while_a_disk_is_full(small_disk: Path) -> None:
     filler.unlink()
     file.write()
     assert file.error is None
-    numbers = [record["number"] for record in records.read_lines(small_disk / "lines.jsonl")]
+    numbers = [record["number"] for record in files.read_lines(small_disk / "lines.jsonl")]
     assert numbers == [0, 1, 2, 3]
     assert len(said) == 2
     assert "No space left" in said[0] or "bytes could be appended" in said[0]
@@ -181,7 +181,7 @@ def test_no_line_comes_twice_after_a_write_that_was_cut(
 ) -> None:
     path = tmp_path / "lines.jsonl"
     path.write_bytes(torn)
-    file = records.Appender(path, lambda said: None)
+    file = files.Appender(path, lambda said: None)
     write = os.write
 
     def cut(descriptor: int, data: bytes) -> int:
@@ -190,10 +190,10 @@ def test_no_line_comes_twice_after_a_write_that_was_cut(
 
     monkeypatch.setattr(os, "write", cut)
     file.write(*({"number": number} for number in range(4)))
-    assert isinstance(file.error, records.ShortWrite)
+    assert isinstance(file.error, files.ShortWrite)
     assert file.error.whole == 2
     file.write({"number": 4})
-    assert [record["number"] for record in records.read_lines(path)] == [0, 1, 2, 3, 4]
+    assert [record["number"] for record in files.read_lines(path)] == [0, 1, 2, 3, 4]
 
 
 def test_what_cannot_be_written_is_tried_again_and_told() -> None:
@@ -204,6 +204,6 @@ def test_what_cannot_be_written_is_tried_again_and_told() -> None:
         if left:
             raise left.pop()
 
-    assert not records.patiently(write, said.append, "the ledger")
-    assert records.patiently(write, said.append, "the ledger", pauses=(0, 0))
+    assert not files.patiently(write, said.append, "the ledger")
+    assert files.patiently(write, said.append, "the ledger", pauses=(0, 0))
     assert said == ["the ledger cannot be written: no space"] * 2

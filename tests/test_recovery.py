@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpcrun import causes, recovery
-from hpcrun.ledger import Attempt
 from hpcrun.recovery import Policy
+from hpcrun.state.ledger import Attempt
 
 OUTCOMES = {None: "completed", "cancelled": "cancelled"}
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.manifest import File, Manifest
 from hpcrun.retention import Retention
+from hpcrun.state.manifest import File, Manifest
 
 
 def _complete(steps: Mapping[int, float | None], attempt: int = 1) -> list[tuple[Path, Manifest]]:

@@ -77,13 +77,13 @@ def cancel(selected: Sequence[Selected], output: Output) -> None:
     ClusterUnreachable
         Slurm does not answer, or a run is on another machine; the intents stand.
     """
-    from hpcrun import ledger, sharing
+    from hpcrun.state import ledger, permissions
 
     queued: list[str] = []
     started_here: list[Selected] = []
     for one in selected:
         if ledger.intent(one.paths) != ledger.FINISHED:
-            sharing.use_umask(one.plan.cluster)
+            permissions.use_umask(one.plan.cluster)
             ledger.set_intent(one.paths, ledger.CANCELLED)
         if one.submission is not None and one.job_id:
             if one.submission.is_local or one.submission.foreground:
@@ -117,7 +117,7 @@ def _end_processes(selected: Sequence[Selected], output: Output) -> None:
     An allocation that `hpcrun run` was used in is the user's, and is left as it is.
     """
     from hpcrun.cluster import local
-    from hpcrun.layout import SubmissionPaths
+    from hpcrun.state.layout import SubmissionPaths
 
     here: dict[SubmissionPaths, list[int]] = {}
     elsewhere: list[str] = []
@@ -141,7 +141,7 @@ def _end_processes(selected: Sequence[Selected], output: Output) -> None:
 
 def _host(one: Selected) -> str | None:
     """Where the run's supervisor is; None while it has none."""
-    from hpcrun import ledger
+    from hpcrun.state import ledger
 
     assert one.submission is not None
     if one.submission.record.get("host"):

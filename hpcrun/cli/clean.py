@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcrun import words
+from hpcrun import text
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.selection import acts_on_runs, confirm, select
 from hpcrun.errors import HpcrunError, Interrupted
@@ -62,7 +62,7 @@ def command(
     _tell_of_spared(found, output)
     count = sum(len(one.items) for one in found)
     total = sum(one.bytes for one in found)
-    what = f"remove {words.count(count, 'item')} ({size(total)})"
+    what = f"remove {text.count(count, 'item')} ({size(total)})"
     removed: list[Item] = []
     if not count:
         output.say("there is nothing to remove")
@@ -121,7 +121,7 @@ def _remove(found: Sequence[Leftovers], choice: Choice, output: Output) -> list[
     output.say(freed())
     if failed:
         raise HpcrunError(
-            f"{words.count(len(failed), 'item')} cannot be removed: {'; '.join(failed[:3])}"
+            f"{text.count(len(failed), 'item')} cannot be removed: {'; '.join(failed[:3])}"
             f"{'; …' if len(failed) > 3 else ''}",
             hint="repeat the command once that is mended",
         )

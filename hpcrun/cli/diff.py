@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcrun import words
+from hpcrun import text
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.selection import complete_names, select
 
@@ -51,10 +51,10 @@ def _lines(found: Difference) -> list[str]:
     several = len(found.groups) > 1 or found.same > 0
     for group in found.groups:
         if several or len(group.labels) > 1:
-            lines.append(f"{words.count(len(group.labels), 'run')} ({_some(group.labels)}):")
+            lines.append(f"{text.count(len(group.labels), 'run')} ({_some(group.labels)}):")
         lines += [f"  {_change(one)}" for one in group.changes]
     if found.same:
-        lines.append(f"{words.count(found.same, 'run')} with the same values")
+        lines.append(f"{text.count(found.same, 'run')} with the same values")
     if found.only_before:
         lines.append(f"only in A: {_some(found.only_before)}")
     if found.only_after:

@@ -15,8 +15,8 @@ from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
     from hpcrun.compile import Compiled
-    from hpcrun.layout import ExperimentPaths
     from hpcrun.observe.drills import Outcome
+    from hpcrun.state.layout import ExperimentPaths
 
 _HEADERS = ("FAULT", "RANK", "NODE", "TAKEN FOR", "HPCRUN DID", "BACK AFTER", "STEPS LOST")
 
@@ -102,8 +102,8 @@ def _with_faults(compiled: Compiled, faults: list[str], steps: int) -> Compiled:
 def _drill(compiled: Compiled, faults: list[str], output: Output) -> int:
     from hpcrun.cluster.submit import submit
     from hpcrun.cluster.waiting import wait
-    from hpcrun.layout import ExperimentPaths
     from hpcrun.observe import drills as observed
+    from hpcrun.state.layout import ExperimentPaths
 
     submitted = submit(compiled, new=True, argv=command_line(), say=output.say)
     experiment, number = ExperimentPaths(submitted.directory), submitted.runs[0].run

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hpcrun import ledger
 from hpcrun.errors import UsageError
-from hpcrun.layout import ExperimentPaths
 from hpcrun.observe.narrow import narrow
-from hpcrun.plan import RunPlan
+from hpcrun.state import ledger
+from hpcrun.state.layout import ExperimentPaths
+from hpcrun.state.plan import RunPlan
 
 NEW, FAILED, CANCELLED = STATES = ("new", "failed", "cancelled")
 

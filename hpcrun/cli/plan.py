@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from hpcrun import words
+from hpcrun import text as words
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.spec_options import spec_arguments
-from hpcrun.plan import Plan, RunPlan
+from hpcrun.state.plan import Plan, RunPlan
 
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 

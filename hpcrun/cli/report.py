@@ -38,8 +38,8 @@ def command(
     WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
     without it, your newest experiment.
     """
-    from hpcrun import records
     from hpcrun.observe import report, report_page, sentences
+    from hpcrun.state import files
 
     selected = select(output, where, conditions)
     names = {one.experiment.name for one in selected}
@@ -57,7 +57,7 @@ def command(
     if to_stdout:
         click.echo(page, nl=False)
         return
-    records.write_bytes(file, page)
+    files.write_bytes(file, page)
     if output.json:
         output.data({"file": str(file.absolute()), "bytes": len(page), "runs": len(found.runs)})
     else:

@@ -16,8 +16,8 @@ from hpcrun.errors import UsageError
 
 if TYPE_CHECKING:
     from hpcrun.cluster.resubmit import Step
-    from hpcrun.layout import ExperimentPaths
     from hpcrun.observe.where import Selected
+    from hpcrun.state.layout import ExperimentPaths
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _by_experiment(selected: Sequence[Selected]) -> list[_Runs]:
 
 
 def _refuse_completed(planned: Sequence[tuple[_Runs, list[Step]]]) -> None:
-    from hpcrun import ledger
+    from hpcrun.state import ledger
 
     names = [
         one.name(step)

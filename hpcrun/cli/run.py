@@ -34,14 +34,14 @@ def command(
     Inside an allocation (salloc) on its nodes, otherwise on this machine. Ctrl-C stops the run;
     the same command goes on from its newest checkpoint.
     """
-    from hpcrun import sharing
     from hpcrun.cluster import allocation, submit_lock
     from hpcrun.cluster.draft import check_root
     from hpcrun.cluster.prepared import chain_data
     from hpcrun.cluster.submit import prepare
     from hpcrun.compile import compile_chain
     from hpcrun.compile.chain import dependences
-    from hpcrun.layout import experiment
+    from hpcrun.state import permissions
+    from hpcrun.state.layout import experiment
 
     inside = allocation.current()
     if inside is None and not any(override.startswith("cluster=") for override in overrides):
@@ -54,8 +54,8 @@ def command(
     code = EXIT_OK
     for compiled in chain:
         compiled = _with_executor(compiled, "local" if inside is None else "slurm")
-        sharing.use_umask(compiled.cluster)
-        group = sharing.group_id(compiled.cluster)
+        permissions.use_umask(compiled.cluster)
+        group = permissions.group_id(compiled.cluster)
         with submit_lock.held(experiment(compiled.root, compiled.name), output.say, group):
             prepared = prepare(
                 compiled,

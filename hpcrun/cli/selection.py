@@ -25,9 +25,9 @@ def complete_names(
     context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Names of experiments under the root, and of their runs once a name is complete."""
-    from hpcrun import layout
     from hpcrun.errors import HpcrunError
     from hpcrun.observe.where import Finder, default_root
+    from hpcrun.state import layout
 
     root = Path(context.params.get("root") or default_root()).expanduser()
     if "/" in incomplete:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hpcrun import words
+from hpcrun import text as words
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.selection import complete_names, select
 from hpcrun.errors import UsageError

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hpcrun.cli.only import Only
     from hpcrun.cluster.prepared import Submitted
     from hpcrun.compile import Compiled
-    from hpcrun.plan import Plan
+    from hpcrun.state.plan import Plan
 
 
 @click.command("submit")
@@ -129,7 +129,7 @@ def _root(root: Path) -> str:
 def _wait(done: Sequence[Submitted], output: Output) -> int:
     from hpcrun.cluster.decide import SKIPPED
     from hpcrun.cluster.waiting import wait
-    from hpcrun.layout import ExperimentPaths
+    from hpcrun.state.layout import ExperimentPaths
 
     name = done[-1].experiment
     root = _root(done[-1].directory.parent)

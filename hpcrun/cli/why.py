@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcrun import words
+from hpcrun import text
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.selection import select, where_argument
 
@@ -97,4 +97,4 @@ def _names(runs: Sequence[RunStory]) -> str:
     numbers: dict[str, list[int]] = {}
     for run in runs:
         numbers.setdefault(run.status.experiment, []).append(run.status.run)
-    return " ".join(f"{name}/{','.join(words.ranges(these))}" for name, these in numbers.items())
+    return " ".join(f"{name}/{','.join(text.ranges(these))}" for name, these in numbers.items())

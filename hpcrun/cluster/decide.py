@@ -8,12 +8,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcrun import ledger, plan_file, words
-from hpcrun.cluster import journal, local, processes, sbatch, slurm
-from hpcrun.cluster.journal import Job
+from hpcrun import text
+from hpcrun.cluster import local, processes, sbatch, slurm
 from hpcrun.errors import ClusterUnreachable, UsageError
-from hpcrun.layout import ExperimentPaths
-from hpcrun.plan import Plan
+from hpcrun.state import journal, ledger, plan_file
+from hpcrun.state.journal import Job
+from hpcrun.state.layout import ExperimentPaths
+from hpcrun.state.plan import Plan
 
 COMPLETED = "completed"
 EXTENDED = "extended"
@@ -151,7 +152,7 @@ def wait_for_ends(
     said = False
     while jobs and (living := _living(experiment, jobs)) and time.monotonic() < deadline:
         if not said:
-            say(f"waiting for {words.count(len(living), 'job')} of completed runs to end")
+            say(f"waiting for {text.count(len(living), 'job')} of completed runs to end")
             said = True
         time.sleep(0.5)
 

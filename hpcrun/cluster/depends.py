@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from hpcrun import layout
 from hpcrun.cluster import decide
-from hpcrun.cluster.journal import Job
 from hpcrun.errors import UsageError
-from hpcrun.layout import ExperimentPaths
-from hpcrun.plan import Array, Dependence, Plan
+from hpcrun.state import layout
+from hpcrun.state.journal import Job
+from hpcrun.state.layout import ExperimentPaths
+from hpcrun.state.plan import Array, Dependence, Plan
 
 Living = dict[int, Job]
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import hpcrun
-from hpcrun import plan_file, records
 from hpcrun.cluster import snapshot
 from hpcrun.cluster.probe import Probe
 from hpcrun.cluster.snapshot import Snapshot
 from hpcrun.errors import UsageError
-from hpcrun.layout import ExperimentPaths, SubmissionPaths
-from hpcrun.plan import Plan
+from hpcrun.state import files, plan_file
+from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
+from hpcrun.state.plan import Plan
 
 
 class Draft:
@@ -94,10 +94,10 @@ class Draft:
     def _write(self, plan: Plan, facts: dict[str, Any]) -> None:
         snapshot.package(self.paths.package)
         plan_file.write(plan, self.paths.plan)
-        records.write_json(self.paths.submission, facts)
+        files.write_json(self.paths.submission, facts)
         for index, array in enumerate(plan.arrays):
             if array.script:
-                records.write_bytes(self.paths.script(index), array.script.encode())
+                files.write_bytes(self.paths.script(index), array.script.encode())
 
     def _make_parents(self, directory: Path) -> None:
         missing = [path for path in (directory, *directory.parents) if not path.exists()]
@@ -181,7 +181,7 @@ def unwritable(path: Path, error: OSError) -> UsageError:
 def code_of(earlier: SubmissionPaths) -> dict[str, Any]:
     """What ``submission.json`` says of frozen code that is still there."""
     try:
-        code = records.read_json(earlier.submission)["code"]
+        code = files.read_json(earlier.submission)["code"]
         archive = earlier.experiment.code / str(code["archive"])
     except (OSError, ValueError, KeyError, TypeError):
         raise UsageError(

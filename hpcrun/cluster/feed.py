@@ -15,13 +15,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcrun import ledger, records, words
-from hpcrun.cluster import journal, local, sbatch, slurm
+from hpcrun import text
+from hpcrun.cluster import local, sbatch, slurm
 from hpcrun.cluster.depends import Waits
 from hpcrun.cluster.prepared import Prepared, SubmittedArray
 from hpcrun.compile import render
 from hpcrun.errors import ClusterUnreachable, HpcrunError, Interrupted, UsageError
-from hpcrun.plan import Array
+from hpcrun.state import files, journal, ledger
+from hpcrun.state.plan import Array
 
 Say = Callable[[str], None]
 # Renews the lock under which this happens; False when another submit has it by now.
@@ -115,7 +116,7 @@ class _Feed:
         part = 0 if runs == array.runs else earlier + 1
         script = submission.script(index, part)
         if part:
-            records.write_bytes(script, self._text(array, runs, offset).encode())
+            files.write_bytes(script, self._text(array, runs, offset).encode())
         dependency = self._dependency(index, array, runs)
         self._check_lock()
 
@@ -146,7 +147,7 @@ class _Feed:
         done = sum(len(one.runs) for one in self._accepted)
         total = done + len(self._missing())
         count = f" ({done} of {total})" if len(self._accepted) > 1 or done < total else ""
-        self._say(f"submitted job {job_id}: {words.runs(runs)}{count}")
+        self._say(f"submitted job {job_id}: {text.runs(runs)}{count}")
 
     def _ask(self, script: Path, dependency: str | None) -> str:
         if script in self._lost:
@@ -266,11 +267,11 @@ class _Feed:
 
     def _told(self) -> str:
         """What was submitted and what was not, in lines."""
-        parts = [f"submitted: job {one.job_id}: {words.runs(one.runs)}" for one in self._accepted]
+        parts = [f"submitted: job {one.job_id}: {text.runs(one.runs)}" for one in self._accepted]
         if self._unknown:
-            parts.append(f"not known whether submitted: {words.runs(self._unknown)}")
+            parts.append(f"not known whether submitted: {text.runs(self._unknown)}")
         if missing := self._missing():
-            parts.append(f"not submitted: {words.runs(missing)}")
+            parts.append(f"not submitted: {text.runs(missing)}")
         return "\n".join(parts)
 
     def _given_up(self, error: HpcrunError | KeyboardInterrupt) -> HpcrunError:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from hpcrun.cluster import journal, local, processes, submit_lock
+from hpcrun.cluster import local, processes, submit_lock
 from hpcrun.cluster.feed import Say
 from hpcrun.cluster.prepared import Prepared
+from hpcrun.state import journal
 
 # What says where the steps of a run in an allocation go; `SLURM_CPU_BIND` and its like would make
 # them slow.

@@ -21,8 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hpcrun import ledger, plan_file, records
-from hpcrun.cluster import journal, prior, processes
+from hpcrun.cluster import prior, processes
 from hpcrun.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -31,8 +30,9 @@ from hpcrun.errors import (
     EXIT_USAGE,
     HpcrunError,
 )
-from hpcrun.layout import SubmissionPaths
-from hpcrun.plan import Plan, RunPlan
+from hpcrun.state import files, journal, ledger, plan_file
+from hpcrun.state.layout import SubmissionPaths
+from hpcrun.state.plan import Plan, RunPlan
 
 GRACE = 30.0
 # Seconds between looks at what runs wait for.
@@ -278,7 +278,7 @@ class Runner:
             return
         self._codes[number] = code
         self._say(f"run {number} ended with exit code {code}")
-        records.patiently(
+        files.patiently(
             lambda: journal.write_end(self.submission, number, code, message),
             self._say,
             "the journal",

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcrun import words
+from hpcrun import text
 from hpcrun.cluster import snapshot
 from hpcrun.cluster.decide import Decision
 from hpcrun.cluster.draft import code_of, scope
 from hpcrun.errors import UsageError
-from hpcrun.layout import ExperimentPaths
-from hpcrun.plan import Plan
+from hpcrun.state.layout import ExperimentPaths
+from hpcrun.state.plan import Plan
 
 _SHOWN = 5
 
@@ -35,7 +35,7 @@ class Older:
     def told(self, what: str) -> str:
         """``WHAT: runs 0-3: train.py changed``."""
         more = f" and {len(self.files) - _SHOWN} more" if len(self.files) > _SHOWN else ""
-        return f"{what}: {words.runs(self.runs)}: {', '.join(self.files[:_SHOWN])}{more}"
+        return f"{what}: {text.runs(self.runs)}: {', '.join(self.files[:_SHOWN])}{more}"
 
 
 def find(experiment: ExperimentPaths, plan: Plan, *groups: Sequence[Decision]) -> list[list[Older]]:

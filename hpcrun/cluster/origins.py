@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from hpcrun import words
+from hpcrun import text as words
 from hpcrun.errors import UsageError
-from hpcrun.layout import ExperimentPaths
-from hpcrun.origin import Origin
-from hpcrun.plan import RunPlan
+from hpcrun.state.init_from import Origin
+from hpcrun.state.layout import ExperimentPaths
+from hpcrun.state.plan import RunPlan
 
 
 def check(

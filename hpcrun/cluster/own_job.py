@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hpcrun import records
 from hpcrun.causes import JobFacts
 from hpcrun.cluster import exclusion, lost_nodes, slurm, steps
 from hpcrun.cluster.slurm_text import parse_time
+from hpcrun.state import files as records
 
 _TIMEOUT = 8.0
 _TAIL = 1 << 18

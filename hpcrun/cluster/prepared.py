@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcrun import ledger
 from hpcrun.cluster import decide
 from hpcrun.cluster.decide import Decision
 from hpcrun.cluster.draft import Draft
-from hpcrun.layout import ExperimentPaths, SubmissionPaths
-from hpcrun.plan import Plan
+from hpcrun.state import ledger
+from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
+from hpcrun.state.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hpcrun import layout, ledger
-from hpcrun.cluster import journal
-from hpcrun.layout import ExperimentPaths
-from hpcrun.plan import Plan
+from hpcrun.state import journal, layout, ledger
+from hpcrun.state.layout import ExperimentPaths
+from hpcrun.state.plan import Plan
 
 READY = "ready"
 WAITING = "waiting"

@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from hpcrun import plan_file, sharing
 from hpcrun.cluster import decide, feed, slurm, submit_lock
 from hpcrun.cluster.decide import Decision
 from hpcrun.cluster.draft import Draft, check_root
@@ -19,7 +18,8 @@ from hpcrun.cluster.prepared import Prepared, job_of
 from hpcrun.cluster.submit import check_executor, probe_all
 from hpcrun.compile import Compiled, CompiledRun, freeze
 from hpcrun.errors import ClusterRefused, ClusterUnreachable, UsageError
-from hpcrun.layout import ExperimentPaths, SubmissionPaths
+from hpcrun.state import permissions, plan_file
+from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 
 SUBMIT = "submit"
 REQUEUE = "requeue"
@@ -229,7 +229,7 @@ def _prepare(
             f"{source.plan} cannot be read: {error}", hint="`hpcrun submit` makes a plan anew"
         ) from None
     check_executor(earlier.cluster)
-    sharing.use_umask(earlier.cluster)
+    permissions.use_umask(earlier.cluster)
     wanted = {decision.run for decision in decisions}
     runs = [run for run in earlier.runs if run.number in wanted]
     found = probe_all(runs, earlier.cluster)

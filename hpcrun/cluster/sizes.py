@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hpcrun import manifest
 from hpcrun.errors import UsageError
-from hpcrun.layout import ExperimentPaths
-from hpcrun.plan import RunPlan
+from hpcrun.state import manifest
+from hpcrun.state.layout import ExperimentPaths
+from hpcrun.state.plan import RunPlan
 
 _SHOWN = 5
 

@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from hpcrun import records
 from hpcrun.cluster import code_files
 from hpcrun.errors import UsageError
+from hpcrun.state import files as state_files
 
 DEFAULT_LIMIT = 100_000_000
 _TIME = 946_684_800  # 2000-01-01; zip files know no time before 1980
@@ -198,7 +198,7 @@ def package(path: Path) -> None:
                 info.external_attr = 0o644 << 16
                 info.compress_type = zipfile.ZIP_DEFLATED
                 archive.writestr(info, file.read_bytes())
-    records.write_bytes(path, buffer.getvalue())
+    state_files.write_bytes(path, buffer.getvalue())
 
 
 class _Hashing(io.RawIOBase):

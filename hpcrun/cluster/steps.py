@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcrun.errors import HpcrunError
-from hpcrun.layout import slurm_path
+from hpcrun.state.layout import slurm_path
 
 _TASK_ENDED = re.compile(
     r"srun: error: (?P<node>\S+): tasks? (?P<tasks>[\d,-]+): (?P<what>Exited with exit code "

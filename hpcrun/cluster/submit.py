@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from hpcrun import ledger, sharing, words
+from hpcrun import text as words
 from hpcrun.cluster import (
     decide,
     depends,
@@ -28,8 +28,9 @@ from hpcrun.cluster.prepared import Prepared, Submitted
 from hpcrun.cluster.probe import Probe, probe
 from hpcrun.compile import Compiled, chain, extendable, freeze
 from hpcrun.errors import ClusterUnreachable, UsageError
-from hpcrun.layout import ExperimentPaths, experiment
-from hpcrun.plan import Dependence, Plan, RunPlan
+from hpcrun.state import ledger, permissions
+from hpcrun.state.layout import ExperimentPaths, experiment
+from hpcrun.state.plan import Dependence, Plan, RunPlan
 
 # Of an experiment's runs, the numbers of those that are asked for.
 Only = Callable[[ExperimentPaths, Sequence[RunPlan]], Collection[int]]
@@ -73,8 +74,8 @@ def submit(
     """
     check_executor(compiled.cluster)
     check_root(compiled.root)
-    sharing.use_umask(compiled.cluster)
-    group = sharing.group_id(compiled.cluster)
+    permissions.use_umask(compiled.cluster)
+    group = permissions.group_id(compiled.cluster)
     with submit_lock.held(experiment(compiled.root, compiled.name), say, group) as renew:
         prepared = prepare(compiled, new=new, only=only, depends_on=depends_on, argv=argv, say=say)
         if prepared.draft is None:

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hpcrun import sharing
 from hpcrun.cluster import processes
 from hpcrun.cluster.draft import unwritable
-from hpcrun.layout import ExperimentPaths
+from hpcrun.state import permissions
+from hpcrun.state.layout import ExperimentPaths
 
 # Of an owner on another host, whose process cannot be looked at.
 LONGEST = 600.0
@@ -57,8 +57,8 @@ def held(
             _take(lock, owner, experiment.name, say)
             taken = True
             if group is not None:
-                sharing.give([*missing], group)
-                sharing.adopt(experiment.directory, group)
+                permissions.give([*missing], group)
+                permissions.adopt(experiment.directory, group)
         except OSError as error:
             raise unwritable(lock, error) from None
         yield lambda: _renew(lock / owner)

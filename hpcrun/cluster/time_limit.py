@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from hpcrun import lead
 from hpcrun.errors import UsageError
-from hpcrun.layout import ExperimentPaths
-from hpcrun.plan import RunPlan
 from hpcrun.slurm_time import seconds
+from hpcrun.state.layout import ExperimentPaths
+from hpcrun.state.plan import RunPlan
 
 
 def check(runs: Sequence[RunPlan], paths: ExperimentPaths) -> None:

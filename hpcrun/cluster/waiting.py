@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from hpcrun import ledger
 from hpcrun.cluster import decide
 from hpcrun.errors import ClusterUnreachable
-from hpcrun.layout import ExperimentPaths
+from hpcrun.state import ledger
+from hpcrun.state.layout import ExperimentPaths
 
 
 def wait(

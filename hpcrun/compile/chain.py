@@ -10,11 +10,11 @@ from typing import Any
 from hpcrun.compile import schema
 from hpcrun.compile.freeze import Compiled, Need
 from hpcrun.compile.problems import Problems, did_you_mean
-from hpcrun.compile.spec import Dependency, Spec
 from hpcrun.compile.sweep_point import Point
 from hpcrun.compile.tree import Key, Tree
 from hpcrun.errors import UsageError
-from hpcrun.plan import Dependence
+from hpcrun.state.plan import Dependence
+from hpcrun.state.spec.experiment import Dependency, Spec
 
 _KEY: Key = ("depends_on",)
 

@@ -21,8 +21,8 @@ from hpcrun.compile.slurm_values import (
     check_variables,
 )
 from hpcrun.compile.tree import Key, Tree
-from hpcrun.origin import Origin
 from hpcrun.slurm_time import seconds
+from hpcrun.state.init_from import Origin
 
 _ADDRESS = re.compile(r"[^\s,@]+(?:@[^\s,@]+)?")
 _PLAN_TIME = (

@@ -26,14 +26,14 @@ from hpcrun.compile.freeze import Compiled, CompiledRun, Select, freeze
 from hpcrun.compile.interpolate import interpolate_one
 from hpcrun.compile.problems import Problems
 from hpcrun.compile.resolver import Resolved, Resolver
-from hpcrun.compile.spec import Spec
-from hpcrun.compile.spec_profile import Profile
-from hpcrun.compile.spec_sweep import Sweep
 from hpcrun.compile.sweep_match import Matcher
 from hpcrun.compile.sweep_point import Option, Point
 from hpcrun.compile.tree import Key, Mark, Tree, dotted, get_at
 from hpcrun.errors import Problem, UsageError
-from hpcrun.plan import Plan
+from hpcrun.state.plan import Plan
+from hpcrun.state.spec.cluster_profile import Profile
+from hpcrun.state.spec.experiment import Spec
+from hpcrun.state.spec.sweep_block import Sweep
 
 
 def compile_spec(

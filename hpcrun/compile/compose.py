@@ -12,9 +12,9 @@ from hpcrun import resources
 from hpcrun.compile import schema, source
 from hpcrun.compile.deepspeed_keys import is_key
 from hpcrun.compile.problems import Problems, did_you_mean, listing
-from hpcrun.compile.spec import Spec
 from hpcrun.compile.tree import COMMAND_LINE, Key, Mark, Tree, dotted, get_at, has, keys, nest
 from hpcrun.errors import Problem, UsageError
+from hpcrun.state.spec.experiment import Spec
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 from hpcrun.compile import git
 from hpcrun.compile.problems import Problems, did_you_mean, listing
 from hpcrun.compile.tree import Key, Tree
-from hpcrun.plan import Entry
+from hpcrun.state.plan import Entry
 
 FORMS = (
     "a script (train.py), a function (package.module:function or path/file.py:function), or a "

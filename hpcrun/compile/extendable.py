@@ -12,7 +12,7 @@ from hpcrun.compile.graph import Node, dependents, interpolations, may_name, ove
 from hpcrun.compile.problems import Problems
 from hpcrun.compile.sweep_point import Point
 from hpcrun.compile.tree import Key, Mark, Tree, dotted
-from hpcrun.plan import Plan, RunPlan
+from hpcrun.state.plan import Plan, RunPlan
 
 _KEY: Key = ("extendable",)
 _MAY = ("config", "deepspeed")

@@ -8,10 +8,10 @@ from typing import Any
 from hpcrun.compile import entry, identity, schema
 from hpcrun.compile.problems import Problems
 from hpcrun.compile.resolver import Resolved
-from hpcrun.compile.spec import Spec
 from hpcrun.compile.tree import Tree
 from hpcrun.errors import Problem
-from hpcrun.plan import Entry
+from hpcrun.state.plan import Entry
+from hpcrun.state.spec.experiment import Spec
 
 
 class Frame:

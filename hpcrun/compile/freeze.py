@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun import layout
 from hpcrun.compile import render
 from hpcrun.compile.tree import Key
-from hpcrun.plan import Array, Dependence, Entry, Plan, RunPlan
 from hpcrun.slurm_time import seconds
+from hpcrun.state import layout
+from hpcrun.state.plan import Array, Dependence, Entry, Plan, RunPlan
 
 Select = Callable[[RunPlan], bool] | Collection[int] | None
 
 
 @dataclass(frozen=True)
 class CompiledRun:
-    """A run without its number; the fields are those of ``hpcrun.plan.RunPlan``."""
+    """A run without its number; the fields are those of ``hpcrun.state.plan.RunPlan``."""
 
     identity: str
     label: str
@@ -32,7 +32,7 @@ class CompiledRun:
 
 @dataclass(frozen=True)
 class Need:
-    """An experiment that comes before: its spec, and as `hpcrun.plan.Dependence`."""
+    """An experiment that comes before: its spec, and as `hpcrun.state.plan.Dependence`."""
 
     spec: Path
     when: str
@@ -55,7 +55,7 @@ class Compiled:
     root
         Where it lives: ``root / name`` is its directory.
     spec_file, code_root, directory, cluster, max_parallel, repeats
-        As in ``hpcrun.plan.Plan``.
+        As in ``hpcrun.state.plan.Plan``.
     runs
         In the order of the sweep.
     extendable

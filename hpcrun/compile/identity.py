@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.batch import ACCUMULATION, MICRO, TRAIN
-from hpcrun.plan import Entry
+from hpcrun.state.plan import Entry
 
 Begun = Callable[[Entry, dict[str, Any], dict[str, Any]], str]
 

@@ -20,8 +20,8 @@ from hpcrun.compile.slurm_values import (
     check_time,
     check_variables,
 )
-from hpcrun.compile.spec_profile import Profile
 from hpcrun.compile.tree import Mark, Tree
+from hpcrun.state.spec.cluster_profile import Profile
 
 _VARIABLES = """
 RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT

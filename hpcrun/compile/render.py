@@ -7,10 +7,11 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from hpcrun import resources, words
+from hpcrun import resources
+from hpcrun import text as words
 from hpcrun.errors import UsageError
-from hpcrun.layout import SubmissionPaths
-from hpcrun.plan import RunPlan
+from hpcrun.state.layout import SubmissionPaths
+from hpcrun.state.plan import RunPlan
 
 TEMPLATE = "job.sbatch.j2"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

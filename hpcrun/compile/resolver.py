@@ -25,7 +25,7 @@ from hpcrun.compile.problems import Problems
 from hpcrun.compile.sweep_point import Point, PointTree
 from hpcrun.compile.tree import Key, Tree
 from hpcrun.errors import Problem
-from hpcrun.nested import Patched, at
+from hpcrun.state.patched import Patched, at
 
 WithDeepspeed = Callable[[Tree, Problems], Tree]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrun.observe.goodput import Goodput, Span
-from hpcrun.plan import RunPlan
+from hpcrun.state.plan import RunPlan
 
 GPU = "GPU-hours"
 CPU = "CPU-hours"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import tarfile
 from typing import Any
 
-from hpcrun import records
 from hpcrun.errors import UsageError
 from hpcrun.observe import history
 from hpcrun.observe.where import Selected
+from hpcrun.state import files
 
 
 def summary(one: Selected) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def deepspeed(one: Selected) -> dict[str, Any]:
     """
     for attempt in reversed(one.paths.attempts()):
         try:
-            data = records.read_json(attempt.deepspeed)
+            data = files.read_json(attempt.deepspeed)
         except (OSError, ValueError):
             continue
         if isinstance(data, dict):

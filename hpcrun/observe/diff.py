@@ -13,7 +13,7 @@ from hpcrun.errors import UsageError
 from hpcrun.observe import detail
 from hpcrun.observe.narrow import MISSING, flatten, lookup
 from hpcrun.observe.where import Selected
-from hpcrun.plan import RunPlan
+from hpcrun.state.plan import RunPlan
 
 _TEXT = 1 << 20
 

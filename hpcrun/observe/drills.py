@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpcrun import causes, ledger, records
-from hpcrun.layout import RunPaths
-from hpcrun.ledger import Attempt
+from hpcrun import causes
+from hpcrun.state import files, ledger
+from hpcrun.state.layout import RunPaths
+from hpcrun.state.ledger import Attempt
 
 
 @dataclass(frozen=True)
@@ -83,14 +84,14 @@ def _outcome(paths: RunPaths, fault: dict[str, Any], attempts: Sequence[Attempt]
 
 def _first_step(paths: RunPaths, attempts: Sequence[int]) -> float | None:
     for number in attempts:
-        for record in records.read_lines(paths.attempt(number).metrics):
+        for record in files.read_lines(paths.attempt(number).metrics):
             if isinstance(record.get("time"), (int, float)):
                 return float(record["time"])
     return None
 
 
 def _restored(paths: RunPaths, attempt: int) -> int | None:
-    for record in records.read_lines(paths.attempt(attempt).session):
+    for record in files.read_lines(paths.attempt(attempt).session):
         if record.get("event") == "restored" and isinstance(record.get("step"), int):
             return int(record["step"])
     return None

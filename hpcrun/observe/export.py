@@ -1,6 +1,6 @@
 """An experiment without its checkpoints, as one archive: for a paper, or for somebody else.
 
-The archive has the tree of `hpcrun.layout`, so that hpcrun reads it, unpacked, as it reads any
+The archive has the tree of `hpcrun.state.layout`, so that hpcrun reads it, unpacked, as it reads any
 experiment. Beside it lie a ``README.txt``, what it names, and the checksums. The same files give
 the same bytes.
 """
@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hpcrun import records
 from hpcrun.errors import HpcrunError, UsageError
-from hpcrun.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.observe import export_readme, history, results, run_files
 from hpcrun.observe.status import RunStatus
 from hpcrun.observe.where import Selected
+from hpcrun.state import files as state_files
+from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 
 Say = Callable[[str], None]
 
@@ -114,7 +114,7 @@ def write(
     """
     written: list[tuple[Member, str]] = []
     with (
-        records.replacing(target) as stream,
+        state_files.replacing(target) as stream,
         gzip.GzipFile("", "wb", compresslevel=6, fileobj=stream, mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w|", format=tarfile.PAX_FORMAT) as archive,
     ):
@@ -274,7 +274,7 @@ def _versions(
             f"{one.run.number}/{attempt.number}": record["versions"]
             for one in runs
             for attempt in one.paths.attempts()
-            for record in records.read_lines(attempt.session)
+            for record in state_files.read_lines(attempt.session)
             if isinstance(record.get("versions"), dict)
         },
     }

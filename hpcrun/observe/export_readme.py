@@ -7,10 +7,10 @@ import shlex
 import time
 from collections.abc import Sequence
 
-from hpcrun import words
-from hpcrun.layout import SubmissionPaths
+from hpcrun import text as words
 from hpcrun.observe import history, run_files
 from hpcrun.observe.where import Selected
+from hpcrun.state.layout import SubmissionPaths
 
 NAME = "README.txt"
 SUMS = "SHA256SUMS"

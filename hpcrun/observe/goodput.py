@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from hpcrun import ledger, recovery
-from hpcrun.ledger import Attempt
+from hpcrun import recovery
+from hpcrun.state import ledger
+from hpcrun.state.ledger import Attempt
 
 
 @dataclass

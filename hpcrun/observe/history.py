@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from hpcrun import plan_file, records
-from hpcrun.cluster import journal, processes
+from hpcrun.cluster import processes
 from hpcrun.errors import UsageError
-from hpcrun.layout import ExperimentPaths, SubmissionPaths
-from hpcrun.plan import Plan, RunPlan
+from hpcrun.state import files, journal, plan_file
+from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
+from hpcrun.state.plan import Plan, RunPlan
 
 SUBMITTING = journal.SUBMITTING
 SUBMITTED = journal.SUBMITTED
@@ -156,7 +156,7 @@ def submissions(paths: SubmissionPaths) -> dict[int, Submission]:
     """Run number -> the last word of one submission's journal."""
     found: dict[int, Submission] = {}
     asked: set[int] = set()
-    for record in records.read_lines(paths.journal):
+    for record in files.read_lines(paths.journal):
         runs = record.get("runs")
         if not isinstance(runs, list):
             continue
@@ -204,7 +204,7 @@ def runs_of_job(experiment: ExperimentPaths, job: str, task: str | None) -> list
 def describe(paths: SubmissionPaths) -> dict[str, Any]:
     """``submission.json`` as far as it can be read; empty where it cannot."""
     try:
-        data = records.read_json(paths.submission)
+        data = files.read_json(paths.submission)
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}

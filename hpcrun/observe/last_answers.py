@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hpcrun import records
 from hpcrun.observe import jobs
 from hpcrun.observe.jobs import Answers, Process
 from hpcrun.observe.state import Job
+from hpcrun.state import files
 
 # Slurm is left alone for so many seconds, and for so many times what its last answer took.
 LEAST_PAUSE, PAUSES, MOST_PAUSE = 1.0, 5.0, 30.0
@@ -174,4 +174,4 @@ def _write(path: Path, known: _Known) -> None:
     }
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        records.write_bytes(path, json.dumps(data, separators=(",", ":")).encode())
+        files.write_bytes(path, json.dumps(data, separators=(",", ":")).encode())

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun import layout, manifest, records
 from hpcrun.errors import UsageError
-from hpcrun.manifest import Fault, Manifest
 from hpcrun.observe import jobs, run_files, state
 from hpcrun.observe.jobs import Answers, Process
 from hpcrun.observe.status import RunStatus, process_of, statuses
 from hpcrun.observe.where import Finder, Selected
-from hpcrun.origin import Origin
 from hpcrun.retention import Retention
+from hpcrun.state import files as state_files
+from hpcrun.state import layout, manifest
+from hpcrun.state.init_from import Origin
+from hpcrun.state.manifest import Fault, Manifest
 
 CHECKPOINT = "checkpoint"
 INCOMPLETE = "incomplete checkpoint"
@@ -215,7 +216,7 @@ def _incomplete(checkpoints: Path) -> list[Path]:
 
 def _temporaries(one: Selected) -> list[Path]:
     directories = [one.paths.directory, *(each.directory for each in one.paths.attempts())]
-    return [path for directory in directories for path in records.temporaries(directory)]
+    return [path for directory in directories for path in state_files.temporaries(directory)]
 
 
 def _logs(one: Selected) -> list[Path]:
@@ -269,7 +270,7 @@ def _begins_with(one: Selected) -> str | None:
 def _origin(one: Selected, root: Path) -> Path | None:
     """The checkpoint that a run began with, or would begin with now."""
     try:
-        return Path(records.read_json(one.paths.origin)["checkpoint"])
+        return Path(state_files.read_json(one.paths.origin)["checkpoint"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
     try:

@@ -7,10 +7,11 @@ import re
 import time
 from collections.abc import Sequence
 
-from hpcrun import ledger, words
+from hpcrun import text as words
 from hpcrun.observe.fold import Folded
 from hpcrun.observe.tails import Block, Source
 from hpcrun.observe.where import Selected
+from hpcrun.state import ledger
 
 _COLORS = ("36", "33", "35", "32", "34", "31", "96", "93", "95", "92", "94", "91")
 _MARK, _RESET = b"\x1b[1m", b"\x1b[0m"

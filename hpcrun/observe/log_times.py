@@ -9,10 +9,10 @@ import time
 from functools import lru_cache
 from pathlib import Path
 
-from hpcrun import records
 from hpcrun.errors import UsageError
-from hpcrun.layout import AttemptPaths
 from hpcrun.observe.tails import Mark, Source
+from hpcrun.state import files
+from hpcrun.state.layout import AttemptPaths
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -76,7 +76,7 @@ def parse_moment(text: str, now: float | None = None, option: str = "--since") -
 @lru_cache(maxsize=4)
 def _read(directory: Path) -> list[tuple[float, dict[str, int]]]:
     found = []
-    for line in records.read_lines(AttemptPaths(directory).log_sizes):
+    for line in files.read_lines(AttemptPaths(directory).log_sizes):
         when, sizes = line.get("time"), line.get("sizes")
         if isinstance(when, (int, float)) and isinstance(sizes, dict):
             found.append(

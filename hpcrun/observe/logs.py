@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcrun import ledger
 from hpcrun.errors import UsageError
-from hpcrun.layout import AttemptPaths
 from hpcrun.observe.tails import Source
 from hpcrun.observe.where import Selected, begun
+from hpcrun.state import ledger
+from hpcrun.state.layout import AttemptPaths
 
 
 @dataclass(frozen=True)

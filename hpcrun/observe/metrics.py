@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hpcrun import metric_lines, records
-from hpcrun.layout import AttemptPaths, RunPaths
-from hpcrun.ledger import Attempt
+from hpcrun.state import files, metrics_file
+from hpcrun.state.layout import AttemptPaths, RunPaths
+from hpcrun.state.ledger import Attempt
 
 TAIL_BYTES = 16384
 PATIENCE = 8
@@ -108,11 +108,11 @@ def read(run: RunPaths) -> Curve:
     newest: float | None = None
     for attempt in run.attempts():
         own: dict[int, dict[str, float]] = {}
-        for step, when, values in metric_lines.parse(records.read_lines(attempt.metrics)):
+        for step, when, values in metrics_file.parse(files.read_lines(attempt.metrics)):
             own.setdefault(step, {}).update(values)
             if when is not None:
                 newest = times[step] = when
-        kept = metric_lines.kept(restored(attempt), min(own, default=None))
+        kept = metrics_file.kept(restored(attempt), min(own, default=None))
         if kept is not None:
             steps = {step: values for step, values in steps.items() if step <= kept}
         for step, values in own.items():
@@ -149,7 +149,7 @@ def latest(run: RunPaths, attempts: Iterable[int], *, patience: int = PATIENCE) 
     fallback: int | None = None
     for number in reversed(list(attempts)):
         attempt = run.attempt(number)
-        announced, from_step = metric_lines.session(attempt)
+        announced, from_step = metrics_file.session(attempt)
         total = announced if total is None else total
         found = _newest(attempt.metrics, limit, patience)
         if found.step is not None:
@@ -165,7 +165,7 @@ def latest(run: RunPaths, attempts: Iterable[int], *, patience: int = PATIENCE) 
 
 def restored(attempt: AttemptPaths) -> int | None:
     """The step that an attempt restored; 0 for a fresh start, None where it did not tell."""
-    return metric_lines.session(attempt)[1]
+    return metrics_file.session(attempt)[1]
 
 
 def _newest(path: Path, limit: int | None, patience: int) -> Latest:
@@ -174,13 +174,13 @@ def _newest(path: Path, limit: int | None, patience: int) -> Latest:
     The pace is that from the first line in the same few KiB on.
     """
     values: dict[str, float] = {}
-    last: metric_lines.Line | None = None
+    last: metrics_file.Line | None = None
     idle = 0
     try:
-        lines = records.read_tail(path, TAIL_BYTES).split(b"\n")
+        lines = files.read_tail(path, TAIL_BYTES).split(b"\n")
     except OSError:
         return Latest()
-    for line in metric_lines.parse(records.objects(reversed(lines))):
+    for line in metrics_file.parse(files.objects(reversed(lines))):
         step, _, named = line
         if limit is not None and step > limit:
             continue
@@ -192,7 +192,7 @@ def _newest(path: Path, limit: int | None, patience: int) -> Latest:
             break
     if last is None:
         return Latest()
-    first = next(metric_lines.parse(records.objects(lines)), last)
+    first = next(metrics_file.parse(files.objects(lines)), last)
     pace, rate = _finite(values.get("step_seconds")), _finite(values.get("tokens_per_second"))
     if first.time is not None and last.time is not None:
         times = (first.time, last.time)

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any, Protocol, TypeVar
 
 from hpcrun.errors import UsageError
-from hpcrun.plan import RunPlan
+from hpcrun.state.plan import RunPlan
 
 MISSING = object()
 

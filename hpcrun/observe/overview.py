@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrun import layout
 from hpcrun.errors import UsageError
 from hpcrun.observe import history
 from hpcrun.observe.status import statuses
 from hpcrun.observe.where import Finder
+from hpcrun.state import layout
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hpcrun import words
+from hpcrun import text
 from hpcrun.errors import UsageError
-from hpcrun.layout import RunPaths
 from hpcrun.observe import (
     cost,
     diff,
@@ -33,6 +32,7 @@ from hpcrun.observe.report_telemetry import RunTelemetry
 from hpcrun.observe.results import Results
 from hpcrun.observe.where import Selected
 from hpcrun.observe.why import RunStory
+from hpcrun.state.layout import RunPaths
 
 _ALL_SHOWN, _BEST_SHOWN = 20, 12
 _SAY_AFTER = 5.0
@@ -288,7 +288,7 @@ def _differs(before: Selected, after: Selected) -> tuple[str, ...]:
         return (f"the same code as in submission {number}",)
     parts = ((code.changed, "changed"), (code.added, "added"), (code.removed, "removed"))
     return tuple(
-        f"{words.count(len(names), 'file')} {how} since submission {number}: {', '.join(names)}"
+        f"{text.count(len(names), 'file')} {how} since submission {number}: {', '.join(names)}"
         for names, how in parts
         if names
     )

@@ -17,7 +17,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, TypeGuard
 
-from hpcrun import __version__, resources, words
+from hpcrun import __version__, resources
+from hpcrun import text as words
 from hpcrun.observe import cost_table, detail, history, report, report_curves, report_svg, sentences
 from hpcrun.observe.cost import Cost
 from hpcrun.observe.goodput import WORDS, Goodput

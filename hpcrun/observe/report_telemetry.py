@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcrun.layout import RunPaths
 from hpcrun.observe import telemetry
 from hpcrun.observe.report_curves import differences, rounded
+from hpcrun.state.layout import RunPaths
 
 _VALUES = 20_000
 _DIGITS = 3

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.layout import RunPaths
 from hpcrun.observe import metrics
 from hpcrun.observe.metrics import Curve
 from hpcrun.observe.narrow import equal, show
 from hpcrun.observe.status import RunStatus
 from hpcrun.observe.tables import number
 from hpcrun.observe.where import Selected
+from hpcrun.state.layout import RunPaths
 
 Value = Any
 

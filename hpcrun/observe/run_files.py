@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpcrun import ledger
 from hpcrun.errors import UsageError
-from hpcrun.layout import SubmissionPaths
 from hpcrun.observe import history
 from hpcrun.observe.where import Selected
-from hpcrun.plan import Plan
+from hpcrun.state import ledger
+from hpcrun.state.layout import SubmissionPaths
+from hpcrun.state.plan import Plan
 
 
 def submissions(one: Selected) -> list[SubmissionPaths]:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hpcrun import recovery
-from hpcrun.ledger import CANCELLED as INTENT_CANCELLED
-from hpcrun.ledger import FINISHED as INTENT_FINISHED
-from hpcrun.ledger import Attempt
 from hpcrun.observe.history import SUBMITTED, SUBMITTING, Submission
 from hpcrun.observe.history import WAITING as HELD
+from hpcrun.state.ledger import CANCELLED as INTENT_CANCELLED
+from hpcrun.state.ledger import FINISHED as INTENT_FINISHED
+from hpcrun.state.ledger import Attempt
 
 PLANNED = "planned"
 WAITING = "waiting"

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from hpcrun import layout, ledger
 from hpcrun.errors import HpcrunError
-from hpcrun.ledger import Attempt
 from hpcrun.observe import jobs, metrics, state, telemetry
 from hpcrun.observe.history import SUBMITTED
 from hpcrun.observe.jobs import Answers, Process
 from hpcrun.observe.state import Evidence, Job, Verdict
 from hpcrun.observe.where import Selected, begun
+from hpcrun.state import layout, ledger
+from hpcrun.state.ledger import Attempt
 
 Ask = Callable[[Sequence[Process]], Answers]
 

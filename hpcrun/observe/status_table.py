@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from hpcrun import words
+from hpcrun import text
 from hpcrun.observe import state
 from hpcrun.observe.glyphs import amount, bar, duration, sparkline
 from hpcrun.observe.narrow import show
@@ -78,7 +78,7 @@ def reasons(found: Sequence[RunStatus]) -> list[str]:
         if status.reason:
             shared.setdefault((status.experiment, status.reason), []).append(status.run)
     return [
-        f"{experiment}/{','.join(words.ranges(runs))}: {reason}"
+        f"{experiment}/{','.join(text.ranges(runs))}: {reason}"
         for (experiment, reason), runs in shared.items()
     ]
 

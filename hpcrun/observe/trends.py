@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcrun import metric_lines, records
-from hpcrun.layout import RunPaths
+from hpcrun.state import files, metrics_file
+from hpcrun.state.layout import RunPaths
 
 # Of a long file, its end.
 FIRST_LOOK = 1 << 18
@@ -43,8 +43,8 @@ class Trends:
     def _read(self, course: _Course, path: Path, metric: str) -> list[tuple[int, float]]:
         try:
             start = max(course.offset, path.stat().st_size - FIRST_LOOK)
-            found, course.offset = records.read_on(path, start)
+            found, course.offset = files.read_on(path, start)
         except OSError:
             return []
-        lines = metric_lines.parse(found)
+        lines = metrics_file.parse(found)
         return [(line.step, line.values[metric]) for line in lines if metric in line.values]

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
-from hpcrun import layout, words
+from hpcrun import text as words
 from hpcrun.errors import UsageError
-from hpcrun.layout import ExperimentPaths, RunPaths
 from hpcrun.observe import history
 from hpcrun.observe.history import History, Planned, Submission
-from hpcrun.plan import Plan, RunPlan
+from hpcrun.state import layout
+from hpcrun.state.layout import ExperimentPaths, RunPaths
+from hpcrun.state.plan import Plan, RunPlan
 
 Warn = Callable[[str], None]
 

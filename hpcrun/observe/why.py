@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hpcrun import records
-from hpcrun.layout import AttemptPaths
-from hpcrun.ledger import Attempt
 from hpcrun.observe import goodput, history, jobs, run_files, state
 from hpcrun.observe.goodput import Goodput, Span, Traces
 from hpcrun.observe.status import Ask, RunStatus, observe
 from hpcrun.observe.where import Selected
-from hpcrun.plan import RunPlan
+from hpcrun.state import files
+from hpcrun.state.layout import AttemptPaths
+from hpcrun.state.ledger import Attempt
+from hpcrun.state.plan import RunPlan
 
 CANCELLED = "cancelled"
 NO_END = "no_end"
@@ -314,13 +314,13 @@ def _own_words(
 ) -> tuple[int | None, int | None, tuple[dict[str, Any], ...]]:
     """Restored and reached step, and the events worth telling; of an open attempt as of now."""
     paths = selected.paths.attempt(attempt.number)
-    lines = list(records.read_lines(paths.session))
+    lines = list(files.read_lines(paths.session))
     events = tuple(line for line in lines if line.get("event") in TOLD)
     if attempt.ended is not None and "reached_step" in attempt.ended:
         return attempt.ended.get("restored_step"), attempt.ended["reached_step"], events
     restored = [_step(line) for line in lines if line.get("event") == "restored"]
     steps = [_step(line) for line in lines if line.get("event") in ("saved", "finished")]
-    steps += [*restored, _step(records.last_line(paths.metrics) or {})]
+    steps += [*restored, _step(files.last_line(paths.metrics) or {})]
     known = [step for step in steps if step is not None]
     return (restored[-1] if restored else None), max(known, default=None), events
 
@@ -328,7 +328,7 @@ def _own_words(
 def _traces(paths: AttemptPaths, furthest: int) -> Traces:
     """Reads of the metrics no more than the first steps, those done over, and the last one."""
     first, again = None, None
-    for line in records.read_lines(paths.metrics):
+    for line in files.read_lines(paths.metrics):
         step, moment = _step(line), line.get("time")
         if step is None or not isinstance(moment, (int, float)):
             continue
@@ -336,9 +336,9 @@ def _traces(paths: AttemptPaths, furthest: int) -> Traces:
         if step > furthest:
             break
         again = moment
-    last = records.last_line(paths.metrics) or {}
+    last = files.last_line(paths.metrics) or {}
     return Traces(
-        session=tuple(records.read_lines(paths.session)),
+        session=tuple(files.read_lines(paths.session)),
         first=first,
         last=last.get("time") if first is not None else None,
         again=again,

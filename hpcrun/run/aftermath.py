@@ -9,15 +9,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcrun import causes, ledger, plan_file, records, recovery
+from hpcrun import causes, recovery
 from hpcrun.causes import End, Evidence, JobFacts
 from hpcrun.cluster import exclusion, own_job
 from hpcrun.errors import HpcrunError, UsageError
-from hpcrun.layout import SubmissionPaths
-from hpcrun.plan import RunPlan
 from hpcrun.recovery import Action, Policy
 from hpcrun.run import evidence
 from hpcrun.run.launchers import Launcher
+from hpcrun.state import files, ledger, plan_file
+from hpcrun.state.layout import SubmissionPaths
+from hpcrun.state.plan import RunPlan
 
 # Before each further try to write to a disk that is full.
 _PAUSES = (0.5, 2.0, 5.0)
@@ -219,7 +220,7 @@ class Aftermath:
 
     def _write(self, event: str, attempt: int, fields: dict[str, Any]) -> None:
         """A full disk must not keep the supervisor from requeueing the run."""
-        records.patiently(
+        files.patiently(
             lambda: ledger.write(self._paths, event, attempt, **fields),
             self._say,
             "the ledger",
@@ -227,7 +228,7 @@ class Aftermath:
         )
 
     def _intend(self, value: str) -> None:
-        records.patiently(
+        files.patiently(
             lambda: ledger.set_intent(self._paths, value), self._say, "the intent", pauses=_PAUSES
         )
 

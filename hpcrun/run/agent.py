@@ -45,16 +45,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hpcrun import plan_file, records
 from hpcrun.errors import HpcrunError
-from hpcrun.layout import AttemptPaths, SubmissionPaths, extension_cache
-from hpcrun.plan import RunPlan
 from hpcrun.run import extensions, fabric, log_sizes, native, pulse, ranks, stop, telemetry, warm
 from hpcrun.run.beat import INTERVAL, SILENCE, Heartbeat, Listener
 from hpcrun.run.channel import TOKEN_VARIABLE, Channel
 from hpcrun.run.orphan import Orphan
 from hpcrun.run.scratch import Scratch
 from hpcrun.run.tell import say
+from hpcrun.state import files, plan_file
+from hpcrun.state.layout import AttemptPaths, SubmissionPaths, extension_cache
+from hpcrun.state.plan import RunPlan
 
 RANKS_GONE = 10.0
 # Seconds that ranks have to write down where they are, and what of its end goes over the wire.
@@ -317,7 +317,7 @@ class Agent:
     def unpack(self, destination: Path) -> None:
         """Unpack the frozen code, and link the data directories that the spec names."""
         destination.mkdir()
-        frozen = records.read_json(self.submission.submission).get("code") or {}
+        frozen = files.read_json(self.submission.submission).get("code") or {}
         if frozen.get("archive"):
             archive = self.submission.experiment.code / frozen["archive"]
             try:

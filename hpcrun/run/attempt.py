@@ -7,11 +7,8 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from hpcrun import ledger, records
 from hpcrun.causes import Evidence
 from hpcrun.errors import EXIT_SAVED, HpcrunError
-from hpcrun.layout import AttemptPaths, RunPaths
-from hpcrun.plan import Plan, RunPlan
 from hpcrun.run import evidence
 from hpcrun.run.crew import Crew, NodesLost, NodesUnusable
 from hpcrun.run.drill import Drill
@@ -22,6 +19,9 @@ from hpcrun.run.log_sizes import Record
 from hpcrun.run.standby import Standby
 from hpcrun.run.tell import say
 from hpcrun.run.warned import Ended, WarnedStop
+from hpcrun.state import files, ledger
+from hpcrun.state.layout import AttemptPaths, RunPaths
+from hpcrun.state.plan import Plan, RunPlan
 
 # In which the peers of a rank that failed may leave their own records.
 OTHERS_GRACE = 0.5
@@ -138,7 +138,7 @@ class Attempt:
             nodes=nodes,
         )
         deepspeed = launch.fill(self._run.spec.get("deepspeed") or {}, nodes[0])
-        records.write_json(self._paths.deepspeed, deepspeed)
+        files.write_json(self._paths.deepspeed, deepspeed)
         launch.write()
 
     @property
@@ -159,7 +159,7 @@ class Attempt:
             self._is_warm = self._workers is not None
             if self._workers is None:
                 self._workers = self._launcher.start_workers(self._run, self._paths, nodes)
-            records.patiently(self._record_start, say, "the ledger")
+            files.patiently(self._record_start, say, "the ledger")
             code = self._watch(self._workers, nodes)
             refusal = self._workers.refusal() if code else None
             if refusal is None:
@@ -175,7 +175,7 @@ class Attempt:
 
     def _record_straggler(self, found: dict[str, Any]) -> None:
         say("rank {rank} on {node} holds up the others".format(**found))
-        records.patiently(
+        files.patiently(
             lambda: ledger.write(self._run_paths, ledger.STRAGGLER, self._paths.number, **found),
             say,
             "the ledger",

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcrun import manifest, records
 from hpcrun.errors import CheckpointError, UsageError
-from hpcrun.layout import RunPaths
-from hpcrun.manifest import Manifest
-from hpcrun.origin import KEY, Origin
 from hpcrun.run import rank_state, shards
 from hpcrun.run.checkpoint import PAUSES, verify
 from hpcrun.run.together import Together
+from hpcrun.state import files, manifest
+from hpcrun.state.init_from import KEY, Origin
+from hpcrun.state.layout import RunPaths
+from hpcrun.state.manifest import Manifest
 
 _WHOLE = "mp_rank_00_model_states.pt"
 _SHOWN = 5
@@ -117,7 +117,7 @@ def _refusal(engine: Any) -> str | None:
 def _choose(text: str, run: RunPaths) -> tuple[Path, Manifest]:
     """What an earlier attempt began with, while it is there; else what the spec names now."""
     try:
-        earlier = Path(records.read_json(run.origin)["checkpoint"])
+        earlier = Path(files.read_json(run.origin)["checkpoint"])
     except (OSError, ValueError, KeyError, TypeError):
         earlier = None
     if earlier is not None and (entry := manifest.read(earlier)) is not None:
@@ -127,7 +127,7 @@ def _choose(text: str, run: RunPaths) -> tuple[Path, Manifest]:
         directory, entry = Origin.parse(text).find(root)
     except UsageError as error:
         raise CheckpointError(error.message, hint=error.hint) from None
-    records.write_json(
+    files.write_json(
         run.origin,
         {"from": text, "checkpoint": str(directory), "step": entry.step, "time": time.time()},
     )

@@ -11,10 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcrun import manifest
 from hpcrun.errors import CheckpointError
-from hpcrun.layout import RunPaths
-from hpcrun.manifest import Fault, Manifest
 from hpcrun.retention import Retention
 from hpcrun.run import checksums, rank_state, resize, shards
 from hpcrun.run.fence import Fence
@@ -23,6 +20,9 @@ from hpcrun.run.saving import Saver
 from hpcrun.run.shards import Unreadable, local_reads
 from hpcrun.run.tell import tell
 from hpcrun.run.together import Together, raise_first
+from hpcrun.state import manifest
+from hpcrun.state.layout import RunPaths
+from hpcrun.state.manifest import Fault, Manifest
 
 # Seconds before each further look at a checkpoint that could not be read.
 PAUSES = (1.0, 3.0)

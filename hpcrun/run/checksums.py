@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from hpcrun.manifest import Fault, File
+from hpcrun.state.manifest import Fault, File
 
 _BLOCK = 1 << 22
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import HpcrunError
-from hpcrun.layout import AttemptPaths, SubmissionPaths
-from hpcrun.plan import RunPlan
 from hpcrun.run import fabric
 from hpcrun.run.beat import SILENCE, Heartbeat, Listener
 from hpcrun.run.channel import TOKEN_VARIABLE, Switchboard
@@ -22,6 +20,8 @@ from hpcrun.run.launch import Node
 from hpcrun.run.launchers import Launcher
 from hpcrun.run.pulse import Pulse
 from hpcrun.run.tell import say
+from hpcrun.state.layout import AttemptPaths, SubmissionPaths
+from hpcrun.state.plan import RunPlan
 
 START_TIMEOUT = 300.0
 LEAVE_TIMEOUT = 10.0

@@ -8,10 +8,10 @@ import time
 from typing import Any
 
 import hpcrun
-from hpcrun import records
 from hpcrun.run.fence import Fence
 from hpcrun.run.launch import Launch
 from hpcrun.run.tell import tell
+from hpcrun.state import files
 
 
 class Diary:
@@ -20,7 +20,7 @@ class Diary:
     def __init__(self, launch: Launch | None, rank: int, fence: Fence | None) -> None:
         self._launch, self._fence = launch, fence
         writes = launch is not None and rank == 0
-        self._file = records.Appender(launch.paths.session, tell) if launch and writes else None
+        self._file = files.Appender(launch.paths.session, tell) if launch and writes else None
 
     def write(self, event: str, **details: Any) -> None:
         """Add an event of now."""
@@ -38,7 +38,7 @@ class Diary:
         return self._launch is not None and any(
             record.get("event") == "saved"
             for attempt in self._launch.run_paths.attempts()
-            for record in records.read_lines(attempt.session)
+            for record in files.read_lines(attempt.session)
         )
 
 

@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hpcrun import drills, ledger, manifest
-from hpcrun.layout import RunPaths
-from hpcrun.plan import RunPlan
+from hpcrun import drills
 from hpcrun.run.crew import Crew
 from hpcrun.run.tell import say
+from hpcrun.state import ledger, manifest
+from hpcrun.state.layout import RunPaths
+from hpcrun.state.plan import RunPlan
 
 # Seconds after which a run without the session, of which nobody knows the step, is hurt.
 _BLIND = 60.0

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcrun import manifest, metric_lines, records
 from hpcrun.errors import EXIT_SAVED
-from hpcrun.layout import AttemptPaths, RunPaths
 from hpcrun.run.launchers import RankEnd
 from hpcrun.run.pulse import COLLECTIVE
+from hpcrun.state import files, manifest, metrics_file
+from hpcrun.state.layout import AttemptPaths, RunPaths
 
 TAIL_LINES = 20
 _TAIL_BYTES = 16384
@@ -55,7 +55,7 @@ class Progress:
 def progress(run: RunPaths, attempt: AttemptPaths) -> Progress:
     """Read how far an attempt came."""
     restored, reached, total = None, None, None
-    for record in records.read_lines(attempt.session):
+    for record in files.read_lines(attempt.session):
         step = record.get("step")
         if record.get("event") == "started" and isinstance(record.get("total_steps"), int):
             total = record["total_steps"]
@@ -67,7 +67,7 @@ def progress(run: RunPaths, attempt: AttemptPaths) -> Progress:
             reached = max(reached or 0, step)
     values: dict[str, float] = {}
     logged = None
-    for line in metric_lines.parse(records.read_lines(attempt.metrics)):
+    for line in metrics_file.parse(files.read_lines(attempt.metrics)):
         reached = max(reached or 0, line.step)
         logged = line.time or logged
         values.update(line.values)
@@ -80,13 +80,13 @@ def progress(run: RunPaths, attempt: AttemptPaths) -> Progress:
 
 def finished(attempt: AttemptPaths) -> bool:
     """Whether rank 0 recorded that the entry had come to its end."""
-    return any(record.get("event") == "finished" for record in records.read_lines(attempt.session))
+    return any(record.get("event") == "finished" for record in files.read_lines(attempt.session))
 
 
 def orphaned(attempt: AttemptPaths) -> dict[str, Any] | None:
     """What an agent left that had lost its supervisor; None where none did."""
     try:
-        found = records.read_json(attempt.orphaned)
+        found = files.read_json(attempt.orphaned)
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
@@ -138,7 +138,7 @@ def _first(
     found: list[dict[str, Any]] = []
     for path in attempt.exit_records():
         try:
-            record = records.read_json(path)
+            record = files.read_json(path)
         except (OSError, ValueError):
             continue
         if isinstance(record, dict) and isinstance(record.get("rank"), int):
@@ -175,7 +175,7 @@ def _saved(record: Mapping[str, Any]) -> bool:
 def tail(path: Path) -> list[str]:
     """The last lines of a log, from its last 16 KiB; empty where there is none."""
     try:
-        data = records.read_tail(path, _TAIL_BYTES)
+        data = files.read_tail(path, _TAIL_BYTES)
     except OSError:
         return []
     lines = data.decode(errors="replace").splitlines()

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from hpcrun import metric_lines, records
-from hpcrun.layout import RunPaths
-from hpcrun.metric_lines import Line
+from hpcrun.state import files, metrics_file
+from hpcrun.state.layout import RunPaths
+from hpcrun.state.metrics_file import Line
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,14 @@ def news(run: RunPaths, place: Place) -> Iterator[News]:
         if attempt.number > place.attempt:
             place = Place(attempt.number, step=place.step)
         while True:
-            found, offset = records.read_on(attempt.metrics, place.offset)
+            found, offset = files.read_on(attempt.metrics, place.offset)
             if offset == place.offset:
                 break
-            lines = list(metric_lines.parse(found))
+            lines = list(metrics_file.parse(found))
             place = replace(place, offset=offset)
             kept = None
             if lines and not place.begun:
-                stands = metric_lines.kept(metric_lines.session(attempt)[1], lines[0].step)
+                stands = metrics_file.kept(metrics_file.session(attempt)[1], lines[0].step)
                 kept = stands if stands is not None and stands < place.step else None
                 place = replace(place, begun=True, step=place.step if kept is None else kept)
             place = replace(place, step=max([place.step, *(line.step for line in lines)]))

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcrun.errors import HpcrunError
-from hpcrun.plan import RunPlan
 from hpcrun.run import stacks
 from hpcrun.run.crew import Crew
 from hpcrun.run.liveness import Liveness
 from hpcrun.run.straggler import Stragglers
 from hpcrun.slurm_time import seconds
+from hpcrun.state.plan import RunPlan
 
 _LOOK_EVERY = 1.0
 

@@ -14,13 +14,14 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from hpcrun import ledger, plan_file, recovery, sharing, signals
+from hpcrun import recovery, signals
 from hpcrun.cluster import steps
 from hpcrun.errors import EXIT_FAILED, EXIT_SAVED
-from hpcrun.layout import SubmissionPaths
 from hpcrun.run import stop
 from hpcrun.run.orphan import Orphan
 from hpcrun.run.tell import say
+from hpcrun.state import ledger, permissions, plan_file
+from hpcrun.state.layout import SubmissionPaths
 
 
 def main() -> None:
@@ -54,7 +55,7 @@ def replace(submission: SubmissionPaths, number: int, code: int) -> int:
     """
     allocation = steps.Allocation.current()
     plan = plan_file.read(submission.plan)
-    sharing.use_umask(plan.cluster)
+    permissions.use_umask(plan.cluster)
     run = plan.run(number)
     attempts = [
         attempt

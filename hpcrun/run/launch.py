@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun import records
 from hpcrun.errors import HpcrunError
-from hpcrun.layout import AttemptPaths, RunPaths
-from hpcrun.plan import Entry
+from hpcrun.state import files
+from hpcrun.state.layout import AttemptPaths, RunPaths
+from hpcrun.state.plan import Entry
 
 VARIABLE = "HPCRUN_LAUNCH"
 _PLACEHOLDER = re.compile(r"\$\{hpcrun:([A-Za-z_]+)\}")
@@ -102,12 +102,12 @@ class Launch:
 
     def write(self) -> None:
         """Write the attempt's ``launch.json``."""
-        records.write_json(self.paths.launch, dataclasses.asdict(self))
+        files.write_json(self.paths.launch, dataclasses.asdict(self))
 
     @classmethod
     def read(cls, path: Path) -> Launch:
         """Read a ``launch.json``."""
-        data = records.read_json(path)
+        data = files.read_json(path)
         entry = Entry(**{**data["entry"], "argv": tuple(data["entry"]["argv"])})
         nodes = tuple(Node(**node) for node in data["nodes"])
         return cls(**{**data, "entry": entry, "nodes": nodes})

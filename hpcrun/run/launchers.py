@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from hpcrun import signals
 from hpcrun.cluster import own_job, steps
 from hpcrun.errors import HpcrunError
-from hpcrun.layout import AttemptPaths, slurm_path
-from hpcrun.plan import RunPlan
+from hpcrun.state.layout import AttemptPaths, slurm_path
+from hpcrun.state.plan import RunPlan
 
 # Seconds in which ranks that their agents have killed are seen to end.
 _AGENTS_TURN = 2.0

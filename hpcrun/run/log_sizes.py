@@ -12,8 +12,8 @@ import threading
 import time
 from pathlib import Path
 
-from hpcrun import records
-from hpcrun.layout import AttemptPaths
+from hpcrun.state import files
+from hpcrun.state.layout import AttemptPaths
 
 EVERY = 10.0
 # A line of the record is that much longer the more ranks there are.
@@ -75,4 +75,4 @@ class Record:
 
     def _write(self, line: dict[str, object]) -> None:
         with contextlib.suppress(OSError):
-            records.append(self._path, line)
+            files.append(self._path, line)

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcrun import records
 from hpcrun.errors import NonFiniteLossError
-from hpcrun.metric_lines import RESERVED
 from hpcrun.run import group
 from hpcrun.run.exchange import Exchange
 from hpcrun.run.fence import Fence
 from hpcrun.run.tell import tell
+from hpcrun.state import files
+from hpcrun.state.metrics_file import RESERVED
 
 # Short steps share an exchange, and a write: about one a second.
 WINDOW = 1.0
@@ -101,7 +101,7 @@ class MetricsLog:
         self._exchanged = time.monotonic()
         self._stop = False
         self._lines: list[dict[str, Any]] = []
-        self._file = records.Appender(path, tell)
+        self._file = files.Appender(path, tell)
         self._written = float("-inf")
         self.latest: dict[str, float] = {}
         self.not_finite: list[int] = []

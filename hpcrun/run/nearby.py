@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpcrun.manifest import File
 from hpcrun.run import checksums, group, shards, wire, writing
 from hpcrun.run.launch import Launch
 from hpcrun.run.saving import hand_over
 from hpcrun.run.tell import tell
 from hpcrun.run.together import Together, raise_first
+from hpcrun.state.manifest import File
 
 # What DeepSpeed's names of files begin with that all ranks read.
 _SHARED = "mp_rank_"

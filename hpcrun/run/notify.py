@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcrun import ledger, notices, signals
-from hpcrun.layout import RunPaths
-from hpcrun.plan import RunPlan
+from hpcrun import notices, signals
 from hpcrun.run import stop
+from hpcrun.state import ledger
+from hpcrun.state.layout import RunPaths
+from hpcrun.state.plan import RunPlan
 
 # Seconds that the command has; the nodes are held for as long.
 TIMEOUT = 60.0

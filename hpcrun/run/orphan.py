@@ -7,14 +7,15 @@ import os
 import socket
 import time
 
-from hpcrun import ledger, records, recovery
+from hpcrun import recovery
 from hpcrun.causes import JobFacts
 from hpcrun.cluster import own_job
-from hpcrun.layout import SubmissionPaths
-from hpcrun.plan import RunPlan
 from hpcrun.recovery import Policy
 from hpcrun.run.channel import TOKEN_VARIABLE, Channel
 from hpcrun.run.tell import say
+from hpcrun.state import files, ledger
+from hpcrun.state.layout import SubmissionPaths
+from hpcrun.state.plan import RunPlan
 
 # Agents act one after another, and the first that succeeds is the last.
 _TURN = 3.0
@@ -73,7 +74,7 @@ class Orphan:
         if self._is_ours():
             note = {"node": mine.node, "time": time.time(), "lost_nodes": lost}
             path = self._paths.attempt(self.attempt).orphaned
-            records.patiently(lambda: records.write_json(path, note), say, path.name)
+            files.patiently(lambda: files.write_json(path, note), say, path.name)
         suspects = [*dict.fromkeys([*recovery.suspects(ledger.read(self._paths)), *lost])]
         kept = self._run.spec["resources"].get("exclude")
         return own_job.requeue(

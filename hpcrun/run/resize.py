@@ -21,10 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpcrun import manifest, records
 from hpcrun.errors import CheckpointError
 from hpcrun.run import rank_state, shards
 from hpcrun.run.together import Together
+from hpcrun.state import files, manifest
 
 # Takes the states of all ranks that saved, in their order.
 HOOK = "load_state_dicts"
@@ -119,7 +119,7 @@ def convert(directory: Path, target: Path, log: Path, together: Together) -> Non
                 hint=f"what DeepSpeed said is in {log}",
             )
         manifest.sync_tree(target)
-        records.write_json(target / _DONE, {"time": time.time()})
+        files.write_json(target / _DONE, {"time": time.time()})
         return True
 
     try:
@@ -345,7 +345,7 @@ def _start(directory: Path, target: Path, log: Path) -> subprocess.Popen[bytes]:
 
 
 def _last_line(log: Path) -> str:
-    lines = records.read_tail(log, _LAST_WORDS).decode(errors="replace").strip().splitlines()
+    lines = files.read_tail(log, _LAST_WORDS).decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcrun.errors import CheckpointError
-from hpcrun.manifest import Manifest
 from hpcrun.run import pulse, weights
 from hpcrun.run.diary import Diary
 from hpcrun.run.metrics import MetricsLog
@@ -16,6 +15,7 @@ from hpcrun.run.pulse import Heart
 from hpcrun.run.saving import Saver
 from hpcrun.run.tell import tell
 from hpcrun.run.together import Together
+from hpcrun.state.manifest import Manifest
 
 
 class Saves:

@@ -18,16 +18,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpcrun import manifest
 from hpcrun.errors import CheckpointError
-from hpcrun.layout import RunPaths
-from hpcrun.manifest import File, Manifest
 from hpcrun.retention import Retention
 from hpcrun.run import checksums, group, rank_state, resize, shards, writing
 from hpcrun.run.fence import Fence
 from hpcrun.run.tell import tell
 from hpcrun.run.together import Together, raise_first
 from hpcrun.run.writing import Memory
+from hpcrun.state import manifest
+from hpcrun.state.layout import RunPaths
+from hpcrun.state.manifest import File, Manifest
 
 # What the thread that writes yields to the training, in nice levels.
 _NICE = 10

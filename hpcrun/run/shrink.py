@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hpcrun import batch, manifest
-from hpcrun.layout import RunPaths
-from hpcrun.plan import RunPlan
+from hpcrun import batch
+from hpcrun.state import manifest
+from hpcrun.state.layout import RunPaths
+from hpcrun.state.plan import RunPlan
 
 
 def to_fit(run: RunPlan, paths: RunPaths, most: int) -> RunPlan | None:

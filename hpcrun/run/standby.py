@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from hpcrun import causes, ledger
-from hpcrun.layout import AttemptPaths, RunPaths
-from hpcrun.plan import RunPlan
+from hpcrun import causes
 from hpcrun.run import pulse, warm
 from hpcrun.run.crew import Crew
 from hpcrun.run.launchers import Launcher, Workers
 from hpcrun.run.pulse import Pulse
 from hpcrun.run.tell import say
+from hpcrun.state import ledger
+from hpcrun.state.layout import AttemptPaths, RunPaths
+from hpcrun.state.plan import RunPlan
 
 
 class Standby:

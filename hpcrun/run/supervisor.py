@@ -16,11 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from hpcrun import causes, ledger, plan_file, recovery, sharing
+from hpcrun import causes, recovery
 from hpcrun.causes import End, Evidence, JobFacts
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
-from hpcrun.layout import AttemptPaths, SubmissionPaths
-from hpcrun.plan import RunPlan
 from hpcrun.run import notify, shrink, stop
 from hpcrun.run.aftermath import Aftermath
 from hpcrun.run.attempt import Attempt
@@ -31,6 +29,9 @@ from hpcrun.run.standby import Standby
 from hpcrun.run.tell import say
 from hpcrun.run.trackers import Trackers
 from hpcrun.run.warned import WarnedStop
+from hpcrun.state import ledger, permissions, plan_file
+from hpcrun.state.layout import AttemptPaths, SubmissionPaths
+from hpcrun.state.plan import RunPlan
 
 
 class Supervisor:
@@ -39,7 +40,7 @@ class Supervisor:
     def __init__(self, submission: SubmissionPaths, number: int) -> None:
         self.submission = submission
         self.plan = plan_file.read(submission.plan)
-        sharing.use_umask(self.plan.cluster)
+        permissions.use_umask(self.plan.cluster)
         self.run = self.plan.run(number)
         self.paths = submission.experiment.run(number)
         self._crew: Crew | None = None

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpcrun import records
-from hpcrun.plan import RunPlan
 from hpcrun.run import fabric
 from hpcrun.run.gauges import Gauges
 from hpcrun.run.gpus import Gpus
 from hpcrun.run.tell import say
+from hpcrun.state import files
+from hpcrun.state.plan import RunPlan
 
 # All nodes of a run together write about once a second, and each of them every two minutes.
 WRITE_EVERY_A_NODE = 1.0
@@ -79,7 +79,7 @@ class Telemetry:
         every: float,
         nodes: int,
     ) -> None:
-        self._file = records.Appender(path, say)
+        self._file = files.Appender(path, say)
         self._gauges = gauges
         self._open_gpus = open_gpus
         self._gpus: Gpus | None = None

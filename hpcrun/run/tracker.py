@@ -19,15 +19,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hpcrun import plan_file, records, sharing
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, HpcrunError
-from hpcrun.layout import SubmissionPaths
-from hpcrun.plan import RunPlan
 from hpcrun.run import secrets, stop
 from hpcrun.run.forward import News, Place, Sink, news
 from hpcrun.run.tell import say
 from hpcrun.run.tracker_sinks import SINKS, About
 from hpcrun.run.trackers import EXIT_USELESS
+from hpcrun.state import files, permissions, plan_file
+from hpcrun.state.layout import SubmissionPaths
+from hpcrun.state.plan import RunPlan
 
 EVERY = 5.0
 # Each try of wandb leaves a directory.
@@ -55,7 +55,7 @@ class Tracker:
         self._name = name
         self._paths = submission.experiment.run(number)
         plan = plan_file.read(submission.plan)
-        sharing.use_umask(plan.cluster)
+        permissions.use_umask(plan.cluster)
         self._run = plan.run(number)
         self._experiment = plan.name
         attempts = self._paths.attempts()
@@ -141,7 +141,7 @@ class Tracker:
 
     def _read(self) -> dict[str, Any]:
         try:
-            found = records.read_json(self._state)
+            found = files.read_json(self._state)
         except (FileNotFoundError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
@@ -149,7 +149,7 @@ class Tracker:
     def _save(self, place: Place, state: dict[str, Any]) -> None:
         self._state.parent.mkdir(parents=True, exist_ok=True)
         kept = {"start": self._start, "place": asdict(place), "sink": state}
-        records.write_json(self._state, kept)
+        files.write_json(self._state, kept)
 
     def _fail(self, error: Exception) -> None:
         """Say once what went wrong, and begin anew the next time."""

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun import batch, ledger
-from hpcrun.layout import RunPaths
-from hpcrun.metric_lines import Line
-from hpcrun.plan import RunPlan
+from hpcrun import batch
 from hpcrun.run import wandb_file
 from hpcrun.run.tell import say
+from hpcrun.state import ledger
+from hpcrun.state.layout import RunPaths
+from hpcrun.state.metrics_file import Line
+from hpcrun.state.plan import RunPlan
 
 
 @dataclass(frozen=True)

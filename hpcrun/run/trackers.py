@@ -14,9 +14,9 @@ import sys
 import threading
 import time
 
-from hpcrun.layout import AttemptPaths, SubmissionPaths
-from hpcrun.plan import RunPlan
 from hpcrun.run.tell import say
+from hpcrun.state.layout import AttemptPaths, SubmissionPaths
+from hpcrun.state.plan import RunPlan
 
 # Of a process that ended: it is not to be started again.
 EXIT_USELESS = 3

@@ -19,11 +19,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hpcrun.errors import HpcrunError
-from hpcrun.layout import AttemptPaths
-from hpcrun.plan import RunPlan
 from hpcrun.run import memory, stop
 from hpcrun.run.launch import Launch
 from hpcrun.slurm_time import seconds
+from hpcrun.state.layout import AttemptPaths
+from hpcrun.state.plan import RunPlan
 
 _LEAVE = "-"
 _NOTED = "modules"

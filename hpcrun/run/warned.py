@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from hpcrun import causes, lead, ledger, records
+from hpcrun import causes, lead
 from hpcrun.causes import Evidence
 from hpcrun.cluster import own_job
-from hpcrun.layout import AttemptPaths, RunPaths
-from hpcrun.plan import RunPlan
 from hpcrun.run.aftermath import Aftermath
 from hpcrun.run.launchers import Launcher
 from hpcrun.slurm_time import seconds
+from hpcrun.state import files, ledger
+from hpcrun.state.layout import AttemptPaths, RunPaths
+from hpcrun.state.plan import RunPlan
 
 _LOOK_EVERY = 2.0
 # Seconds between questions after a limit that is not known.
@@ -117,7 +118,7 @@ class WarnedStop:
         self.reason = reason
         self._say(f"asked to stop: {reason}" + (f" ({self.signal})" if self.signal else ""))
         details = {"reason": reason, "signal": self.signal}
-        records.patiently(
+        files.patiently(
             lambda: ledger.write(self._paths, ledger.STOPPING, self._attempt.number, **details),
             self._say,
             "the ledger",
@@ -130,8 +131,7 @@ class WarnedStop:
         if (self._run.spec.get("recovery") or {}).get("stop_signal"):
             return self._attempt.launch.exists()
         return any(
-            record.get("event") == "restored"
-            for record in records.read_lines(self._attempt.session)
+            record.get("event") == "restored" for record in files.read_lines(self._attempt.session)
         )
 
     def _limit_is_near(self) -> bool:

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hpcrun.manifest import File
+from hpcrun.state.manifest import File
 
 Files: TypeAlias = tuple[Mapping[str, File], int]
 

@@ -21,12 +21,13 @@ import warnings
 from pathlib import Path
 from typing import TypeAlias
 
-from hpcrun import records, signals
+from hpcrun import signals
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.run import lossy, ranks, secrets, stop, warm
 from hpcrun.run.fence import EXIT_STALE, Fence
 from hpcrun.run.launch import VARIABLE, Launch, Node
 from hpcrun.run.tell import tell
+from hpcrun.state import files
 
 _LOOK_EVERY = 0.2
 
@@ -210,7 +211,7 @@ def run_child(launch: Launch, node: Node, rank: int, child: Child | None = None)
         # Saved, or was about to begin: a program that had finished says so when started again.
         return EXIT_SAVED
     if code == 0 and rank == 0:
-        records.append(launch.paths.session, {"event": "finished", "time": time.time()})
+        files.append(launch.paths.session, {"event": "finished", "time": time.time()})
     return code
 
 
@@ -261,7 +262,7 @@ def record_end(
         "message": _words(error),
         "traceback": shown and _printable(shown),
     }
-    records.patiently(lambda: records.write_json(path, record), tell, path.name)
+    files.patiently(lambda: files.write_json(path, record), tell, path.name)
 
 
 def _words(error: BaseException | None) -> str | None:

@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hpcrun.manifest import File
 from hpcrun.run.checksums import Checksum
+from hpcrun.state.manifest import File
 
 _BLOCK = 1 << 23
 _SYNC_FILE_RANGE_WRITE = 2

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import ledger
 from hpcrun.cluster import processes
+from hpcrun.state import ledger
 from tests.observe.factory import Experiment, path_with, shim_calls, slurm_shim
 from tests.observe.shell import hpcrun
 
@@ -134,7 +134,7 @@ def test_local_processes_end(tmp_path: Path) -> None:
     variables = {processes.SUBMISSION: str(paths.directory), processes.RUN: "1"}
     child = subprocess.Popen(["sleep", "100"], env={**os.environ, **variables})
     try:
-        from hpcrun.cluster import journal
+        from hpcrun.state import journal
 
         job_id = f"local:{child.pid}"
         journal.write(
@@ -159,7 +159,7 @@ def test_local_processes_end_however_the_root_is_spelled(tmp_path: Path, spellin
     variables = {processes.SUBMISSION: str(paths.directory), processes.RUN: "1"}
     child = subprocess.Popen(["sleep", "100"], env={**os.environ, **variables})
     try:
-        from hpcrun.cluster import journal
+        from hpcrun.state import journal
 
         job_id = f"local:{child.pid}"
         journal.write(
@@ -187,7 +187,7 @@ def test_local_processes_of_another_machine(tmp_path: Path) -> None:
 
 
 def test_an_allocation_of_the_users_is_left_alone(shim: Path, tmp_path: Path) -> None:
-    from hpcrun.cluster import journal
+    from hpcrun.state import journal
 
     study = Experiment(tmp_path / "root")
     paths = study.submit((2,), job_id=None)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.layout import experiment
+from hpcrun.state.layout import experiment
 from tests.cli.desk import PYTHON, Desk
 
 

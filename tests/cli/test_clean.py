@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from hpcrun import records
-from hpcrun.manifest import File, Manifest
 from hpcrun.observe import leftovers
+from hpcrun.state import files as state_files
+from hpcrun.state.manifest import File, Manifest
 from tests.observe.factory import T0, Experiment, path_with, slurm_shim
 from tests.observe.shell import hpcrun, start
 
@@ -165,7 +165,7 @@ def test_a_checkpoint_that_another_run_begins_with(study: Experiment, shim: Path
     # What it began with stands in origin.json, whatever it would begin with now.
     other.start(0, job_id="200")
     began = {"from": "study/1@20", "checkpoint": str(study.run(1).checkpoint(20, 1))}
-    records.write_json(other.run(0).origin, began)
+    state_files.write_json(other.run(0).origin, began)
     assert clean(study, "--checkpoints=all")[0]["items"] == []
     other.end(0)
     clean(study, "--checkpoints=all")

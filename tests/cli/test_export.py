@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import records
+from hpcrun.state import files as state_files
 from tests.observe.factory import Experiment, path_with, slurm_shim
 from tests.observe.shell import hpcrun, start
 
@@ -37,7 +37,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         study.metrics(run, attempt, [1, 2], loss=0.5 * run)
         found.deepspeed.write_text("{}")
         (found.directory / "telemetry-node1.jsonl").write_text('{"time": 1, "cpu": 7}\n')
-        records.append(found.session, {"event": "started", "versions": VERSIONS})
+        state_files.append(found.session, {"event": "started", "versions": VERSIONS})
         study.log(run, attempt, 0, "step 1\n")
         checkpoint = study.run(run).checkpoint(2, attempt)
         checkpoint.mkdir(parents=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import ledger, records
+from hpcrun.state import files, ledger
 from tests.observe.factory import Experiment, path_with, slurm_shim
 from tests.observe.shell import hpcrun, start
 
@@ -140,7 +140,7 @@ def test_the_log_of_a_run_in_the_foreground_of_an_allocation(root: Path) -> None
     study = Experiment(root)
     paths = study.submit((1,), job_id=None)
     entry = {"event": "submitted", "time": 1.0, "array": 0, "runs": [1], "job_id": "100"}
-    records.append(paths.journal, entry)
+    files.append(paths.journal, entry)
     paths.local_log(1).write_text("the supervisor says\n")
     assert lines("--stream", "batch", root=root) == ["batch | the supervisor says"]
 
@@ -317,8 +317,8 @@ def test_exit_with_the_run(root: Path, outcome: str, code: int) -> None:
 def test_lines_by_time(study: Experiment, root: Path) -> None:
     paths = study.run(1).attempt(2)
     now = round(time.time(), 1)
-    records.append(paths.log_sizes, {"time": now - 3600, "sizes": {"0": 16}})
-    records.append(paths.log_sizes, {"time": now - 60, "sizes": {"0": 32}})
+    files.append(paths.log_sizes, {"time": now - 3600, "sizes": {"0": 16}})
+    files.append(paths.log_sizes, {"time": now - 60, "sizes": {"0": 32}})
     mine = ("study/1", "--rank", "0")
     assert lines(*mine, "--since", "30m", root=root)[-2:] == [
         "r0 | a2 r0 line 1",

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hpcrun.plan import Plan
+from hpcrun.state.plan import Plan
 
 SPEC = """\
 entry: train.py

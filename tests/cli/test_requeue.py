@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from hpcrun import ledger, plan_file, records
-from hpcrun.cluster import journal, processes
-from hpcrun.layout import ExperimentPaths, experiment
+from hpcrun.cluster import processes
+from hpcrun.state import files as state_files
+from hpcrun.state import journal, ledger, plan_file
+from hpcrun.state.layout import ExperimentPaths, experiment
 from tests.cluster_unit.shim import Shim
 
 PYTHON = sys.executable
@@ -75,7 +76,7 @@ class Place:
         return set(self.root.rglob("*"))
 
     def code_of(self, submission: int) -> dict[str, Any]:
-        code: dict[str, Any] = records.read_json(self.paths.submission(submission).submission)
+        code: dict[str, Any] = state_files.read_json(self.paths.submission(submission).submission)
         return dict(code["code"])
 
 
@@ -167,10 +168,10 @@ def test_the_plan_and_the_code_are_those_of_before(submitted: Place, shim: Shim)
     jobs = journal.newest_jobs(submitted.paths)
     assert (jobs[3].job_id, jobs[3].submission) == ("51", 2)
     assert [jobs[run].submission for run in (0, 1, 2)] == [1, 1, 1]
-    assert [line["event"] for line in records.read_lines(second.journal)] == [
+    assert [line["event"] for line in state_files.read_lines(second.journal)] == [
         "submitting", "submitted",
     ]  # fmt: skip
-    assert records.read_json(second.submission)["argv"][1:3] == ["requeue", "--json"]
+    assert state_files.read_json(second.submission)["argv"][1:3] == ["requeue", "--json"]
 
 
 def test_several_runs_become_an_array(submitted: Place, shim: Shim) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpcrun import records
+from hpcrun.state import files
 from tests.observe.factory import Experiment
 from tests.observe.shell import hpcrun
 
@@ -52,7 +52,7 @@ def test_deepspeed_as_planned_then_as_run(study: Experiment, tmp_path: Path) -> 
         return found
 
     assert shown()["train_batch_size"] == 8
-    records.write_json(study.start(1, 1).deepspeed, {"train_batch_size": 16})
+    files.write_json(study.start(1, 1).deepspeed, {"train_batch_size": 16})
     assert shown() == {"train_batch_size": 16}
     study.start(1, 2).deepspeed.write_text("{")
     assert shown() == {"train_batch_size": 16}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import ledger, records
+from hpcrun.state import files, ledger
 from tests.observe.factory import T0, Experiment, path_with, slurm_shim
 from tests.observe.shell import hpcrun
 
@@ -23,18 +23,18 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         paths = study.start(0, attempt, job_id="100_0", when=T0 + began)
         steps = range(10, 101, 10) if attempt == 1 else range(60, 201, 10)
         restored = 0 if attempt == 1 else 50
-        records.append(
+        files.append(
             paths.session,
             {"event": "restored", "time": T0 + first, "step": restored, "seconds": 0.0},
         )
         for index, step in enumerate(steps):
             when = T0 + first + (index + 1) * (ended - first) / len(steps)
-            records.append(paths.metrics, {"step": step, "time": when, "loss": 1.0})
+            files.append(paths.metrics, {"step": step, "time": when, "loss": 1.0})
         outcome = {"outcome": "completed"}
         if attempt == 1:
             outcome = {"outcome": "failed", "cause": {"kind": "rank_crash", "message": "rank 1"}}
         end = {"event": ledger.ENDED, "time": T0 + ended, "attempt": attempt, **outcome}
-        records.append(study.run(0).ledger, end)
+        files.append(study.run(0).ledger, end)
     study.start(2, job_id="100_2")
     study.end(2)
     return tmp_path / "root"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import records
+from hpcrun.state import files
 from tests.observe.factory import T0, Experiment, path_with, slurm_shim
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -99,9 +99,9 @@ def study(tmp_path: Path, shim: Path) -> Experiment:
     study.metrics(0, 2, ())
     for step in range(1, 51):
         line = {"step": step, "time": now - 50 + step, "loss": 5 - step / 20, "tokens": step * 8192}
-        records.append(second.metrics, line)
+        files.append(second.metrics, line)
     gpus = [{"index": 0, "memory": 61 * GIB, "memory_total": 80 * GIB}]
-    records.append(second.telemetry("node1"), {"time": now, "cpu": 3.0, "gpus": gpus})
+    files.append(second.telemetry("node1"), {"time": now, "cpu": 3.0, "gpus": gpus})
     return study
 
 

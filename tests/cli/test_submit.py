@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hpcrun.cluster import processes
-from hpcrun.layout import experiment
+from hpcrun.state.layout import experiment
 
 PYTHON = sys.executable
 SAY = "import os, sys; print('rank', os.environ['RANK'], *sys.argv[1:])"

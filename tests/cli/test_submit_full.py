@@ -20,7 +20,7 @@ from hpcrun.cluster.prepared import Submitted
 from hpcrun.cluster.submit import submit
 from hpcrun.compile import compile_spec
 from hpcrun.errors import ClusterRefused, Interrupted, UsageError
-from hpcrun.layout import experiment
+from hpcrun.state.layout import experiment
 from tests.cli.desk import PYTHON, Desk, runs_of
 
 EACH_ONCE = Counter(["x=0", "x=1", "x=2", "x=7,nodes=2", "x=8,nodes=2"])

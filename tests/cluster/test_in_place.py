@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun import ledger
+from hpcrun.state import ledger
 from tests.cluster.ward import ARRAY, EVERY, PROGRAM, SINGLE, STAGE, STAGES, Reference
 from tests.testbed.daemons import until
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun import words
+from hpcrun import text as words
 from tests.cluster.ward import Ward
 from tests.testbed import Cluster
 from tests.testbed.daemons import until

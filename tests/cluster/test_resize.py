@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun import ledger
+from hpcrun.state import ledger
 from tests.cluster.ward import ARRAY, EVERY, STAGE, STAGES, STEPS, Reference, Ward
 
 pytestmark = pytest.mark.timeout(900)

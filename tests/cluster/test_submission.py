@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.layout import SubmissionPaths
+from hpcrun.state.layout import SubmissionPaths
 from tests.testbed import VERSIONS, Cluster
 from tests.testbed.daemons import until
 

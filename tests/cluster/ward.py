@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from hpcrun import ledger
-from hpcrun.layout import ExperimentPaths, RunPaths
+from hpcrun.state import ledger
+from hpcrun.state.layout import ExperimentPaths, RunPaths
 from tests.cluster.workbench import Workbench
 from tests.testbed import Cluster
 from tests.testbed.daemons import until

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hpcrun import plan_file, records
 from hpcrun.cluster import snapshot
-from hpcrun.layout import SubmissionPaths, experiment
-from hpcrun.plan import Array, Entry, Plan, RunPlan
+from hpcrun.state import files, plan_file
+from hpcrun.state.layout import SubmissionPaths, experiment
+from hpcrun.state.plan import Array, Entry, Plan, RunPlan
 
 
 def command_plan(
@@ -54,5 +54,5 @@ def submission_of(plan: Plan, root: Path) -> SubmissionPaths:
     frozen = snapshot.freeze(Path(plan.code_root), paths.experiment.code, without=[root])
     snapshot.package(paths.package)
     plan_file.write(plan, paths.plan)
-    records.write_json(paths.submission, {"number": 1, "code": frozen.to_data()})
+    files.write_json(paths.submission, {"number": 1, "code": frozen.to_data()})
     return paths

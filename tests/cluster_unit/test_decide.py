@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import ledger
-from hpcrun.cluster import decide, journal, processes
+from hpcrun.cluster import decide, processes
 from hpcrun.errors import ClusterUnreachable, UsageError
-from hpcrun.layout import ExperimentPaths
+from hpcrun.state import journal, ledger
+from hpcrun.state.layout import ExperimentPaths
 from tests.cluster_unit.plans import command_plan, submission_of
 from tests.cluster_unit.shim import Shim
 

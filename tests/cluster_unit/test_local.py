@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from hpcrun import ledger, records
-from hpcrun.cluster import decide, journal, local, processes
-from hpcrun.layout import SubmissionPaths
+from hpcrun.cluster import decide, local, processes
+from hpcrun.state import files, journal, ledger
+from hpcrun.state.layout import SubmissionPaths
 from tests.cluster_unit.plans import command_plan, submission_of
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]
@@ -79,7 +79,7 @@ def test_runs_come_to_their_end(tmp_path: Path, code: Path, started: list[Submis
     jobs = journal.jobs(submission)
     assert jobs[1].ended
     assert jobs[1].job_id == entry["job_id"]
-    ends = [each for each in records.read_lines(submission.journal) if each["event"] == "ended"]
+    ends = [each for each in files.read_lines(submission.journal) if each["event"] == "ended"]
     assert [(end["run"], bool(end["exit_code"])) for end in ends] == [(1, False), (2, True)]
     assert ledger.read(submission.experiment.run(1))[0].started["job_id"] == entry["job_id"]
 
@@ -287,7 +287,7 @@ def test_interrupted_in_the_foreground(tmp_path: Path, code: Path) -> None:
     submission = submission_of(command_plan(code, {1: SLEEP}), tmp_path / "root")
     program = (
         "import sys; from pathlib import Path; from hpcrun.cluster import local;"
-        "from hpcrun.layout import SubmissionPaths;"
+        "from hpcrun.state.layout import SubmissionPaths;"
         "local.Runner(SubmissionPaths(Path(sys.argv[1])), (1,)).bring_to_end()"
     )
     process = subprocess.Popen(

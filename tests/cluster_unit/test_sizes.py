@@ -8,9 +8,9 @@ import pytest
 
 from hpcrun.cluster import sizes
 from hpcrun.errors import UsageError
-from hpcrun.layout import ExperimentPaths
-from hpcrun.manifest import File, Manifest
-from hpcrun.plan import Entry, RunPlan
+from hpcrun.state.layout import ExperimentPaths
+from hpcrun.state.manifest import File, Manifest
+from hpcrun.state.plan import Entry, RunPlan
 
 
 def run_of(number: int, nodes: int) -> RunPlan:

@@ -14,7 +14,7 @@ import pytest
 from hpcrun.cluster import code_files, snapshot
 from hpcrun.cluster.draft import scope
 from hpcrun.errors import UsageError
-from hpcrun.layout import experiment
+from hpcrun.state.layout import experiment
 from tests.cluster_unit.plans import command_plan
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from hpcrun.cluster import processes, submit_lock
 from hpcrun.errors import UsageError
-from hpcrun.layout import experiment
+from hpcrun.state.layout import experiment
 
 PROGRAM = """
 import sys, time

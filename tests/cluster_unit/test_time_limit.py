@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from hpcrun import records
 from hpcrun.cluster import time_limit
 from hpcrun.errors import UsageError
-from hpcrun.layout import ExperimentPaths
-from hpcrun.plan import Entry, RunPlan
+from hpcrun.state import files
+from hpcrun.state.layout import ExperimentPaths
+from hpcrun.state.plan import Entry, RunPlan
 
 
 def _run(time: str, stop_before: str | None = None) -> RunPlan:
@@ -25,7 +25,7 @@ def saved(tmp_path: Path) -> ExperimentPaths:
     paths = ExperimentPaths(tmp_path)
     attempt = paths.run(3).attempt(1)
     attempt.directory.mkdir(parents=True)
-    records.append(attempt.session, {"event": "saved", "step": 5, "seconds": 100.0})
+    files.append(attempt.session, {"event": "saved", "step": 5, "seconds": 100.0})
     return paths
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hpcrun import plan_file
 from hpcrun.compile import Compiled, compile_spec, freeze
 from hpcrun.compile.compiler import compile_plan
+from hpcrun.state import plan_file
 from tests.compile.test_sweep import BASE
 
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcrun import layout, ledger, plan_file, records
-from hpcrun.layout import AttemptPaths, RunPaths, SubmissionPaths
 from hpcrun.observe.history import user
-from hpcrun.plan import Array, Entry, Plan, RunPlan
 from hpcrun.run import evidence
+from hpcrun.state import files, layout, ledger, plan_file
+from hpcrun.state.layout import AttemptPaths, RunPaths, SubmissionPaths
+from hpcrun.state.plan import Array, Entry, Plan, RunPlan
 
 T0 = 1_700_000_000.0
 
@@ -56,7 +56,7 @@ class Experiment:
         )
         plan_file.write(plan, paths.plan)
         paths.script(0).write_text(plan.arrays[0].script)
-        records.write_json(
+        files.write_json(
             paths.submission,
             {
                 "number": paths.number,
@@ -71,9 +71,9 @@ class Experiment:
         )
         if job_id is not None:
             entry = {"event": "submitting", "time": when, "array": 0, "runs": list(runs)}
-            records.append(paths.journal, entry)
+            files.append(paths.journal, entry)
             entry = {**entry, "event": "submitted", "job_id": job_id, **journal}
-            records.append(paths.journal, entry)
+            files.append(paths.journal, entry)
         return paths
 
     def run(self, number: int = 0) -> RunPaths:
@@ -96,7 +96,7 @@ class Experiment:
         paths = self.run(run)
         found = paths.attempt(attempt)
         found.directory.mkdir(parents=True)
-        records.append(
+        files.append(
             paths.ledger,
             {
                 **{"event": ledger.STARTED, "time": when, "attempt": attempt, "job_id": job_id},
@@ -107,7 +107,7 @@ class Experiment:
         )
         if workers:
             event = {"event": ledger.WORKERS, "time": when + 1, "attempt": attempt}
-            records.append(paths.ledger, event)
+            files.append(paths.ledger, event)
         return found
 
     def end(self, run: int = 0, attempt: int = 1, outcome: str = "completed", **cause: Any) -> None:
@@ -137,11 +137,11 @@ class Experiment:
         """Metrics lines; each value of ``at`` is a number or a function of the step."""
         paths = self.run(run).attempt(attempt)
         if restored is not None:
-            records.append(
+            files.append(
                 paths.session,
                 {"event": "started", "time": T0, "total_steps": 100, "world_size": 2},
             )
-            records.append(paths.session, {"event": "restored", "time": T0, "step": restored})
+            files.append(paths.session, {"event": "restored", "time": T0, "step": restored})
         with open(paths.metrics, "a") as stream:
             for step in steps:
                 values = {

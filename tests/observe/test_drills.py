@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpcrun import ledger, records
-from hpcrun.layout import RunPaths
 from hpcrun.observe.drills import Outcome, outcomes
+from hpcrun.state import files, ledger
+from hpcrun.state.layout import RunPaths
 
 
 def _attempt(paths: RunPaths, number: int, restored: int, first: float) -> None:
     paths.attempt(number).directory.mkdir(parents=True)
     ledger.write(paths, ledger.STARTED, number, job_id="1", restart_count=0)
-    records.append(paths.attempt(number).session, {"event": "restored", "step": restored})
-    records.append(
-        paths.attempt(number).metrics, {"step": restored + 1, "time": first, "loss": 1.0}
-    )
+    files.append(paths.attempt(number).session, {"event": "restored", "step": restored})
+    files.append(paths.attempt(number).metrics, {"step": restored + 1, "time": first, "loss": 1.0})
 
 
 def _hurt(paths: RunPaths, number: int, fault: str, time: float) -> None:
-    records.append(
+    files.append(
         paths.ledger,
         {
             "event": "fault",

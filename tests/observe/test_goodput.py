@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.ledger import Attempt
 from hpcrun.observe import cost, goodput
 from hpcrun.observe.goodput import Goodput, Span, Traces
-from hpcrun.plan import Entry, RunPlan
+from hpcrun.state.ledger import Attempt
+from hpcrun.state.plan import Entry, RunPlan
 
 Pair = tuple[Attempt, Any]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import records
 from hpcrun.errors import UsageError
-from hpcrun.layout import AttemptPaths
 from hpcrun.observe import log_times
 from hpcrun.observe.tails import Source, Tail
+from hpcrun.state import files
+from hpcrun.state.layout import AttemptPaths
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def source(tmp_path: Path) -> Source:
     os.utime(path, (1050, 1050))
     for index in range(1, 5):
         line = {"time": 1000.0 + 10 * index, "sizes": {"0": 16 * index, "1": 999}}
-        records.append(paths.log_sizes, line)
+        files.append(paths.log_sizes, line)
     with open(paths.log_sizes, "a") as stream:
         stream.write('{"time": 1041.0, "siz')
     return Source(path, "study", 0, 1, "worker", rank=0)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.layout import RunPaths
 from hpcrun.observe import metrics
+from hpcrun.state.layout import RunPaths
 from tests.observe.factory import Experiment
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hpcrun.layout import SubmissionPaths
-from hpcrun.ledger import Attempt
 from hpcrun.observe.history import Submission
 from hpcrun.observe.state import STATES, Evidence, Job, decide
+from hpcrun.state.layout import SubmissionPaths
+from hpcrun.state.ledger import Attempt
 
 T = 1_700_000_000.0
 PENDING = Job("PENDING", waiting=True, reason="Priority")

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import ledger, records
 from hpcrun.cluster import processes
 from hpcrun.observe import jobs
 from hpcrun.observe.jobs import Answers, Process
 from hpcrun.observe.state import Job
 from hpcrun.observe.status import RunStatus, statuses
 from hpcrun.observe.where import Finder
+from hpcrun.state import files, ledger
 from tests.observe.factory import T0, Experiment, path_with, shim_calls, slurm_shim
 
 FIELDS = {
@@ -179,7 +179,7 @@ def test_local_process(study: Experiment) -> None:
         study.start(0, job_id=job_id)
         study.start(2, job_id=job_id)
         journal = study.paths.submission(1).journal
-        records.append(journal, {"event": "ended", "time": T0, "run": 2, "exit_code": 1})
+        files.append(journal, {"event": "ended", "time": T0, "run": 2, "exit_code": 1})
         assert [status.state for status in of(study)] == ["running", "waiting", "failed"]
     finally:
         child.kill()

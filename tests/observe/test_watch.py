@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import ledger, records
 from hpcrun.observe import watch as module
 from hpcrun.observe.jobs import Answers, Process
 from hpcrun.observe.logs import Choice
 from hpcrun.observe.state import Job
 from hpcrun.observe.watch import Watch
 from hpcrun.observe.where import Finder, Selected
+from hpcrun.state import files, ledger
 from tests.observe.factory import Experiment
 
 
@@ -186,7 +186,7 @@ def test_a_run_that_is_held_back_is_asked_for_once_it_is_submitted(
     watch = Watch(found, ask=cluster)
     assert not watch.over()
     entry = {"event": "submitted", "time": 1.0, "array": 0, "runs": [1], "job_id": "300"}
-    records.append(other.paths.submission(1).journal, entry)
+    files.append(other.paths.submission(1).journal, entry)
     assert watch.over()
     assert cluster.asked[-1] == 1
 

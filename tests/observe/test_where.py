@@ -84,10 +84,10 @@ def test_newer_plans_win_and_older_ones_supply_the_rest(finder: Finder) -> None:
 
 
 def test_a_refused_resubmission_does_not_hide_the_job_before_it(finder: Finder) -> None:
-    from hpcrun import records
+    from hpcrun.state import files
 
     paths = Experiment(finder.root, "study").submit((1,), job_id=None)
-    records.append(paths.journal, {"event": "refused", "time": T0, "runs": [1], "message": "no"})
+    files.append(paths.journal, {"event": "refused", "time": T0, "runs": [1], "message": "no"})
     assert Finder(finder.root).resolve(["study/1"])[0].job_id == "100_1"
 
 

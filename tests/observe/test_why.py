@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from hpcrun import ledger, records
 from hpcrun.observe import sentences
 from hpcrun.observe.advice import advise
 from hpcrun.observe.jobs import Answers
 from hpcrun.observe.state import Job
 from hpcrun.observe.where import Finder
 from hpcrun.observe.why import Group, RunStory, grouped, normal, stories
+from hpcrun.state import files, ledger
 from tests.observe.factory import T0, Experiment, path_with, slurm_shim
 from tests.observe.shell import hpcrun
 
@@ -59,18 +59,18 @@ def end(
     paths = study.run(run)
     fields = dict(zip(("restored_step", "reached_step", "checkpoint_step"), came, strict=True))
     head = {"event": ledger.ENDED, "time": when, "attempt": attempt}
-    records.append(
+    files.append(
         paths.ledger, {**head, "outcome": outcome, "exit_code": 1, "cause": cause, **fields}
     )
     if decided:
-        records.append(paths.ledger, {**head, "event": ledger.DECIDED, **decided})
+        files.append(paths.ledger, {**head, "event": ledger.DECIDED, **decided})
     if outcome == "completed":
         ledger.set_intent(paths, ledger.FINISHED)
 
 
 def event(study: Experiment, kind: str, run: int = 0, attempt: int = 1, **fields: Any) -> None:
     session = study.run(run).attempt(attempt).session
-    records.append(session, {"event": kind, "time": T0, **fields})
+    files.append(session, {"event": kind, "time": T0, **fields})
 
 
 def told(study: Experiment, state: str = "FAILED", **jobs: Any) -> list[RunStory]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun import ledger, records
-from hpcrun.layout import AttemptPaths
+from hpcrun.state import files, ledger
+from hpcrun.state.layout import AttemptPaths
 from tests.observe.factory import T0, Experiment, slurm_shim
 
 HOUR = 3600.0
@@ -78,12 +78,12 @@ def finetune(
             "objective": {"metric": "eval/loss", "mode": "min"},
         },
     )
-    facts = records.read_json(directory.submission)
+    facts = files.read_json(directory.submission)
     git = {"commit": "3f9c2d1e8a7b6c5d4e3f2a1b0c9d8e7f6a5b4c3d", "branch": "main", "dirty": True}
     facts["code"] |= {"git": git, "digest": "9e107d9d372bb6826bd81d3542a419d6" * 2, "files": 42}
     facts["python"] = {"version": "3.11.9", "torch": "2.13.0", "deepspeed": "0.19.8"}
     facts["argv"] = ["hpcrun", "submit", "finetune.yaml"]
-    records.write_json(directory.submission, facts)
+    files.write_json(directory.submission, facts)
     for run in range(runs - 1):
         start = submitted + HOUR * (0.4 + run % 7 * 0.6)
         _run(study, run, start, total, swept[run], telemetry, running=run == runs - 2)
@@ -103,14 +103,14 @@ def hostile(study: Experiment) -> None:
         who=EVIL,
         spec={"objective": {"metric": EVIL, "mode": "min"}},
     )
-    facts = records.read_json(submission.submission)
+    facts = files.read_json(submission.submission)
     facts["code"] = {"digest": EVIL, "git": {"commit": EVIL, "branch": EVIL}, "files": EVIL}
-    records.write_json(submission.submission, {**facts, "argv": [EVIL], "host": EVIL})
+    files.write_json(submission.submission, {**facts, "argv": [EVIL], "host": EVIL})
     for run in (0, 1):
         attempt = study.start(run, 1, nodes=(EVIL,))
         study.metrics(run, 1, range(1, 9), **{EVIL: 1.0, "loss": lambda step: step / 3})
-        records.append(attempt.session, {"event": "save_failed", "step": 3, "message": EVIL})
-        records.append(attempt.telemetry("<img>"), {"time": T0, "cpu": 3.0})
+        files.append(attempt.session, {"event": "save_failed", "step": 3, "message": EVIL})
+        files.append(attempt.telemetry("<img>"), {"time": T0, "cpu": 3.0})
         study.end(run, 1, "failed", kind=EVIL, message=EVIL, node=EVIL, rank=EVIL)
 
 
@@ -159,7 +159,7 @@ def _run(
             world=16,
             restart_count=requeues,
         )
-        records.append(
+        files.append(
             paths.session,
             {"event": "started", "time": ready - 9, "total_steps": total, "world_size": 16},
             {"event": "restored", "time": ready, "step": part.first, "seconds": 8.0},
@@ -209,12 +209,12 @@ def _train(
         if step % 250 == 0:
             line["eval/loss"] = floor + 0.06 + 0.25 * math.exp(-4 * share) + draw.gauss(0, 0.008)
         if step % 500 == 0:
-            records.append(
+            files.append(
                 paths.session,
                 {"event": "saved", "time": at, "step": step, "seconds": 70.0, "blocked": 24.0},
             )
         lines.append(line)
-    records.append(paths.metrics, *lines)
+    files.append(paths.metrics, *lines)
     return at
 
 
@@ -223,7 +223,7 @@ def _end(study: Experiment, run: int, number: int, part: Part, when: float) -> N
     bad = part.outcome != "completed"
     fields = {"restored_step": part.first, "reached_step": part.last}
     fields["checkpoint_step"] = part.last if part.outcome == "stopped" else _saved(part.last)
-    records.append(
+    files.append(
         paths.ledger,
         {"event": ledger.ENDED, "time": when, "attempt": number, "outcome": part.outcome}
         | {"exit_code": int(bad), "cause": part.cause, **fields},
@@ -233,7 +233,7 @@ def _end(study: Experiment, run: int, number: int, part: Part, when: float) -> N
         return
     reason = "it goes on from its newest checkpoint"
     decided = {"action": part.action, "reason": reason, "exclude": []}
-    records.append(
+    files.append(
         paths.ledger, {"event": ledger.DECIDED, "time": when, "attempt": number, **decided}
     )
 
@@ -263,4 +263,4 @@ def _sample(paths: AttemptPaths, draw: random.Random, start: float, end: float) 
                 | {"network": [4e5, 3e5], "fabric": [speed * draw.uniform(0.9, 1), speed]}
             )
             at += 300.0
-        records.append(paths.telemetry(node), *lines)
+        files.append(paths.telemetry(node), *lines)

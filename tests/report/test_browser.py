@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import records
+from hpcrun.state import files
 from tests.observe.factory import Experiment, path_with, slurm_shim
 from tests.observe.shell import hpcrun
 from tests.report.browser import Browser, browser
@@ -144,7 +144,7 @@ def test_a_point_tells_its_run_and_values(opened: Browser, report: Path) -> None
     number = int(step.removeprefix("step ").replace(",", ""))
     assert 2_900 <= number <= 3_100
     run = report.parent / "root" / "finetune" / "runs" / "8" / "attempts" / "1"
-    [logged] = [one for one in records.read_lines(run / "metrics.jsonl") if one["step"] == number]
+    [logged] = [one for one in files.read_lines(run / "metrics.jsonl") if one["step"] == number]
     assert float(loss.removeprefix("loss ")) == pytest.approx(logged["loss"], rel=1e-4)
     assert tokens == f"tokens {number * 1_048_576:,}"
     assert re.fullmatch(r"after 7\.\d+ hours", after)

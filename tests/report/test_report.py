@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import layout, records, resources
+from hpcrun import resources
 from hpcrun.observe import report as observed
 from hpcrun.observe.goodput import WORDS, Goodput
 from hpcrun.observe.where import Finder
+from hpcrun.state import files, layout
 from tests.observe.factory import T0, Experiment, path_with, slurm_shim
 from tests.observe.shell import hpcrun
 from tests.report.page import Page
@@ -173,7 +174,7 @@ def test_runs_of_which_little_is_known(small: Experiment, tmp_path: Path) -> Non
     small.metrics(1, 1, range(1, 30), loss=lambda step: float("nan") if step > 5 else 1e308)
     small.start(3, 1)
     lines = [{"step": step, "time": float("nan"), "loss": 1.0} for step in range(3)]
-    records.append(small.run(3).attempt(1).metrics, *lines)
+    files.append(small.run(3).attempt(1).metrics, *lines)
     small.start(2, 1)
     small.run(2).attempt(1).metrics.write_bytes(b'{"step": 1, "lo\xff\x00\n{"step": 2, "x": 3}\n')
     small.end(2, 1, "failed", kind="unknown", message="\ud800 \x1b[31mred")
@@ -203,7 +204,7 @@ def test_thousands_of_attempts(small: Experiment, tmp_path: Path) -> None:
             | {"outcome": "failed", "cause": {"kind": "hang", "message": f"hung at {attempt}"}},
         ]
     small.run().directory.mkdir(parents=True)
-    records.append(small.run().ledger, *lines)
+    files.append(small.run().ledger, *lines)
     page = report(tmp_path, "study")
     assert len(page.html) < 300_000
     assert "1,970 attempts between these are left out here." in page.text

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import records
 from hpcrun.observe import report_telemetry
+from hpcrun.state import files
 from tests.observe.factory import T0, Experiment
 
 
@@ -27,7 +27,7 @@ def test_means_by_node_and_the_units_of_people(study: Experiment) -> None:
     ]
     for place in range(1_000):
         sample = {"time": T0 + 10 * place, "cpu": 10 if place < 500 else 30, "gpus": gpus}
-        records.append(attempt.telemetry("n1"), sample | {"memory": 2**31, "network": [1e6, 3e6]})
+        files.append(attempt.telemetry("n1"), sample | {"memory": 2**31, "network": [1e6, 3e6]})
     found = report_telemetry.read(study.run(), runs=1)
     assert found.samples == 1_000
     assert len(found.times) == 240
@@ -44,13 +44,13 @@ def test_means_by_node_and_the_units_of_people(study: Experiment) -> None:
 
 def test_what_could_not_be_read_is_no_value(study: Experiment) -> None:
     attempt = study.start(0, 1)
-    records.append(
+    files.append(
         attempt.telemetry("n1"),
         {"time": T0, "cpu": None, "gpus": "none", "network": [True, "x"], "memory": float("nan")},
         {"time": T0 + 10, "cpu": 7.0, "gpus": [{"index": 0}, 3], "fabric": []},
         {"time": "now", "cpu": 9.0},
     )
-    records.append(attempt.telemetry("n2"), {"time": T0 + 5, "cpu": 1.0, "gpus": []})
+    files.append(attempt.telemetry("n2"), {"time": T0 + 5, "cpu": 1.0, "gpus": []})
     found = report_telemetry.read(study.run(), runs=1)
     assert {node: set(values) for node, values in found.nodes.items()} == {
         "n1": {"cpu"},
@@ -63,7 +63,7 @@ def test_attempts_follow_each_other_and_gaps_are_gaps(study: Experiment) -> None
     for number, (node, first) in enumerate((("n1", 0), ("n2", 1_000)), 1):
         attempt = study.start(0, number, when=T0 + first)
         lines = [{"time": T0 + first + 10 * place, "cpu": 10.0 * number} for place in range(9)]
-        records.append(attempt.telemetry(node), *lines)
+        files.append(attempt.telemetry(node), *lines)
     found = report_telemetry.read(study.run(), runs=1)
     data = found.to_data()
     assert set(data["values"]["cpu"]) == {"n1", "n2"}
@@ -77,7 +77,7 @@ def test_attempts_follow_each_other_and_gaps_are_gaps(study: Experiment) -> None
 def test_many_nodes_are_drawn_in_part_and_summed_up_in_full(study: Experiment) -> None:
     attempt = study.start(0, 1)
     for node in range(20):
-        records.append(attempt.telemetry(f"n{node:02}"), {"time": T0, "cpu": 50.0})
+        files.append(attempt.telemetry(f"n{node:02}"), {"time": T0, "cpu": 50.0})
     found = report_telemetry.read(study.run(), runs=1)
     assert (len(found.nodes), len(found.summary), found.left_out) == (16, 20, 4)
 

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpcrun import ledger, plan_file, records
 from hpcrun.cluster import processes
-from hpcrun.layout import experiment
-from hpcrun.plan import Array, Entry, Plan, RunPlan
 from hpcrun.run.launch import Launch, Node
+from hpcrun.state import files, ledger, plan_file
+from hpcrun.state.layout import experiment
+from hpcrun.state.plan import Array, Entry, Plan, RunPlan
 from tests.operators import PATH
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -184,7 +184,7 @@ class Place:
         with tarfile.open(self.experiment.code / archive, "w:gz") as stream:
             for path in sorted(self.code.iterdir()):
                 stream.add(path, path.name)
-        records.write_json(self.submission.submission, {"code": {"archive": archive}})
+        files.write_json(self.submission.submission, {"code": {"archive": archive}})
 
     def submit_counting(self, total_steps: int, *, kind: str = "function", **spec: Any) -> None:
         """Freeze a function or script that counts steps, on two nodes of one rank each."""
@@ -203,7 +203,7 @@ class Place:
 
     def steps(self, attempt: int) -> list[int]:
         """The steps that an attempt logged."""
-        lines = records.read_lines(self.run.attempt(attempt).metrics)
+        lines = files.read_lines(self.run.attempt(attempt).metrics)
         return [line["step"] for line in lines]
 
     def start(self, **variables: str) -> subprocess.Popen[str]:

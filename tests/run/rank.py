@@ -17,16 +17,16 @@ import deepspeed
 import torch
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
-from hpcrun import manifest
 from hpcrun.errors import HpcrunError
-from hpcrun.layout import RunPaths
-from hpcrun.manifest import Fault, Manifest
 from hpcrun.retention import Retention
 from hpcrun.run import beginning, checkpoint, rng, writing
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.fence import Fence
 from hpcrun.run.nearby import Nearby
 from hpcrun.run.together import Together
+from hpcrun.state import manifest
+from hpcrun.state.layout import RunPaths
+from hpcrun.state.manifest import Fault, Manifest
 from tests.run import operations
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from hpcrun import manifest
-from hpcrun.layout import RunPaths
 from hpcrun.run.fabric import PortReservation
+from hpcrun.state import manifest
+from hpcrun.state.layout import RunPaths
 from tests.operators import PATH
 from tests.run.factory import REPOSITORY
 

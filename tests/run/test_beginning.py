@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.layout import RunPaths, experiment
+from hpcrun.state.layout import RunPaths, experiment
 from tests.run.ranks import THREE, Ranks, Worlds
 
 pytestmark = [pytest.mark.training]

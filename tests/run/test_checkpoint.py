@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 import torch
 
-from hpcrun import manifest, records
 from hpcrun.errors import CheckpointError
-from hpcrun.layout import RunPaths
 from hpcrun.retention import Retention
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.fence import EXIT_STALE, Fence
 from hpcrun.run.together import Together
+from hpcrun.state import files as state_files
+from hpcrun.state import manifest
+from hpcrun.state.layout import RunPaths
 from tests.run.factory import FakeEngine
 from tests.run.ranks import DIED, ONE, THREE, TWO, Bench, Ranks
 
@@ -164,8 +165,8 @@ def test_on_a_disk_that_is_really_full(bench: Bench, small_disk: Path) -> None:
     assert first.startswith("CheckpointError: ")
     # What was half written gives its room back.
     assert bench.names() == [ONE]
-    records.append(bench.run.ledger, {"event": "a line"})
-    assert [each["event"] for each in records.read_lines(bench.run.ledger)] == ["a line"]
+    state_files.append(bench.run.ledger, {"event": "a line"})
+    assert [each["event"] for each in state_files.read_lines(bench.run.ledger)] == ["a line"]
     filler.unlink()
     bench.save(3, keep=1)
     assert bench.complete() == [THREE]
@@ -284,7 +285,7 @@ def test_a_disk_that_is_full_for_the_manifest_alone(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(records, "write_json", full)
+        patch.setattr(state_files, "write_json", full)
         with pytest.raises(CheckpointError, match=r"step 2 was not saved: rank 0: .*No space left"):
             _save(run, FakeEngine(), 2, {}, {})
     assert [path.name for path in run.checkpoints.iterdir()] == [ONE]

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpcrun.layout import AttemptPaths, SubmissionPaths
 from hpcrun.run import crew
 from hpcrun.run.crew import Crew, NodesLost, NodesUnusable
+from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from tests.run.factory import REPOSITORY
 
 AGENT = """

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from hpcrun import records
-from hpcrun.layout import AttemptPaths, RunPaths
-from hpcrun.manifest import Manifest
 from hpcrun.run import checksums, evidence
 from hpcrun.run.launchers import RankEnd
+from hpcrun.state import files
+from hpcrun.state.layout import AttemptPaths, RunPaths
+from hpcrun.state.manifest import Manifest
 
 KILLED = RankEnd(2, "n2", None, "SIGKILL")
 EXITED = RankEnd(1, "n1", 3, None)
@@ -66,7 +66,7 @@ TABLE: dict[str, tuple[list[dict[str, Any]], RankEnd | None, tuple[Any, ...] | N
 def test_the_first_failure(attempt: AttemptPaths, name: str) -> None:
     left, seen, expected = TABLE[name]
     for index, record in enumerate(left):
-        records.write_json(attempt.exit_record(index), record)
+        files.write_json(attempt.exit_record(index), record)
     found = evidence.failure(attempt, seen)
     if expected is None:
         assert found is None
@@ -115,9 +115,9 @@ def test_how_far_it_came(tmp_path: Path) -> None:
     attempt = run.attempt(2)
     attempt.directory.mkdir(parents=True)
     assert evidence.progress(run, attempt) == evidence.Progress(None, None, None)
-    records.append(attempt.metrics, {"step": 7})
+    files.append(attempt.metrics, {"step": 7})
     assert evidence.progress(run, attempt) == evidence.Progress(None, 7, None)
-    records.append(attempt.session, {"event": "restored", "step": 4})
+    files.append(attempt.session, {"event": "restored", "step": 4})
     assert evidence.progress(run, attempt) == evidence.Progress(4, 7, 0)
     directory = run.checkpoint(6, 2)
     directory.mkdir(parents=True)
@@ -125,7 +125,7 @@ def test_how_far_it_came(tmp_path: Path) -> None:
     Manifest(6, 2, 0.0, 1, 0, 8, {"model.pt": checksums.describe(directory / "model.pt")}).write(
         directory
     )
-    records.append(attempt.session, {"event": "saved", "step": 6})
+    files.append(attempt.session, {"event": "saved", "step": 6})
     assert evidence.progress(run, attempt) == evidence.Progress(4, 7, 6)
 
 
@@ -160,7 +160,7 @@ def test_a_rank_that_was_gone_before_its_peers_failed(
     gone: list[int],
     expected: tuple[Any, ...],
 ) -> None:
-    records.write_json(attempt.exit_record(1), {**RAISED, "traceback": where})
+    files.write_json(attempt.exit_record(1), {**RAISED, "traceback": where})
     found = evidence.failure(attempt, EXITED, ends, gone)
     assert found is not None
     assert (found["rank"], found["exit_code"], found["signal"]) == expected

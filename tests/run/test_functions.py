@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import records
-from hpcrun.plan import Entry
+from hpcrun.state import files
+from hpcrun.state.plan import Entry
 from tests import operators
 from tests.run.factory import Place, command_of, until
 
@@ -47,7 +47,7 @@ def test_a_function_gets_its_configuration(functions: Place) -> None:
     out, value, directory, rank = functions.output(1).split()
     assert (out, value, rank) == (f"{functions.run.directory}/out", "1", "1")
     assert directory.endswith("/code")
-    events = [record["event"] for record in records.read_lines(functions.run.attempt(1).session)]
+    events = [record["event"] for record in files.read_lines(functions.run.attempt(1).session)]
     assert events == ["finished"]
 
 
@@ -57,7 +57,7 @@ def test_a_function_that_raises(functions: Place) -> None:
     cause = functions.cause()
     assert cause["message"] == "rank 0 on local0 raised ValueError: bad value on 0"
     assert cause["log_tail"][-1] == "ValueError: bad value on 0"
-    record = records.read_json(functions.run.attempt(1).exit_record(0))
+    record = files.read_json(functions.run.attempt(1).exit_record(0))
     assert 'mine.py", line 8, in broken' in record["traceback"]
 
 

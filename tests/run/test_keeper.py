@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from hpcrun import ledger
 from hpcrun.errors import EXIT_FAILED, EXIT_SAVED
 from hpcrun.run import keeper
 from hpcrun.run.orphan import Orphan
+from hpcrun.state import ledger
 from tests.run.factory import Place
 
 STARTED: dict[str, Any] = {"job_id": "7_3", "restart_count": 1, "submission": 1}

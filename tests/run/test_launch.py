@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import HpcrunError
-from hpcrun.plan import Entry
 from hpcrun.run.launch import VARIABLE, Launch, Node
+from hpcrun.state.plan import Entry
 from tests.run.factory import launch_of
 
 NODES = (

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hpcrun.cluster import steps
-from hpcrun.layout import AttemptPaths
 from hpcrun.run.launchers import _SlurmWorkers
+from hpcrun.state.layout import AttemptPaths
 
 
 def test_what_srun_says_last_is_read_before_it_is_asked_for(

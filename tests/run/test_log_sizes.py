@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import records
-from hpcrun.layout import AttemptPaths
 from hpcrun.run import log_sizes
 from hpcrun.run.log_sizes import Record, Sizes
+from hpcrun.state import files
+from hpcrun.state.layout import AttemptPaths
 
 
 @pytest.fixture
@@ -82,14 +82,14 @@ def test_the_supervisor_keeps_it(paths: AttemptPaths) -> None:
     record.keep(sizes)
     written(record)
     assert sizes == {}
-    [line] = records.read_lines(paths.log_sizes)
+    [line] = files.read_lines(paths.log_sizes)
     assert line["sizes"] == {"0": 10, "1": 20}
     assert before <= line["time"] <= time.time() + 0.1
     sizes[0] = 30
     record.keep(sizes)
     written(record)
     assert sizes == {0: 30}
-    assert len(list(records.read_lines(paths.log_sizes))) == 1
+    assert len(list(files.read_lines(paths.log_sizes))) == 1
 
 
 def test_it_is_done_without_where_nothing_can_be_written(tmp_path: Path) -> None:

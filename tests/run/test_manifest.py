@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import xxhash
 
-from hpcrun import manifest
-from hpcrun.manifest import Fault, File, Manifest
 from hpcrun.run import checksums
+from hpcrun.state import manifest
+from hpcrun.state.manifest import Fault, File, Manifest
 
 
 def _checkpoint(checkpoints: Path, step: int, attempt: int = 1, **changes: Any) -> Path:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from hpcrun import records
 from hpcrun.errors import HpcrunError
 from hpcrun.run import group, metrics
 from hpcrun.run.fabric import PortReservation
 from hpcrun.run.fence import Fence
 from hpcrun.run.metrics import MetricsLog
+from hpcrun.state import files
 from tests.operators import PATH
 from tests.run.factory import REPOSITORY
 
@@ -72,7 +72,7 @@ def _two_ranks(directory: Path, body: str = "pass", after: str = "") -> list[dic
         for rank in ranks:
             rank.kill()
             rank.wait()
-    return list(records.read_lines(directory / "metrics.jsonl"))
+    return list(files.read_lines(directory / "metrics.jsonl"))
 
 
 def test_every_step_is_averaged_over_the_ranks(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_several_logs_of_a_step_are_one_line(tmp_path: Path) -> None:
     log.log({"loss": torch.tensor(1.5)}, 2)
     log.flush()
     log.flush()
-    first, second = records.read_lines(tmp_path / "metrics.jsonl")
+    first, second = files.read_lines(tmp_path / "metrics.jsonl")
     assert (first["step"], first["loss"], first["lr"], first["eval"]) == (1, 2.5, 1.0, 0.25)
     assert (second["step"], second["loss"]) == (2, 1.5)
 
@@ -156,12 +156,12 @@ def test_lines_of_short_steps_are_written_together(tmp_path: Path) -> None:
     log = MetricsLog(path, 0, 1, Fence(tmp_path / "2"))
     for step in range(1, 6):
         log.log({"loss": step}, step)
-    assert [line["step"] for line in records.read_lines(path)] == [1]
+    assert [line["step"] for line in files.read_lines(path)] == [1]
     log._written -= metrics.WINDOW
     log.log({"loss": 6}, 6)
-    assert [line["step"] for line in records.read_lines(path)] == [1, 2, 3, 4, 5]
+    assert [line["step"] for line in files.read_lines(path)] == [1, 2, 3, 4, 5]
     log.leave(1.0)
-    assert [line["step"] for line in records.read_lines(path)] == [1, 2, 3, 4, 5, 6]
+    assert [line["step"] for line in files.read_lines(path)] == [1, 2, 3, 4, 5, 6]
 
 
 def test_what_is_not_one_number_is_refused(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_rank_that_fails_in_its_first_step_forms_no_group_as_it_leaves(
     log = MetricsLog(tmp_path / "metrics.jsonl", 0, 2, Fence(tmp_path / "2"))
     log.log({"loss": torch.tensor(1.0)}, 1)
     log.leave(0.5)
-    (line,) = records.read_lines(tmp_path / "metrics.jsonl")
+    (line,) = files.read_lines(tmp_path / "metrics.jsonl")
     assert (line["loss"], line["ranks"]) == (1.0, 1)
     assert formed == []
 
@@ -192,5 +192,5 @@ def test_ranks_without_a_process_group_are_told_what_is_missing(tmp_path: Path) 
     with pytest.raises(HpcrunError, match="no process group"):
         log.flush()
     log.leave(1.0)
-    (line,) = records.read_lines(tmp_path / "metrics.jsonl")
+    (line,) = files.read_lines(tmp_path / "metrics.jsonl")
     assert (line["loss"], line["ranks"]) == (1.0, 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.layout import RunPaths
+from hpcrun.state.layout import RunPaths
 from tests.run.ranks import THREE, Ranks
 
 pytestmark = [pytest.mark.training]

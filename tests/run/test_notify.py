@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from hpcrun import ledger, notices, records
-from hpcrun.plan import Entry, RunPlan
+from hpcrun import notices
 from hpcrun.run import notify, stop
+from hpcrun.state import files, ledger
+from hpcrun.state.plan import Entry, RunPlan
 from tests.run.factory import Place, until
 
 # Notes what it was told, in the run's directory.
@@ -24,7 +25,7 @@ def wanted(script: str = NOTE, events: tuple[str, ...] = notices.EVENTS) -> dict
 
 
 def told(place: Place) -> list[dict[str, Any]]:
-    return list(records.read_lines(place.run.directory / "told"))
+    return list(files.read_lines(place.run.directory / "told"))
 
 
 def test_a_run_that_finished_is_told_of_once(place: Place) -> None:

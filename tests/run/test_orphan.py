@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from hpcrun import ledger
 from hpcrun.causes import JobFacts
 from hpcrun.cluster import own_job
-from hpcrun.layout import RunPaths
 from hpcrun.run.channel import TOKEN_VARIABLE, Switchboard
 from hpcrun.run.orphan import _PATIENCE, Orphan
+from hpcrun.state import ledger
+from hpcrun.state.layout import RunPaths
 
 START: dict[str, Any] = {"job_id": "7_3", "restart_count": 1}
 

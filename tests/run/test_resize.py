@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.layout import RunPaths
+from hpcrun.state.layout import RunPaths
 from tests.run.ranks import THREE, Ranks, Worlds
 
 pytestmark = [pytest.mark.training]

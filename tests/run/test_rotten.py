@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from hpcrun import manifest, records
-from hpcrun.layout import RunPaths
 from hpcrun.run import checkpoint, stop
 from hpcrun.run.session import Session
+from hpcrun.state import files, manifest
+from hpcrun.state.layout import RunPaths
 from tests.run.factory import FakeEngine, launch_of
 from tests.run.ranks import ONE, THREE, TWO, Bench, Ranks
 
@@ -334,7 +334,7 @@ def test_the_session_records_what_is_put_aside(
     run = RunPaths(launch_of(tmp_path).run_paths.directory)
     _flip("model.json")(run.checkpoints / TWO)
     assert session(2).restore(FakeEngine()) == 1
-    events = list(records.read_lines(run.attempt(2).session))
+    events = list(files.read_lines(run.attempt(2).session))
     assert [event["event"] for event in events] == ["quarantined", "restored"]
     assert events[0]["checkpoint"] == TWO
     assert "model.json does not have the checksum" in events[0]["message"]

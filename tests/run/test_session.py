@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hpcrun
-from hpcrun import manifest, records
 from hpcrun.errors import CheckpointError, HpcrunError
-from hpcrun.layout import AttemptPaths
 from hpcrun.run import writing
 from hpcrun.run.session import Session
+from hpcrun.state import files, manifest
+from hpcrun.state.layout import AttemptPaths
 from tests.run.factory import FakeEngine, launch_of
 
 torch = pytest.importorskip("torch")
@@ -54,12 +54,12 @@ def _attempt(session: Session) -> AttemptPaths:
 
 
 def _events(session: Session) -> list[tuple[str, int | None]]:
-    found = records.read_lines(_attempt(session).session)
+    found = files.read_lines(_attempt(session).session)
     return [(record["event"], record.get("step")) for record in found]
 
 
 def _metrics(session: Session) -> list[dict[str, Any]]:
-    return list(records.read_lines(_attempt(session).metrics))
+    return list(files.read_lines(_attempt(session).metrics))
 
 
 def _checkpoints(session: Session) -> list[str]:
@@ -175,7 +175,7 @@ def test_a_whole_run(start: Start) -> None:
         *(("saved", 2), ("saved", 4), ("saved", 5), ("finished", 5)),
     ]
     assert _checkpoints(session) == ["step-00000005-a1", "step-00000004-a1"]
-    started = list(records.read_lines(_attempt(session).session))[1]
+    started = list(files.read_lines(_attempt(session).session))[1]
     assert started["versions"]["torch"] == torch.__version__
     assert started["versions"]["python"] == platform.python_version()
     assert [line["step"] for line in _metrics(session)] == [1, 2, 3, 4, 5]
@@ -254,7 +254,7 @@ def test_periodic_saves_behind_the_training(start: Start) -> None:
     _train(session, 5)
     assert [step for event, step in _events(session) if event == "saved"] == [2, 4, 5]
     assert _checkpoints(session) == ["step-00000005-a1", "step-00000004-a1"]
-    for event in records.read_lines(_attempt(session).session):
+    for event in files.read_lines(_attempt(session).session):
         if event["event"] == "saved":
             assert 0 < event["blocked"] <= event["seconds"] + 0.1
     assert start(attempt=2).restore(FakeEngine()) == 5
@@ -287,7 +287,7 @@ def test_a_disk_that_is_full_for_a_while_does_not_end_the_run(
         raise OSError(errno.ENOSPC, "No space left on device", path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(records, "append", full)
+        patch.setattr(files, "append", full)
         with pytest.raises(OSError, match="No space left"):
             _train(session, 2)
     session.finish()

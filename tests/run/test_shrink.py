@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hpcrun.layout import RunPaths
-from hpcrun.manifest import File, Manifest
-from hpcrun.plan import Entry, RunPlan
 from hpcrun.run import shrink
+from hpcrun.state.layout import RunPaths
+from hpcrun.state.manifest import File, Manifest
+from hpcrun.state.plan import Entry, RunPlan
 
 BATCH = {
     "train_batch_size": 32,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.plan import Entry
 from hpcrun.run import stop
 from hpcrun.run.fence import EXIT_STALE, Fence
+from hpcrun.state.plan import Entry
 from tests.run.factory import REPOSITORY, Place, command_of, until
 
 

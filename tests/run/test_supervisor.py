@@ -17,23 +17,25 @@ from typing import Any
 
 import pytest
 
-from hpcrun import causes, ledger, plan_file, records
+from hpcrun import causes
 from hpcrun.causes import Evidence
 from hpcrun.cluster import processes
 from hpcrun.errors import HpcrunError
-from hpcrun.layout import SubmissionPaths
-from hpcrun.plan import Entry
 from hpcrun.run import fabric
 from hpcrun.run.aftermath import Aftermath
 from hpcrun.run.fence import EXIT_STALE
 from hpcrun.run.supervisor import Supervisor
+from hpcrun.state import files as state_files
+from hpcrun.state import ledger, plan_file
+from hpcrun.state.layout import SubmissionPaths
+from hpcrun.state.plan import Entry
 from tests.run.factory import RESOURCES, Place, command_of, until
 
 FOREVER = "sleep 300"
 
 
 def _events(place: Place) -> list[str]:
-    return [record["event"] for record in records.read_lines(place.run.ledger)]
+    return [record["event"] for record in state_files.read_lines(place.run.ledger)]
 
 
 def test_a_run_that_completes(place: Place) -> None:
@@ -436,7 +438,7 @@ def test_placeholders_are_filled_in_arguments_and_in_deepspeeds_json(place: Plac
     assert json_path == str(place.run.attempt(1).deepspeed)
     assert (attempt, hostile) == ("1", "$HOME;`x`")
     assert Path(scratch).parents[1] == place.temporary
-    written = records.read_json(place.run.attempt(1).deepspeed)
+    written = state_files.read_json(place.run.attempt(1).deepspeed)
     assert written == {"csv_monitor": {"output_path": f"{place.run.directory}/csv"}}
 
 
@@ -464,7 +466,7 @@ def test_a_script_talks_back_by_the_metrics_file(place: Place) -> None:
         "for s in 1 2; do echo '{\"step\":'$s',\"loss\":0.5}' >>$HPCRUN_METRICS_FILE; done"
     )
     assert place.supervise()[0] == 0
-    lines = list(records.read_lines(place.run.attempt(1).metrics))
+    lines = list(state_files.read_lines(place.run.attempt(1).metrics))
     assert lines == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.5}]
 
 

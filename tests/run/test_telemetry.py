@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from hpcrun import records
-from hpcrun.layout import AttemptPaths
 from hpcrun.run import telemetry
 from hpcrun.run.gauges import Gauges
 from hpcrun.run.gpus import Gpus
 from hpcrun.run.telemetry import Telemetry
+from hpcrun.state import files
+from hpcrun.state.layout import AttemptPaths
 from tests.run.factory import REPOSITORY, Place, until
 
 
@@ -150,7 +150,7 @@ def sampling(
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    return list(records.read_lines(path))
+    return list(files.read_lines(path))
 
 
 def test_a_line_for_each_sample(path: Path) -> None:
@@ -220,13 +220,13 @@ def test_a_driver_that_hangs_keeps_nothing_else(
 
 def test_storage_that_blocks_is_not_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on = threading.Event()
-    append = records.append
+    append = files.append
 
     def blocked(*arguments: Any) -> None:
         goes_on.wait()
         append(*arguments)
 
-    monkeypatch.setattr(records, "append", blocked)
+    monkeypatch.setattr(files, "append", blocked)
     monkeypatch.setattr(telemetry, "LEAVE", 0.1)
     one = sampling(path)
     until(lambda: len(one._lines) > 5)

@@ -22,11 +22,11 @@ from typing import Any
 
 import pytest
 
-from hpcrun import ledger, records
 from hpcrun.run import tracker as tracker_module
 from hpcrun.run import trackers, wandb_file
 from hpcrun.run.tracker import Stale, Tracker
 from hpcrun.run.tracker_sinks import About
+from hpcrun.state import files, ledger
 from tests.run.factory import REPOSITORY, Place, until
 
 OFFLINE = {"project": None, "entity": None, "mode": "offline", "group": None, "tags": ["a", "b"]}
@@ -52,20 +52,20 @@ class Log:
         paths.directory.mkdir(parents=True)
         ledger.write(self.run, ledger.STARTED, number, job_id="1")
         if restored is not None:
-            records.append(paths.session, {"event": "restored", "time": 1.0, "step": restored})
+            files.append(paths.session, {"event": "restored", "time": 1.0, "step": restored})
 
     def log(self, attempt: int, *steps: int) -> None:
         """Lines whose ``loss`` tells attempt and step."""
         lines = [
             {"step": step, "time": 1e9 + step, "loss": attempt * 1000 + step} for step in steps
         ]
-        records.append(self.run.attempt(attempt).metrics, *lines)
+        files.append(self.run.attempt(attempt).metrics, *lines)
 
     def tracker(self, name: str, start: int = 1) -> Tracker:
         return Tracker(name, self.place.submission, 3, start)
 
     def state(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = records.read_json(self.run.tracker_state(name))
+        found: dict[str, Any] = files.read_json(self.run.tracker_state(name))
         return found
 
     def tensorboard(self, tag: str = "loss") -> list[tuple[int, float]]:
@@ -140,7 +140,7 @@ def test_one_tracker_follows_a_restart_in_place(log: Log) -> None:
     followers = {name: log.tracker(name) for name in BOTH}
     for one in followers.values():
         one.forward()
-    records.append(log.run.attempt(1).metrics, {"step": 5, "eval": 0.5})
+    files.append(log.run.attempt(1).metrics, {"step": 5, "eval": 0.5})
     for one in followers.values():
         one.forward()
     log.attempt(2, restored=4)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hpcrun import layout, ledger, records
-from hpcrun.plan import Entry
+from hpcrun.state import files, layout, ledger
+from hpcrun.state.plan import Entry
 from tests import operators
 from tests.run.factory import REPOSITORY, Place
 
@@ -46,12 +46,12 @@ def _metrics(place: Place, attempt: int) -> dict[int, tuple[float, float, float 
     """Step -> loss, learning rate and held-out loss, exactly."""
     return {
         line["step"]: (line["loss"], line["lr"], line.get("eval/loss"))
-        for line in records.read_lines(place.run.attempt(attempt).metrics)
+        for line in files.read_lines(place.run.attempt(attempt).metrics)
     }
 
 
 def _events(place: Place, attempt: int) -> list[tuple[str, int | None]]:
-    found = records.read_lines(place.run.attempt(attempt).session)
+    found = files.read_lines(place.run.attempt(attempt).session)
     return [(record["event"], record.get("step")) for record in found]
 
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import pytest
 
-from hpcrun import ledger
+from hpcrun.state import ledger
 from tests.run.factory import REPOSITORY, Place, command_of, until
 
 Running: TypeAlias = "subprocess.Popen[str]"

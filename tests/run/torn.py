@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
-from hpcrun.layout import RunPaths
 from hpcrun.retention import Retention
 from hpcrun.run import rng
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.fence import Fence
 from hpcrun.run.together import Together
+from hpcrun.state.layout import RunPaths
 from tests.run import operations
 from tests.run.factory import FakeEngine
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from hpcrun import records
+from hpcrun.state import files as state_files
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -97,7 +97,7 @@ class Manifest:
         for each in sorted({(directory / name).parent for name in self.files} | {directory}):
             sync_directory(each)
         data = {"format": FORMAT, **asdict(self)}
-        records.write_json(directory / NAME, {**data, "sha256": _digest(data)})
+        state_files.write_json(directory / NAME, {**data, "sha256": _digest(data)})
         sync_directory(directory)
 
 
@@ -110,7 +110,7 @@ def read(directory: Path) -> Manifest | None:
 def inspect(directory: Path) -> Manifest | Fault | None:
     """The manifest of a checkpoint directory, or what is wrong with it; None without one."""
     try:
-        data = records.read_json(directory / NAME)
+        data = state_files.read_json(directory / NAME)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

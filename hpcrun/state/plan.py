@@ -1,6 +1,6 @@
 """The plan: the frozen, compiled form of an experiment.
 
-Written once at submission (`hpcrun.plan_file`), read by the supervisor and by everything that
+Written once at submission (`hpcrun.state.plan_file`), read by the supervisor and by everything that
 observes. Standard library only, because it is also imported on compute nodes from the frozen
 ``hpcrun.zip``.
 """

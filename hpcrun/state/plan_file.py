@@ -11,10 +11,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hpcrun import records
 from hpcrun.errors import UsageError
-from hpcrun.nested import Patched
-from hpcrun.plan import Array, Entry, Plan, RunPlan, dependences
+from hpcrun.state import files
+from hpcrun.state.patched import Patched
+from hpcrun.state.plan import Array, Entry, Plan, RunPlan, dependences
 
 FORMAT = 2
 _MOST_CHANGES = 40
@@ -29,7 +29,7 @@ def write(plan: Plan, path: Path) -> None:
     runs = data.pop("runs")
     lines = ",\n".join(json.dumps(run, separators=(",", ":")) for run in runs)
     head = json.dumps(data, separators=(",", ":"))
-    records.write_bytes(path, f'{head[:-1]},"runs":[\n{lines}\n]}}\n'.encode())
+    files.write_bytes(path, f'{head[:-1]},"runs":[\n{lines}\n]}}\n'.encode())
 
 
 def read(path: Path) -> Plan:
@@ -44,7 +44,7 @@ def read(path: Path) -> Plan:
     UsageError
         As `unpack`.
     """
-    return unpack(records.read_json(path))
+    return unpack(files.read_json(path))
 
 
 def pack(plan: Plan) -> dict[str, Any]:

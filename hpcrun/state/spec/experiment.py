@@ -1,12 +1,12 @@
 """What a user may write in a spec. The reference page docs/spec.md is generated from this file,
-`hpcrun.compile.spec_sweep` and `hpcrun.compile.spec_profile`."""
+`hpcrun.state.spec.sweep_block` and `hpcrun.state.spec.cluster_profile`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hpcrun.compile.spec_sweep import Sweep
+from hpcrun.state.spec.sweep_block import Sweep
 
 
 @dataclass

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from hpcrun import records
-from hpcrun.layout import AttemptPaths
+from hpcrun.state import files
+from hpcrun.state.layout import AttemptPaths
 
 # Fields of a line that are not metrics.
 RESERVED = frozenset({"step", "time", "ranks"})
@@ -60,7 +60,7 @@ def session(attempt: AttemptPaths) -> tuple[int | None, int | None]:
     """The total of steps that an attempt's session announced, and the step that it restored."""
     total: int | None = None
     step: int | None = None
-    for record in records.read_lines(attempt.session):
+    for record in files.read_lines(attempt.session):
         if record.get("event") == "started" and isinstance(record.get("total_steps"), int):
             total = record["total_steps"]
         elif record.get("event") == "restored" and isinstance(record.get("step"), int):

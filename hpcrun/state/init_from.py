@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcrun import manifest, plan_file, words
+from hpcrun import text as words
 from hpcrun.errors import UsageError
-from hpcrun.layout import ExperimentPaths, RunPaths
-from hpcrun.manifest import Manifest
+from hpcrun.state import manifest, plan_file
+from hpcrun.state.layout import ExperimentPaths, RunPaths
+from hpcrun.state.manifest import Manifest
 
 KEY = "checkpoint.initialize_from"
 _SHOWN = 8

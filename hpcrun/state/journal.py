@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun import records
-from hpcrun.layout import ExperimentPaths, SubmissionPaths
+from hpcrun.state import files
+from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 
 SUBMITTING = "submitting"
 SUBMITTED = "submitted"
@@ -65,7 +65,7 @@ def write(
     submission: SubmissionPaths, event: str, array: int, runs: Sequence[int], **details: Any
 ) -> None:
     """Append one event of one array of the plan."""
-    records.append(
+    files.append(
         submission.journal,
         {"event": event, "time": time.time(), "array": array, "runs": list(runs), **details},
     )
@@ -76,13 +76,13 @@ def write_end(
 ) -> None:
     """Append the end of one run's supervisor, as the local executor saw it; or why none began."""
     record = {"event": ENDED, "time": time.time(), "run": run, "exit_code": exit_code}
-    records.append(submission.journal, {**record, "message": message} if message else record)
+    files.append(submission.journal, {**record, "message": message} if message else record)
 
 
 def jobs(submission: SubmissionPaths) -> dict[int, Job]:
     """Run -> its job in this submission; a run whose array was refused has none."""
     found: dict[int, Job] = {}
-    for record in records.read_lines(submission.journal):
+    for record in files.read_lines(submission.journal):
         runs = record.get("runs")
         if record.get("event") == ENDED and record.get("run") in found:
             found[record["run"]] = dataclasses.replace(

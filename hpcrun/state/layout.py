@@ -8,7 +8,7 @@
         submit.lock/HOST:PID:TICKS      the submit that is under way, while it is
         code/SHA.tar.gz                 frozen code, by content, shared by submissions
         submissions/1/                  one `hpcrun submit`
-          plan.json                     the frozen plan (hpcrun.plan.Plan)
+          plan.json                     the frozen plan (hpcrun.state.plan.Plan)
           submission.json               who, when, job Python, code archive
           hpcrun.zip                    hpcrun itself, as it was at submission
           script-0.sbatch               what sbatch was given, one an array of the plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hpcrun.compile.spec import Resources
+from hpcrun.state.spec.experiment import Resources
 
 
 @dataclass

@@ -39,8 +39,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcrun import records
-from hpcrun.layout import RunPaths
+from hpcrun.state import files
+from hpcrun.state.layout import RunPaths
 
 STARTED = "attempt_started"
 WORKERS = "workers_started"
@@ -95,13 +95,13 @@ def first_of_start(run: RunPaths, number: int) -> int:
 def write(run: RunPaths, event: str, attempt: int, **details: Any) -> None:
     """Append an event, stamped with the time of now."""
     stamped = {"event": event, "time": time.time(), "attempt": attempt}
-    records.append(run.ledger, {**stamped, **details})
+    files.append(run.ledger, {**stamped, **details})
 
 
 def read(run: RunPaths) -> list[Attempt]:
     """The attempts in the order of their numbers; empty for a run that never started."""
     attempts: dict[int, Attempt] = {}
-    for record in records.read_lines(run.ledger):
+    for record in files.read_lines(run.ledger):
         number = record.get("attempt")
         if not isinstance(number, int):
             continue
@@ -126,13 +126,13 @@ def read(run: RunPaths) -> list[Attempt]:
 
 def faults(run: RunPaths) -> list[dict[str, Any]]:
     """What drills have done to a run, in order."""
-    return [record for record in records.read_lines(run.ledger) if record.get("event") == FAULT]
+    return [record for record in files.read_lines(run.ledger) if record.get("event") == FAULT]
 
 
 def intent(run: RunPaths) -> str | None:
     """``finished``, ``cancelled`` or None."""
     try:
-        value = records.read_json(run.intent)
+        value = files.read_json(run.intent)
     except (FileNotFoundError, PermissionError, ValueError):
         # A colleague may be kept from reading; who starts runs owns the file.
         return None
@@ -152,4 +152,4 @@ def set_intent(run: RunPaths, value: str | None) -> None:
         run.intent.unlink(missing_ok=True)
         return
     run.directory.mkdir(parents=True, exist_ok=True)
-    records.write_json(run.intent, {"intent": value, "time": time.time()})
+    files.write_json(run.intent, {"intent": value, "time": time.time()})
