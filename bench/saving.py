@@ -37,7 +37,7 @@ def work(directory: Path, pairs: int) -> dict[str, Any]:
     import deepspeed
     import torch
 
-    from hpcrun.retention import Retention
+    from hpcrun.policy.retention import Retention
     from hpcrun.run.fence import Fence
     from hpcrun.run.saving import Saver
     from hpcrun.run.together import Together

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.batch import KEYS, Triple, Unsolvable, nearest, solve
+from hpcrun.policy.batch import KEYS, Triple, Unsolvable, nearest, solve
 
 small = st.integers(1, 512)
 ranks_of = st.integers(1, 256)

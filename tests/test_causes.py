@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hpcrun import causes
-from hpcrun.causes import Evidence, JobFacts
+from hpcrun.policy import causes
+from hpcrun.policy.causes import Evidence, JobFacts
 
 
 def _failure(**fields: Any) -> dict[str, Any]:

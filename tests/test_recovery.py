@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcrun import causes, recovery
-from hpcrun.recovery import Policy
+from hpcrun.policy import causes, recovery
+from hpcrun.policy.recovery import Policy
 from hpcrun.state.ledger import Attempt
 
 OUTCOMES = {None: "completed", "cancelled": "cancelled"}

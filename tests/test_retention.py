@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.retention import Retention
+from hpcrun.policy.retention import Retention
 from hpcrun.state.manifest import File, Manifest
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcrun import drills
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.spec_options import spec_arguments
 from hpcrun.cli.submit import command_line
 from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
+from hpcrun.policy import faults as policy_faults
 
 if TYPE_CHECKING:
     from hpcrun.compile import Compiled
@@ -27,14 +27,14 @@ _HEADERS = ("FAULT", "RANK", "NODE", "TAKEN FOR", "HPCRUN DID", "BACK AFTER", "S
     "--fault",
     "faults",
     multiple=True,
-    type=click.Choice(list(drills.FAULTS)),
+    type=click.Choice(list(policy_faults.FAULTS)),
     help="What to do to the run; several come in the order given. All of them by default, "
-    f"{drills.LOSE_NODE} only where the spec has spare_nodes or recovery.shrink.",
+    f"{policy_faults.LOSE_NODE} only where the spec has spare_nodes or recovery.shrink.",
 )
 @click.option(
     "--steps",
     type=click.IntRange(1),
-    default=drills.STEPS,
+    default=policy_faults.STEPS,
     show_default=True,
     help="Optimizer steps between a start and the fault.",
 )
@@ -64,7 +64,7 @@ def command(
             output.data({"experiment": compiled.name, "faults": wanted, "steps": steps})
         else:
             for fault in wanted:
-                click.echo(f"{fault}: {drills.FAULTS[fault]}")
+                click.echo(f"{fault}: {policy_faults.FAULTS[fault]}")
         return EXIT_OK
     return _drill(compiled, wanted, output)
 
@@ -73,30 +73,30 @@ def _by_default(compiled: Compiled) -> list[str]:
     spec = compiled.runs[0].spec
     wanted = spec["resources"]
     outlives = wanted["spare_nodes"] or (spec["recovery"]["shrink"] and wanted["nodes"] > 1)
-    return [fault for fault in drills.FAULTS if fault != drills.LOSE_NODE or outlives]
+    return [fault for fault in policy_faults.FAULTS if fault != policy_faults.LOSE_NODE or outlives]
 
 
 def _with_faults(compiled: Compiled, faults: list[str], steps: int) -> Compiled:
     first = compiled.runs[0]
-    if drills.CORRUPT_CHECKPOINT in faults and not first.spec["checkpoint"]["every"]:
+    if policy_faults.CORRUPT_CHECKPOINT in faults and not first.spec["checkpoint"]["every"]:
         raise UsageError(
-            f"{drills.CORRUPT_CHECKPOINT} needs a run that saves by itself",
+            f"{policy_faults.CORRUPT_CHECKPOINT} needs a run that saves by itself",
             hint="add checkpoint.every=N, of so few steps that two checkpoints are there before",
         )
-    if drills.CORRUPT_CHECKPOINT in faults and first.spec["checkpoint"]["keep"] < 2:
+    if policy_faults.CORRUPT_CHECKPOINT in faults and first.spec["checkpoint"]["keep"] < 2:
         raise UsageError(
-            f"{drills.CORRUPT_CHECKPOINT} needs a checkpoint to go back to; checkpoint.keep is 1",
+            f"{policy_faults.CORRUPT_CHECKPOINT} needs a checkpoint to go back to; checkpoint.keep is 1",
             hint="add checkpoint.keep=2",
         )
-    if drills.STOP_RANK in faults and first.spec["recovery"]["hang_after"] is None:
+    if policy_faults.STOP_RANK in faults and first.spec["recovery"]["hang_after"] is None:
         raise UsageError(
-            f"{drills.STOP_RANK} is never noticed: recovery.hang_after is null",
+            f"{policy_faults.STOP_RANK} is never noticed: recovery.hang_after is null",
             hint='add recovery.hang_after="00:05:00"',
         )
     block = {"faults": faults, "steps": steps}
-    spec = {**first.spec, drills.KEY: block}
+    spec = {**first.spec, policy_faults.KEY: block}
     run = dataclasses.replace(first, spec=spec)
-    return dataclasses.replace(compiled, name=f"{compiled.name}-{drills.KEY}", runs=(run,))
+    return dataclasses.replace(compiled, name=f"{compiled.name}-{policy_faults.KEY}", runs=(run,))
 
 
 def _drill(compiled: Compiled, faults: list[str], output: Output) -> int:

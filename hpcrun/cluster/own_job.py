@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hpcrun.causes import JobFacts
 from hpcrun.cluster import exclusion, lost_nodes, slurm, steps
 from hpcrun.cluster.slurm_text import parse_time
+from hpcrun.policy.causes import JobFacts
 from hpcrun.state import files as records
 
 _TIMEOUT = 8.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcrun import lead
 from hpcrun.errors import UsageError
+from hpcrun.policy import stop_lead_time
 from hpcrun.slurm_time import seconds
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import RunPlan
@@ -25,11 +25,11 @@ def check(runs: Sequence[RunPlan], paths: ExperimentPaths) -> None:
     for run in runs:
         wanted = run.spec["resources"]["time"]
         limit = seconds(wanted)
-        save, step = lead.measured(paths.run(run.number))
+        save, step = stop_lead_time.measured(paths.run(run.number))
         if save is None or limit is None or run.spec["recovery"]["stop_before"] is not None:
             continue
-        before = lead.seconds(limit, save=save, step=step)
-        if not lead.leaves_enough(limit, before):
+        before = stop_lead_time.seconds(limit, save=save, step=step)
+        if not stop_lead_time.leaves_enough(limit, before):
             raise UsageError(
                 f"resources.time is {wanted}, and of that run {run.number} needs {before:.0f} s to "
                 f"stop: a save took up to {save:.0f} s, a step {step:.1f} s",

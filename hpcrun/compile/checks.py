@@ -10,8 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hpcrun import lead, notices
-from hpcrun.causes import KINDS
 from hpcrun.compile.problems import Problems, did_you_mean
 from hpcrun.compile.profile import OWNED_VARIABLES
 from hpcrun.compile.slurm_values import (
@@ -21,6 +19,8 @@ from hpcrun.compile.slurm_values import (
     check_variables,
 )
 from hpcrun.compile.tree import Key, Tree
+from hpcrun.policy import notifications, stop_lead_time
+from hpcrun.policy.causes import KINDS
 from hpcrun.slurm_time import seconds
 from hpcrun.state.init_from import Origin
 
@@ -217,7 +217,7 @@ def _check_recovery(data: dict[str, Any], tree: Tree, problems: Problems) -> Non
     asked, limit = seconds(before), seconds(data["resources"]["time"])
     if asked is None:
         problems.at(tree, key, f'found {before!r}; accepted is a time such as "00:05:00"')
-    elif limit is not None and not lead.leaves_enough(limit, asked):
+    elif limit is not None and not stop_lead_time.leaves_enough(limit, asked):
         problems.at(
             tree,
             key,
@@ -228,7 +228,7 @@ def _check_recovery(data: dict[str, Any], tree: Tree, problems: Problems) -> Non
 
 
 def _check_notify(notify: dict[str, Any], tree: Tree, problems: Problems) -> None:
-    for name, accepted in (("mail_types", MAIL_TYPES), ("events", notices.EVENTS)):
+    for name, accepted in (("mail_types", MAIL_TYPES), ("events", notifications.EVENTS)):
         for index, found in enumerate(notify[name]):
             if found not in accepted:
                 problems.at(

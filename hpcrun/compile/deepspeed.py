@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hpcrun import batch, resources
+from hpcrun import resources
 from hpcrun.compile import source
 from hpcrun.compile.deepspeed_keys import BLOCKS, REMOVED, REMOVED_OPTIMIZERS, TOP_LEVEL, VERSION
 from hpcrun.compile.problems import Problems, did_you_mean, listing
 from hpcrun.compile.source import kind_of
 from hpcrun.compile.tree import Key, Tree
+from hpcrun.policy import batch
 
 _BLOCK: Key = ("deepspeed",)
 _CONFIG: Key = ("deepspeed_config",)

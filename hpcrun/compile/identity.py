@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpcrun.batch import ACCUMULATION, MICRO, TRAIN
+from hpcrun.policy.batch import ACCUMULATION, MICRO, TRAIN
 from hpcrun.state.plan import Entry
 
 Begun = Callable[[Entry, dict[str, Any], dict[str, Any]], str]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpcrun import causes, recovery
 from hpcrun.observe import state
+from hpcrun.policy import causes, recovery
 
 if TYPE_CHECKING:
     from hpcrun.observe.why import AttemptStory, RunStory

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpcrun import causes
+from hpcrun.policy import causes
 from hpcrun.state import files, ledger
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.ledger import Attempt
@@ -23,7 +23,7 @@ class Outcome:
     attempt
         In which attempt.
     cause
-        What hpcrun took it for, a kind of `hpcrun.causes`; None while the attempt goes on.
+        What hpcrun took it for, a kind of `hpcrun.policy.causes`; None while the attempt goes on.
     action
         ``restart``, ``requeue`` or ``stop``.
     seconds

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from hpcrun import recovery
+from hpcrun.policy import recovery
 from hpcrun.state import ledger
 from hpcrun.state.ledger import Attempt
 
@@ -101,7 +101,7 @@ class Span:
     attempt
         The attempt's number; between two, that of the later one; None after the last.
     cause
-        The kind of end (of `hpcrun.causes`) that it has to be charged to: of an attempt that ended
+        The kind of end (of `hpcrun.policy.causes`) that it has to be charged to: of an attempt that ended
         badly its idle end, and what came after it until new steps were done. None otherwise.
     """
 

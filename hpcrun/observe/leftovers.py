@@ -15,7 +15,7 @@ from hpcrun.observe import jobs, run_files, state
 from hpcrun.observe.jobs import Answers, Process
 from hpcrun.observe.status import RunStatus, process_of, statuses
 from hpcrun.observe.where import Finder, Selected
-from hpcrun.retention import Retention
+from hpcrun.policy.retention import Retention
 from hpcrun.state import files as state_files
 from hpcrun.state import layout, manifest
 from hpcrun.state.init_from import Origin

@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hpcrun import recovery
 from hpcrun.observe import state
 from hpcrun.observe.goodput import WORDS, Goodput
 from hpcrun.observe.tables import age
 from hpcrun.observe.why import AttemptStory, RunStory
+from hpcrun.policy import recovery
 from hpcrun.state.ledger import Attempt
 
 _OUTCOMES = {"failed": "failed", "stopped": "was stopped", "cancelled": "was cancelled"}

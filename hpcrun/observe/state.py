@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hpcrun import recovery
 from hpcrun.observe.history import SUBMITTED, SUBMITTING, Submission
 from hpcrun.observe.history import WAITING as HELD
+from hpcrun.policy import recovery
 from hpcrun.state.ledger import CANCELLED as INTENT_CANCELLED
 from hpcrun.state.ledger import FINISHED as INTENT_FINISHED
 from hpcrun.state.ledger import Attempt

@@ -56,7 +56,7 @@ class RunStatus:
     over
         Nothing more will happen to the run by itself.
     previous_cause
-        The kind of end, of `hpcrun.causes`, that the attempt before the newest one had.
+        The kind of end, of `hpcrun.policy.causes`, that the attempt before the newest one had.
     tokens_per_second
         While it runs.
     gpu_memory, gpu_memory_total

@@ -63,7 +63,7 @@ class AttemptStory:
 
     @property
     def kind(self) -> str:
-        """The kind of its cause, of `hpcrun.causes`."""
+        """The kind of its cause, of `hpcrun.policy.causes`."""
         return str((self.attempt.cause or {}).get("kind") or "unknown")
 
     @property
@@ -162,7 +162,7 @@ class RunStory:
     def kind(self) -> str | None:
         """What stands between the run and its completion.
 
-        A kind of `hpcrun.causes`; ``no_end`` where the newest attempt left none and its job is
+        A kind of `hpcrun.policy.causes`; ``no_end`` where the newest attempt left none and its job is
         over; the run's state where no attempt tells; None where nothing is amiss.
         """
         status = self.status

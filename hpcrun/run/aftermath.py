@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcrun import causes, recovery
-from hpcrun.causes import End, Evidence, JobFacts
 from hpcrun.cluster import exclusion, own_job
 from hpcrun.errors import HpcrunError, UsageError
-from hpcrun.recovery import Action, Policy
+from hpcrun.policy import causes, recovery
+from hpcrun.policy.causes import End, Evidence, JobFacts
+from hpcrun.policy.recovery import Action, Policy
 from hpcrun.run import evidence
 from hpcrun.run.launchers import Launcher
 from hpcrun.state import files, ledger, plan_file

@@ -7,8 +7,8 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from hpcrun.causes import Evidence
 from hpcrun.errors import EXIT_SAVED, HpcrunError
+from hpcrun.policy.causes import Evidence
 from hpcrun.run import evidence
 from hpcrun.run.crew import Crew, NodesLost, NodesUnusable
 from hpcrun.run.drill import Drill

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import CheckpointError
-from hpcrun.retention import Retention
+from hpcrun.policy.retention import Retention
 from hpcrun.run import checksums, rank_state, resize, shards
 from hpcrun.run.fence import Fence
 from hpcrun.run.nearby import Nearby

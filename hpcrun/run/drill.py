@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hpcrun import drills
+from hpcrun.policy import faults
 from hpcrun.run.crew import Crew
 from hpcrun.run.tell import say
 from hpcrun.state import ledger, manifest
@@ -40,10 +40,10 @@ class Drill:
         crew: Crew,
         signal: Callable[[str], None],
     ) -> None:
-        wanted = run.spec.get(drills.KEY) or {}
+        wanted = run.spec.get(faults.KEY) or {}
         done = len(ledger.faults(paths)) if wanted else 0
         self._faults: list[str] = list(wanted.get("faults") or ())[done:]
-        self._steps = int(wanted.get("steps") or drills.STEPS)
+        self._steps = int(wanted.get("steps") or faults.STEPS)
         self._run, self._paths, self._attempt = run, paths, attempt
         self._crew, self._signal = crew, signal
         self._began = time.monotonic()
@@ -58,18 +58,18 @@ class Drill:
         if not self._is_due(self._faults[0]):
             return
         fault, self._faults = self._faults[0], []
-        rank = 0 if fault == drills.CORRUPT_CHECKPOINT else self._run.world_size - 1
+        rank = 0 if fault == faults.CORRUPT_CHECKPOINT else self._run.world_size - 1
         node = self._crew.working[rank // self._run.ranks_per_node]
-        say(f"drill: {drills.FAULTS[fault]}")
+        say(f"drill: {faults.FAULTS[fault]}")
         ledger.write(self._paths, ledger.FAULT, self._attempt, fault=fault, rank=rank, node=node)
-        if fault == drills.PREEMPT:
+        if fault == faults.PREEMPT:
             self._signal("SIGTERM")
-        elif fault == drills.LOSE_NODE:
+        elif fault == faults.LOSE_NODE:
             self._crew.tell(node, {"type": "fall_silent"})
         else:
-            if fault == drills.CORRUPT_CHECKPOINT:
+            if fault == faults.CORRUPT_CHECKPOINT:
                 flip(newest(self._paths))
-            number = "SIGSTOP" if fault == drills.STOP_RANK else "SIGKILL"
+            number = "SIGSTOP" if fault == faults.STOP_RANK else "SIGKILL"
             self._crew.tell(node, {"type": "hurt", "rank": rank, "signal": number})
 
     def _is_due(self, fault: str) -> bool:
@@ -77,7 +77,7 @@ class Drill:
         pulses = self._crew.pulses.values()
         if not pulses and self._run.entry.kind != "function":
             waited = time.monotonic() - self._began > _BLIND
-            return waited and fault not in (drills.CORRUPT_CHECKPOINT, drills.STOP_RANK)
+            return waited and fault not in (faults.CORRUPT_CHECKPOINT, faults.STOP_RANK)
         if len(pulses) < self._run.world_size:
             return False
         step = min(pulse.step for pulse in pulses)
@@ -85,7 +85,7 @@ class Drill:
             return False
         if self._first is None:
             self._first = step
-        if fault == drills.CORRUPT_CHECKPOINT:
+        if fault == faults.CORRUPT_CHECKPOINT:
             # With one alone there would be nothing to go back to.
             return len(manifest.complete(self._paths.checkpoints)) > 1
         return step - self._first >= self._steps

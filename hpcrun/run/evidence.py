@@ -1,4 +1,4 @@
-"""What an attempt left behind in its directory, as evidence for `hpcrun.causes`."""
+"""What an attempt left behind in its directory, as evidence for `hpcrun.policy.causes`."""
 
 from __future__ import annotations
 

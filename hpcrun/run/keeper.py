@@ -14,9 +14,10 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from hpcrun import recovery, signals
+from hpcrun import signals
 from hpcrun.cluster import steps
 from hpcrun.errors import EXIT_FAILED, EXIT_SAVED
+from hpcrun.policy import recovery
 from hpcrun.run import stop
 from hpcrun.run.orphan import Orphan
 from hpcrun.run.tell import say

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcrun import notices, signals
+from hpcrun import signals
+from hpcrun.policy import notifications
 from hpcrun.run import stop
 from hpcrun.state import ledger
 from hpcrun.state.layout import RunPaths
@@ -49,7 +50,7 @@ def tell(
     if not wanted.get("command") or not attempts or ledger.intent(paths) == ledger.CANCELLED:
         return
     last = attempts[-1]
-    event = notices.event(last, goes_on=goes_on)
+    event = notifications.event(last, goes_on=goes_on)
     if event is None or event not in wanted["events"] or last.notified is not None:
         return
     try:

@@ -7,10 +7,10 @@ import os
 import socket
 import time
 
-from hpcrun import recovery
-from hpcrun.causes import JobFacts
 from hpcrun.cluster import own_job
-from hpcrun.recovery import Policy
+from hpcrun.policy import recovery
+from hpcrun.policy.causes import JobFacts
+from hpcrun.policy.recovery import Policy
 from hpcrun.run.channel import TOKEN_VARIABLE, Channel
 from hpcrun.run.tell import say
 from hpcrun.state import files, ledger

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import CheckpointError
-from hpcrun.retention import Retention
+from hpcrun.policy.retention import Retention
 from hpcrun.run import checksums, group, rank_state, resize, shards, writing
 from hpcrun.run.fence import Fence
 from hpcrun.run.tell import tell

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import EXIT_SAVED, HpcrunError
-from hpcrun.retention import Retention
+from hpcrun.policy.retention import Retention
 from hpcrun.run import beginning, group, pulse, rng, samples, stop, warm
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.config import Config

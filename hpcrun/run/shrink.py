@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hpcrun import batch
+from hpcrun.policy import batch
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.plan import RunPlan

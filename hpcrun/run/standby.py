@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from hpcrun import causes
+from hpcrun.policy import causes
 from hpcrun.run import pulse, warm
 from hpcrun.run.crew import Crew
 from hpcrun.run.launchers import Launcher, Workers

@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from hpcrun import causes, recovery
-from hpcrun.causes import End, Evidence, JobFacts
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
+from hpcrun.policy import causes, recovery
+from hpcrun.policy.causes import End, Evidence, JobFacts
 from hpcrun.run import notify, shrink, stop
 from hpcrun.run.aftermath import Aftermath
 from hpcrun.run.attempt import Attempt

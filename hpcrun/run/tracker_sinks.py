@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun import batch
+from hpcrun.policy import batch
 from hpcrun.run import wandb_file
 from hpcrun.run.tell import say
 from hpcrun.state import ledger

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from hpcrun import causes, lead
-from hpcrun.causes import Evidence
 from hpcrun.cluster import own_job
+from hpcrun.policy import causes, stop_lead_time
+from hpcrun.policy.causes import Evidence
 from hpcrun.run.aftermath import Aftermath
 from hpcrun.run.launchers import Launcher
 from hpcrun.slurm_time import seconds
@@ -154,6 +154,8 @@ class WarnedStop:
     def _lead(self, end_time: float) -> float:
         """How long before the limit the ranks are asked to stop, in seconds."""
         wanted = (self._run.spec.get("recovery") or {}).get("stop_before")
-        save, step = lead.measured(self._paths)
+        save, step = stop_lead_time.measured(self._paths)
         limit = end_time - self._began
-        return lead.seconds(limit, asked=seconds(wanted) if wanted else None, save=save, step=step)
+        return stop_lead_time.seconds(
+            limit, asked=seconds(wanted) if wanted else None, save=save, step=step
+        )

@@ -10,7 +10,7 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     The agents are ready and the ranks were started; ``warm`` where they had been waiting.
 ``attempt_ended``
     ``outcome`` (``completed``, ``failed``, ``cancelled``, ``stopped``), ``exit_code`` and, unless
-    completed, ``cause``: a mapping with ``kind`` (of `hpcrun.causes`) and ``message``, and where
+    completed, ``cause``: a mapping with ``kind`` (of `hpcrun.policy.causes`) and ``message``, and where
     known ``rank``, ``node``, ``exit_code``, ``signal``, ``exception``, ``log_tail`` (list of
     lines), ``nodes`` (those that were lost, or could not be used). ``restored_step``,
     ``reached_step``, ``checkpoint_step`` and ``total_steps`` say how far it came, ``metrics`` their
@@ -27,7 +27,7 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     A drill is about to hurt the run: ``fault``, ``rank``, ``node``.
 ``notified``
     The user's ``notify.command`` is about to be told of the attempt's end: ``what``, one of
-    `hpcrun.notices.EVENTS`.
+    `hpcrun.policy.notifications.EVENTS`.
 ``stopping``
     The ranks are asked to save and leave: ``reason`` (``time_limit``, ``preempted``, ``requeued``,
     ``signal``), ``signal``.

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hpcrun import drills
+from hpcrun.policy import faults as policy_faults
 
 
 def _drill(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -25,7 +25,7 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(tmp_path: Path) ->
     assert answer.returncode == 0
     lines = answer.stdout.splitlines()
     assert [line.partition(":")[0] for line in lines] == [
-        fault for fault in drills.FAULTS if fault != drills.LOSE_NODE
+        fault for fault in policy_faults.FAULTS if fault != policy_faults.LOSE_NODE
     ]
     assert not (tmp_path / "root").exists()
 
@@ -37,8 +37,8 @@ def test_a_node_is_lost_by_default_where_a_spare_stands_by(tmp_path: Path) -> No
     said = json.loads(answer.stdout)
     assert said == {
         "experiment": "demo-drill",
-        "faults": list(drills.FAULTS),
-        "steps": drills.STEPS,
+        "faults": list(policy_faults.FAULTS),
+        "steps": policy_faults.STEPS,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcrun import causes
+from hpcrun.policy import causes
 from tests.cluster.ward import ARRAY, SINGLE, STAGES
 from tests.testbed import VERSIONS
 

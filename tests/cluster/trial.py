@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrun import causes, recovery
+from hpcrun.policy import causes, recovery
 from tests.cluster.disk import Disk, small_disk
 from tests.cluster.faults import FAULTS, NODE, PLACES, RANK, Case, Fault, expected
 from tests.cluster.injection import Injection

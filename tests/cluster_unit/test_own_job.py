@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import causes
-from hpcrun.causes import Evidence, JobFacts
 from hpcrun.cluster import own_job, slurm
+from hpcrun.policy import causes
+from hpcrun.policy.causes import Evidence, JobFacts
 
 RECORDED = Path(__file__).parent / "recorded" / "own_job"
 KINDS = {

@@ -18,7 +18,7 @@ import torch
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
 from hpcrun.errors import HpcrunError
-from hpcrun.retention import Retention
+from hpcrun.policy.retention import Retention
 from hpcrun.run import beginning, checkpoint, rng, writing
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.fence import Fence

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from hpcrun.errors import CheckpointError
-from hpcrun.retention import Retention
+from hpcrun.policy.retention import Retention
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.fence import EXIT_STALE, Fence
 from hpcrun.run.together import Together

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun import notices
+from hpcrun.policy import notifications
 from hpcrun.run import notify, stop
 from hpcrun.state import files, ledger
 from hpcrun.state.plan import Entry, RunPlan
@@ -20,7 +20,7 @@ from tests.run.factory import Place, until
 NOTE = 'cat >> told; echo "$HPCRUN_EVENT $HPCRUN_RUN $HPCRUN_ATTEMPT $HPCRUN_MESSAGE" >> variables'
 
 
-def wanted(script: str = NOTE, events: tuple[str, ...] = notices.EVENTS) -> dict[str, Any]:
+def wanted(script: str = NOTE, events: tuple[str, ...] = notifications.EVENTS) -> dict[str, Any]:
     return {"command": ["bash", "-c", script], "events": list(events)}
 
 
@@ -123,7 +123,7 @@ def test_signals_that_slurm_sends_to_all_do_not_end_it(place: Place) -> None:
 
 
 def test_only_the_events_that_are_wanted(place: Place) -> None:
-    run = finished(place, ["touch", "ran"], events=[notices.FAILED])
+    run = finished(place, ["touch", "ran"], events=[notifications.FAILED])
     notify.tell("study", run, place.run, print)
     assert not (place.run.directory / "ran").exists()
     assert place.attempt().notified is None
@@ -187,6 +187,6 @@ def test_what_cannot_be_recorded_is_not_run(place: Place, monkeypatch: pytest.Mo
 
 def test_one_that_was_about_to_be_run_is_not_run_again(place: Place) -> None:
     run = finished(place, ["touch", "ran"])
-    ledger.write(place.run, ledger.NOTIFIED, 1, what=notices.FINISHED)
+    ledger.write(place.run, ledger.NOTIFIED, 1, what=notifications.FINISHED)
     notify.tell("study", run, place.run, print)
     assert not (place.run.directory / "ran").exists()

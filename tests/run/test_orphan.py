@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from hpcrun.causes import JobFacts
 from hpcrun.cluster import own_job
+from hpcrun.policy.causes import JobFacts
 from hpcrun.run.channel import TOKEN_VARIABLE, Switchboard
 from hpcrun.run.orphan import _PATIENCE, Orphan
 from hpcrun.state import ledger

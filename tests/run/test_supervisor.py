@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from hpcrun import causes
-from hpcrun.causes import Evidence
 from hpcrun.cluster import processes
 from hpcrun.errors import HpcrunError
+from hpcrun.policy import causes
+from hpcrun.policy.causes import Evidence
 from hpcrun.run import fabric
 from hpcrun.run.aftermath import Aftermath
 from hpcrun.run.fence import EXIT_STALE

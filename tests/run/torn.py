@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from hpcrun.retention import Retention
+from hpcrun.policy.retention import Retention
 from hpcrun.run import rng
 from hpcrun.run.checkpoint import Store
 from hpcrun.run.fence import Fence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcrun import causes, recovery
+from hpcrun.policy import causes, recovery
 from hpcrun.state.ledger import Attempt
 
 FINISHED = "finished"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcrun import causes
+from hpcrun.policy import causes
 from hpcrun.state.ledger import Attempt, same_start
 
 # Seconds for which a node that was lost once is not used.
