@@ -116,7 +116,7 @@ def _imports(module: str) -> Iterator[Import]:
 
 
 def _part(module: str) -> str:
-    """``hpcrun.cluster.steps`` -> ``cluster``; the modules at the top are ``shared``."""
+    """``hpcrun.slurm.steps`` -> ``cluster``; the modules at the top are ``shared``."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 and parts[1] in MAY_IMPORT else "shared"
 

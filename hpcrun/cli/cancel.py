@@ -92,9 +92,9 @@ def cancel(selected: Sequence[Selected], output: Output) -> None:
                 queued.append(one.job_id)
     try:
         if queued:
-            from hpcrun.cluster import slurm
+            from hpcrun.slurm import client
 
-            slurm.cancel(queued)
+            client.cancel(queued)
     except ClusterRefused as error:
         raise ClusterRefused(
             f"the runs are marked as cancelled and do not start again; Slurm ended no job: "

@@ -34,12 +34,13 @@ def command(
     Inside an allocation (salloc) on its nodes, otherwise on this machine. Ctrl-C stops the run;
     the same command goes on from its newest checkpoint.
     """
-    from hpcrun.cluster import allocation, submit_lock
+    from hpcrun.cluster import submit_lock
     from hpcrun.cluster.draft import check_root
     from hpcrun.cluster.prepared import chain_data
     from hpcrun.cluster.submit import prepare
     from hpcrun.compile import compile_chain
     from hpcrun.compile.chain import dependences
+    from hpcrun.slurm import allocation
     from hpcrun.state import permissions
     from hpcrun.state.layout import experiment
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcrun import text
-from hpcrun.cluster import local, processes, sbatch, slurm
+from hpcrun.cluster import local, processes, sbatch
 from hpcrun.errors import ClusterUnreachable, UsageError
+from hpcrun.slurm import client
 from hpcrun.state import journal, ledger, plan_file
 from hpcrun.state.journal import Job
 from hpcrun.state.layout import ExperimentPaths
@@ -174,9 +175,9 @@ def _on_its_way(experiment: ExperimentPaths, runs: Collection[int]) -> Path | No
 
 def _with_lost_answers(experiment: ExperimentPaths, jobs: Sequence[Job]) -> list[Job]:
     """The same jobs; one whose id was never recorded is looked for by its script."""
-    if all(job.job_id or job.record.get("local") for job in jobs) or not slurm.available():
+    if all(job.job_id or job.record.get("local") for job in jobs) or not client.available():
         return list(jobs)
-    queued = slurm.jobs_by_script()
+    queued = client.jobs_by_script()
     found: list[Job] = []
     for job in jobs:
         ids = queued.get(str(job.script(experiment)), [])
@@ -199,13 +200,13 @@ def _living(experiment: ExperimentPaths, jobs: Collection[Job]) -> set[int]:
     queued = [job for job in jobs if job.job_id and not job.is_local and not job.ended]
     if not queued:
         return living
-    if not slurm.available():
+    if not client.available():
         raise ClusterUnreachable(
             f"these runs were given to Slurm (job {queued[-1].job_id}), and there is no squeue on "
             "PATH to ask whether they still run",
             hint="run this on a login node of the cluster, or take another `name=` or `--root`",
         )
-    states = slurm.query({job.job_id for job in queued if job.job_id})
+    states = client.query({job.job_id for job in queued if job.job_id})
     for job in queued:
         state = states.get(job.job_id or "")
         if state is None and states.controller_is_down:
@@ -213,7 +214,7 @@ def _living(experiment: ExperimentPaths, jobs: Collection[Job]) -> set[int]:
                 f"whether job {job.job_id} still runs cannot be found out: {states.problems[0]}",
                 hint="repeat the same command",
             )
-        if state is not None and not state.ended and state.state != slurm.UNKNOWN:
+        if state is not None and not state.ended and state.state != client.UNKNOWN:
             living.add(job.run)
     return living
 

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun import text
-from hpcrun.cluster import local, sbatch, slurm
+from hpcrun.cluster import local, sbatch
 from hpcrun.cluster.depends import Waits
 from hpcrun.cluster.prepared import Prepared, SubmittedArray
 from hpcrun.compile import render
 from hpcrun.errors import ClusterUnreachable, HpcrunError, Interrupted, UsageError
+from hpcrun.slurm import client
 from hpcrun.state import files, journal, ledger
 from hpcrun.state.plan import Array
 
@@ -152,7 +153,7 @@ class _Feed:
     def _ask(self, script: Path, dependency: str | None) -> str:
         if script in self._lost:
             try:
-                jobs = slurm.jobs_by_script().get(str(script))
+                jobs = client.jobs_by_script().get(str(script))
             except ClusterUnreachable as error:
                 raise sbatch.NoAnswer(error.message, hint=error.hint) from None
             if jobs:
@@ -201,7 +202,7 @@ class _Feed:
         if most is None or not before:
             return None
         # One that Slurm has forgotten is no valid dependency.
-        states = slurm.query([one.job_id for one in before])
+        states = client.query([one.job_id for one in before])
         living = {key.partition("_")[0] for key, state in states.items() if not state.ended}
         before = [one for one in before if one.job_id in living]
         room = most - min(len(runs), most)
@@ -341,7 +342,7 @@ def _this_process() -> dict[str, Any]:
 def _queued() -> int | None:
     """How many of my jobs Slurm has; None where it does not say."""
     try:
-        return slurm.queued()
+        return client.queued()
     except ClusterUnreachable:
         return None
 

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from hpcrun.cluster import decide, feed, slurm, submit_lock
+from hpcrun.cluster import decide, feed, submit_lock
 from hpcrun.cluster.decide import Decision
 from hpcrun.cluster.draft import Draft, check_root
 from hpcrun.cluster.feed import Renew, Say
@@ -18,6 +18,7 @@ from hpcrun.cluster.prepared import Prepared, job_of
 from hpcrun.cluster.submit import check_executor, probe_all
 from hpcrun.compile import Compiled, CompiledRun, freeze
 from hpcrun.errors import ClusterRefused, ClusterUnreachable, UsageError
+from hpcrun.slurm import client
 from hpcrun.state import permissions, plan_file
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 
@@ -149,7 +150,7 @@ def _step(decision: Decision, waiting: Collection[str], foreground: bool) -> Ste
 
 
 def _waiting(job_ids: Iterable[str | None]) -> set[str]:
-    states = slurm.query({job_id for job_id in job_ids if job_id})
+    states = client.query({job_id for job_id in job_ids if job_id})
     return {job_id for job_id, state in states.items() if state.waiting}
 
 
@@ -162,10 +163,10 @@ def _requeue(job_id: str) -> None:
         Slurm says no, or does not answer.
     """
     try:
-        slurm.command(["scontrol", "requeue", job_id])
-    except slurm.CommandFailed as error:
+        client.command(["scontrol", "requeue", job_id])
+    except client.CommandFailed as error:
         message = f"scontrol requeue {job_id}: {error}"
-        if slurm.is_unreachable(message):
+        if client.is_unreachable(message):
             raise ClusterUnreachable(message, hint="repeat the same command") from None
         raise ClusterRefused(message, hint="`hpcrun status` tells where the run stands") from None
 

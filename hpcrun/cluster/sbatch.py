@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpcrun.cluster import slurm
 from hpcrun.errors import ClusterRefused, ClusterUnreachable
+from hpcrun.slurm import client
 
 TIMEOUT = 120
 # A job whose condition can never come true ends, rather than wait in the queue for ever.
@@ -89,7 +89,7 @@ def submit(script: Path, dependency: str | None = None, *, timeout: int = TIMEOU
     NoAnswer
         The answer was lost, and the queue could not be looked at either.
     """
-    if not slurm.available():
+    if not client.available():
         raise ClusterUnreachable(
             "Slurm was asked for, and there is no sbatch on PATH",
             hint="run this on a login node of the cluster, or choose `cluster=local`",
@@ -113,14 +113,14 @@ def submit(script: Path, dependency: str | None = None, *, timeout: int = TIMEOU
     try:
         with (
             tempfile.TemporaryDirectory(prefix="hpcrun-") as directory,
-            _environment(slurm.scrubbed_environment()),
+            _environment(client.scrubbed_environment()),
             contextlib.redirect_stderr(words),
         ):
             return str(Rendered(directory).submit(print, "stub").job_id)
     except FailedJobError as error:
         status = getattr(error.__cause__, "returncode", None)
         message = str(error).strip() or words.getvalue().strip()
-        lost = status == _TIMED_OUT or slurm.is_transient(message)
+        lost = status == _TIMED_OUT or client.is_transient(message)
         message = message or f"sbatch ended with exit code {status}"
     except FailedSubmissionError as error:
         lost, message = True, str(error)
@@ -134,7 +134,7 @@ def submit(script: Path, dependency: str | None = None, *, timeout: int = TIMEOU
 def _look_for(script: Path, message: str) -> str:
     """The job that Slurm made although its answer got lost."""
     try:
-        jobs = slurm.jobs_by_script().get(str(script))
+        jobs = client.jobs_by_script().get(str(script))
     except ClusterUnreachable as error:
         raise NoAnswer(
             f"sbatch's answer got lost ({message}), and {error.message}: the job may be queued",
@@ -153,13 +153,13 @@ def _refusal(message: str) -> ClusterRefused | ClusterUnreachable:
     words = re.sub(r"^sbatch: (?:error: )?", "", message, flags=re.MULTILINE)
     if _FULL.search(words):
         return Full(f"Slurm refused the job: {words}", hint=f"look at {_HINTS[0][1]}")
-    if slurm.is_unreachable(words):
+    if client.is_unreachable(words):
         return ClusterUnreachable(
             f"Slurm cannot be reached: {words}", hint="repeat the same command"
         )
     for pattern, advice in _HINTS:
         if re.search(pattern, words, re.IGNORECASE):
-            if pattern == "invalid partition" and (names := slurm.partitions()):
+            if pattern == "invalid partition" and (names := client.partitions()):
                 advice += f"; accepted are {', '.join(names)}"
             return ClusterRefused(f"Slurm refused the job: {words}", hint=f"look at {advice}")
     return ClusterRefused(f"Slurm refused the job: {words}")

@@ -17,7 +17,6 @@ from hpcrun.cluster import (
     older_code,
     origins,
     sizes,
-    slurm,
     submit_lock,
     time_limit,
 )
@@ -28,6 +27,7 @@ from hpcrun.cluster.prepared import Prepared, Submitted
 from hpcrun.cluster.probe import Probe, probe
 from hpcrun.compile import Compiled, chain, extendable, freeze
 from hpcrun.errors import ClusterUnreachable, UsageError
+from hpcrun.slurm import client
 from hpcrun.state import ledger, permissions
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.state.plan import Dependence, Plan, RunPlan
@@ -229,7 +229,7 @@ def check_executor(cluster: dict[str, Any]) -> None:
     ClusterUnreachable
         There is none.
     """
-    if cluster["executor"] == "slurm" and not slurm.available():
+    if cluster["executor"] == "slurm" and not client.available():
         raise ClusterUnreachable(
             f"the cluster profile '{cluster.get('name')}' submits to Slurm, and there is "
             "no sbatch on PATH",

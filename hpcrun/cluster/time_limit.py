@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hpcrun.errors import UsageError
 from hpcrun.policy import stop_lead_time
-from hpcrun.slurm_time import seconds
+from hpcrun.slurm.duration import seconds
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import RunPlan
 

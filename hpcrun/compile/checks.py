@@ -21,7 +21,7 @@ from hpcrun.compile.slurm_values import (
 from hpcrun.compile.tree import Key, Tree
 from hpcrun.policy import notifications, stop_lead_time
 from hpcrun.policy.causes import KINDS
-from hpcrun.slurm_time import seconds
+from hpcrun.slurm.duration import seconds
 from hpcrun.state.init_from import Origin
 
 _ADDRESS = re.compile(r"[^\s,@]+(?:@[^\s,@]+)?")

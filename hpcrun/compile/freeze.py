@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcrun.compile import render
 from hpcrun.compile.tree import Key
-from hpcrun.slurm_time import seconds
+from hpcrun.slurm.duration import seconds
 from hpcrun.state import layout
 from hpcrun.state.plan import Array, Dependence, Entry, Plan, RunPlan
 

@@ -8,7 +8,7 @@ from typing import Any
 from hpcrun.compile.problems import Problems, did_you_mean
 from hpcrun.compile.source import kind_of
 from hpcrun.compile.tree import Key, Tree
-from hpcrun.slurm_time import seconds
+from hpcrun.slurm.duration import seconds
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

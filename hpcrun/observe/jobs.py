@@ -99,12 +99,12 @@ def ask_slurm(
     Parameters
     ----------
     settled, accounting, patience
-        As `hpcrun.cluster.slurm.query` has them.
+        As `hpcrun.slurm.client.query` has them.
     """
-    from hpcrun.cluster import slurm
+    from hpcrun.slurm import client
 
     try:
-        states = slurm.query(job_ids, settled=settled, accounting=accounting, patience=patience)
+        states = client.query(job_ids, settled=settled, accounting=accounting, patience=patience)
     except ClusterUnreachable as error:
         answers.problem, answers.detail = "Slurm does not answer", error.message
         return accounting

@@ -333,7 +333,7 @@ _WITH_CAUSE = frozenset({state.FAILED, state.REQUEUED, state.RESTARTING, state.U
 
 
 def _names(nodes: str) -> list[str] | None:
-    from hpcrun.cluster import steps
+    from hpcrun.slurm import steps
 
     try:
         return list(steps.expand(nodes)) or None

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcrun.cluster import exclusion, own_job
 from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.policy import causes, recovery
 from hpcrun.policy.causes import End, Evidence, JobFacts
 from hpcrun.policy.recovery import Action, Policy
 from hpcrun.run import evidence
 from hpcrun.run.launchers import Launcher
+from hpcrun.slurm import job as slurm_job
+from hpcrun.slurm import requeue_nodes
 from hpcrun.state import files, ledger, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
@@ -83,10 +84,10 @@ class Aftermath:
         if not self._launcher.requeues:
             return JobFacts()
         log = self._submission.batch_log(self._launcher.job_id)
-        words = own_job.last_words(log, attempt, ledger.first_of_start(self._paths, attempt))
+        words = slurm_job.last_words(log, attempt, ledger.first_of_start(self._paths, attempt))
         warm = any(one.warm for one in ledger.read(self._paths) if one.number == attempt)
         job = self._launcher.job_id
-        return own_job.facts(job, self._began, words, attempt=attempt, warm=warm)
+        return slurm_job.facts(job, self._began, words, attempt=attempt, warm=warm)
 
     def record(
         self,
@@ -162,7 +163,7 @@ class Aftermath:
             self._intend(ledger.CANCELLED)
             return False
 
-        return own_job.requeue(
+        return slurm_job.requeue(
             self._launcher.job_id,
             action.exclude,
             kept=self._kept,
@@ -180,7 +181,7 @@ class Aftermath:
     def _bearable(self, action: Action) -> Action:
         if not action.exclude or not self._launcher.requeues:
             return action
-        nodes = exclusion.without(
+        nodes = requeue_nodes.without(
             self._launcher.job_id,
             action.exclude,
             self._run.all_nodes,
@@ -204,14 +205,14 @@ class Aftermath:
         number = attempt.started.get("submission") or self._submission.number
         submission = self._submission.experiment.submission(number)
         log = submission.batch_log(job)
-        words = own_job.last_words(
+        words = slurm_job.last_words(
             log, attempt.number, ledger.first_of_start(self._paths, attempt.number)
         )
         began = attempt.started.get("time") or 0.0
         number, warm = attempt.number, attempt.warm
-        facts = own_job.facts(job, began, words, attempt=number, warm=warm, over=True)
+        facts = slurm_job.facts(job, began, words, attempt=number, warm=warm, over=True)
         alive = facts.state in ("RUNNING", "SUSPENDED", "COMPLETING")
-        if alive and job != self._launcher.job_id and not own_job.is_forgotten(job):
+        if alive and job != self._launcher.job_id and not slurm_job.is_forgotten(job):
             raise HpcrunError(
                 f"attempt {attempt.number} still runs in job {job}",
                 hint=f"wait for it, or scancel {job}",

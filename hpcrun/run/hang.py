@@ -11,7 +11,7 @@ from hpcrun.run import stacks
 from hpcrun.run.crew import Crew
 from hpcrun.run.liveness import Liveness
 from hpcrun.run.straggler import Stragglers
-from hpcrun.slurm_time import seconds
+from hpcrun.slurm.duration import seconds
 from hpcrun.state.plan import RunPlan
 
 _LOOK_EVERY = 1.0

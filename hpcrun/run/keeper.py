@@ -15,12 +15,12 @@ from pathlib import Path
 from types import FrameType
 
 from hpcrun import signals
-from hpcrun.cluster import steps
 from hpcrun.errors import EXIT_FAILED, EXIT_SAVED
 from hpcrun.policy import recovery
 from hpcrun.run import stop
 from hpcrun.run.orphan import Orphan
 from hpcrun.run.tell import say
+from hpcrun.slurm import steps
 from hpcrun.state import ledger, permissions, plan_file
 from hpcrun.state.layout import SubmissionPaths
 

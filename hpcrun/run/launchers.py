@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hpcrun import signals
-from hpcrun.cluster import own_job, steps
 from hpcrun.errors import HpcrunError
+from hpcrun.slurm import job, steps
 from hpcrun.state.layout import AttemptPaths, slurm_path
 from hpcrun.state.plan import RunPlan
 
@@ -134,10 +134,10 @@ class SlurmLauncher:
         self._gpus = ":".join([*kind, *count]) if count else None
 
     def end_time(self, *, fresh: bool = False) -> float | None:
-        return own_job.end_time(self.job_id, fresh=fresh)
+        return job.end_time(self.job_id, fresh=fresh)
 
     def is_unreachable(self) -> bool:
-        return own_job.is_unreachable(self.job_id)
+        return job.is_unreachable(self.job_id)
 
     def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

@@ -7,12 +7,12 @@ import os
 import socket
 import time
 
-from hpcrun.cluster import own_job
 from hpcrun.policy import recovery
 from hpcrun.policy.causes import JobFacts
 from hpcrun.policy.recovery import Policy
 from hpcrun.run.channel import TOKEN_VARIABLE, Channel
 from hpcrun.run.tell import say
+from hpcrun.slurm import job
 from hpcrun.state import files, ledger
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
@@ -77,7 +77,7 @@ class Orphan:
             files.patiently(lambda: files.write_json(path, note), say, path.name)
         suspects = [*dict.fromkeys([*recovery.suspects(ledger.read(self._paths)), *lost])]
         kept = self._run.spec["resources"].get("exclude")
-        return own_job.requeue(
+        return job.requeue(
             mine.job_id,
             suspects,
             kept=kept,
@@ -107,7 +107,7 @@ class Orphan:
         while not facts.state:
             if ledger.intent(self._paths) or self._has_successor() or self._is_settled():
                 return False
-            facts = own_job.facts(mine.job_id, self._began)
+            facts = job.facts(mine.job_id, self._began)
             if not facts.state:
                 time.sleep(_TURN)
         if facts.state == "CANCELLED" or facts.restarts not in (None, mine.restarts):

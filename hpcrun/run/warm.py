@@ -21,7 +21,7 @@ from pathlib import Path
 from hpcrun.errors import HpcrunError
 from hpcrun.run import memory, stop
 from hpcrun.run.launch import Launch
-from hpcrun.slurm_time import seconds
+from hpcrun.slurm.duration import seconds
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.plan import RunPlan
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from hpcrun.cluster import own_job
 from hpcrun.policy import causes, stop_lead_time
 from hpcrun.policy.causes import Evidence
 from hpcrun.run.aftermath import Aftermath
 from hpcrun.run.launchers import Launcher
-from hpcrun.slurm_time import seconds
+from hpcrun.slurm import job
+from hpcrun.slurm.duration import seconds
 from hpcrun.state import files, ledger
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import RunPlan
@@ -107,7 +107,7 @@ class WarnedStop:
         deadline = (facts.ends or float("inf")) - _KEPT
         if over:
             # Slurm has begun to end the job: KILL follows.
-            deadline = time.time() + own_job.kill_wait() - _KEPT
+            deadline = time.time() + job.kill_wait() - _KEPT
         self.signal = self.signal or name
         self._begin(end.kind if end.kind != causes.SUPERVISOR_LOST else causes.SIGNAL, deadline)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.cluster import steps
+from hpcrun.slurm import steps
 from tests.cluster.workbench import Workbench
 from tests.testbed import Cluster
 from tests.testbed.daemons import until

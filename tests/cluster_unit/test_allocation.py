@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hpcrun.cluster import allocation
 from hpcrun.errors import ClusterRefused
+from hpcrun.slurm import allocation
 from tests.cluster_unit.shim import Shim
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from hpcrun.cluster import exclusion, slurm
+from hpcrun.slurm import client, requeue_nodes
 
 NEVER = "allocation failure: Requested node configuration is not available"
 
@@ -36,16 +36,16 @@ class Site:
             if state == "idle" and node not in excluded.split(",")
         ]
         if len(free) < self.needed:
-            raise slurm.CommandFailed(NEVER)
+            raise client.CommandFailed(NEVER)
         return ""
 
 
 def excluded(
     site: Site, monkeypatch: pytest.MonkeyPatch, *nodes: str, kept: str | None = None
 ) -> tuple[str, ...]:
-    monkeypatch.setattr(slurm, "command", site.command)
+    monkeypatch.setattr(client, "command", site.command)
     said: list[str] = []
-    left = exclusion.without("7", nodes, site.needed, kept=kept, say=said.append)
+    left = requeue_nodes.without("7", nodes, site.needed, kept=kept, say=said.append)
     assert len(said) == len(nodes) - len(left)
     return left
 
@@ -94,7 +94,7 @@ def test_the_specs_own_exclusions_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_are_excluded_where_slurm_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
     def down(argv: Sequence[str], *, timeout: float | None = None) -> str:
-        raise slurm.CommandFailed("Unable to contact slurm controller (connect failure)")
+        raise client.CommandFailed("Unable to contact slurm controller (connect failure)")
 
-    monkeypatch.setattr(slurm, "command", down)
-    assert exclusion.without("7", ["n2"], 2, kept=None, say=pytest.fail) == ("n2",)
+    monkeypatch.setattr(client, "command", down)
+    assert requeue_nodes.without("7", ["n2"], 2, kept=None, say=pytest.fail) == ("n2",)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from hpcrun.cluster import lost_nodes, slurm
+from hpcrun.slurm import client, lost_nodes
 
 CONFIG = "SlurmdTimeout           = {timeout} sec\nSLURM_VERSION           = {version}\n"
 
@@ -27,7 +27,7 @@ class Controller:
             return self.config
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         if not state:
-            raise slurm.CommandFailed("Unable to contact slurm controller (connect failure)")
+            raise client.CommandFailed("Unable to contact slurm controller (connect failure)")
         return f"NodeName=n2 NodeAddr=127.0.0.1 Port={self.port} State={state} CPUs=8\n"
 
 
@@ -59,7 +59,7 @@ def slurmd() -> Iterator[int]:
 
 
 def _wait(monkeypatch: pytest.MonkeyPatch, controller: Controller, wanted: int = 10**6) -> None:
-    monkeypatch.setattr(slurm, "command", controller)
+    monkeypatch.setattr(client, "command", controller)
     asked = iter(range(wanted))
     lost_nodes.wait_until_known(["n2"], lambda: next(asked, None) is not None)
 
@@ -97,6 +97,6 @@ def test_not_where_slurm_gives_everything_back(
 
 def test_not_without_lost_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     controller = Controller("ALLOCATED")
-    monkeypatch.setattr(slurm, "command", controller)
+    monkeypatch.setattr(client, "command", controller)
     lost_nodes.wait_until_known([], lambda: True)
     assert controller.asked == []

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cluster import own_job, slurm
 from hpcrun.policy import causes
 from hpcrun.policy.causes import Evidence, JobFacts
+from hpcrun.slurm import client, job
 
 RECORDED = Path(__file__).parent / "recorded" / "own_job"
 KINDS = {
@@ -40,7 +40,7 @@ class Recording:
     def answer(self, argv: Sequence[str], *, timeout: float | None = None) -> str:
         text = self.scontrol if argv[0] == "scontrol" else self.sacct
         if not text:
-            raise slurm.CommandFailed(f"{argv[0]}: connection refused")
+            raise client.CommandFailed(f"{argv[0]}: connection refused")
         return text
 
 
@@ -49,10 +49,10 @@ def facts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> JobFacts:
     recording = Recording(request.param)
-    monkeypatch.setattr(slurm, "command", recording.answer)
+    monkeypatch.setattr(client, "command", recording.answer)
     log = tmp_path / "slurm-1.log"
     log.write_text(f"2026-11-20T17:00:00 hpcrun: attempt 1 of e/0 on n1\n{recording.log}")
-    return own_job.facts("1", recording.began, own_job.last_words(log, 1))
+    return job.facts("1", recording.began, job.last_words(log, 1))
 
 
 @pytest.mark.parametrize(("facts", "name"), [(name, name) for name in CASES], indirect=["facts"])
@@ -82,19 +82,19 @@ slurmstepd-n1: error: *** JOB 1 ON n1 CANCELLED AT 2026-11-20T16:41:54 ***
 
 def test_each_attempt_has_its_own_last_words(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    assert own_job.last_words(log, 1) is None
+    assert job.last_words(log, 1) is None
     log.write_text(ATTEMPTS)
-    assert own_job.last_words(log, 1) == "DUE TO PREEMPTION"
-    assert own_job.last_words(log, 2) is None
-    assert own_job.last_words(log, 3) == ""
-    assert own_job.last_words(log, 4) is None
+    assert job.last_words(log, 1) == "DUE TO PREEMPTION"
+    assert job.last_words(log, 2) is None
+    assert job.last_words(log, 3) == ""
+    assert job.last_words(log, 4) is None
 
 
 def test_what_slurm_said_before_a_restart_in_place_was_announced(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(ATTEMPTS)
-    assert own_job.last_words(log, 2, 1) == "DUE TO PREEMPTION"
-    assert own_job.last_words(log, 3, 2) == ""
+    assert job.last_words(log, 2, 1) == "DUE TO PREEMPTION"
+    assert job.last_words(log, 3, 2) == ""
 
 
 def test_an_earlier_start_is_not_taken_for_the_one_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,15 +105,15 @@ def test_an_earlier_start_is_not_taken_for_the_one_of_now(monkeypatch: pytest.Mo
     def answer(argv: Sequence[str], *, timeout: float | None = None) -> str:
         return shown if argv[0] == "scontrol" else rows
 
-    monkeypatch.setattr(slurm, "command", answer)
-    now = own_job.facts("7", 1201)
+    monkeypatch.setattr(client, "command", answer)
+    now = job.facts("7", 1201)
     assert (now.state, now.preempted, now.out_of_memory, now.restarts) == (
         "RUNNING",
         False,
         False,
         1,
     )
-    before = own_job.facts("7", 1002, over=True)
+    before = job.facts("7", 1002, over=True)
     assert (before.state, before.preempted, before.out_of_memory) == ("PREEMPTED", True, True)
     assert before.ends == 1100
 
@@ -128,9 +128,9 @@ def test_ranks_of_another_attempt_in_the_same_start_do_not_count(
         "7.2|FAILED|1011|1020|5K||hpcrun-workers-2\n"
         "7.3|OUT_OF_MEMORY|1005|1020|7K||hpcrun-workers-3-warm\n"
     )
-    monkeypatch.setattr(slurm, "command", lambda argv, timeout: rows)
-    first = own_job.facts("7", 1003, attempt=1, over=True)
-    second = own_job.facts("7", 1003, attempt=2, over=True)
+    monkeypatch.setattr(client, "command", lambda argv, timeout: rows)
+    first = job.facts("7", 1003, attempt=1, over=True)
+    second = job.facts("7", 1003, attempt=2, over=True)
     assert (first.out_of_memory, first.memory) == (
         True,
         "it asked for 2G, one rank was seen to use 9K",
@@ -139,9 +139,9 @@ def test_ranks_of_another_attempt_in_the_same_start_do_not_count(
         False,
         "it asked for 2G, one rank was seen to use 5K",
     )
-    assert own_job.facts("7", 1003, attempt=3, warm=True, over=True).out_of_memory
-    assert not own_job.facts("7", 1003, attempt=3, over=True).out_of_memory
-    assert own_job.facts("7", 1003, over=True).out_of_memory
+    assert job.facts("7", 1003, attempt=3, warm=True, over=True).out_of_memory
+    assert not job.facts("7", 1003, attempt=3, over=True).out_of_memory
+    assert job.facts("7", 1003, over=True).out_of_memory
 
 
 def test_a_job_that_outlived_a_lost_node_is_one_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,13 +154,13 @@ def test_a_job_that_outlived_a_lost_node_is_one_start(monkeypatch: pytest.Monkey
         "7.2|OUT_OF_MEMORY|1291|1400|5K||hpcrun-workers-3\n"
         "7|RUNNING|1500|Unknown||2G|study\n"
     )
-    monkeypatch.setattr(slurm, "command", lambda argv, timeout: rows)
-    found = own_job.facts("7", 1201, attempt=3, over=True)
+    monkeypatch.setattr(client, "command", lambda argv, timeout: rows)
+    found = job.facts("7", 1201, attempt=3, over=True)
     assert (found.state, found.cancelled_by, found.ends) == ("CANCELLED", "root", 1400)
     assert found.out_of_memory
-    assert not own_job.facts("7", 1201, attempt=2, over=True).out_of_memory
-    assert own_job.facts("7", 1001, over=True).state == "NODE_FAIL"
-    assert own_job.facts("7", 1501, over=True).state == "RUNNING"
+    assert not job.facts("7", 1201, attempt=2, over=True).out_of_memory
+    assert job.facts("7", 1001, over=True).state == "NODE_FAIL"
+    assert job.facts("7", 1501, over=True).state == "RUNNING"
 
 
 class Controller:
@@ -175,21 +175,21 @@ class Controller:
         self.asked.append(" ".join(argv))
         answer = self.answers.pop(0) if self.answers else None
         if answer is not None:
-            raise slurm.CommandFailed(answer)
+            raise client.CommandFailed(answer)
         return ""
 
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_job.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(job.time, "sleep", lambda seconds: None)
 
 
 def test_a_requeue_waits_out_a_controller_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     down = "slurm_requeue error: Unable to contact slurm controller (connect failure)"
     halfway = "Unexpected message received for job 7_3"
     controller = Controller(down, halfway, None)
-    monkeypatch.setattr(slurm, "command", controller)
-    assert own_job.requeue("7_3", say=lambda message: None)
+    monkeypatch.setattr(client, "command", controller)
+    assert job.requeue("7_3", say=lambda message: None)
     assert controller.asked == ["scontrol requeue 7_3"] * 3
 
 
@@ -197,24 +197,24 @@ def test_a_job_that_slurm_has_requeued_itself_gets_its_nodes_excluded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     controller = Controller("7_2: Job is pending execution", None)
-    monkeypatch.setattr(slurm, "command", controller)
-    assert own_job.requeue("7_2", ["n2"], say=lambda message: None)
+    monkeypatch.setattr(client, "command", controller)
+    assert job.requeue("7_2", ["n2"], say=lambda message: None)
     assert controller.asked == ["scontrol requeue 7_2", "scontrol update jobid=7_2 ExcNodeList=n2"]
 
 
 def test_a_requeue_excludes_nodes_beside_those_of_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     controller = Controller(None, "Requested operation is presently disabled", None)
-    monkeypatch.setattr(slurm, "command", controller)
-    assert own_job.requeue("7", ["n2"], kept="n[8-9]", say=lambda message: None)
+    monkeypatch.setattr(client, "command", controller)
+    assert job.requeue("7", ["n2"], kept="n[8-9]", say=lambda message: None)
     update = "scontrol update jobid=7 ExcNodeList=n[8-9],n2"
     assert controller.asked == ["scontrol requeue 7", update, update]
 
 
 def test_a_requeue_that_is_refused_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     controller = Controller("Requested operation is presently disabled for job 7")
-    monkeypatch.setattr(slurm, "command", controller)
+    monkeypatch.setattr(client, "command", controller)
     said: list[str] = []
-    assert not own_job.requeue("7", say=said.append)
+    assert not job.requeue("7", say=said.append)
     assert "presently disabled" in said[0]
 
 
@@ -225,9 +225,9 @@ def test_a_requeue_that_is_refused_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_controller_that_is_away_is_waited_for_however_long(
     monkeypatch: pytest.MonkeyPatch, problem: str, accepted: bool
 ) -> None:
-    monkeypatch.setattr(slurm, "command", Controller(problem, problem, None))
+    monkeypatch.setattr(client, "command", Controller(problem, problem, None))
     said: list[str] = []
-    assert own_job.requeue("7", patience=-1, say=said.append) is accepted
+    assert job.requeue("7", patience=-1, say=said.append) is accepted
     assert accepted or "`hpcrun requeue` starts a new one" in said[0]
 
 
@@ -242,14 +242,14 @@ def test_a_controller_that_is_away_is_waited_for_however_long(
 def test_only_the_controller_says_that_a_job_is_gone(
     monkeypatch: pytest.MonkeyPatch, problem: str | None, forgotten: bool
 ) -> None:
-    monkeypatch.setattr(slurm, "command", Controller(problem))
-    assert own_job.is_forgotten("7") is forgotten
+    monkeypatch.setattr(client, "command", Controller(problem))
+    assert job.is_forgotten("7") is forgotten
 
 
 def test_a_requeue_that_nobody_wants_any_more_is_not_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     controller = Controller()
-    monkeypatch.setattr(slurm, "command", controller)
-    assert not own_job.requeue("7", between=lambda: False, say=lambda message: None)
+    monkeypatch.setattr(client, "command", controller)
+    assert not job.requeue("7", between=lambda: False, say=lambda message: None)
     assert controller.asked == []

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cluster import sbatch, slurm
+from hpcrun.cluster import sbatch
 from hpcrun.errors import ClusterRefused, ClusterUnreachable
+from hpcrun.slurm import client
 from tests.cluster_unit.shim import Shim
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -24,7 +25,7 @@ TIMED_OUT = {
 
 @pytest.fixture(autouse=True)
 def _client(shim: Shim, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm, "_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(client, "_PAUSES", (0.0, 0.0))
     shim.answer("srun", {})
     shim.answer("sinfo", {"out": "main\nhigh\n"})
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hpcrun.cluster import slurm_text
-from hpcrun.cluster.slurm_text import JobState
+from hpcrun.slurm import parse
+from hpcrun.slurm.parse import JobState
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -28,7 +28,7 @@ def _ids(recorded: Path) -> dict[str, str]:
 
 def test_squeue_of_a_cluster(recorded: Path) -> None:
     ids = _ids(recorded)
-    states = slurm_text.parse_squeue((recorded / "squeue.txt").read_text())
+    states = parse.parse_squeue((recorded / "squeue.txt").read_text())
     assert states[ids["ok"]].state == "COMPLETED"
     assert states[ids["bad"]].state == "FAILED"
     assert states[ids["bad"]].comment == "a|b"
@@ -46,7 +46,7 @@ def test_squeue_of_a_cluster(recorded: Path) -> None:
 
 def test_sacct_of_a_cluster(recorded: Path) -> None:
     ids = _ids(recorded)
-    states = slurm_text.parse_sacct((recorded / "sacct.txt").read_text())
+    states = parse.parse_sacct((recorded / "sacct.txt").read_text())
     assert states[ids["ok"]].exit_code == 0
     assert (states[ids["bad"]].exit_code, states[ids["bad"]].comment) == (3, "a|b")
     assert (states[ids["killed"]].exit_code, states[ids["killed"]].signal) == (0, 9)
@@ -59,12 +59,12 @@ def test_sacct_of_a_cluster(recorded: Path) -> None:
 
 def test_both_together(recorded: Path) -> None:
     ids = _ids(recorded)
-    queue = slurm_text.parse_squeue((recorded / "squeue.txt").read_text())
-    past = slurm_text.parse_sacct((recorded / "sacct.txt").read_text())
-    merged = slurm_text.merge(queue, past, controller_answered=True)
+    queue = parse.parse_squeue((recorded / "squeue.txt").read_text())
+    past = parse.parse_sacct((recorded / "sacct.txt").read_text())
+    merged = parse.merge(queue, past, controller_answered=True)
     assert merged[ids["bad"]].exit_code == 3
     assert merged[ids["long"]].source == "squeue"
-    assert not any(state.state == slurm_text.UNKNOWN for state in merged.values())
+    assert not any(state.state == parse.UNKNOWN for state in merged.values())
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_both_together(recorded: Path) -> None:
     ],
 )
 def test_job_ids(text: str, expected: list[str]) -> None:
-    assert slurm_text.expand_job_id(text) == expected
+    assert parse.expand_job_id(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -90,17 +90,17 @@ def test_job_ids(text: str, expected: list[str]) -> None:
     [("0:06", 6), ("01:00", 60), ("1:00:00", 3600), ("2-03:04:05", 183845), ("INVALID", None)],
 )
 def test_elapsed(text: str, seconds: float | None) -> None:
-    assert slurm_text.parse_elapsed(text) == seconds
+    assert parse.parse_elapsed(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["N/A", "Unknown", "", "0", "NONE"])
 def test_a_time_that_is_not_there(text: str) -> None:
-    assert slurm_text.parse_time(text) is None
+    assert parse.parse_time(text) is None
 
 
 def test_times_in_both_forms() -> None:
-    assert slurm_text.parse_time("1795179394") == 1795179394
-    assert slurm_text.parse_time("2026-11-20T12:00:00") is not None
+    assert parse.parse_time("1795179394") == 1795179394
+    assert parse.parse_time("2026-11-20T12:00:00") is not None
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_times_in_both_forms() -> None:
 )
 def test_words_are_normalised(printed: str, state: str) -> None:
     line = f"5|{printed}|None|n1|1795179394|Unknown|00:01:00|0:15|"
-    assert slurm_text.parse_sacct(line)["5"].state == state
+    assert parse.parse_sacct(line)["5"].state == state
 
 
 def _state(state: str, **fields: Any) -> JobState:
@@ -132,13 +132,13 @@ def test_who_is_right(
     queue: JobState | None, past: JobState, controller: bool, expected: str
 ) -> None:
     mine = {"5": queue} if queue else {}
-    merged = slurm_text.merge(mine, {"5": past}, controller_answered=controller)
+    merged = parse.merge(mine, {"5": past}, controller_answered=controller)
     assert merged["5"].state == expected
 
 
 def test_rubbish_is_passed_over() -> None:
-    assert slurm_text.parse_squeue("slurm_load_jobs: notice\n\n1|2\n") == {}
-    assert slurm_text.parse_sacct("garbage\n|||\n") == {}
+    assert parse.parse_squeue("slurm_load_jobs: notice\n\n1|2\n") == {}
+    assert parse.parse_sacct("garbage\n|||\n") == {}
 
 
 def test_recordings_hold_no_path_of_a_machine(recorded: Path) -> None:

@@ -316,7 +316,7 @@ def test_hpcrun_runs_from_its_zip(tmp_path: Path) -> None:
 def test_what_runs_on_compute_nodes_needs_only_the_standard_library(tmp_path: Path) -> None:
     package = tmp_path / "hpcrun.zip"
     snapshot.package(package)
-    modules = "hpcrun.cluster.local, hpcrun.cluster.slurm, hpcrun.cluster.steps"
+    modules = "hpcrun.cluster.local, hpcrun.slurm.client, hpcrun.slurm.steps"
     subprocess.run(
         [sys.executable, "-S", "-c", f"import {modules}"],
         env={"PYTHONPATH": str(package)},

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hpcrun.cluster import steps
 from hpcrun.run.launchers import _SlurmWorkers
+from hpcrun.slurm import steps
 from hpcrun.state.layout import AttemptPaths
 
 

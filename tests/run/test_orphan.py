@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from hpcrun.cluster import own_job
 from hpcrun.policy.causes import JobFacts
 from hpcrun.run.channel import TOKEN_VARIABLE, Switchboard
 from hpcrun.run.orphan import _PATIENCE, Orphan
+from hpcrun.slurm import job
 from hpcrun.state import ledger
 from hpcrun.state.layout import RunPaths
 
@@ -26,7 +26,7 @@ START: dict[str, Any] = {"job_id": "7_3", "restart_count": 1}
 @pytest.fixture(autouse=True)
 def slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = JobFacts(state="RUNNING", restarts=1)
-    monkeypatch.setattr(own_job, "facts", lambda *_, **__: facts)
+    monkeypatch.setattr(job, "facts", lambda *_, **__: facts)
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
 
 
@@ -107,7 +107,7 @@ def test_a_node_that_is_cut_off_does_not_take_the_supervisor_for_dead(
     """Neither Slurm nor the supervisor can be reached; then both answer again."""
     orphan = _orphan(tmp_path / "3", "127.0.0.1:1")
     answers = [JobFacts(), JobFacts(), JobFacts(state="RUNNING", restarts=1)]
-    monkeypatch.setattr(own_job, "facts", lambda *_, **__: answers.pop(0))
+    monkeypatch.setattr(job, "facts", lambda *_, **__: answers.pop(0))
     monkeypatch.setattr(orphan, "_supervisor_answers", lambda: not answers)
     monkeypatch.setattr("hpcrun.run.orphan._TURN", 0.01)
     assert not orphan._is_ours()
@@ -122,7 +122,7 @@ def test_a_run_that_ends_while_slurm_does_not_answer(
         ledger.set_intent(RunPaths(tmp_path / "3"), ledger.FINISHED)
         return JobFacts()
 
-    monkeypatch.setattr(own_job, "facts", facts)
+    monkeypatch.setattr(job, "facts", facts)
     monkeypatch.setattr("hpcrun.run.orphan._TURN", 0.01)
     assert not orphan._is_ours()
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.cluster import steps
-from hpcrun.cluster.steps import TaskEnd, expand, parse_task_end
 from hpcrun.errors import HpcrunError
 from hpcrun.run import launchers
+from hpcrun.slurm import steps
+from hpcrun.slurm.steps import TaskEnd, expand, parse_task_end
 
 RECORDED = Path(__file__).parent / "recorded"
 VERSIONS = ["22.05", "24.11"]

@@ -5,7 +5,7 @@ not yet down: the job, or the next one, then waits for ever beside idle nodes. S
 ``sbatch`` and ``scontrol requeue``, and not on 24.11. Waiting costs nothing: the job does not start
 again before Slurm has found the node down.
 
-Standard library only, as `hpcrun.cluster.own_job`.
+Standard library only, as `hpcrun.slurm.job`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
-from hpcrun.cluster import slurm
+from hpcrun.slurm import client
 
 # The first version that was seen to give everything back.
 _MENDED = (24, 11)
@@ -37,7 +37,7 @@ def wait_until_known(nodes: Sequence[str], goes_on: Callable[[], bool]) -> None:
     goes_on
         Asked every two seconds; False ends the wait.
     """
-    settings = slurm.configuration(timeout=_TIMEOUT) if nodes else {}
+    settings = client.configuration(timeout=_TIMEOUT) if nodes else {}
     version = re.match(r"(\d+)\.(\d+)", settings.get("SLURM_VERSION", ""))
     if not nodes or (version and (int(version[1]), int(version[2])) >= _MENDED):
         return
@@ -45,7 +45,7 @@ def wait_until_known(nodes: Sequence[str], goes_on: Callable[[], bool]) -> None:
     port = int(settings.get("SlurmdPort", _SLURMD_PORT))
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline and goes_on():
-        shown = [slurm.show("node", node, timeout=_TIMEOUT) for node in nodes]
+        shown = [client.show("node", node, timeout=_TIMEOUT) for node in nodes]
         if all(_is_down(node) or _answers(node, port) for node in shown):
             return
         time.sleep(2)

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrun.cluster import steps
 from hpcrun.errors import ClusterRefused
+from hpcrun.slurm import steps
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Standard library only, because it is also imported on compute nodes from the frozen ``hpcrun.zip``.
 Answers are asked for in named fields with a separator (``--json`` changes its schema with every
-release) and read by the pure functions of `hpcrun.cluster.slurm_text`. Questions are batched: one
+release) and read by the pure functions of `hpcrun.slurm.parse`. Questions are batched: one
 ``squeue`` for all jobs and one ``sacct`` for those that ``squeue`` no longer tells the end of.
 """
 
@@ -15,9 +15,9 @@ import subprocess
 import time
 from collections.abc import Collection, Iterable, Sequence
 
-from hpcrun.cluster import slurm_text
-from hpcrun.cluster.slurm_text import UNKNOWN, JobState
 from hpcrun.errors import ClusterRefused, ClusterUnreachable
+from hpcrun.slurm import parse
+from hpcrun.slurm.parse import UNKNOWN, JobState
 
 __all__ = [
     "UNKNOWN",
@@ -174,7 +174,7 @@ def query(
             if accounting:
                 problems.append(f"slurmdbd does not answer: {error}")
         else:
-            found = slurm_text.merge(found, past, controller_answered=controller)
+            found = parse.merge(found, past, controller_answered=controller)
     return JobStates(
         _select(found, wanted),
         problems,
@@ -258,7 +258,7 @@ def _ask_squeue(wanted: set[str], patience: float | None = None) -> dict[str, Jo
         answer = _ask(
             [
                 *("squeue", "--noheader", "--states=all", f"--jobs={jobs}"),
-                f"--format={slurm_text.SQUEUE_FORMAT}",
+                f"--format={parse.SQUEUE_FORMAT}",
             ],
             patience,
         )
@@ -266,16 +266,16 @@ def _ask_squeue(wanted: set[str], patience: float | None = None) -> dict[str, Jo
         if _NO_SUCH_JOB.search(str(error)):
             return {}
         raise
-    return slurm_text.parse_squeue(answer)
+    return parse.parse_squeue(answer)
 
 
 def _ask_sacct(wanted: set[str], patience: float | None = None) -> dict[str, JobState]:
     jobs = ",".join(sorted({job_id.partition("_")[0] for job_id in wanted}, key=int))
-    return slurm_text.parse_sacct(
+    return parse.parse_sacct(
         _ask(
             [
                 *("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={jobs}"),
-                f"--format={','.join(slurm_text.SACCT_FIELDS)}",
+                f"--format={','.join(parse.SACCT_FIELDS)}",
             ],
             patience,
         )

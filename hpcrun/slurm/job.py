@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hpcrun.cluster import exclusion, lost_nodes, slurm, steps
-from hpcrun.cluster.slurm_text import parse_time
 from hpcrun.policy.causes import JobFacts
+from hpcrun.slurm import client, lost_nodes, requeue_nodes, steps
+from hpcrun.slurm.parse import parse_time
 from hpcrun.state import files as records
 
 _TIMEOUT = 8.0
@@ -64,7 +64,7 @@ def facts(
     over
         The start in question is an earlier one, of which the controller knows nothing any more.
     """
-    shown = {} if over else slurm.show("job", job, timeout=_TIMEOUT)
+    shown = {} if over else client.show("job", job, timeout=_TIMEOUT)
     rows = _of_attempt(_rows(job, began), attempt, warm)
     state, _, by = rows[0]["State"].partition(" by ") if rows else ("", "", "")
     if state in ("", "RUNNING", "RESIZING"):
@@ -121,12 +121,12 @@ def end_time(job: str, *, fresh: bool = False) -> float | None:
     told = os.environ.get("SLURM_JOB_END_TIME", "")
     if told.isdigit() and not fresh:
         return float(told)
-    return parse_time(slurm.show("job", job, timeout=_TIMEOUT).get("EndTime", ""))
+    return parse_time(client.show("job", job, timeout=_TIMEOUT).get("EndTime", ""))
 
 
 def kill_wait() -> float:
     """Seconds between Slurm's TERM and its KILL."""
-    return float(slurm.configuration(timeout=_TIMEOUT).get("KillWait", _KILL_WAIT))
+    return float(client.configuration(timeout=_TIMEOUT).get("KillWait", _KILL_WAIT))
 
 
 def requeue(
@@ -170,11 +170,11 @@ def requeue(
         if problem is None or _WAITS.search(problem) or _queued(job):
             if needed is not None:
                 # Once more: Slurm may not have answered before.
-                exclude = exclusion.without(job, exclude, needed, kept=kept, say=say)
+                exclude = requeue_nodes.without(job, exclude, needed, kept=kept, say=say)
             if exclude:
                 _exclude(job, ",".join([*([kept] if kept else []), *exclude]), say)
             return True
-        late = time.monotonic() > deadline and not slurm.is_unreachable(problem)
+        late = time.monotonic() > deadline and not client.is_unreachable(problem)
         if _REFUSED.search(problem) or late:
             say(f"Slurm did not requeue the job, `hpcrun requeue` starts a new one: {problem}")
             return False
@@ -192,7 +192,7 @@ def is_forgotten(job: str) -> bool:
 def is_unreachable(job: str) -> bool:
     """Whether nobody answers a question about the job."""
     problem = _try(["scontrol", "show", "job", job])
-    return problem is not None and slurm.is_unreachable(problem)
+    return problem is not None and client.is_unreachable(problem)
 
 
 def _exclude(job: str, nodes: str, say: Say) -> None:
@@ -212,13 +212,13 @@ def _queued(job: str) -> bool:
 
 
 def _state(job: str) -> str:
-    return slurm.show("job", job, timeout=_TIMEOUT).get("JobState", "")
+    return client.show("job", job, timeout=_TIMEOUT).get("JobState", "")
 
 
 def _try(argv: Sequence[str]) -> str | None:
     try:
-        slurm.command(argv, timeout=20)
-    except slurm.CommandFailed as error:
+        client.command(argv, timeout=20)
+    except client.CommandFailed as error:
         return str(error)
     return None
 
@@ -231,8 +231,8 @@ def _rows(job: str, began: float) -> list[dict[str, str]]:
     """
     argv = ["sacct", "--noheader", "--parsable2", "--duplicates", f"--jobs={job}"]
     try:
-        text = slurm.command([*argv, f"--format={_SACCT}"], timeout=_TIMEOUT)
-    except slurm.CommandFailed:
+        text = client.command([*argv, f"--format={_SACCT}"], timeout=_TIMEOUT)
+    except client.CommandFailed:
         return []
     names = _SACCT.split(",")
     starts: list[list[dict[str, str]]] = []

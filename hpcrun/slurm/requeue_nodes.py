@@ -4,7 +4,7 @@ Slurm takes such an exclusion, finds that the nodes left are too few, and holds 
 (``BadConstraints``). Seen on 24.11. ``sbatch --test-only`` tells, but says the same of nodes that
 are only down for now, so nodes like those that the job had are counted first.
 
-Standard library only, as `hpcrun.cluster.own_job`.
+Standard library only, as `hpcrun.slurm.job`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from hpcrun.cluster import slurm
+from hpcrun.slurm import client
 
 _TIMEOUT = 8.0
 _TOO_FEW = re.compile(r"requested (node|topology) configuration is not available", re.IGNORECASE)
@@ -48,7 +48,7 @@ def without(
     tuple of str
         All of them where Slurm does not say.
     """
-    shown = slurm.show("job", job, timeout=_TIMEOUT) if nodes else {}
+    shown = client.show("job", job, timeout=_TIMEOUT) if nodes else {}
     if "Command" not in shown or "Partition" not in shown:
         return tuple(nodes)
     usable = _like(nodes, shown["Partition"])
@@ -59,9 +59,9 @@ def without(
     for back in sorted(nodes, key=lambda node: not usable.get(node)):
         out = ",".join([*([kept] if kept else []), *left])
         try:
-            slurm.command([*asked, f"--exclude={out}", shown["Command"]], timeout=_TIMEOUT)
+            client.command([*asked, f"--exclude={out}", shown["Command"]], timeout=_TIMEOUT)
             break
-        except slurm.CommandFailed as error:
+        except client.CommandFailed as error:
             if not _TOO_FEW.search(str(error)):
                 break
         left.remove(back)
@@ -76,8 +76,8 @@ def _like(nodes: Sequence[str], partition: str) -> dict[str, bool]:
     """
     argv = ["sinfo", "--noheader", "--Node", f"--partition={partition}"]
     try:
-        text = slurm.command([*argv, "--format=%N|%t|%c|%m|%G|%f"], timeout=_TIMEOUT)
-    except slurm.CommandFailed:
+        text = client.command([*argv, "--format=%N|%t|%c|%m|%G|%f"], timeout=_TIMEOUT)
+    except client.CommandFailed:
         return {}
     rows = [line.split("|", 2) for line in text.splitlines() if line.count("|") >= 2]
     builds = {build for name, _, build in rows if name in nodes}
