@@ -50,7 +50,7 @@ lint: $(DEV)
 
 docs: $(DEV)
 	$(BIN)/python docs/make_cli.py
-	$(BIN)/python -m hpcrun.compile.reference
+	$(BIN)/python -m hpcrun.compile.spec.reference
 
 bench: $(TRAIN)
 	$(BIN)/python bench/startup.py --output bench/results/startup.json

@@ -99,7 +99,7 @@ def _is_quiet(output: Output) -> bool:
 
 def _suspicious(one: Selected) -> Iterator[str]:
     """What is named like a secret in a run's configuration and profile; variables are refused."""
-    from hpcrun.compile.slurm_values import SECRET
+    from hpcrun.compile.target.slurm_options import SECRET
     from hpcrun.observe.narrow import flatten, lookup
 
     for data, where in ((one.run.spec, ""), (one.plan.cluster, "cluster.")):

@@ -19,7 +19,7 @@ from hpcrun import text
 from hpcrun.cluster import local, sbatch
 from hpcrun.cluster.depends import Waits
 from hpcrun.cluster.prepared import Prepared, SubmittedArray
-from hpcrun.compile import render
+from hpcrun.compile.target import sbatch_script
 from hpcrun.errors import ClusterUnreachable, HpcrunError, Interrupted, UsageError
 from hpcrun.slurm import client
 from hpcrun.state import files, journal, ledger
@@ -183,7 +183,7 @@ class _Feed:
         wanted = set(runs)
         chosen = [run for run in plan.runs if run.number in wanted]
         paths, most = self._prepared.submission, array.parallel
-        return render.script(plan.name, plan.cluster, chosen, most, paths, offset)
+        return sbatch_script.script(plan.name, plan.cluster, chosen, most, paths, offset)
 
     def _dependency(self, index: int, array: Array, runs: tuple[int, ...]) -> str | None:
         """sbatch's option, with what the spec itself has of it; None to leave it at that."""

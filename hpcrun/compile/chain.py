@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcrun.compile import schema
 from hpcrun.compile.freeze import Compiled, Need
-from hpcrun.compile.problems import Problems, did_you_mean
-from hpcrun.compile.sweep_point import Point
-from hpcrun.compile.tree import Key, Tree
+from hpcrun.compile.source.marked_tree import Key, Tree
+from hpcrun.compile.source.problems import Problems, did_you_mean
+from hpcrun.compile.spec import schema
+from hpcrun.compile.sweep.point import Point
 from hpcrun.errors import UsageError
 from hpcrun.state.plan import Dependence
 from hpcrun.state.spec.experiment import Dependency, Spec

@@ -9,26 +9,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcrun.compile import (
-    chain,
-    checks,
-    compose,
-    deepspeed,
-    entry,
-    extendable,
-    profile,
-    schema,
-    source,
-    sweep,
-)
-from hpcrun.compile.frame import Frame
+from hpcrun.compile import chain, extendable
 from hpcrun.compile.freeze import Compiled, CompiledRun, Select, freeze
-from hpcrun.compile.interpolate import interpolate_one
-from hpcrun.compile.problems import Problems
-from hpcrun.compile.resolver import Resolved, Resolver
-from hpcrun.compile.sweep_match import Matcher
-from hpcrun.compile.sweep_point import Option, Point
-from hpcrun.compile.tree import Key, Mark, Tree, dotted, get_at
+from hpcrun.compile.run_template import Frame
+from hpcrun.compile.source import yaml_reader
+from hpcrun.compile.source.interpolate import interpolate_one
+from hpcrun.compile.source.marked_tree import Key, Mark, Tree, dotted, get_at
+from hpcrun.compile.source.problems import Problems
+from hpcrun.compile.spec import checks, compose, profile, schema
+from hpcrun.compile.sweep import expansion as sweep_expansion
+from hpcrun.compile.sweep.matcher import Matcher
+from hpcrun.compile.sweep.point import Option, Point
+from hpcrun.compile.sweep.resolver import Resolved, Resolver
+from hpcrun.compile.target import deepspeed, entry
 from hpcrun.errors import Problem, UsageError
 from hpcrun.state.plan import Plan
 from hpcrun.state.spec.cluster_profile import Profile
@@ -154,7 +147,7 @@ class _Compiler:
         base.marks = {key: mark for key, mark in base.marks.items() if key[:1] != ("sweep",)}
         resolve = Resolver(base, self._with_deepspeed)
         matcher = Matcher(tree, resolve, exists, problems)
-        expansion = sweep.Expansion(tree, exists, matcher, problems)
+        expansion = sweep_expansion.Expansion(tree, exists, matcher, problems)
         expanded = expansion.expand(fans, sweeps, self.directory)
         needs = chain.needs(base, expanded.points, problems)
         whole = self._with_deepspeed(base, Problems())
@@ -187,7 +180,7 @@ class _Compiler:
         if name is None:
             name = profile.default_name()
         if not isinstance(name, str):
-            found = f"found {source.kind_of(name)}; accepted is the name of a profile"
+            found = f"found {yaml_reader.kind_of(name)}; accepted is the name of a profile"
             self.problems.at(tree, ("cluster",), found)
             return None
         return profile.load(name, self.directory, tree.mark(("cluster",)), self.problems)
@@ -214,7 +207,7 @@ class _Compiler:
     def _runs(
         self, resolve: Resolver, points: list[Point], limits: dict[str, Any]
     ) -> list[CompiledRun]:
-        names = sweep.short_names(
+        names = sweep_expansion.short_names(
             option.key for point in points for option in point if not option.is_set
         )
         short = {dotted(key): name for key, name in names.items()}
@@ -224,7 +217,7 @@ class _Compiler:
             problems = Problems()
             resolved = resolve(point, problems)
             swept = {dotted(one.key): _swept(one, resolved.data) for one in point if not one.is_set}
-            label = sweep.label(swept, short)
+            label = sweep_expansion.label(swept, short)
             run = self._run(resolved, swept, label, limits, problems)
             if run is not None and not problems:
                 other = runs.setdefault(run.identity, run)

@@ -8,10 +8,10 @@ from typing import Any
 
 from hpcrun.compile import identity
 from hpcrun.compile.freeze import Compiled, CompiledRun
-from hpcrun.compile.graph import Node, dependents, interpolations, may_name, overlap
-from hpcrun.compile.problems import Problems
-from hpcrun.compile.sweep_point import Point
-from hpcrun.compile.tree import Key, Mark, Tree, dotted
+from hpcrun.compile.source.marked_tree import Key, Mark, Tree, dotted
+from hpcrun.compile.source.problems import Problems
+from hpcrun.compile.sweep.point import Point
+from hpcrun.compile.sweep.references import Node, dependents, interpolations, may_name, overlap
 from hpcrun.state.plan import Plan, RunPlan
 
 _KEY: Key = ("extendable",)

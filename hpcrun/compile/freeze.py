@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun.compile import render
-from hpcrun.compile.tree import Key
+from hpcrun.compile.source.marked_tree import Key
+from hpcrun.compile.target import sbatch_script
 from hpcrun.slurm.duration import seconds
 from hpcrun.state import layout
 from hpcrun.state.plan import Array, Dependence, Entry, Plan, RunPlan
@@ -121,7 +121,12 @@ def freeze(
     shapes: dict[str, list[RunPlan]] = {}
     for run in chosen:
         shape = json.dumps(
-            [run.spec["resources"], run.spec["environment"], run.outlives_nodes, render.mail(run)]
+            [
+                run.spec["resources"],
+                run.spec["environment"],
+                run.outlives_nodes,
+                sbatch_script.mail(run),
+            ]
         )
         shapes.setdefault(shape, []).append(run)
     return Plan(
@@ -206,6 +211,6 @@ def _array(
     gpus = first.all_nodes * int(first.spec["resources"]["gpus_per_node"])
     text = ""
     if compiled.cluster["executor"] == "slurm":
-        text = render.script(compiled.name, compiled.cluster, runs, parallel, paths, offset)
+        text = sbatch_script.script(compiled.name, compiled.cluster, runs, parallel, paths, offset)
     numbers = tuple(run.number for run in runs)
     return Array(numbers, text, round(len(runs) * gpus * hours, 3), offset, parallel, after)

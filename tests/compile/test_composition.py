@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hpcrun.compile import compile_spec
-from hpcrun.compile.problems import Problems
-from hpcrun.compile.source import parse_value, read_yaml
+from hpcrun.compile.source.problems import Problems
+from hpcrun.compile.source.yaml_reader import parse_value, read_yaml
 from hpcrun.errors import SpecError
 
 BASE = "cluster: local\nentry: train:main\n"

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hpcrun.compile import compile_spec
-from hpcrun.compile.deepspeed import presets
-from hpcrun.compile.deepspeed_keys import BLOCKS, REMOVED, TOP_LEVEL, VERSION, is_key
+from hpcrun.compile.target.deepspeed import presets
+from hpcrun.compile.target.deepspeed_keys import BLOCKS, REMOVED, TOP_LEVEL, VERSION, is_key
 from hpcrun.errors import SpecError
 
 BASE = "cluster: local\nentry: train.py\nresources: {nodes: 2, ntasks_per_node: 2}\n"

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcrun.compile import compile_spec, freeze
-from hpcrun.compile.render import directive, quote
+from hpcrun.compile.target.sbatch_script import directive, quote
 from hpcrun.errors import UsageError
 
 EVIL = [

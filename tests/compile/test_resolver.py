@@ -11,10 +11,10 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hpcrun.compile.problems import Problems
-from hpcrun.compile.resolver import Resolver, _Structure
-from hpcrun.compile.sweep_point import Option, Point
-from hpcrun.compile.tree import Key, Mark, Tree, keys, nest
+from hpcrun.compile.source.marked_tree import Key, Mark, Tree, keys, nest
+from hpcrun.compile.source.problems import Problems
+from hpcrun.compile.sweep.point import Option, Point
+from hpcrun.compile.sweep.resolver import Resolver, _Structure
 
 SPECS = 1000 if os.environ.get("HPCRUN_THOROUGH") == "1" else 150
 MARK = Mark("spec.yaml", 1, Path("/"))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpcrun.compile import Compiled, compile_spec, freeze
-from hpcrun.compile.resolver import Resolver
+from hpcrun.compile.sweep.resolver import Resolver
 
 BASE = """\
 cluster: slurm

@@ -10,15 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hpcrun.compile.problems import Problems, did_you_mean
-from hpcrun.compile.profile import OWNED_VARIABLES
-from hpcrun.compile.slurm_values import (
+from hpcrun.compile.source.marked_tree import Key, Tree
+from hpcrun.compile.source.problems import Problems, did_you_mean
+from hpcrun.compile.spec.profile import OWNED_VARIABLES
+from hpcrun.compile.target.slurm_options import (
     MAIL_TYPES,
     check_name,
     check_resources,
     check_variables,
 )
-from hpcrun.compile.tree import Key, Tree
 from hpcrun.policy import notifications, stop_lead_time
 from hpcrun.policy.causes import KINDS
 from hpcrun.slurm.duration import seconds

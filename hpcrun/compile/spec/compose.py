@@ -9,10 +9,21 @@ from pathlib import Path
 from typing import get_origin
 
 from hpcrun import resources
-from hpcrun.compile import schema, source
-from hpcrun.compile.deepspeed_keys import is_key
-from hpcrun.compile.problems import Problems, did_you_mean, listing
-from hpcrun.compile.tree import COMMAND_LINE, Key, Mark, Tree, dotted, get_at, has, keys, nest
+from hpcrun.compile.source import yaml_reader
+from hpcrun.compile.source.marked_tree import (
+    COMMAND_LINE,
+    Key,
+    Mark,
+    Tree,
+    dotted,
+    get_at,
+    has,
+    keys,
+    nest,
+)
+from hpcrun.compile.source.problems import Problems, did_you_mean, listing
+from hpcrun.compile.spec import schema
+from hpcrun.compile.target.deepspeed_keys import is_key
 from hpcrun.errors import Problem, UsageError
 from hpcrun.state.spec.experiment import Spec
 
@@ -63,7 +74,7 @@ def find_spec(spec: Path | str) -> tuple[Path, str]:
 
 def read(path: Path, shown: str, problems: Problems, open_files: tuple[Path, ...] = ()) -> Tree:
     """A spec's file over those that it extends, without ``extends`` and the others' names."""
-    tree = source.read_yaml(path, shown, problems)
+    tree = yaml_reader.read_yaml(path, shown, problems)
     if tree is None:
         problems.unreadable = True
         return Tree({})
@@ -80,7 +91,7 @@ def read(path: Path, shown: str, problems: Problems, open_files: tuple[Path, ...
     for index, name in enumerate(wanted):
         key: Key = ("extends", str(index)) if isinstance(above, list) else ("extends",)
         if not isinstance(name, str) or not name or "${" in name:
-            found = source.kind_of(name) if not isinstance(name, str) else repr(name)
+            found = yaml_reader.kind_of(name) if not isinstance(name, str) else repr(name)
             problems.at(tree, key, f"found {found}; accepted is the path of a file")
             continue
         target = Path(os.path.normpath(path.parent / Path(name).expanduser()))
@@ -130,7 +141,7 @@ def parse_overrides(texts: Sequence[str], directory: Path, problems: Problems) -
             hint = "use --sweep key=a,b" if key[0] == "sweep" else "write it in the file"
             problems.add(Problem(COMMAND_LINE, name, "cannot be given as key=value", hint))
             continue
-        parsed = source.parse_value(value, name, directory, problems)
+        parsed = yaml_reader.parse_value(value, name, directory, problems)
         if parsed is not None:
             marks = {(*key, *own[1:]): mark for own, mark in parsed.marks.items()}
             found.append(Override(key, Tree(nest(key, parsed.data["value"]), marks), adds))

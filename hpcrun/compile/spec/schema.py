@@ -7,9 +7,9 @@ import functools
 import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from hpcrun.compile.problems import Problems, did_you_mean, listing
-from hpcrun.compile.source import kind_of
-from hpcrun.compile.tree import Key, Tree, dotted
+from hpcrun.compile.source.marked_tree import Key, Tree, dotted
+from hpcrun.compile.source.problems import Problems, did_you_mean, listing
+from hpcrun.compile.source.yaml_reader import kind_of
 
 NEAR: dict[str, str] = {
     "batch_size": "deepspeed.train_batch_size",

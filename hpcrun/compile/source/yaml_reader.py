@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from hpcrun.compile.problems import Problems
-from hpcrun.compile.tree import COMMAND_LINE, Key, Mark, Tree, dotted, keys
+from hpcrun.compile.source.marked_tree import COMMAND_LINE, Key, Mark, Tree, dotted, keys
+from hpcrun.compile.source.problems import Problems
 from hpcrun.errors import Problem
 
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

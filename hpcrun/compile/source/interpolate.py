@@ -14,8 +14,8 @@ from omegaconf.errors import (
     UnsupportedInterpolationType,
 )
 
-from hpcrun.compile.problems import Problems, did_you_mean, listing
-from hpcrun.compile.tree import Key, Tree, dotted, keys
+from hpcrun.compile.source.marked_tree import Key, Tree, dotted, keys
+from hpcrun.compile.source.problems import Problems, did_you_mean, listing
 
 NAMES = ("directory", "deepspeed_config", "attempt", "code", "scratch")
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrun.compile.tree import Key, Mark, Tree
+from hpcrun.compile.source.marked_tree import Key, Mark, Tree
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hpcrun.compile.problems import Problems, did_you_mean
-from hpcrun.compile.source import kind_of
-from hpcrun.compile.tree import Key, Tree
+from hpcrun.compile.source.marked_tree import Key, Tree
+from hpcrun.compile.source.problems import Problems, did_you_mean
+from hpcrun.compile.source.yaml_reader import kind_of
 from hpcrun.slurm.duration import seconds
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from hpcrun.compile.graph import overlap
-from hpcrun.compile.problems import Problems, did_you_mean, listing
-from hpcrun.compile.resolver import Resolver
-from hpcrun.compile.sweep_point import Point, text_of
-from hpcrun.compile.tree import Key, Mark, Tree, get_at
+from hpcrun.compile.source.marked_tree import Key, Mark, Tree, get_at
+from hpcrun.compile.source.problems import Problems, did_you_mean, listing
+from hpcrun.compile.sweep.point import Point, text_of
+from hpcrun.compile.sweep.references import overlap
+from hpcrun.compile.sweep.resolver import Resolver
 
 
 class Matcher:

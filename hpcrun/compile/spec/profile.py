@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun import resources
-from hpcrun.compile import git, schema, source
-from hpcrun.compile.interpolate import interpolate
-from hpcrun.compile.problems import Problems, did_you_mean, listing
-from hpcrun.compile.slurm_values import (
+from hpcrun.compile.source import git, yaml_reader
+from hpcrun.compile.source.interpolate import interpolate
+from hpcrun.compile.source.marked_tree import Mark, Tree
+from hpcrun.compile.source.problems import Problems, did_you_mean, listing
+from hpcrun.compile.spec import schema
+from hpcrun.compile.target.slurm_options import (
     check_name,
     check_resources,
     check_sbatch,
     check_time,
     check_variables,
 )
-from hpcrun.compile.tree import Mark, Tree
 from hpcrun.state.spec.cluster_profile import Profile
 
 _VARIABLES = """
@@ -106,7 +107,7 @@ def load(name: str, beside: Path, mark: Mark, problems: Problems) -> Loaded | No
         )
         return None
     before = len(problems.found)
-    tree = source.read_yaml(known[name], _shown(known[name]), problems)
+    tree = yaml_reader.read_yaml(known[name], _shown(known[name]), problems)
     if tree is None or len(problems.found) > before:
         return None
     defaults = {"name": name, "root": Profile.root}

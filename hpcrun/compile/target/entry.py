@@ -14,9 +14,9 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from hpcrun.compile import git
-from hpcrun.compile.problems import Problems, did_you_mean, listing
-from hpcrun.compile.tree import Key, Tree
+from hpcrun.compile.source import git
+from hpcrun.compile.source.marked_tree import Key, Tree
+from hpcrun.compile.source.problems import Problems, did_you_mean, listing
 from hpcrun.state.plan import Entry
 
 FORMS = (

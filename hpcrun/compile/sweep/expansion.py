@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun.compile import source, sweep_draws, sweep_values
-from hpcrun.compile.problems import Problems
-from hpcrun.compile.sweep_match import Matcher
-from hpcrun.compile.sweep_point import Option, Point, text_of
-from hpcrun.compile.sweep_values import MOST, Given
-from hpcrun.compile.tree import COMMAND_LINE, Key, Mark, Tree, dotted, nest
+from hpcrun.compile.source import yaml_reader
+from hpcrun.compile.source.marked_tree import COMMAND_LINE, Key, Mark, Tree, dotted, nest
+from hpcrun.compile.source.problems import Problems
+from hpcrun.compile.sweep import draws
+from hpcrun.compile.sweep import values as sweep_values
+from hpcrun.compile.sweep.matcher import Matcher
+from hpcrun.compile.sweep.point import Option, Point, text_of
+from hpcrun.compile.sweep.values import MOST, Given
 from hpcrun.errors import Problem
 
 _NOT_SWEPT = {
@@ -88,7 +90,7 @@ class Expansion:
             found = f"found {text!r}; accepted is key=a,b"
             self._problems.add(Problem(COMMAND_LINE, "--sweep", found))
             return
-        parsed = source.parse_value(f"[{values}]", name, directory, self._problems)
+        parsed = yaml_reader.parse_value(f"[{values}]", name, directory, self._problems)
         if parsed is None:
             return
         given = parsed.data["value"]
@@ -196,7 +198,7 @@ class Expansion:
             for key, name in zip(keys, block["keys"], strict=True)
         ):
             return []
-        rows = sweep_draws.samples(block, place, self._tree, self._problems)
+        rows = draws.samples(block, place, self._tree, self._problems)
         points = [
             tuple(option_of(key, one) for key, one in zip(keys, row, strict=True)) for row in rows
         ]

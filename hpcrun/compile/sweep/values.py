@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrun.compile.problems import Problems, did_you_mean, listing
-from hpcrun.compile.source import kind_of
-from hpcrun.compile.tree import Key, Mark, Tree
+from hpcrun.compile.source.marked_tree import Key, Mark, Tree
+from hpcrun.compile.source.problems import Problems, did_you_mean, listing
+from hpcrun.compile.source.yaml_reader import kind_of
 
 MOST = 100_000
 _DIGITS = 12

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from hpcrun.compile.tree import Key, Tree, dotted
+from hpcrun.compile.source.marked_tree import Key, Tree, dotted
 from hpcrun.errors import Problem, SpecError
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hpcrun.compile import entry, identity, schema
-from hpcrun.compile.problems import Problems
-from hpcrun.compile.resolver import Resolved
-from hpcrun.compile.tree import Tree
+from hpcrun.compile import identity
+from hpcrun.compile.source.marked_tree import Tree
+from hpcrun.compile.source.problems import Problems
+from hpcrun.compile.spec import schema
+from hpcrun.compile.sweep.resolver import Resolved
+from hpcrun.compile.target import entry
 from hpcrun.errors import Problem
 from hpcrun.state.plan import Entry
 from hpcrun.state.spec.experiment import Spec

@@ -15,10 +15,10 @@ from itertools import count
 from statistics import NormalDist
 from typing import Any
 
-from hpcrun.compile.problems import Problems, did_you_mean, listing
-from hpcrun.compile.source import kind_of
-from hpcrun.compile.sweep_values import MOST, Given, is_number, is_whole, tidy
-from hpcrun.compile.tree import Key, Tree
+from hpcrun.compile.source.marked_tree import Key, Tree
+from hpcrun.compile.source.problems import Problems, did_you_mean, listing
+from hpcrun.compile.source.yaml_reader import kind_of
+from hpcrun.compile.sweep.values import MOST, Given, is_number, is_whole, tidy
 
 _SIGNIFICANT = 6
 _FORMS = {

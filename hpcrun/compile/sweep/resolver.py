@@ -11,7 +11,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from hpcrun.compile.graph import (
+from hpcrun.compile.source.interpolate import interpolate
+from hpcrun.compile.source.marked_tree import Key, Tree
+from hpcrun.compile.source.problems import Problems
+from hpcrun.compile.sweep.point import Point, PointTree
+from hpcrun.compile.sweep.references import (
     CANNOT_SAY,
     Node,
     dependents,
@@ -20,10 +24,6 @@ from hpcrun.compile.graph import (
     may_name,
     overlap,
 )
-from hpcrun.compile.interpolate import interpolate
-from hpcrun.compile.problems import Problems
-from hpcrun.compile.sweep_point import Point, PointTree
-from hpcrun.compile.tree import Key, Tree
 from hpcrun.errors import Problem
 from hpcrun.state.patched import Patched, at
 

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hpcrun.compile.tree import Key, get_at
+from hpcrun.compile.source.marked_tree import Key, get_at
 
 _TOKEN = re.compile(r"\$\{([^${}]*)\}")
 _REFERENCE = re.compile(r"(\.*)([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)")

@@ -6,11 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun import resources
-from hpcrun.compile import source
-from hpcrun.compile.deepspeed_keys import BLOCKS, REMOVED, REMOVED_OPTIMIZERS, TOP_LEVEL, VERSION
-from hpcrun.compile.problems import Problems, did_you_mean, listing
-from hpcrun.compile.source import kind_of
-from hpcrun.compile.tree import Key, Tree
+from hpcrun.compile.source import yaml_reader
+from hpcrun.compile.source.marked_tree import Key, Tree
+from hpcrun.compile.source.problems import Problems, did_you_mean, listing
+from hpcrun.compile.source.yaml_reader import kind_of
+from hpcrun.compile.target.deepspeed_keys import (
+    BLOCKS,
+    REMOVED,
+    REMOVED_OPTIMIZERS,
+    TOP_LEVEL,
+    VERSION,
+)
 from hpcrun.policy import batch
 
 _BLOCK: Key = ("deepspeed",)
@@ -45,7 +51,7 @@ def read_file(value: Any, tree: Tree, problems: Problems) -> Tree | None:
             problems.at(tree, _CONFIG, f"there is no file {value!r} in {path.parent}", hint)
             return None
         shown = _shown(mark.file, value)
-        read = source.read_yaml if path.suffix in (".yaml", ".yml") else source.read_json
+        read = yaml_reader.read_yaml if path.suffix in (".yaml", ".yml") else yaml_reader.read_json
         return read(path, shown, problems)
     known = presets()
     if value not in known:
@@ -56,7 +62,7 @@ def read_file(value: Any, tree: Tree, problems: Problems) -> Tree | None:
             did_you_mean(value, [*known, *_json_beside(path)]),
         )
         return None
-    return source.read_yaml(known[value], f"preset {value}", problems)
+    return yaml_reader.read_yaml(known[value], f"preset {value}", problems)
 
 
 def without_nulls(config: dict[str, Any]) -> dict[str, Any]:
