@@ -31,9 +31,9 @@ from bench.publish import add_options, circumstances, publish
 from bench.training import MODEL, SPEC
 from bench.training_report import Pair, bootstrap
 from bench.turns import Referee
-from hpcrun.cluster import processes
-from hpcrun.cluster.processes import Process
 from hpcrun.state import files, layout
+from hpcrun.submit.local import processes
+from hpcrun.submit.local.processes import Process
 from tests import operators
 
 HERE = Path(__file__).parent

@@ -116,8 +116,8 @@ def _end_processes(selected: Sequence[Selected], output: Output) -> None:
 
     An allocation that `hpcrun run` was used in is the user's, and is left as it is.
     """
-    from hpcrun.cluster import local
     from hpcrun.state.layout import SubmissionPaths
+    from hpcrun.submit.local import executor
 
     here: dict[SubmissionPaths, list[int]] = {}
     elsewhere: list[str] = []
@@ -130,7 +130,7 @@ def _end_processes(selected: Sequence[Selected], output: Output) -> None:
             elsewhere.append(f"{one.name} on {host}")
     for paths, runs in here.items():
         output.say(f"ending {len(runs)} local run(s) of {paths.experiment.name}")
-        local.cancel(paths, runs)
+        executor.cancel(paths, runs)
     if elsewhere:
         raise ClusterUnreachable(
             f"marked as cancelled, and still to be ended on their own machine: "

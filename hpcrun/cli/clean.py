@@ -14,7 +14,7 @@ from hpcrun.cli.selection import acts_on_runs, confirm, select
 from hpcrun.errors import HpcrunError, Interrupted
 
 if TYPE_CHECKING:
-    from hpcrun.observe.leftovers import Choice, Item, Leftovers
+    from hpcrun.control.cleanup import Choice, Item, Leftovers
 
 
 @click.command("clean")
@@ -49,14 +49,14 @@ def command(
 
     WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory.
     """
-    from hpcrun.observe import leftovers
+    from hpcrun.control import cleanup
     from hpcrun.observe.log_times import parse_moment
     from hpcrun.observe.tables import size
 
     before = parse_moment(older_than, option="--older-than") if older_than else None
-    choice = leftovers.Choice(everything=checkpoints == "all", logs=logs, before=before)
+    choice = cleanup.Choice(everything=checkpoints == "all", logs=logs, before=before)
     selected = select(output, where, conditions, verb="clean")
-    found = leftovers.find(selected, choice, output.say)
+    found = cleanup.find(selected, choice, output.say)
     if not output.json:
         _show(found, output)
     _tell_of_spared(found, output)
@@ -89,9 +89,9 @@ def _remove(found: Sequence[Leftovers], choice: Choice, output: Output) -> list[
     HpcrunError
         Something cannot be removed; all else was.
     """
-    from hpcrun.cluster import submit_lock
-    from hpcrun.observe import leftovers
+    from hpcrun.control import cleanup
     from hpcrun.observe.tables import size
+    from hpcrun.submit import lock
 
     shown = {item.path for one in found for item in one.items}
     removed: list[Item] = []
@@ -103,14 +103,14 @@ def _remove(found: Sequence[Leftovers], choice: Choice, output: Output) -> list[
     try:
         for experiment in dict.fromkeys(one.run.experiment for one in found if one.items):
             mine = [one.run for one in found if one.run.experiment == experiment]
-            with submit_lock.held(experiment, output.say) as renew:
-                now = leftovers.find(mine, choice, lambda message: None)
+            with lock.held(experiment, output.say) as renew:
+                now = cleanup.find(mine, choice, lambda message: None)
                 for item in (item for one in now for item in one.items if item.path in shown):
                     if not renew():
                         failed.append(f"{experiment.directory}: somebody submits it meanwhile")
                         break
                     try:
-                        leftovers.remove(item)
+                        cleanup.remove(item)
                         removed.append(item)
                     except OSError as error:
                         failed.append(f"{item.path}: {error.strerror or error}")

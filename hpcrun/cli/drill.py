@@ -100,10 +100,10 @@ def _with_faults(compiled: Compiled, faults: list[str], steps: int) -> Compiled:
 
 
 def _drill(compiled: Compiled, faults: list[str], output: Output) -> int:
-    from hpcrun.cluster.submit import submit
-    from hpcrun.cluster.waiting import wait
+    from hpcrun.control.wait import wait
     from hpcrun.observe import drills as observed
     from hpcrun.state.layout import ExperimentPaths
+    from hpcrun.submit.submit import submit
 
     submitted = submit(compiled, new=True, argv=command_line(), say=output.say)
     experiment, number = ExperimentPaths(submitted.directory), submitted.runs[0].run

@@ -15,7 +15,7 @@ from hpcrun.cli.selection import acts_on_runs, ask_first, select
 from hpcrun.errors import UsageError
 
 if TYPE_CHECKING:
-    from hpcrun.cluster.resubmit import Step
+    from hpcrun.control.requeue import Step
     from hpcrun.observe.where import Selected
     from hpcrun.state.layout import ExperimentPaths
 
@@ -44,12 +44,12 @@ def command(
     A run that runs saves and goes back into the queue; one that failed, stopped or was cancelled is
     submitted again. Runs that wait or have completed are left alone.
     """
-    from hpcrun.cluster import resubmit
+    from hpcrun.control import requeue
 
     groups = _by_experiment(select(output, where, conditions, verb="requeue"))
-    planned = [(one, resubmit.look(one.experiment, one.numbers, one.foreground)) for one in groups]
+    planned = [(one, requeue.look(one.experiment, one.numbers, one.foreground)) for one in groups]
     active = [
-        one.name(step) for one, steps in planned for step in steps if step.action != resubmit.LEAVE
+        one.name(step) for one, steps in planned for step in steps if step.action != requeue.LEAVE
     ]
     _refuse_completed(planned)
     if len(active) > 1 and not dry_run and not yes:
@@ -60,7 +60,7 @@ def command(
         done = [
             (
                 one,
-                resubmit.restart(
+                requeue.restart(
                     one.experiment, one.numbers, one.foreground, argv=argv, say=output.say
                 ),
             )

@@ -16,10 +16,10 @@ from hpcrun.cli.submit import command_line
 from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
-    from hpcrun.cluster.prepared import Prepared, Submitted
     from hpcrun.compile import Compiled
     from hpcrun.observe.tails import Source
     from hpcrun.observe.where import Selected
+    from hpcrun.submit.prepared import Prepared, Submitted
 
 
 @click.command("run")
@@ -34,15 +34,15 @@ def command(
     Inside an allocation (salloc) on its nodes, otherwise on this machine. Ctrl-C stops the run;
     the same command goes on from its newest checkpoint.
     """
-    from hpcrun.cluster import submit_lock
-    from hpcrun.cluster.draft import check_root
-    from hpcrun.cluster.prepared import chain_data
-    from hpcrun.cluster.submit import prepare
     from hpcrun.compile import compile_chain
     from hpcrun.compile.chain import dependences
     from hpcrun.slurm import allocation
     from hpcrun.state import permissions
     from hpcrun.state.layout import experiment
+    from hpcrun.submit import lock
+    from hpcrun.submit.prepared import chain_data
+    from hpcrun.submit.submission_dir import check_root
+    from hpcrun.submit.submit import prepare
 
     inside = allocation.current()
     if inside is None and not any(override.startswith("cluster=") for override in overrides):
@@ -57,7 +57,7 @@ def command(
         compiled = _with_executor(compiled, "local" if inside is None else "slurm")
         permissions.use_umask(compiled.cluster)
         group = permissions.group_id(compiled.cluster)
-        with submit_lock.held(experiment(compiled.root, compiled.name), output.say, group):
+        with lock.held(experiment(compiled.root, compiled.name), output.say, group):
             prepared = prepare(
                 compiled,
                 new=new and compiled.file == chain[-1].file,
@@ -75,14 +75,14 @@ def command(
 
 
 def _bring_to_end(prepared: Prepared, allocation: str | None, output: Output) -> int:
-    from hpcrun.cluster import foreground
+    from hpcrun.submit import run_here
 
     if prepared.draft is None:
         return _nothing_to_do(prepared)
     follower = _Follower(prepared, output)
     try:
         with follower:
-            return foreground.bring_to_end(
+            return run_here.bring_to_end(
                 prepared, allocation, announce=follower.announce, say=output.say
             )
     except KeyboardInterrupt:

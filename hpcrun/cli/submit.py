@@ -17,9 +17,9 @@ from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 
 if TYPE_CHECKING:
     from hpcrun.cli.only import Only
-    from hpcrun.cluster.prepared import Submitted
     from hpcrun.compile import Compiled
     from hpcrun.state.plan import Plan
+    from hpcrun.submit.prepared import Submitted
 
 
 @click.command("submit")
@@ -64,8 +64,8 @@ def command(
     if dry_run:
         _show(chain, new, only, output)
         return EXIT_OK
-    from hpcrun.cluster.prepared import chain_data
-    from hpcrun.cluster.submit import submit_chain
+    from hpcrun.submit.prepared import chain_data
+    from hpcrun.submit.submit import submit_chain
 
     done = submit_chain(chain, new=new, only=only, argv=command_line(), say=output.say)
     if output.json:
@@ -82,8 +82,8 @@ def command_line() -> list[str]:
 
 def _show(chain: Sequence[Compiled], new: bool, only: Only | None, output: Output) -> None:
     from hpcrun.cli import plan as printing
-    from hpcrun.cluster.submit import preview
     from hpcrun.compile.chain import dependences
+    from hpcrun.submit.submit import preview
 
     plans: dict[str, Plan] = {}
     for compiled in chain:
@@ -127,9 +127,9 @@ def _root(root: Path) -> str:
 
 
 def _wait(done: Sequence[Submitted], output: Output) -> int:
-    from hpcrun.cluster.decide import SKIPPED
-    from hpcrun.cluster.waiting import wait
+    from hpcrun.control.wait import wait
     from hpcrun.state.layout import ExperimentPaths
+    from hpcrun.submit.run_actions import SKIPPED
 
     name = done[-1].experiment
     root = _root(done[-1].directory.parent)

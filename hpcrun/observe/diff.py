@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun.cluster import snapshot
 from hpcrun.errors import UsageError
 from hpcrun.observe import detail
 from hpcrun.observe.narrow import MISSING, flatten, lookup
 from hpcrun.observe.where import Selected
 from hpcrun.state.plan import RunPlan
+from hpcrun.submit.code import snapshot
 
 _TEXT = 1 << 20
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from hpcrun.cluster import processes
 from hpcrun.errors import UsageError
 from hpcrun.state import files, journal, plan_file
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.submit.local import processes
 
 SUBMITTING = journal.SUBMITTING
 SUBMITTED = journal.SUBMITTED

@@ -126,12 +126,12 @@ def ask_slurm(
 
 
 def _local(process: Process) -> Job:
-    from hpcrun.cluster import local, processes
+    from hpcrun.submit.local import executor, processes
 
     if process.start_ticks is None:
         pid = process.job_id.partition(":")[2]
         alive = bool(pid.isdigit() and processes.start_ticks(int(pid)))
     else:
         entry = {"job_id": process.job_id, "host": process.host, "start_ticks": process.start_ticks}
-        alive = bool(local.alive(entry))
+        alive = bool(executor.alive(entry))
     return Job("RUNNING") if alive else Job("GONE", ended=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cluster import processes
 from hpcrun.state import ledger
+from hpcrun.submit.local import processes
 from tests.observe.factory import Experiment, path_with, shim_calls, slurm_shim
 from tests.observe.shell import hpcrun
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.observe import leftovers
+from hpcrun.control import cleanup
 from hpcrun.state import files as state_files
 from hpcrun.state.manifest import File, Manifest
 from tests.observe.factory import T0, Experiment, path_with, slurm_shim
@@ -210,7 +210,7 @@ def test_wrong_input(
     assert steps(study, 1) == [10, 20, 30]
 
 
-@pytest.mark.parametrize("kind", [leftovers.CHECKPOINT, leftovers.CONVERSION])
+@pytest.mark.parametrize("kind", [cleanup.CHECKPOINT, cleanup.CONVERSION])
 def test_what_cannot_be_removed_as_a_whole_does_not_look_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -224,7 +224,7 @@ def test_what_cannot_be_removed_as_a_whole_does_not_look_whole(
 
     monkeypatch.setattr(shutil, "rmtree", failing)
     with pytest.raises(OSError, match="Input/output error"):
-        leftovers.remove(leftovers.Item(kind, tmp_path / "there", 0))
+        cleanup.remove(cleanup.Item(kind, tmp_path / "there", 0))
     assert [path.name for path in tmp_path.iterdir()] == [".trash-there"]
 
 

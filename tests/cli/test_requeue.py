@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from hpcrun.cluster import processes
 from hpcrun.state import files as state_files
 from hpcrun.state import journal, ledger, plan_file
 from hpcrun.state.layout import ExperimentPaths, experiment
+from hpcrun.submit.local import processes
 from tests.cluster_unit.shim import Shim
 
 PYTHON = sys.executable

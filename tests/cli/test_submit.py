@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from hpcrun.cluster import processes
 from hpcrun.state.layout import experiment
+from hpcrun.submit.local import processes
 
 PYTHON = sys.executable
 SAY = "import os, sys; print('rank', os.environ['RANK'], *sys.argv[1:])"

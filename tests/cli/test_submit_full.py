@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from hpcrun.cluster import feed
-from hpcrun.cluster.prepared import Submitted
-from hpcrun.cluster.submit import submit
 from hpcrun.compile import compile_spec
 from hpcrun.errors import ClusterRefused, Interrupted, UsageError
 from hpcrun.state.layout import experiment
+from hpcrun.submit import feeder
+from hpcrun.submit.prepared import Submitted
+from hpcrun.submit.submit import submit
 from tests.cli.desk import PYTHON, Desk, runs_of
 
 EACH_ONCE = Counter(["x=0", "x=1", "x=2", "x=7,nodes=2", "x=8,nodes=2"])
@@ -29,7 +29,7 @@ EACH_ONCE = Counter(["x=0", "x=1", "x=2", "x=7,nodes=2", "x=8,nodes=2"])
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     desk = Desk(tmp_path)
-    monkeypatch.setattr(feed, "PAUSES", (0.05, 0.1))
+    monkeypatch.setattr(feeder, "PAUSES", (0.05, 0.1))
     monkeypatch.setenv("PATH", desk.environment["PATH"])
     monkeypatch.chdir(tmp_path / "code")
     return desk
@@ -112,18 +112,18 @@ def test_ctrl_c_says_what_was_submitted_and_the_same_command_goes_on(desk: Desk)
 def test_ctrl_c_while_slurm_is_asked_waits_for_its_answer(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = feed.sbatch.submit
+    ask = feeder.sbatch.submit
 
     def pressed(script: Path, dependency: str | None = None, **more: int) -> str:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.01)
         return ask(script, dependency, **more)
 
-    monkeypatch.setattr(feed.sbatch, "submit", pressed)
+    monkeypatch.setattr(feeder.sbatch, "submit", pressed)
     with pytest.raises(Interrupted, match="submitted: job 100: runs 0-2\nnot submitted: runs 3-4"):
         _submit(desk)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    monkeypatch.setattr(feed.sbatch, "submit", ask)
+    monkeypatch.setattr(feeder.sbatch, "submit", ask)
     _submit(desk)
     assert desk.queued() == EACH_ONCE
 
@@ -131,13 +131,13 @@ def test_ctrl_c_while_slurm_is_asked_waits_for_its_answer(
 def test_ctrl_c_while_there_is_no_room_counts(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """At MaxJobCount most of the time passes in sbatch, which then refuses."""
     _put(desk, "room", 0)
-    ask = feed.sbatch.submit
+    ask = feeder.sbatch.submit
 
     def pressed(script: Path, dependency: str | None = None, **more: int) -> str:
         os.kill(os.getpid(), signal.SIGINT)
         return ask(script, dependency, **more)
 
-    monkeypatch.setattr(feed.sbatch, "submit", pressed)
+    monkeypatch.setattr(feeder.sbatch, "submit", pressed)
     with pytest.raises(Interrupted, match="interrupted: nothing was submitted"):
         _submit(desk)
     assert not desk.root.exists()
@@ -153,15 +153,15 @@ def test_a_limit_that_no_end_of_a_job_lifts_is_a_refusal(desk: Desk) -> None:
 def test_an_answer_that_is_lost_while_it_waits(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm took the job; it is looked for before it is submitted once more."""
     _put(desk, "room", 3)
-    ask = feed.sbatch.submit
+    ask = feeder.sbatch.submit
 
     def lose(script: Path, dependency: str | None = None, **more: int) -> str:
         job_id = ask(script, dependency, **more)
         if job_id == "101":
-            raise feed.sbatch.NoAnswer("sbatch's answer got lost")
+            raise feeder.sbatch.NoAnswer("sbatch's answer got lost")
         return job_id
 
-    monkeypatch.setattr(feed.sbatch, "submit", lose)
+    monkeypatch.setattr(feeder.sbatch, "submit", lose)
     said: list[str] = []
 
     def hear(line: str) -> None:

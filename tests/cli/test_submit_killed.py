@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cluster import processes
+from hpcrun.submit.local import processes
 from tests.cli.desk import PYTHON, Desk, runs_of
 
 # Every such instant; all of them are HPCRUN_THOROUGH's.

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hpcrun.cluster import snapshot
 from hpcrun.state import files, plan_file
 from hpcrun.state.layout import SubmissionPaths, experiment
 from hpcrun.state.plan import Array, Entry, Plan, RunPlan
+from hpcrun.submit.code import snapshot
 
 
 def command_plan(

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cluster import decide, processes
 from hpcrun.errors import ClusterUnreachable, UsageError
 from hpcrun.state import journal, ledger
 from hpcrun.state.layout import ExperimentPaths
+from hpcrun.submit import run_actions
+from hpcrun.submit.local import processes
 from tests.cluster_unit.plans import command_plan, submission_of
 from tests.cluster_unit.shim import Shim
 
@@ -34,12 +35,12 @@ def _submitted(experiment: ExperimentPaths, runs: list[int], **details: object) 
 
 
 def _actions(experiment: ExperimentPaths) -> list[str]:
-    return [decision.action for decision in decide.decide(experiment, [1, 2, 3])]
+    return [decision.action for decision in run_actions.decide(experiment, [1, 2, 3])]
 
 
 def test_nothing_was_submitted(experiment: ExperimentPaths) -> None:
     assert _actions(experiment) == ["new", "new", "new"]
-    assert decide.numbers(experiment) == {"identity-1": 1, "identity-2": 2, "identity-3": 3}
+    assert run_actions.numbers(experiment) == {"identity-1": 1, "identity-2": 2, "identity-3": 3}
 
 
 def test_elements_of_an_array(experiment: ExperimentPaths, shim: Shim) -> None:
@@ -48,9 +49,9 @@ def test_elements_of_an_array(experiment: ExperimentPaths, shim: Shim) -> None:
     shim.answer("squeue", {"out": queued})
     shim.answer("sacct", {"out": ""})
     assert _actions(experiment) == ["attached", "attached", "resumed"]
-    assert [decision.job.job_id for decision in decide.decide(experiment, [2]) if decision.job] == [
-        "50_2"
-    ]
+    assert [
+        decision.job.job_id for decision in run_actions.decide(experiment, [2]) if decision.job
+    ] == ["50_2"]
 
 
 def test_intents_come_first(experiment: ExperimentPaths, shim: Shim) -> None:

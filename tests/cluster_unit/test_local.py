@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from hpcrun.cluster import decide, local, processes
 from hpcrun.state import files, journal, ledger
 from hpcrun.state.layout import SubmissionPaths
+from hpcrun.submit import run_actions
+from hpcrun.submit.local import executor, processes
 from tests.cluster_unit.plans import command_plan, submission_of
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]
@@ -43,7 +44,7 @@ def _submit(
 ) -> tuple[SubmissionPaths, dict[str, Any]]:
     submission = submission_of(command_plan(code, *arguments, **options), tmp_path / "root")
     started.append(submission)
-    entry = local.start(submission)
+    entry = executor.start(submission)
     runs = json.loads(submission.plan.read_text())["arrays"][0]["runs"]
     journal.write(submission, journal.SUBMITTED, 0, runs, **entry)
     return submission, entry
@@ -73,7 +74,7 @@ def test_runs_come_to_their_end(tmp_path: Path, code: Path, started: list[Submis
     commands = {1: ["true"], 2: ["false"]}
     submission, entry = _submit(tmp_path, code, started, commands)
     assert entry["job_id"] == f"local:{entry['job_id'].partition(':')[2]}"
-    _until(lambda: not local.alive(entry))
+    _until(lambda: not executor.alive(entry))
     assert _outcomes(submission, 1) == ["completed"]
     assert _outcomes(submission, 2) == ["failed"]
     jobs = journal.jobs(submission)
@@ -96,7 +97,7 @@ def test_the_environment_is_clean(
     submission, entry = _submit(
         tmp_path, code, started, {1: ["env", "-0"]}, environment=environment
     )
-    _until(lambda: not local.alive(entry))
+    _until(lambda: not executor.alive(entry))
     output = submission.experiment.run(1).attempt(1).rank_log(0).read_text()
     assert "leaked" not in output
     assert f"GREETING={environment['variables']['GREETING']}\0" in output  # type: ignore[call-overload]
@@ -119,10 +120,10 @@ def test_pythonpath_is_joined_as_under_slurm(
     plan = command_plan(code, {1: ["true"]}, environment=environment)
     submission = SubmissionPaths(tmp_path / "it's")
     run = plan.run(1)
-    argv = local.supervisor_argv(submission, plan, run)
+    argv = executor.supervisor_argv(submission, plan, run)
     answer = subprocess.run(
         [*argv[: argv.index("bash", 1) + 1], "env", "-0"] if setup else ["env", "-0"],
-        env=local.job_environment(submission, plan, run),
+        env=executor.job_environment(submission, plan, run),
         capture_output=True,
         text=True,
         check=True,
@@ -139,7 +140,7 @@ def test_one_at_a_time_unless_told_otherwise(
     submission, _ = _submit(tmp_path, code, started, commands, max_parallel=2)
     _until(lambda: _works(submission, 1) and _works(submission, 2))
     assert not submission.experiment.run(3).directory.exists()
-    local.cancel(submission)
+    executor.cancel(submission)
     assert _left(submission) == []
 
 
@@ -149,9 +150,9 @@ def test_cancel_leaves_nothing(tmp_path: Path, code: Path, started: list[Submiss
     submission, entry = _submit(tmp_path, code, started, {1: argv})
     _until(lambda: _works(submission, 1) and len(_left(submission)) >= 6)
     ledger.set_intent(submission.experiment.run(1), ledger.CANCELLED)
-    local.cancel(submission)
+    executor.cancel(submission)
     assert _left(submission) == []
-    assert not local.alive(entry)
+    assert not executor.alive(entry)
     assert _outcomes(submission, 1) == ["cancelled"]
 
 
@@ -161,8 +162,8 @@ def test_cancel_of_one_run_lets_the_others_go_on(
     submission, entry = _submit(tmp_path, code, started, {1: SLEEP, 2: ["true"]})
     _until(lambda: _works(submission, 1))
     ledger.set_intent(submission.experiment.run(1), ledger.CANCELLED)
-    local.cancel(submission, {1})
-    _until(lambda: not local.alive(entry))
+    executor.cancel(submission, {1})
+    _until(lambda: not executor.alive(entry))
     assert _outcomes(submission, 1) == ["cancelled"]
     assert _outcomes(submission, 2) == ["completed"]
 
@@ -172,7 +173,7 @@ def test_a_run_that_was_cancelled_while_it_waited_never_starts(
 ) -> None:
     submission, entry = _submit(tmp_path, code, started, {1: ["sleep", "3"], 2: ["true"]})
     ledger.set_intent(submission.experiment.run(2), ledger.CANCELLED)
-    _until(lambda: not local.alive(entry))
+    _until(lambda: not executor.alive(entry))
     assert _outcomes(submission, 1) == ["completed"]
     assert _outcomes(submission, 2) == []
     assert journal.jobs(submission)[2].ended
@@ -185,13 +186,16 @@ def test_a_run_that_was_cancelled_while_it_waited_is_over_at_once(
     _until(lambda: _works(submission, 1))
     waiting = submission.experiment.run(2)
     ledger.set_intent(waiting, ledger.CANCELLED)
-    local.cancel(submission, {2})
-    assert local.alive(entry)
-    decisions = decide.decide(submission.experiment, [1, 2])
-    assert [decision.action for decision in decisions] == [decide.ATTACHED, decide.RESUMED]
+    executor.cancel(submission, {2})
+    assert executor.alive(entry)
+    decisions = run_actions.decide(submission.experiment, [1, 2])
+    assert [decision.action for decision in decisions] == [
+        run_actions.ATTACHED,
+        run_actions.RESUMED,
+    ]
     # Submitted again: its run is no longer cancelled, and not this executor's either.
     ledger.set_intent(waiting, None)
-    _until(lambda: not local.alive(entry))
+    _until(lambda: not executor.alive(entry))
     assert _outcomes(submission, 1) == ["completed"]
     assert _outcomes(submission, 2) == []
 
@@ -207,7 +211,7 @@ def test_killed_without_a_word(
         pid = ledger.read(submission.experiment.run(1))[0].started["pid"]
     os.kill(pid, signal.SIGKILL)
     _until(lambda: _left(submission) == [])
-    _until(lambda: not local.alive(entry))
+    _until(lambda: not executor.alive(entry))
 
 
 def test_an_interpreter_that_is_gone(
@@ -215,7 +219,7 @@ def test_an_interpreter_that_is_gone(
 ) -> None:
     environment = {"python": "/nonexistent/python"}
     submission, entry = _submit(tmp_path, code, started, {1: ["true"]}, environment=environment)
-    _until(lambda: not local.alive(entry))
+    _until(lambda: not executor.alive(entry))
     assert "No such file" in submission.local_log(1).read_text()
     assert journal.jobs(submission)[1].ended
 
@@ -225,10 +229,10 @@ def test_another_process_with_the_same_id_is_not_it() -> None:
     ticks = processes.start_ticks(pid)
     assert ticks
     entry = {"job_id": f"local:{pid}", "host": host, "start_ticks": ticks}
-    assert local.alive(entry) is True
-    assert local.alive({**entry, "start_ticks": ticks - 1}) is False
-    assert local.alive({**entry, "host": "elsewhere"}) is None
-    assert local.alive({}) is None
+    assert executor.alive(entry) is True
+    assert executor.alive({**entry, "start_ticks": ticks - 1}) is False
+    assert executor.alive({**entry, "host": "elsewhere"}) is None
+    assert executor.alive({}) is None
     assert not processes.Process(pid, ticks - 1, 1).signal(signal.SIGKILL)
 
 
@@ -240,7 +244,7 @@ def test_a_zombie_is_not_alive() -> None:
 
 def test_in_the_foreground(tmp_path: Path, code: Path) -> None:
     submission = submission_of(command_plan(code, {1: ["true"], 2: ["true"]}), tmp_path / "root")
-    assert local.Runner(submission, (1, 2)).bring_to_end() == 0
+    assert executor.Runner(submission, (1, 2)).bring_to_end() == 0
     assert _outcomes(submission, 2) == ["completed"]
 
 
@@ -253,10 +257,10 @@ def test_modules_of_the_current_directory_are_not_taken(
     monkeypatch.chdir(tmp_path)
     submission = submission_of(command_plan(code, {1: ["true"]}), tmp_path / "root")
     if foreground:
-        assert local.Runner(submission, (1,)).bring_to_end() == 0
+        assert executor.Runner(submission, (1,)).bring_to_end() == 0
     else:
-        entry = local.start(submission)
-        _until(lambda: not local.alive(entry))
+        entry = executor.start(submission)
+        _until(lambda: not executor.alive(entry))
     assert _outcomes(submission, 1) == ["completed"]
 
 
@@ -264,7 +268,7 @@ def test_a_run_that_asks_for_it_is_started_again(tmp_path: Path, code: Path) -> 
     commands = {1: ["sh", "-c", "test $HPCRUN_ATTEMPT = 3 || exit 75"], 2: ["true"]}
     plan = command_plan(code, commands, recovery={"requeue": True})
     submission = submission_of(plan, tmp_path / "root")
-    assert local.Runner(submission, (1, 2)).bring_to_end() == 0
+    assert executor.Runner(submission, (1, 2)).bring_to_end() == 0
     assert _outcomes(submission, 1) == ["stopped", "stopped", "completed"]
     assert _outcomes(submission, 2) == ["completed"]
 
@@ -272,13 +276,13 @@ def test_a_run_that_asks_for_it_is_started_again(tmp_path: Path, code: Path) -> 
 def test_a_run_that_fails_again_and_again_is_given_up(tmp_path: Path, code: Path) -> None:
     plan = command_plan(code, {1: ["false"]}, recovery={"requeue": True})
     submission = submission_of(plan, tmp_path / "root")
-    assert local.Runner(submission, (1,)).bring_to_end() == 1
+    assert executor.Runner(submission, (1,)).bring_to_end() == 1
     assert _outcomes(submission, 1) == ["failed"] * 3
 
 
 def test_a_run_that_is_left_out(tmp_path: Path, code: Path) -> None:
     submission = submission_of(command_plan(code, {1: ["true"], 2: ["true"]}), tmp_path / "root")
-    assert local.Runner(submission, (1, 2), before=lambda run: run == 2).bring_to_end() == 0
+    assert executor.Runner(submission, (1, 2), before=lambda run: run == 2).bring_to_end() == 0
     assert not submission.experiment.run(1).directory.exists()
     assert _outcomes(submission, 2) == ["completed"]
 

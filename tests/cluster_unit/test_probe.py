@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cluster.probe import probe
 from hpcrun.errors import UsageError
+from hpcrun.submit.python_probe import probe
 
 
 def _program(path: Path, text: str) -> str:

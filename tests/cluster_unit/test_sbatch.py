@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cluster import sbatch
 from hpcrun.errors import ClusterRefused, ClusterUnreachable
 from hpcrun.slurm import client
+from hpcrun.submit import sbatch
 from tests.cluster_unit.shim import Shim
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -191,7 +191,7 @@ def test_no_sbatch(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_else_imports_submitit() -> None:
-    modules = "hpcrun.cluster.submit, hpcrun.cluster.sbatch, hpcrun.cli.submit, hpcrun.cli.run"
+    modules = "hpcrun.submit.submit, hpcrun.submit.sbatch, hpcrun.cli.submit, hpcrun.cli.run"
     program = (
         f"import sys, {modules}; print([m for m in sys.modules if m in {{'submitit', 'torch'}}])"
     )

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cluster import sizes
 from hpcrun.errors import UsageError
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.manifest import File, Manifest
 from hpcrun.state.plan import Entry, RunPlan
+from hpcrun.submit import sizes
 
 
 def run_of(number: int, nodes: int) -> RunPlan:

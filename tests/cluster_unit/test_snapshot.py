@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cluster import code_files, snapshot
-from hpcrun.cluster.draft import scope
 from hpcrun.errors import UsageError
 from hpcrun.state.layout import experiment
+from hpcrun.submit.code import code_files, snapshot
+from hpcrun.submit.submission_dir import scope
 from tests.cluster_unit.plans import command_plan
 
 
@@ -316,7 +316,7 @@ def test_hpcrun_runs_from_its_zip(tmp_path: Path) -> None:
 def test_what_runs_on_compute_nodes_needs_only_the_standard_library(tmp_path: Path) -> None:
     package = tmp_path / "hpcrun.zip"
     snapshot.package(package)
-    modules = "hpcrun.cluster.local, hpcrun.slurm.client, hpcrun.slurm.steps"
+    modules = "hpcrun.submit.local.executor, hpcrun.slurm.client, hpcrun.slurm.steps"
     subprocess.run(
         [sys.executable, "-S", "-c", f"import {modules}"],
         env={"PYTHONPATH": str(package)},

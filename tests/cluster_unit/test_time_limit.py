@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from hpcrun.cluster import time_limit
 from hpcrun.errors import UsageError
 from hpcrun.state import files
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Entry, RunPlan
+from hpcrun.submit import time_limit
 
 
 def _run(time: str, stop_before: str | None = None) -> RunPlan:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cluster import processes
 from hpcrun.observe import jobs
 from hpcrun.observe.jobs import Answers, Process
 from hpcrun.observe.state import Job
 from hpcrun.observe.status import RunStatus, statuses
 from hpcrun.observe.where import Finder
 from hpcrun.state import files, ledger
+from hpcrun.submit.local import processes
 from tests.observe.factory import T0, Experiment, path_with, shim_calls, slurm_shim
 
 FIELDS = {

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpcrun.cluster import processes
 from hpcrun.run.launch import Launch, Node
 from hpcrun.state import files, ledger, plan_file
 from hpcrun.state.layout import experiment
 from hpcrun.state.plan import Array, Entry, Plan, RunPlan
+from hpcrun.submit.local import processes
 from tests.operators import PATH
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from hpcrun.cluster import processes
 from hpcrun.errors import HpcrunError
 from hpcrun.policy import causes
 from hpcrun.policy.causes import Evidence
@@ -29,6 +28,7 @@ from hpcrun.state import files as state_files
 from hpcrun.state import ledger, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import Entry
+from hpcrun.submit.local import processes
 from tests.run.factory import RESOURCES, Place, command_of, until
 
 FOREVER = "sleep 300"

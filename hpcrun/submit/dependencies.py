@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from hpcrun.cluster import decide
 from hpcrun.errors import UsageError
 from hpcrun.state import layout
 from hpcrun.state.journal import Job
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Array, Dependence, Plan
+from hpcrun.submit import run_actions
 
 Living = dict[int, Job]
 
@@ -86,11 +86,15 @@ class Waits:
 
 def _living(one: Dependence, experiment: ExperimentPaths) -> Living:
     found: Living = {}
-    for decision in decide.decide(experiment, one.runs):
-        over = one.when == "end" and decision.action == decide.RESUMED
-        if decision.action == decide.COMPLETED or over:
+    for decision in run_actions.decide(experiment, one.runs):
+        over = one.when == "end" and decision.action == run_actions.RESUMED
+        if decision.action == run_actions.COMPLETED or over:
             continue
-        if decision.action != decide.ATTACHED or decision.job is None or not decision.job.job_id:
+        if (
+            decision.action != run_actions.ATTACHED
+            or decision.job is None
+            or not decision.job.job_id
+        ):
             raise UsageError(
                 f"depends_on: {one.experiment}/{decision.run} has not completed, and is neither "
                 "queued nor running",

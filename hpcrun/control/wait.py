@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from hpcrun.cluster import decide
 from hpcrun.errors import ClusterUnreachable
 from hpcrun.state import ledger
 from hpcrun.state.layout import ExperimentPaths
+from hpcrun.submit import run_actions
 
 
 def wait(
@@ -21,14 +21,14 @@ def wait(
     pause, longest, silent = 0.5, 5.0, False
     while True:
         try:
-            decisions = decide.decide(experiment, runs)
+            decisions = run_actions.decide(experiment, runs)
         except ClusterUnreachable as error:
             if not silent:
                 say(f"{error.message}; waiting on")
             silent = True
         else:
             silent = False
-            living = (decide.ATTACHED, decide.CANCELLING)
+            living = (run_actions.ATTACHED, run_actions.CANCELLING)
             jobs = [decision.job for decision in decisions if decision.action in living]
             longest = 1.0 if all(job and job.is_local for job in jobs) else 5.0
             if not jobs:

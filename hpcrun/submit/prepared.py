@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcrun.cluster import decide
-from hpcrun.cluster.decide import Decision
-from hpcrun.cluster.draft import Draft
 from hpcrun.state import ledger
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.state.plan import Plan
+from hpcrun.submit import run_actions
+from hpcrun.submit.run_actions import Decision
+from hpcrun.submit.submission_dir import Draft
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class SubmittedRun:
     Attributes
     ----------
     action
-        That of `hpcrun.cluster.decide`.
+        That of `hpcrun.submit.run_actions`.
     older_code
         Whether it completed under other code than that of now.
     """
@@ -122,7 +122,7 @@ class Prepared:
 
     def take_back_intents(self, runs: Sequence[int]) -> None:
         """A run that is submitted again is no longer cancelled, nor finished if it is extended."""
-        extended = {one.run for one in self.decisions if one.action == decide.EXTENDED}
+        extended = {one.run for one in self.decisions if one.action == run_actions.EXTENDED}
         for run in runs:
             paths = self.experiment.run(run)
             intent = ledger.intent(paths)
@@ -148,7 +148,7 @@ class Prepared:
                 SubmittedRun(
                     decision.run,
                     labels[decision.run],
-                    decide.DROPPED if decision.run in self.dropped else decision.action,
+                    run_actions.DROPPED if decision.run in self.dropped else decision.action,
                     job_id,
                     decision.run in self.older,
                 )

@@ -10,17 +10,17 @@ import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from hpcrun.cluster import decide, feed, submit_lock
-from hpcrun.cluster.decide import Decision
-from hpcrun.cluster.draft import Draft, check_root
-from hpcrun.cluster.feed import Renew, Say
-from hpcrun.cluster.prepared import Prepared, job_of
-from hpcrun.cluster.submit import check_executor, probe_all
 from hpcrun.compile import Compiled, CompiledRun, freeze
 from hpcrun.errors import ClusterRefused, ClusterUnreachable, UsageError
 from hpcrun.slurm import client
 from hpcrun.state import permissions, plan_file
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
+from hpcrun.submit import feeder, lock, run_actions
+from hpcrun.submit.feeder import Renew, Say
+from hpcrun.submit.prepared import Prepared, job_of
+from hpcrun.submit.run_actions import Decision
+from hpcrun.submit.submission_dir import Draft, check_root
+from hpcrun.submit.submit import check_executor, probe_all
 
 SUBMIT = "submit"
 REQUEUE = "requeue"
@@ -62,13 +62,13 @@ def look(
     Raises
     ------
     ClusterUnreachable, UsageError
-        As `hpcrun.cluster.decide.decide`.
+        As `hpcrun.submit.run_actions.decide`.
     """
-    decisions = decide.decide(experiment, runs)
+    decisions = run_actions.decide(experiment, runs)
     return _steps(
         [
-            dataclasses.replace(one, action=decide.RESUMED)
-            if one.action == decide.CANCELLING
+            dataclasses.replace(one, action=run_actions.RESUMED)
+            if one.action == run_actions.CANCELLING
             else one
             for one in decisions
         ],
@@ -103,8 +103,8 @@ def restart(
         Slurm says no, or is not there; no submission is left behind that it took nothing of.
     """
     check_root(experiment.directory.parent)
-    with submit_lock.held(experiment, say) as renew:
-        decisions = decide.settle(experiment, runs, say)
+    with lock.held(experiment, say) as renew:
+        decisions = run_actions.settle(experiment, runs, say)
         steps = _steps(decisions, foreground)
         again = {step.run for step in steps if step.action == SUBMIT}
         ids = _submit_again(experiment, [d for d in decisions if d.run in again], argv, say, renew)
@@ -120,7 +120,7 @@ def _steps(decisions: Sequence[Decision], foreground: Collection[int]) -> list[S
     waiting = _waiting(
         decision.job.job_id
         for decision in decisions
-        if decision.action == decide.ATTACHED and decision.job and not decision.job.is_local
+        if decision.action == run_actions.ATTACHED and decision.job and not decision.job.is_local
     )
     return [_step(decision, waiting, decision.run in foreground) for decision in decisions]
 
@@ -132,9 +132,9 @@ def _step(decision: Decision, waiting: Collection[str], foreground: bool) -> Ste
     def left(reason: str) -> Step:
         return Step(decision.run, LEAVE, reason, job_id)
 
-    if decision.action == decide.COMPLETED:
+    if decision.action == run_actions.COMPLETED:
         return left("completed already; `hpcrun submit --new` runs it afresh")
-    if decision.action == decide.CANCELLING:
+    if decision.action == run_actions.CANCELLING:
         return left("its cancelled job has not ended yet; repeat the command in a minute")
     if decision.is_submitted:
         return Step(decision.run, SUBMIT, None, job_id)
@@ -187,7 +187,7 @@ def _submit_again(
         while prepared:
             # What was sent discards itself where nothing of it was accepted.
             one = prepared.pop(0)
-            for array in feed.send(one, say, renew):
+            for array in feeder.send(one, say, renew):
                 found.update((run, job_of(array, run)) for run in array.runs)
     except BaseException:
         for one in prepared:

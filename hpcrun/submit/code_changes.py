@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcrun import text
-from hpcrun.cluster import snapshot
-from hpcrun.cluster.decide import Decision
-from hpcrun.cluster.draft import code_of, scope
 from hpcrun.errors import UsageError
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Plan
+from hpcrun.submit.code import snapshot
+from hpcrun.submit.run_actions import Decision
+from hpcrun.submit.submission_dir import code_of, scope
 
 _SHOWN = 5
 

@@ -1,7 +1,7 @@
 """The code of the moment of submission, frozen by content; and hpcrun itself, for the job to run.
 
 What is frozen: inside git the tracked files and the untracked ones that are not ignored, as they
-are in the working tree; elsewhere everything except what `hpcrun.cluster.code_files` leaves out.
+are in the working tree; elsewhere everything except what `hpcrun.submit.code.code_files` leaves out.
 Equal files give equal archives, byte for byte (times and owners are set to constants).
 
 Symbolic links: one to something that is frozen too stays a link; one to any other file becomes a
@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from hpcrun.cluster import code_files
 from hpcrun.errors import UsageError
 from hpcrun.state import files as state_files
+from hpcrun.submit.code import code_files
 
 DEFAULT_LIMIT = 100_000_000
 _TIME = 946_684_800  # 2000-01-01; zip files know no time before 1980

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcrun import text
-from hpcrun.cluster import local, processes, sbatch
 from hpcrun.errors import ClusterUnreachable, UsageError
 from hpcrun.slurm import client
 from hpcrun.state import journal, ledger, plan_file
 from hpcrun.state.journal import Job
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Plan
+from hpcrun.submit import sbatch
+from hpcrun.submit.local import executor, processes
 
 COMPLETED = "completed"
 EXTENDED = "extended"
@@ -220,7 +221,7 @@ def _living(experiment: ExperimentPaths, jobs: Collection[Job]) -> set[int]:
 
 
 def _lives_here(job: Job) -> bool:
-    lives = local.alive(job.record)
+    lives = executor.alive(job.record)
     if lives is None and not job.ended:
         raise _elsewhere(job)
     return bool(lives) and not job.ended

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from hpcrun.cluster import local, processes, submit_lock
-from hpcrun.cluster.feed import Say
-from hpcrun.cluster.prepared import Prepared
 from hpcrun.state import journal
+from hpcrun.submit import lock
+from hpcrun.submit.feeder import Say
+from hpcrun.submit.local import executor, processes
+from hpcrun.submit.prepared import Prepared
 
 # What says where the steps of a run in an allocation go; `SLURM_CPU_BIND` and its like would make
 # them slow.
@@ -49,7 +50,7 @@ def bring_to_end(
     prepared.take_back_intents(runs)
     begun: list[int] = []
     if allocation is None:
-        entry = {"job_id": f"local:{os.getpid()}", **local.this_process()}
+        entry = {"job_id": f"local:{os.getpid()}", **executor.this_process()}
         for run in runs:
             journal.write(prepared.submission, journal.SUBMITTED, 0, [run], **entry)
 
@@ -63,7 +64,9 @@ def bring_to_end(
     passed = processes.clean_environment()
     passed.update((name, os.environ[name]) for name in _OF_ALLOCATION if name in os.environ)
     try:
-        return local.Runner(prepared.submission, runs, passed=passed, before=before).bring_to_end()
+        return executor.Runner(
+            prepared.submission, runs, passed=passed, before=before
+        ).bring_to_end()
     finally:
         if allocation:
             prepared.restore_intents([run for run in runs if run not in begun])
@@ -71,7 +74,7 @@ def bring_to_end(
 
 def _recorded(prepared: Prepared, run: int, allocation: str, say: Say) -> bool:
     """Put a run that starts now into the journal; False where a later submission has it."""
-    with submit_lock.held(prepared.experiment, say):
+    with lock.held(prepared.experiment, say):
         job = journal.newest_jobs(prepared.experiment).get(run)
         if job is not None and job.submission > prepared.submission.number:
             say(f"{prepared.plan.name}/{run} was submitted meanwhile (job {job.job_id}); left out")

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hpcrun.cluster import processes
-from hpcrun.cluster.draft import unwritable
 from hpcrun.state import permissions
 from hpcrun.state.layout import ExperimentPaths
+from hpcrun.submit.local import processes
+from hpcrun.submit.submission_dir import unwritable
 
 # Of an owner on another host, whose process cannot be looked at.
 LONGEST = 600.0

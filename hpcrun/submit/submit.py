@@ -10,27 +10,27 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from hpcrun import text as words
-from hpcrun.cluster import (
-    decide,
-    depends,
-    feed,
-    older_code,
-    origins,
-    sizes,
-    submit_lock,
-    time_limit,
-)
-from hpcrun.cluster.decide import Decision
-from hpcrun.cluster.draft import Draft, check_root
-from hpcrun.cluster.feed import Say
-from hpcrun.cluster.prepared import Prepared, Submitted
-from hpcrun.cluster.probe import Probe, probe
 from hpcrun.compile import Compiled, chain, extendable, freeze
 from hpcrun.errors import ClusterUnreachable, UsageError
 from hpcrun.slurm import client
 from hpcrun.state import ledger, permissions
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.state.plan import Dependence, Plan, RunPlan
+from hpcrun.submit import (
+    code_changes,
+    dependencies,
+    feeder,
+    lock,
+    origins,
+    run_actions,
+    sizes,
+    time_limit,
+)
+from hpcrun.submit.feeder import Say
+from hpcrun.submit.prepared import Prepared, Submitted
+from hpcrun.submit.python_probe import Probe, probe
+from hpcrun.submit.run_actions import Decision
+from hpcrun.submit.submission_dir import Draft, check_root
 
 # Of an experiment's runs, the numbers of those that are asked for.
 Only = Callable[[ExperimentPaths, Sequence[RunPlan]], Collection[int]]
@@ -76,11 +76,11 @@ def submit(
     check_root(compiled.root)
     permissions.use_umask(compiled.cluster)
     group = permissions.group_id(compiled.cluster)
-    with submit_lock.held(experiment(compiled.root, compiled.name), say, group) as renew:
+    with lock.held(experiment(compiled.root, compiled.name), say, group) as renew:
         prepared = prepare(compiled, new=new, only=only, depends_on=depends_on, argv=argv, say=say)
         if prepared.draft is None:
             return prepared.result()
-        return prepared.result(feed.send(prepared, say, renew))
+        return prepared.result(feeder.send(prepared, say, renew))
 
 
 def submit_chain(
@@ -140,14 +140,14 @@ def prepare(
     paths = experiment(compiled.root, compiled.name)
     numbers = _numbers(compiled, paths, new)
     plan = freeze(compiled, numbers=numbers, select=(), depends_on=depends_on)
-    depends.check(plan)
-    decisions = decide.settle(paths, [run.number for run in plan.runs], say)
+    dependencies.check(plan)
+    decisions = run_actions.settle(paths, [run.number for run in plan.runs], say)
     if compiled.extendable:
         decisions = _extended(paths, plan, decisions, say)
     if only is not None:
         asked = only(paths, plan.runs)
         decisions = [
-            dataclasses.replace(decision, action=decide.SKIPPED)
+            dataclasses.replace(decision, action=run_actions.SKIPPED)
             if decision.is_submitted and decision.run not in asked
             else decision
             for decision in decisions
@@ -160,7 +160,9 @@ def prepare(
     runs = [run for run in plan.runs if run.number in chosen]
     time_limit.check(runs, paths)
     origins.check(runs, paths, coming={one.experiment for one in depends_on})
-    resumed = {one.run for one in decisions if one.action in (decide.RESUMED, decide.EXTENDED)}
+    resumed = {
+        one.run for one in decisions if one.action in (run_actions.RESUMED, run_actions.EXTENDED)
+    }
     sizes.check([run for run in runs if run.number in resumed], paths, say)
     found = probe_all(runs, plan.cluster)
     draft = Draft(paths)
@@ -186,18 +188,20 @@ def _extended(
     paths: ExperimentPaths, plan: Plan, decisions: Sequence[Decision], say: Say
 ) -> list[Decision]:
     """With those that had completed, and have another value of an extendable key by now."""
-    changed = decide.changed(paths, plan)
-    over = [one for one in decisions if one.run in changed and one.action == decide.COMPLETED]
-    decide.wait_for_ends(paths, over, say)
-    living = [one.run for one in decisions if one.run in changed and one.action == decide.ATTACHED]
+    changed = run_actions.changed(paths, plan)
+    over = [one for one in decisions if one.run in changed and one.action == run_actions.COMPLETED]
+    run_actions.wait_for_ends(paths, over, say)
+    living = [
+        one.run for one in decisions if one.run in changed and one.action == run_actions.ATTACHED
+    ]
     if living:
         say(
             f"{words.runs(living)}: queued or running with the values of before; repeat the "
             "command once they have ended"
         )
     return [
-        dataclasses.replace(one, action=decide.EXTENDED)
-        if one.run in changed and one.action == decide.COMPLETED
+        dataclasses.replace(one, action=run_actions.EXTENDED)
+        if one.run in changed and one.action == run_actions.COMPLETED
         else one
         for one in decisions
     ]
@@ -207,10 +211,12 @@ def _tell_of_older_code(
     paths: ExperimentPaths, plan: Plan, decisions: Sequence[Decision], say: Say
 ) -> frozenset[int]:
     """The completed runs whose code was another than that of now."""
-    going_on = [one for one in decisions if one.action in (decide.RESUMED, decide.EXTENDED)]
-    over = [one for one in decisions if one.action == decide.COMPLETED]
+    going_on = [
+        one for one in decisions if one.action in (run_actions.RESUMED, run_actions.EXTENDED)
+    ]
+    over = [one for one in decisions if one.action == run_actions.COMPLETED]
     try:
-        again, completed = older_code.find(paths, plan, going_on, over)
+        again, completed = code_changes.find(paths, plan, going_on, over)
     except UsageError as error:
         say(f"whether the code has changed is not known: {error.message}")
         return frozenset()
@@ -253,7 +259,7 @@ def preview(
     earlier = paths.submissions()
     numbers = _numbers(compiled, paths, new)
     plan = freeze(compiled, numbers=numbers, select=())
-    extended = decide.changed(paths, plan) if compiled.extendable else set()
+    extended = run_actions.changed(paths, plan) if compiled.extendable else set()
     asked = only(paths, plan.runs) if only else None
 
     def wanted(run: RunPlan) -> bool:
@@ -272,13 +278,13 @@ def preview(
 def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
     """How many runs, arrays and at most how many GPU-hours, in one line."""
     counts = {
-        decide.NEW: "new",
-        decide.RESUMED: "go on where they stopped",
-        decide.EXTENDED: "had completed, and go on with another value",
-        decide.ATTACHED: "are queued or running already",
-        decide.CANCELLING: "are still being cancelled",
-        decide.COMPLETED: "completed already",
-        decide.SKIPPED: "left out by --only",
+        run_actions.NEW: "new",
+        run_actions.RESUMED: "go on where they stopped",
+        run_actions.EXTENDED: "had completed, and go on with another value",
+        run_actions.ATTACHED: "are queued or running already",
+        run_actions.CANCELLING: "are still being cancelled",
+        run_actions.COMPLETED: "completed already",
+        run_actions.SKIPPED: "left out by --only",
     }
     parts = []
     for action, told in counts.items():
@@ -299,9 +305,9 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
 
 
 def _numbers(compiled: Compiled, paths: ExperimentPaths, new: bool) -> dict[str, int]:
-    known = decide.numbers(paths)
+    known = run_actions.numbers(paths)
     if compiled.extendable and not new:
-        known = {**extendable.known(compiled, decide.plans(paths)), **known}
+        known = {**extendable.known(compiled, run_actions.plans(paths)), **known}
     if not new or not known:
         return known
     # An identity that no run has keeps all the numbers given so far from being given again.

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun.cluster.processes import clean_environment
 from hpcrun.errors import UsageError
+from hpcrun.submit.local.processes import clean_environment
 
 OLDEST = (3, 10)
 TIMEOUT = 60.0

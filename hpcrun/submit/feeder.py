@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun import text
-from hpcrun.cluster import local, sbatch
-from hpcrun.cluster.depends import Waits
-from hpcrun.cluster.prepared import Prepared, SubmittedArray
 from hpcrun.compile.target import sbatch_script
 from hpcrun.errors import ClusterUnreachable, HpcrunError, Interrupted, UsageError
 from hpcrun.slurm import client
 from hpcrun.state import files, journal, ledger
 from hpcrun.state.plan import Array
+from hpcrun.submit import sbatch
+from hpcrun.submit.dependencies import Waits
+from hpcrun.submit.local import executor
+from hpcrun.submit.prepared import Prepared, SubmittedArray
 
 Say = Callable[[str], None]
 # Renews the lock under which this happens; False when another submit has it by now.
@@ -336,7 +337,7 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _this_process() -> dict[str, Any]:
-    return {"pid": os.getpid(), **local.this_process()}
+    return {"pid": os.getpid(), **executor.this_process()}
 
 
 def _queued() -> int | None:
@@ -353,7 +354,7 @@ def _to_this_machine(prepared: Prepared) -> list[SubmittedArray]:
         host = os.uname().nodename
         journal.write(submission, journal.SUBMITTING, index, array.runs, host=host, local=True)
         prepared.take_back_intents(array.runs)
-    entry = local.start(submission)
+    entry = executor.start(submission)
     for index, array in enumerate(arrays):
         journal.write(submission, journal.SUBMITTED, index, array.runs, **entry)
     return [

@@ -1,6 +1,6 @@
 """The local executor: a submission's runs on this machine, by the same supervisor as in a job.
 
-``python -m hpcrun.cluster.local SUBMISSION`` is started detached from the terminal; it starts one
+``python -m hpcrun.submit.local.executor SUBMISSION`` is started detached from the terminal; it starts one
 supervisor a run, as many at once as the plan's ``max_parallel`` (one unless the plan says more).
 Standard library only, because it runs from the frozen ``hpcrun.zip``.
 """
@@ -21,7 +21,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hpcrun.cluster import prior, processes
 from hpcrun.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -33,6 +32,7 @@ from hpcrun.errors import (
 from hpcrun.state import files, journal, ledger, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.submit.local import prior, processes
 
 GRACE = 30.0
 # Seconds between looks at what runs wait for.
@@ -58,7 +58,7 @@ def start(submission: SubmissionPaths) -> dict[str, Any]:
     log = submission.local_log()
     with open(log, "ab") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "hpcrun.cluster.local", str(submission.directory)],
+            [sys.executable, "-m", "hpcrun.submit.local.executor", str(submission.directory)],
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
@@ -370,7 +370,7 @@ def _end_with_parent() -> None:
 
 
 def main() -> None:
-    """Entry point of ``python -m hpcrun.cluster.local``."""
+    """Entry point of ``python -m hpcrun.submit.local.executor``."""
     submission = SubmissionPaths(Path(sys.argv[1]))
     os.chdir(submission.directory)
     plan = plan_file.read(submission.plan)

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import hpcrun
-from hpcrun.cluster import snapshot
-from hpcrun.cluster.probe import Probe
-from hpcrun.cluster.snapshot import Snapshot
 from hpcrun.errors import UsageError
 from hpcrun.state import files, plan_file
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.state.plan import Plan
+from hpcrun.submit.code import snapshot
+from hpcrun.submit.code.snapshot import Snapshot
+from hpcrun.submit.python_probe import Probe
 
 
 class Draft:
@@ -142,7 +142,7 @@ class Draft:
 
 
 def scope(plan: Plan, experiment: ExperimentPaths) -> dict[str, Any]:
-    """What belongs to a plan's code, as `hpcrun.cluster.snapshot.freeze` wants to know it."""
+    """What belongs to a plan's code, as `hpcrun.submit.code.snapshot.freeze` wants to know it."""
     code = plan.runs[0].spec.get("code") or {}
     links = (Path(plan.code_root) / plan.directory / link for link in code.get("link") or ())
     named = {(run.spec.get("environment") or {}).get("secrets_file") for run in plan.runs}
