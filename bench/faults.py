@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 from bench.publish import add_options, circumstances, publish
-from hpcrun.run.beat import SILENCE
+from hpcrun.run.protocol.heartbeat import SILENCE
 from tests.cluster.faults import Case, cases
 from tests.cluster.trial import Outcome, Trial, reference
 from tests.cluster.ward import problem

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.publish import add_options, circumstances, publish
-from hpcrun.run.beat import SILENCE
+from hpcrun.run.protocol.heartbeat import SILENCE
 from tests.cluster.ward import Ward
 from tests.testbed import Cluster
 

@@ -23,7 +23,7 @@ from random import Random
 from typing import Any
 
 from bench.publish import add_options, circumstances, publish
-from hpcrun.run.fabric import PortReservation
+from hpcrun.run.node.network import PortReservation
 
 WIDTH, LAYERS = 1536, 8
 EVERY = 20
@@ -38,9 +38,9 @@ def work(directory: Path, pairs: int) -> dict[str, Any]:
     import torch
 
     from hpcrun.policy.retention import Retention
-    from hpcrun.run.fence import Fence
-    from hpcrun.run.saving import Saver
-    from hpcrun.run.together import Together
+    from hpcrun.run.checkpoint.save import Saver
+    from hpcrun.run.protocol.attempt_fence import Fence
+    from hpcrun.run.rank.collectives import Together
     from hpcrun.state import manifest
     from hpcrun.state.layout import RunPaths
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.run import extensions
+from hpcrun.run.node import op_cache
 
 # As a supervisor has it. Another ninja than the one that built would build again.
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
@@ -22,7 +22,7 @@ _BUILDERS = ["ShareMemCommBuilder"]
 
 def key() -> str:
     """The name of what is compiled within a cache."""
-    found = extensions.key(_BUILDERS)
+    found = op_cache.key(_BUILDERS)
     assert found is not None
     return found
 
@@ -33,7 +33,7 @@ def build() -> Path:
     cache = home / "hpcrun-tests" / "operators"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", PATH)
-        extensions.build(cache, key(), _BUILDERS)
+        op_cache.build(cache, key(), _BUILDERS)
     return cache
 
 

@@ -1,4 +1,4 @@
-"""When lines of a rank's log were written, by the record that `hpcrun.run.log_sizes` keeps."""
+"""When lines of a rank's log were written, by the record that `hpcrun.run.node.log_sizes` keeps."""
 
 from __future__ import annotations
 

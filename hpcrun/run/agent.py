@@ -21,7 +21,7 @@ The supervisor asks and the agent answers, in this order::
     supervisor  dismiss  the agent removes its node-local directory and leaves
 
 Both say ``alive`` every two seconds, and the agent how its ranks are (``pulse``, of
-`hpcrun.run.pulse`) and what is wrong with its link to the fabric. At any time the agent may say
+`hpcrun.run.health.progress`) and what is wrong with its link to the fabric. At any time the agent may say
 ``signal`` (which its step received), and the supervisor ``stop`` (the ranks are to save and leave).
 An agent that loses its supervisor without a ``dismiss`` ends the ranks of its node and has its job
 requeued.
@@ -46,12 +46,16 @@ from types import FrameType
 from typing import Any
 
 from hpcrun.errors import HpcrunError
-from hpcrun.run import extensions, fabric, log_sizes, native, pulse, ranks, stop, telemetry, warm
-from hpcrun.run.beat import INTERVAL, SILENCE, Heartbeat, Listener
-from hpcrun.run.channel import TOKEN_VARIABLE, Channel
-from hpcrun.run.orphan import Orphan
-from hpcrun.run.scratch import Scratch
-from hpcrun.run.tell import say
+from hpcrun.run.health import native_stack, progress
+from hpcrun.run.job.takeover import Orphan
+from hpcrun.run.node import log_sizes, op_cache, rank_processes, telemetry
+from hpcrun.run.node import network as node_network
+from hpcrun.run.node.node_dir import Scratch
+from hpcrun.run.protocol import stop_flag
+from hpcrun.run.protocol.channel import TOKEN_VARIABLE, Channel
+from hpcrun.run.protocol.heartbeat import INTERVAL, SILENCE, Heartbeat, Listener
+from hpcrun.run.protocol.log import say
+from hpcrun.run.rank import warm_up
 from hpcrun.state import files, plan_file
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths, extension_cache
 from hpcrun.state.plan import RunPlan
@@ -59,7 +63,7 @@ from hpcrun.state.plan import RunPlan
 RANKS_GONE = 10.0
 # Seconds that ranks have to write down where they are, and what of its end goes over the wire.
 STACKS_TAKE = 1.0
-# Shorter than `hpcrun.run.crew` waits for an agent that is to end its ranks.
+# Shorter than `hpcrun.run.job.agents` waits for an agent that is to end its ranks.
 NATIVE_TAKE = 6.0
 STACKS_MOST = 30_000
 SILENT_FOR = 120.0
@@ -76,22 +80,22 @@ class Agent:
         self.run: RunPlan = self.plan.run(arguments.run)
         self.cache = extension_cache(self.submission)
         self.builders = _builders(self.run)
-        self.key = extensions.key(self.builders) if self.builders else None
+        self.key = op_cache.key(self.builders) if self.builders else None
         self._scratch = Scratch(os.environ.get(TOKEN_VARIABLE, ""), self.node)
         self.attempt: int = arguments.attempt
         self.scratch = self._scratch.begin(self.attempt)
-        self.reservation: fabric.PortReservation | None = None
+        self.reservation: node_network.PortReservation | None = None
         self.orphan = Orphan(arguments, self.submission, self.run)
         # Those that warm ranks may wait for, by the attempt in which these were started.
-        self._calls: dict[int, warm.Call] = {}
+        self._calls: dict[int, warm_up.Call] = {}
         self._signals: list[int] = []
         self._report_at = 0.0
-        self._pulses: dict[int, pulse.Pulse] = {}
+        self._pulses: dict[int, progress.Pulse] = {}
         self._log_sizes = log_sizes.Sizes()
         # Interface and adapters of the attempt, once they are known.
         self._network: tuple[str, str | None] | None = None
         self._telemetry: telemetry.Telemetry | None = None
-        for number in stop.SIGNALS:
+        for number in stop_flag.SIGNALS:
             signal.signal(number, self._hear)
 
     def serve(self, channel: Channel) -> None:
@@ -123,7 +127,7 @@ class Agent:
             return
         say("the supervisor is gone")
         # Ranks outlive Slurm's TERM: without this they would train on until its KILL.
-        ranks.kill(self.scratch)
+        rank_processes.kill(self.scratch)
         self.orphan.requeue(silent=not channel.closed)
 
     def _report(self, channel: Channel) -> None:
@@ -131,16 +135,18 @@ class Agent:
         if time.monotonic() < self._report_at:
             return
         self._report_at = time.monotonic() + INTERVAL
-        before, self._pulses = self._pulses, pulse.read(self.scratch)
+        before, self._pulses = self._pulses, progress.read(self.scratch)
         for rank, found in self._pulses.items():
             # What a rank waits for may be a program that it has started.
             still = rank in before and found.moves == before[rank].moves
-            if still and found.state != pulse.GONE:
+            if still and found.state != progress.GONE:
                 with contextlib.suppress(OSError, ValueError):
-                    others = ranks.processor(ranks.leader(self.scratch, rank), found.pid)
+                    others = rank_processes.processor(
+                        rank_processes.leader(self.scratch, rank), found.pid
+                    )
                     self._pulses[rank] = replace(found, processor=found.processor + others)
         told = {rank: asdict(found) for rank, found in self._pulses.items()}
-        cut_off = fabric.trouble(*self._network) if self._network else None
+        cut_off = node_network.trouble(*self._network) if self._network else None
         logs = self._log_sizes.changed(self.scratch, self._paths)
         if told or logs or self._network:
             report = {"type": "pulse", "attempt": self.attempt, "ranks": told, "fabric": cut_off}
@@ -152,30 +158,30 @@ class Agent:
 
     def _hurt(self, rank: int, number: signal.Signals) -> None:
         """Signal the program of a rank."""
-        found = pulse.living(self.scratch).get(rank)
-        os.kill(found.pid if found else ranks.leader(self.scratch, rank), number)
+        found = progress.living(self.scratch).get(rank)
+        os.kill(found.pid if found else rank_processes.leader(self.scratch, rank), number)
 
     def _fall_silent(self) -> None:
         """Do as a node does that has lost its power, until somebody ends this agent."""
         say("drill: this agent says nothing more")
         # Nobody sees its ranks end either, before it is given up.
         time.sleep(SILENCE + 5)
-        ranks.kill(self.scratch)
+        rank_processes.kill(self.scratch)
         time.sleep(SILENT_FOR)
 
     def _stacks(self) -> dict[str, str]:
         """Have the ranks write down where they are; rank -> its words."""
-        pulse.ask_for_stacks(self.scratch)
+        progress.ask_for_stacks(self.scratch)
         time.sleep(STACKS_TAKE)
-        found = pulse.stacks(self.scratch)
+        found = progress.stacks(self.scratch)
         self._keep_stacks(found)
         return {str(rank): text[-STACKS_MOST:] for rank, text in found.items()}
 
     def _keep_native_stacks(self) -> None:
         """Beside those of Python, which the supervisor has by now."""
-        living = pulse.living(self.scratch)
+        living = progress.living(self.scratch)
         with ThreadPoolExecutor(len(living) or 1) as pool:
-            texts = pool.map(lambda one: native.stacks(one.pid, NATIVE_TAKE), living.values())
+            texts = pool.map(lambda one: native_stack.stacks(one.pid, NATIVE_TAKE), living.values())
             self._keep_stacks(dict(zip(living, texts, strict=True)))
 
     def _keep_stacks(self, found: dict[int, str]) -> None:
@@ -206,7 +212,7 @@ class Agent:
             return
         if message["type"] == "stop":
             with contextlib.suppress(OSError):
-                stop.flag(self.scratch).touch()
+                stop_flag.flag(self.scratch).touch()
             return
         try:
             answer = self.answer(message, channel)
@@ -225,7 +231,7 @@ class Agent:
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(OSError):
-            stop.heard(self.scratch, number).touch()
+            stop_flag.heard(self.scratch, number).touch()
         self._signals.append(number)
 
     def answer(self, message: dict[str, Any], channel: Channel) -> dict[str, Any] | None:
@@ -234,9 +240,9 @@ class Agent:
             self._begin(int(message["number"]))
             return None
         if message["type"] == "kill":
-            before = pulse.read(self.scratch)
-            ranks.kill(self.scratch)
-            if ranks.gone(self.scratch, RANKS_GONE):
+            before = progress.read(self.scratch)
+            rank_processes.kill(self.scratch)
+            if rank_processes.gone(self.scratch, RANKS_GONE):
                 return {"type": "killed", "gone": _ended_too_early(before)}
             return {"type": "failed", "message": "its ranks cannot be ended"}
         if message["type"] == "call":
@@ -252,7 +258,7 @@ class Agent:
             if not (self.cache / str(self.key)).is_dir():
                 say(f"compiling {', '.join(self.builders)}")
             assert self.key is not None
-            extensions.build(self.cache, self.key, self.builders, channel.hung_up)
+            op_cache.build(self.cache, self.key, self.builders, channel.hung_up)
             return {"type": "built"}
         if message["type"] == "prepare":
             found = self.prepare(message["fabric"], message["first"], alone=message["alone"])
@@ -278,11 +284,11 @@ class Agent:
         """
         code = self.scratch / "code"
         self.unpack(code)
-        interface, address = fabric.fast(network)
-        hca = fabric.hca_filter(network)
+        interface, address = node_network.fast(network)
+        hca = node_network.hca_filter(network)
         if not alone:
-            watched = interface, fabric.usable(hca)
-            if problem := fabric.trouble(*watched):
+            watched = interface, node_network.usable(hca)
+            if problem := node_network.trouble(*watched):
                 raise HpcrunError(f"it is cut off from the fabric: {problem}")
             self._network = watched
         prepared: dict[str, Any] = {
@@ -294,7 +300,7 @@ class Agent:
             "hca": hca,
         }
         if self.key:
-            extensions.copy(self.cache, self.key, self.scratch / "torch_extensions")
+            op_cache.copy(self.cache, self.key, self.scratch / "torch_extensions")
             prepared["extensions"] = str(self.scratch / "torch_extensions")
         self._expect_warm_ranks()
         answer: dict[str, Any] = {"node": prepared}
@@ -302,7 +308,7 @@ class Agent:
             self.reservation.release()
             self.reservation = None
         if first:
-            self.reservation = fabric.PortReservation(self.job + self.attempt)
+            self.reservation = node_network.PortReservation(self.job + self.attempt)
             answer["port"] = self.reservation.port
         say(f"ready: {interface} {address}, code in {code}")
         return answer
@@ -311,8 +317,8 @@ class Agent:
         """Those of the attempt before are called after this one is prepared."""
         for attempt in sorted(self._calls)[:-1]:
             self._calls.pop(attempt).close()
-        if warm.after(self.run) is not None:
-            self._calls[self.attempt] = warm.Call(self.scratch)
+        if warm_up.after(self.run) is not None:
+            self._calls[self.attempt] = warm_up.Call(self.scratch)
 
     def unpack(self, destination: Path) -> None:
         """Unpack the frozen code, and link the data directories that the spec names."""
@@ -362,13 +368,15 @@ class Agent:
 
 def _builders(run: RunPlan) -> list[str]:
     uses_deepspeed = run.entry.kind == "function" or bool(run.spec.get("deepspeed"))
-    return extensions.needed(run.spec) if uses_deepspeed else []
+    return op_cache.needed(run.spec) if uses_deepspeed else []
 
 
-def _ended_too_early(found: dict[int, pulse.Pulse]) -> list[int]:
+def _ended_too_early(found: dict[int, progress.Pulse]) -> list[int]:
     """Ranks that have ended and never said that they were about to."""
     return [
-        rank for rank, one in found.items() if one.state == pulse.GONE and one.phase != pulse.ENDING
+        rank
+        for rank, one in found.items()
+        if one.state == progress.GONE and one.phase != progress.ENDING
     ]
 
 
@@ -386,7 +394,7 @@ def main() -> None:
     parser.add_argument("--job", type=int, required=True, help="where to begin looking for a port")
     parser.add_argument("--supervisor", required=True, help="HOST:PORT")
     arguments = parser.parse_args()
-    for number in (*stop.SIGNALS, signal.SIGINT):
+    for number in (*stop_flag.SIGNALS, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     agent = Agent(arguments)
     try:

@@ -17,9 +17,9 @@ from types import FrameType
 from hpcrun import signals
 from hpcrun.errors import EXIT_FAILED, EXIT_SAVED
 from hpcrun.policy import recovery
-from hpcrun.run import stop
-from hpcrun.run.orphan import Orphan
-from hpcrun.run.tell import say
+from hpcrun.run.job.takeover import Orphan
+from hpcrun.run.protocol import stop_flag
+from hpcrun.run.protocol.log import say
 from hpcrun.slurm import steps
 from hpcrun.state import ledger, permissions, plan_file
 from hpcrun.state.layout import SubmissionPaths
@@ -36,7 +36,7 @@ def main() -> None:
     def forward(number: int, _frame: FrameType | None) -> None:
         supervisor.send_signal(number)
 
-    for number in (*stop.SIGNALS, signal.SIGINT):
+    for number in (*stop_flag.SIGNALS, signal.SIGINT):
         signal.signal(number, forward)
     code = supervisor.wait()
     if code:

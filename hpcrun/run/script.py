@@ -11,8 +11,9 @@ import signal
 import sys
 from pathlib import Path
 
-from hpcrun.run import stop, worker
-from hpcrun.run.launch import Launch
+from hpcrun.run import worker
+from hpcrun.run.protocol import stop_flag
+from hpcrun.run.protocol.launch import Launch
 
 
 def main() -> None:
@@ -25,7 +26,7 @@ def main() -> None:
     called = worker.wait_to_be_called(Launch.read(arguments.launch), rank, imports=True)
     node = called.node_of(rank)
     worker.take_place(called, rank)
-    for number in stop.SIGNALS:
+    for number in stop_flag.SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     if worker.ignores_slurms_signal(called):
         worker.ignore_slurms_signal()

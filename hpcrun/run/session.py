@@ -17,16 +17,19 @@ from typing import Any
 
 from hpcrun.errors import EXIT_SAVED, HpcrunError
 from hpcrun.policy.retention import Retention
-from hpcrun.run import beginning, group, pulse, rng, samples, stop, warm
-from hpcrun.run.checkpoint import Store
-from hpcrun.run.config import Config
-from hpcrun.run.diary import Diary, versions
-from hpcrun.run.fence import Fence
-from hpcrun.run.launch import Launch
-from hpcrun.run.metrics import MetricsLog
-from hpcrun.run.nearby import Nearby
-from hpcrun.run.saves import Saves
-from hpcrun.run.together import Together
+from hpcrun.run.checkpoint import init_weights
+from hpcrun.run.checkpoint.node_copy import Nearby
+from hpcrun.run.checkpoint.restore import Store
+from hpcrun.run.checkpoint.save_policy import Saves
+from hpcrun.run.health import progress
+from hpcrun.run.protocol import stop_flag
+from hpcrun.run.protocol.attempt_fence import Fence
+from hpcrun.run.protocol.launch import Launch
+from hpcrun.run.rank import process_groups, rng, samples, warm_up
+from hpcrun.run.rank.collectives import Together
+from hpcrun.run.rank.config import Config
+from hpcrun.run.rank.metrics import MetricsLog
+from hpcrun.run.rank.session_writer import Diary, versions
 
 GLOO_SETTLES = 0.1
 # For which a rank that fails waits for a save behind the training, in seconds.
@@ -81,7 +84,7 @@ class Session:
         self._metrics: MetricsLog | None = None
         fence = Fence(launch.run_paths.attempt(launch.attempt + 1).directory) if launch else None
         self._diary = Diary(launch, self.rank, fence)
-        self._heart = pulse.heart(self.scratch, self.rank)
+        self._heart = progress.heart(self.scratch, self.rank)
         self._together = Together(self.rank, self.world_size)
         self._store: Store | None = None
         self._saves: Saves | None = None
@@ -97,7 +100,7 @@ class Session:
                 self.world_size,
                 fence,
                 frozenset({"loss", objective.get("metric") or "loss"}),
-                stop.flag(self.scratch).exists,
+                stop_flag.flag(self.scratch).exists,
             )
             nearby = Nearby.of(launch, self._together, self.scratch)
             self._store = Store(
@@ -117,7 +120,7 @@ class Session:
                 behind=bool(checkpoint.get("asynchronous")),
                 nearby=nearby,
             )
-            stop.outlive_signals(self.scratch)
+            stop_flag.outlive_signals(self.scratch)
 
     @property
     def deepspeed_config(self) -> dict[str, Any]:
@@ -191,7 +194,7 @@ class Session:
         step, began = 0, time.perf_counter()
         name: str | None = None
         if self._store is not None:
-            with self._heart.during(pulse.RESTORING):
+            with self._heart.during(progress.RESTORING):
                 step, name = self._store.restore(
                     engine,
                     self._states,
@@ -200,7 +203,7 @@ class Session:
                 )
                 if name is None and self._launch is not None:
                     run, write = self._launch.run_paths, self._diary.write
-                    beginning.start(engine, self._spec, run, self._together, write)
+                    init_weights.start(engine, self._spec, run, self._together, write)
         if self._store is not None and self._saves is not None:
             self._saves.step = self._store.shared_step
         self.restored_step = self._last_step = step
@@ -249,17 +252,19 @@ class Session:
                 )
             self._after_step(step, began)
         self._save_last()
-        self._heart.beat(pulse.ENDING)
+        self._heart.beat(progress.ENDING)
 
     def micro_batches(self, step: int) -> Iterator[list[int]]:
-        """This rank's samples of global batch ``step``; see `hpcrun.run.samples.micro_batches`."""
+        """This rank's samples of global batch ``step``; see `hpcrun.run.rank.samples.micro_batches`."""
         config = self._spec.get("deepspeed")
         if not config:
             raise HpcrunError(
                 "session.micro_batches() needs the batch sizes of a run; this is outside hpcrun",
                 hint="start it with `hpcrun run SPEC`",
             )
-        return samples.micro_batches(config, step, self.rank, self.world_size, group.data_rank)
+        return samples.micro_batches(
+            config, step, self.rank, self.world_size, process_groups.data_rank
+        )
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         """Log metrics of a finished step.
@@ -306,7 +311,7 @@ class Session:
         self._after_step(taken, began)
         if taken == self.total_steps:
             self._save_last()
-            self._heart.beat(pulse.ENDING)
+            self._heart.beat(progress.ENDING)
 
     def save(self) -> None:
         """Save a checkpoint of the step that the engine has just taken; collective.
@@ -343,17 +348,17 @@ class Session:
             if self._saves is not None:
                 self._saves.settle(_LAST_SAVE if failing else None)
             self._metrics.leave(patience=0.5, failing=failing)
-        if group.in_use():
+        if process_groups.in_use():
             time.sleep(GLOO_SETTLES)
 
     def finish(self) -> None:
         """The entry has returned: write what is pending and mark the run finished."""
         if self._saves is not None:
             self._saves.settle()
-        self._heart.beat(pulse.ENDING)
+        self._heart.beat(progress.ENDING)
         if self._metrics is not None:
             self._metrics.flush()
-        group.meet()
+        process_groups.meet()
         self._diary.write(
             "finished",
             step=self._last_step,
@@ -366,9 +371,9 @@ class Session:
 
     def _after_step(self, step: int, began: float) -> None:
         if self._last_step == self.restored_step and self.scratch and self.local_rank == 0:
-            warm.note_modules(self.scratch)
+            warm_up.note_modules(self.scratch)
         self._last_step = step
-        self._heart.beat(pulse.STEPPING, step)
+        self._heart.beat(progress.STEPPING, step)
         if self._metrics is None or self._saves is None:
             return
         self._metrics.log({"step_seconds": began - self._step_began}, step)

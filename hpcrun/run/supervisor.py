@@ -19,16 +19,17 @@ from types import FrameType
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.policy import causes, recovery
 from hpcrun.policy.causes import End, Evidence, JobFacts
-from hpcrun.run import notify, shrink, stop
-from hpcrun.run.aftermath import Aftermath
-from hpcrun.run.attempt import Attempt
-from hpcrun.run.crew import Crew
-from hpcrun.run.fence import EXIT_STALE
-from hpcrun.run.launchers import Launcher, LocalLauncher, SlurmLauncher
-from hpcrun.run.standby import Standby
-from hpcrun.run.tell import say
-from hpcrun.run.trackers import Trackers
-from hpcrun.run.warned import WarnedStop
+from hpcrun.run.job import fewer_nodes, notify
+from hpcrun.run.job.agents import Crew
+from hpcrun.run.job.attempt import Attempt
+from hpcrun.run.job.attempt_end import Aftermath
+from hpcrun.run.job.launchers import Launcher, LocalLauncher, SlurmLauncher
+from hpcrun.run.job.stop_request import WarnedStop
+from hpcrun.run.job.warm_ranks import Standby
+from hpcrun.run.protocol import stop_flag
+from hpcrun.run.protocol.attempt_fence import EXIT_STALE
+from hpcrun.run.protocol.log import say
+from hpcrun.run.tracking.tracker_processes import Trackers
 from hpcrun.state import ledger, permissions, plan_file
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import RunPlan
@@ -54,7 +55,7 @@ class Supervisor:
         if intent is not None:
             say(f"{self.plan.name}/{self.run.number} is {intent}; nothing to do")
             return EXIT_OK
-        for number in (*stop.SIGNALS, signal.SIGINT):
+        for number in (*stop_flag.SIGNALS, signal.SIGINT):
             signal.signal(number, self._on_signal)
         launcher = self._launcher()
         aftermath = Aftermath(self.submission, self.run, launcher, say)
@@ -129,7 +130,7 @@ class Supervisor:
         nodes = self._crew.seats(self.run.nodes)
         if len(nodes) == self.run.nodes:
             return self.run, nodes
-        run = shrink.to_fit(self.run, self.paths, len(nodes))
+        run = fewer_nodes.to_fit(self.run, self.paths, len(nodes))
         return run, self._crew.seats(run.nodes) if run is not None else ()
 
     def _launcher(self) -> Launcher:

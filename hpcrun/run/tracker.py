@@ -2,7 +2,7 @@
 
     python -m hpcrun.run.tracker NAME SUBMISSION --run N [--once]
 
-The supervisor starts it (`hpcrun.run.trackers`) and ends it by closing its input. With ``--once``,
+The supervisor starts it (`hpcrun.run.tracking.tracker_processes`) and ends it by closing its input. With ``--once``,
 by hand, it forwards what is left of a run that has ended.
 """
 
@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, HpcrunError
-from hpcrun.run import secrets, stop
-from hpcrun.run.forward import News, Place, Sink, news
-from hpcrun.run.tell import say
-from hpcrun.run.tracker_sinks import SINKS, About
-from hpcrun.run.trackers import EXIT_USELESS
+from hpcrun.run.protocol import stop_flag
+from hpcrun.run.protocol.log import say
+from hpcrun.run.rank import secrets
+from hpcrun.run.tracking.metrics_feed import News, Place, Sink, news
+from hpcrun.run.tracking.sinks import SINKS, About
+from hpcrun.run.tracking.tracker_processes import EXIT_USELESS
 from hpcrun.state import files, permissions, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
@@ -34,7 +35,7 @@ EVERY = 5.0
 LONGEST_PAUSE = 1800.0
 # A call into a tracker's library that takes longer will not return.
 HANGS = 300.0
-# Seconds to send what is left; less than `hpcrun.run.trackers` waits.
+# Seconds to send what is left; less than `hpcrun.run.tracking.tracker_processes` waits.
 LEAVE = 15.0
 
 
@@ -209,7 +210,7 @@ def main() -> None:
     submission = SubmissionPaths(arguments.submission)
     if not arguments.once:
         # Slurm signals every process of the batch step.
-        for number in (*stop.SIGNALS, signal.SIGINT):
+        for number in (*stop_flag.SIGNALS, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         os.nice(19)
     tracker = Tracker(arguments.name, submission, arguments.run, arguments.start)

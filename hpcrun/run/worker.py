@@ -23,10 +23,12 @@ from typing import TypeAlias
 
 from hpcrun import signals
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
-from hpcrun.run import lossy, ranks, secrets, stop, warm
-from hpcrun.run.fence import EXIT_STALE, Fence
-from hpcrun.run.launch import VARIABLE, Launch, Node
-from hpcrun.run.tell import tell
+from hpcrun.run.node import rank_processes
+from hpcrun.run.protocol import output, stop_flag
+from hpcrun.run.protocol.attempt_fence import EXIT_STALE, Fence
+from hpcrun.run.protocol.launch import VARIABLE, Launch, Node
+from hpcrun.run.protocol.log import tell
+from hpcrun.run.rank import secrets, warm_up
 from hpcrun.state import files
 
 _LOOK_EVERY = 0.2
@@ -71,7 +73,7 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
         "HPCRUN_ATTEMPT": str(launch.attempt),
         "HPCRUN_RUN": f"{launch.experiment}/{launch.run}",
         "HPCRUN_METRICS_FILE": str(launch.paths.metrics),
-        ranks.SCRATCH_VARIABLE: node.scratch,
+        rank_processes.SCRATCH_VARIABLE: node.scratch,
         "PYTHONUNBUFFERED": "1",
     }
     if node.extensions:
@@ -110,14 +112,14 @@ def wait_to_be_called(launch: Launch, rank: int, *, imports: bool) -> Launch:
     node = launch.node_of(rank)
     scratch = Path(node.scratch)
     try:
-        warm.check_room(launch.ranks_per_node)
+        warm_up.check_room(launch.ranks_per_node)
         if imports:
             # Those that name the running attempt would mark what an import starts as its own.
             variables = environment(launch, rank)
-            for name in (VARIABLE, ranks.SCRATCH_VARIABLE):
+            for name in (VARIABLE, rank_processes.SCRATCH_VARIABLE):
                 del variables[name]
-            warm.import_all(scratch, variables, Path(node.code), import_paths(launch, node))
-        called = warm.wait(scratch, rank)
+            warm_up.import_all(scratch, variables, Path(node.code), import_paths(launch, node))
+        called = warm_up.wait(scratch, rank)
     except HpcrunError as error:
         tell(error.message)
         os._exit(EXIT_FAILED)
@@ -128,8 +130,8 @@ def wait_to_be_called(launch: Launch, rank: int, *, imports: bool) -> Launch:
 
 def start_warm_script(launch: Path, rank: int) -> Child:
     """Have a script that is to be this rank's wait for the call in a process of its own."""
-    ranks.lead_group()
-    warm.ignore_signals()
+    rank_processes.lead_group()
+    warm_up.ignore_signals()
     return subprocess.Popen([sys.executable, "-m", "hpcrun.run.script", str(launch), str(rank)])
 
 
@@ -193,7 +195,7 @@ def run_child(launch: Launch, node: Node, rank: int, child: Child | None = None)
     """
     wanted = (launch.spec.get("recovery") or {}).get("stop_signal")
     scratch = Path(node.scratch)
-    stop.outlive_signals(scratch)
+    stop_flag.outlive_signals(scratch)
     if child is None or child.poll() is not None:
         child = _start(launch, node)
     asked = False
@@ -202,10 +204,10 @@ def run_child(launch: Launch, node: Node, rank: int, child: Child | None = None)
         if fence.passed():
             child.kill()
             os._exit(EXIT_STALE)
-        if wanted and not asked and stop.flag(scratch).exists():
+        if wanted and not asked and stop_flag.flag(scratch).exists():
             asked = True
             number = signal.Signals[wanted]
-            if not stop.heard(scratch, number).exists():
+            if not stop_flag.heard(scratch, number).exists():
                 child.send_signal(number)
     if asked and (code == 0 or -code == signal.Signals[str(wanted)]):
         # Saved, or was about to begin: a program that had finished says so when started again.
@@ -282,10 +284,10 @@ def work(launch: Launch, rank: int, child: Child | None = None) -> int:
     Fence(launch.run_paths.attempt(launch.attempt + 1).directory).check(always=True)
     code: int
     try:
-        ranks.register(Path(node.scratch), rank)
+        rank_processes.register(Path(node.scratch), rank)
         take_place(launch, rank)
         if launch.entry.kind == "function":
-            stop.outlive_signals(Path(node.scratch))
+            stop_flag.outlive_signals(Path(node.scratch))
             return call_function(launch, node, rank)
         code = run_child(launch, node, rank, child)
         if code:
@@ -312,7 +314,7 @@ def main() -> None:
     parser.add_argument("--rank", type=int)
     parser.add_argument("--warm", action="store_true", help="wait for the next attempt")
     arguments = parser.parse_args()
-    lossy.install()
+    output.install()
     launch = Launch.read(arguments.launch)
     rank = rank_of(launch, arguments.rank)
     child: Child | None = None

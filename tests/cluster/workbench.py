@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from hpcrun.run import extensions
+from hpcrun.run.node import op_cache
 from tests import operators
 from tests.testbed import Cluster
 
@@ -65,7 +65,7 @@ def give_operators(cluster: Cluster, cache: Path) -> None:
     """Copy what was compiled on this machine, for a cluster that has its compiler and headers."""
     destination = runs_root(cluster) / ".hpcrun" / "torch_extensions"
     cluster.run(["mkdir", "-p", str(destination)])
-    extensions.copy(cache, operators.key(), destination / operators.key())
+    op_cache.copy(cache, operators.key(), destination / operators.key())
     subprocess.run(["chown", "-R", str(cluster.uid), str(destination)], check=True)
 
 

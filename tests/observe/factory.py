@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.observe.history import user
-from hpcrun.run import evidence
+from hpcrun.run.job import evidence
 from hpcrun.state import files, layout, ledger, plan_file
 from hpcrun.state.layout import AttemptPaths, RunPaths, SubmissionPaths
 from hpcrun.state.plan import Array, Entry, Plan, RunPlan

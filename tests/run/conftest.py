@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.run import extensions
+from hpcrun.run.node import op_cache
 from tests import operators
 from tests.run.factory import Place
 from tests.run.ranks import Ranks, Worlds
@@ -23,7 +23,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 def own_operators(warm_operators: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A TORCH_EXTENSIONS_DIR of this session's own: who is killed leaves locks in it."""
     directory = tmp_path_factory.mktemp("operators")
-    extensions.copy(warm_operators, operators.key(), directory)
+    op_cache.copy(warm_operators, operators.key(), directory)
     return directory
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpcrun.run.launch import Launch, Node
+from hpcrun.run.protocol.launch import Launch, Node
 from hpcrun.state import files, ledger, plan_file
 from hpcrun.state.layout import experiment
 from hpcrun.state.plan import Array, Entry, Plan, RunPlan

@@ -19,11 +19,13 @@ from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_st
 
 from hpcrun.errors import HpcrunError
 from hpcrun.policy.retention import Retention
-from hpcrun.run import beginning, checkpoint, rng, writing
-from hpcrun.run.checkpoint import Store
-from hpcrun.run.fence import Fence
-from hpcrun.run.nearby import Nearby
-from hpcrun.run.together import Together
+from hpcrun.run.checkpoint import checkpoint_files, init_weights
+from hpcrun.run.checkpoint import restore as checkpoint
+from hpcrun.run.checkpoint.node_copy import Nearby
+from hpcrun.run.checkpoint.restore import Store
+from hpcrun.run.protocol.attempt_fence import Fence
+from hpcrun.run.rank import rng
+from hpcrun.run.rank.collectives import Together
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.manifest import Fault, Manifest
@@ -274,7 +276,7 @@ class Rank:
     def begin(self, run: str, origin: str) -> list[Any]:
         """Begin with another run's weights; the checkpoint's name and step."""
         together = Together(RANK, WORLD)
-        directory, step = beginning.begin(self._engine, origin, RunPaths(Path(run)), together)
+        directory, step = init_weights.begin(self._engine, origin, RunPaths(Path(run)), together)
         return [directory.name, step]
 
     def weights(self) -> dict[str, list[str]]:
@@ -298,15 +300,15 @@ class Rank:
 
     def full_disk_behind(self, rank: int) -> None:
         """On one rank, what is written behind the training goes to a device that is full."""
-        original = writing.Memory.copy
+        original = checkpoint_files.Memory.copy
 
-        def copy(memory: writing.Memory, path: Path) -> manifest.File:
-            writing.Memory.copy = original  # type: ignore[method-assign]
+        def copy(memory: checkpoint_files.Memory, path: Path) -> manifest.File:
+            checkpoint_files.Memory.copy = original  # type: ignore[method-assign]
             path.symlink_to("/dev/full")
             return original(memory, path)
 
         if rank == RANK:
-            writing.Memory.copy = copy  # type: ignore[method-assign]
+            checkpoint_files.Memory.copy = copy  # type: ignore[method-assign]
 
     def full_disk_for_generators(self, rank: int) -> None:
         """On one rank, what hpcrun itself writes next goes to a device that is full."""
@@ -365,14 +367,14 @@ class Rank:
 
     def _before_write(self, act: Callable[[Path], object]) -> None:
         """Do something before the next file of a checkpoint, once."""
-        original = writing.save
+        original = checkpoint_files.save
 
         def save(state: Any, path: Path) -> manifest.File:
-            writing.save = original
+            checkpoint_files.save = original
             act(path)
             return original(state, path)
 
-        writing.save = save
+        checkpoint_files.save = save
 
     def _store(self, run: str, attempt: int, keep: int, nearby: Nearby | None = None) -> Store:
         paths = RunPaths(Path(run))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hpcrun.errors import HpcrunError
-from hpcrun.run.channel import Channel, Switchboard
+from hpcrun.run.protocol.channel import Channel, Switchboard
 
 TOKEN = "right"
 

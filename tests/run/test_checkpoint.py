@@ -15,9 +15,9 @@ import torch
 
 from hpcrun.errors import CheckpointError
 from hpcrun.policy.retention import Retention
-from hpcrun.run.checkpoint import Store
-from hpcrun.run.fence import EXIT_STALE, Fence
-from hpcrun.run.together import Together
+from hpcrun.run.checkpoint.restore import Store
+from hpcrun.run.protocol.attempt_fence import EXIT_STALE, Fence
+from hpcrun.run.rank.collectives import Together
 from hpcrun.state import files as state_files
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.run.config import Config
+from hpcrun.run.rank.config import Config
 
 DATA: dict[str, Any] = {
     "lr": 0.1,

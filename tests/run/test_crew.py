@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpcrun.run import crew
-from hpcrun.run.crew import Crew, NodesLost, NodesUnusable
+from hpcrun.run.job import agents
+from hpcrun.run.job.agents import Crew, NodesLost, NodesUnusable
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from tests.run.factory import REPOSITORY
 
@@ -55,7 +55,7 @@ class _Launcher:
     def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
         fate, after = self._fates[node]
         address = command[command.index("--supervisor") + 1]
-        arguments = [address, node, os.environ[crew.TOKEN_VARIABLE], fate, str(after)]
+        arguments = [address, node, os.environ[agents.TOKEN_VARIABLE], fate, str(after)]
         return subprocess.Popen([sys.executable, "-c", AGENT, *arguments], cwd=REPOSITORY)
 
 
@@ -104,7 +104,7 @@ def test_what_is_wrong_with_all_is_no_nodes_fault(tmp_path: Path) -> None:
 
 
 def test_one_that_never_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "START_TIMEOUT", 2.0)
+    monkeypatch.setattr(agents, "START_TIMEOUT", 2.0)
     began = time.monotonic()
     refused = _refusal(tmp_path, n1=("mute", 0), n2=("fails", 0))
     assert time.monotonic() - began < 30
@@ -139,7 +139,7 @@ def _lost(found: Crew) -> NodesLost | NodesUnusable:
 def test_a_node_that_has_lost_only_the_fabric(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "SILENCE", 1.0)
+    monkeypatch.setattr(agents, "SILENCE", 1.0)
     found = _crew(tmp_path, 2, n1=("fails", 0), n2=("cut off", 0))
     lost = _lost(found)
     assert lost.nodes == ("n2",)
@@ -154,7 +154,7 @@ def test_a_node_that_has_lost_only_the_fabric(
 def test_a_fabric_that_is_away_everywhere_is_no_nodes_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "SILENCE", 1.0)
+    monkeypatch.setattr(agents, "SILENCE", 1.0)
     found = _crew(tmp_path, 2, n1=("cut off", 0), n2=("cut off", 0))
     assert _lost(found).nodes == ()
     assert found.seats(2) == ("n1", "n2")
@@ -166,8 +166,8 @@ def test_where_nobody_is_heard_because_the_own_link_is_down(
     found = _crew(tmp_path, 2, n1=("fails", 0), n2=("fails", 0), n3=("fails", 0))
     while len(found._listeners) < 3:
         found.turn(0.1)
-    monkeypatch.setattr(crew.Listener, "silent", lambda self: True)
-    monkeypatch.setattr(crew.fabric, "trouble", lambda interface, hca: f"{interface} is down")
+    monkeypatch.setattr(agents.Listener, "silent", lambda self: True)
+    monkeypatch.setattr(agents.fabric, "trouble", lambda interface, hca: f"{interface} is down")
     lost = _lost(found)
     assert lost.nodes == ("n1",)
     assert str(lost) == "node n1 is cut off from the others: lo is down"

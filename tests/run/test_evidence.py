@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from hpcrun.run import checksums, evidence
-from hpcrun.run.launchers import RankEnd
+from hpcrun.run.checkpoint import checksums
+from hpcrun.run.job import evidence
+from hpcrun.run.job.launchers import RankEnd
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.manifest import Manifest
@@ -130,7 +131,7 @@ def test_how_far_it_came(tmp_path: Path) -> None:
 
 
 WAITED = 'File "/site-packages/torch/distributed/distributed_c10d.py", line 1, in all_reduce'
-EXCHANGED = 'File "/jobs/hpcrun.zip/hpcrun/run/exchange.py", line 9, in wait'
+EXCHANGED = 'File "/jobs/hpcrun.zip/hpcrun/run/rank/async_allreduce.py", line 9, in wait'
 OWN = 'File "/code/train.py", line 7, in step'
 ABORTED = RankEnd(3, "n3", None, "SIGABRT")
 

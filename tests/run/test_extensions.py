@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcrun.errors import HpcrunError
-from hpcrun.run import extensions
+from hpcrun.run.node import op_cache
 
 SHARED = "ShareMemCommBuilder"
 CPU_ADAM = "CPUAdamBuilder"
@@ -41,29 +41,29 @@ def test_what_a_configuration_needs(
     gpus: int, deepspeed: dict[str, Any] | None, builders: list[str]
 ) -> None:
     spec = {"resources": {"gpus_per_node": gpus}, "deepspeed": deepspeed}
-    assert extensions.needed(spec) == builders
+    assert op_cache.needed(spec) == builders
 
 
 def test_the_key_says_what_was_compiled() -> None:
     pytest.importorskip("deepspeed")
-    first = extensions.key([SHARED])
+    first = op_cache.key([SHARED])
     assert first is not None
-    assert first == extensions.key([SHARED])
-    assert first != extensions.key([SHARED, FUSED])
+    assert first == op_cache.key([SHARED])
+    assert first != op_cache.key([SHARED, FUSED])
     assert len(first) == 20
 
 
 def test_without_deepspeed_there_is_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
-        raise extensions.metadata.PackageNotFoundError(name)
+        raise op_cache.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(extensions.metadata, "version", missing)
-    assert extensions.key([SHARED]) is None
+    monkeypatch.setattr(op_cache.metadata, "version", missing)
+    assert op_cache.key([SHARED]) is None
 
 
 def _builder(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
     """What is run in place of DeepSpeed's builders."""
-    monkeypatch.setattr(extensions, "_BUILD", program)
+    monkeypatch.setattr(op_cache, "_BUILD", program)
 
 
 def _names(directory: Path) -> list[str]:
@@ -81,13 +81,13 @@ directory.mkdir()
 def test_compiled_once_then_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "deep" / "cache"
     _builder(monkeypatch, COMPILES)
-    extensions.build(cache, "key", ["A", "B"])
+    op_cache.build(cache, "key", ["A", "B"])
     product = cache / "key" / "deepspeed_shm_comm" / "x.so"
     assert product.read_text() == "A B"
     assert _names(cache) == ["key"]
     _builder(monkeypatch, "raise SystemExit(1)")
-    extensions.build(cache, "key", ["A", "B"])
-    extensions.copy(cache, "key", tmp_path / "own")
+    op_cache.build(cache, "key", ["A", "B"])
+    op_cache.copy(cache, "key", tmp_path / "own")
     own = tmp_path / "own" / "deepspeed_shm_comm" / "x.so"
     assert own.stat().st_mtime_ns == product.stat().st_mtime_ns
 
@@ -97,7 +97,7 @@ def test_who_is_second_takes_what_the_first_made(
 ) -> None:
     other = tmp_path / "key" / "other"
     _builder(monkeypatch, f"import os; os.makedirs({str(other)!r})")
-    extensions.build(tmp_path, "key", ["A"])
+    op_cache.build(tmp_path, "key", ["A"])
     assert _names(tmp_path) == ["key"]
     assert other.is_dir()
 
@@ -107,7 +107,7 @@ def test_a_compiler_that_fails_is_quoted(
 ) -> None:
     _builder(monkeypatch, "import sys; print('x.cpp:3: error: no g++'); print('z'); sys.exit(1)")
     with pytest.raises(HpcrunError) as caught:
-        extensions.build(tmp_path, "key", ["A", "B"])
+        op_cache.build(tmp_path, "key", ["A", "B"])
     text = str(caught.value)
     assert text.startswith("DeepSpeed's A, B do not compile on this node:\nx.cpp:3: error: no g++")
     assert "needs a C++ compiler and ninja" in text
@@ -120,12 +120,12 @@ def test_a_compiler_that_was_killed_asks_for_memory(
 ) -> None:
     _builder(monkeypatch, "import sys; print('g++: fatal error: Killed signal'); sys.exit(1)")
     with pytest.raises(HpcrunError, match=r"resources\.mem"):
-        extensions.build(tmp_path, "key", ["A"])
+        op_cache.build(tmp_path, "key", ["A"])
 
 
 def test_the_builders_come_from_the_jobs_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _builder(monkeypatch, f"import sys; sys.exit(sys.executable != {sys.executable!r})")
-    extensions.build(tmp_path, "key", ["A"])
+    op_cache.build(tmp_path, "key", ["A"])
     assert (tmp_path / "key").is_dir()

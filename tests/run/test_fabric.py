@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import HpcrunError
-from hpcrun.run import fabric
-from hpcrun.run.fabric import PortReservation
+from hpcrun.run.node import network
+from hpcrun.run.node.network import PortReservation
 
 
 class Sysfs:
@@ -57,28 +57,28 @@ def sysfs(tmp_path: Path) -> Sysfs:
 def addresses(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Interface -> address, in place of the kernel's."""
     found: dict[str, str] = {}
-    monkeypatch.setattr(fabric, "address", found.get)
+    monkeypatch.setattr(network, "address", found.get)
     return found
 
 
 def test_this_machine_has_a_loopback() -> None:
-    assert "lo" in fabric.interfaces()
-    assert fabric.address("lo") == "127.0.0.1"
-    assert fabric.address("nosuch0") is None
+    assert "lo" in network.interfaces()
+    assert network.address("lo") == "127.0.0.1"
+    assert network.address("nosuch0") is None
 
 
 def test_the_default_interface_has_an_address() -> None:
-    name = fabric.default_interface()
-    assert name is None or fabric.address(name)
-    chosen, address = fabric.management({})
-    assert fabric.address(chosen) == address
+    name = network.default_interface()
+    assert name is None or network.address(name)
+    chosen, address = network.management({})
+    assert network.address(chosen) == address
 
 
 def test_interfaces_come_in_the_order_of_their_index(sysfs: Sysfs) -> None:
     for name, index in (("ib0", 10), ("eth0", 2), ("lo", 1)):
         sysfs.interface(name, index)
-    assert fabric.interfaces(sysfs.root) == ["lo", "eth0", "ib0"]
-    assert fabric.interfaces(sysfs.root / "none") == []
+    assert network.interfaces(sysfs.root) == ["lo", "eth0", "ib0"]
+    assert network.interfaces(sysfs.root / "none") == []
 
 
 def test_without_a_profile_gradients_go_over_infiniband(
@@ -89,7 +89,7 @@ def test_without_a_profile_gradients_go_over_infiniband(
         sysfs.interface(f"ib{index - 3}", index, kind=32)
     addresses.update(eth0="10.0.0.5", ib1="10.9.0.5")
     # ib0 is there but has no address.
-    assert fabric.fast({}, sysfs.root) == ("ib1", "10.9.0.5")
+    assert network.fast({}, sysfs.root) == ("ib1", "10.9.0.5")
 
 
 def test_without_infiniband_they_go_over_the_management_interface(
@@ -99,18 +99,18 @@ def test_without_infiniband_they_go_over_the_management_interface(
     sysfs.interface("eth1", 3)
     addresses.update(eth0="10.0.0.5", eth1="10.1.0.5")
     profile = {"management_interface": "eth1"}
-    assert fabric.fast(profile, sysfs.root) == ("eth1", "10.1.0.5")
+    assert network.fast(profile, sysfs.root) == ("eth1", "10.1.0.5")
 
 
 def test_the_profile_comes_first(sysfs: Sysfs, addresses: dict[str, str]) -> None:
     sysfs.interface("ib0", 3, kind=32)
     addresses.update(ib0="10.9.0.5", hsn0="10.7.0.5")
-    assert fabric.fast({"fast_interface": "hsn0"}, sysfs.root) == ("hsn0", "10.7.0.5")
+    assert network.fast({"fast_interface": "hsn0"}, sysfs.root) == ("hsn0", "10.7.0.5")
 
 
 @pytest.mark.parametrize("key", ["fast_interface", "management_interface"])
 def test_an_interface_that_is_not_there_is_named_with_those_that_are(key: str) -> None:
-    look = fabric.fast if key == "fast_interface" else fabric.management
+    look = network.fast if key == "fast_interface" else network.management
     with pytest.raises(HpcrunError) as caught:
         look({key: "ib77"})
     text = str(caught.value)
@@ -123,33 +123,33 @@ def test_ports_as_sysfs_tells_them(sysfs: Sysfs) -> None:
     sysfs.port("mlx5_1", 1, rate="100 Gb/sec (4X EDR)", link_layer="Ethernet")
     sysfs.port("mlx5_0", 2, state="1: DOWN", rate="10 Gb/sec (4X SDR)")
     sysfs.port("mlx5_0", 1)
-    assert fabric.ports(sysfs.root) == [
-        fabric.Port("mlx5_0", 1, True, 400.0, "InfiniBand"),
-        fabric.Port("mlx5_0", 2, False, 10.0, "InfiniBand"),
-        fabric.Port("mlx5_1", 1, True, 100.0, "Ethernet"),
+    assert network.ports(sysfs.root) == [
+        network.Port("mlx5_0", 1, True, 400.0, "InfiniBand"),
+        network.Port("mlx5_0", 2, False, 10.0, "InfiniBand"),
+        network.Port("mlx5_1", 1, True, 100.0, "Ethernet"),
     ]
-    assert fabric.ports(sysfs.root / "none") == []
+    assert network.ports(sysfs.root / "none") == []
 
 
 def test_a_port_whose_files_are_empty_or_gone_is_not_active(sysfs: Sysfs) -> None:
     sysfs.port("mlx5_0", 1, state="", rate="")
     (sysfs.root / "class/infiniband/mlx5_0/ports/1/link_layer").unlink()
-    assert fabric.ports(sysfs.root) == [fabric.Port("mlx5_0", 1, False, 0.0, "")]
-    assert fabric.hca_filter({}, sysfs.root) is None
+    assert network.ports(sysfs.root) == [network.Port("mlx5_0", 1, False, 0.0, "")]
+    assert network.hca_filter({}, sysfs.root) is None
 
 
 def test_nccl_is_given_exact_names(sysfs: Sysfs) -> None:
     """Without the ``=``, mlx5_1 would match mlx5_10 as well."""
     for name in ("mlx5_1", "mlx5_10"):
         sysfs.port(name)
-    assert fabric.hca_filter({}, sysfs.root) == "=mlx5_1:1,mlx5_10:1"
+    assert network.hca_filter({}, sysfs.root) == "=mlx5_1:1,mlx5_10:1"
 
 
 @pytest.mark.parametrize("state", ["1: DOWN", "2: INIT", "3: ARMED", "5: ACTIVE_DEFER"])
 def test_ports_that_are_not_active_are_left_out(sysfs: Sysfs, state: str) -> None:
     sysfs.port("mlx5_0")
     sysfs.port("mlx5_1", state=state)
-    assert fabric.hca_filter({}, sysfs.root) == "=mlx5_0:1"
+    assert network.hca_filter({}, sysfs.root) == "=mlx5_0:1"
 
 
 def test_degraded_storage_and_ethernet_ports_are_left_out(sysfs: Sysfs) -> None:
@@ -158,28 +158,28 @@ def test_degraded_storage_and_ethernet_ports_are_left_out(sysfs: Sysfs) -> None:
     sysfs.port("mlx5_2", rate="200 Gb/sec (4X HDR)")
     sysfs.port("mlx5_3", link_layer="Ethernet")
     sysfs.port("mlx5_4", 2)
-    assert fabric.hca_filter({}, sysfs.root) == "=mlx5_0:1,mlx5_4:2"
+    assert network.hca_filter({}, sysfs.root) == "=mlx5_0:1,mlx5_4:2"
 
 
 def test_a_node_without_an_active_port_says_nothing_to_nccl(sysfs: Sysfs) -> None:
-    assert fabric.hca_filter({}, sysfs.root) is None
+    assert network.hca_filter({}, sysfs.root) is None
     sysfs.port("mlx5_0", state="1: DOWN")
-    assert fabric.hca_filter({}, sysfs.root) is None
+    assert network.hca_filter({}, sysfs.root) is None
 
 
 def test_the_profiles_adapters_come_first(sysfs: Sysfs) -> None:
     sysfs.port("mlx5_0")
-    assert fabric.hca_filter({"hca": ["mlx5_7", "mlx5_8:2"]}, sysfs.root) == "=mlx5_7,mlx5_8:2"
+    assert network.hca_filter({"hca": ["mlx5_7", "mlx5_8:2"]}, sysfs.root) == "=mlx5_7,mlx5_8:2"
 
 
 @pytest.mark.parametrize("hca", ["=mlx5_0:1,mlx5_4:2", "=mlx5_0,mlx5_4"])
 def test_an_adapter_that_has_lost_its_link(sysfs: Sysfs, hca: str) -> None:
     sysfs.port("mlx5_0")
     sysfs.port("mlx5_4", 2)
-    assert fabric.trouble("lo", hca, sysfs.root) is None
+    assert network.trouble("lo", hca, sysfs.root) is None
     state = sysfs.root / "class/infiniband/mlx5_4/ports/2/state"
     state.write_text("1: DOWN\n")
-    found = fabric.trouble("lo", hca, sysfs.root)
+    found = network.trouble("lo", hca, sysfs.root)
     assert found == f"{hca.split(',')[1]} is not active"
 
 
@@ -187,16 +187,16 @@ def test_a_named_adapter_that_was_never_active_is_not_missed(sysfs: Sysfs) -> No
     """NCCL passes over it as well."""
     sysfs.port("mlx5_0")
     sysfs.port("mlx5_3", state="1: DOWN")
-    assert fabric.usable("=mlx5_0,mlx5_3:1", sysfs.root) == "=mlx5_0"
-    assert fabric.usable("=mlx5_3", sysfs.root) == "=mlx5_3"
-    assert fabric.trouble("lo", "=mlx5_3", sysfs.root) == "mlx5_3 is not active"
-    assert fabric.usable(None, sysfs.root) is None
+    assert network.usable("=mlx5_0,mlx5_3:1", sysfs.root) == "=mlx5_0"
+    assert network.usable("=mlx5_3", sysfs.root) == "=mlx5_3"
+    assert network.trouble("lo", "=mlx5_3", sysfs.root) == "mlx5_3 is not active"
+    assert network.usable(None, sysfs.root) is None
 
 
 def test_an_interface_without_a_carrier() -> None:
     """The cluster tests pull the cable of one that is there."""
-    assert fabric.trouble("lo", None) is None
-    assert fabric.trouble("nothing0", None) == "nothing0 has no carrier"
+    assert network.trouble("lo", None) is None
+    assert network.trouble("nothing0", None) == "nothing0 has no carrier"
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def start(request: pytest.FixtureRequest) -> int:
 def test_a_port_is_never_one_that_the_kernel_hands_out(start: int) -> None:
     words = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     first, last = map(int, words)
-    low, high = fabric.port_range()
+    low, high = network.port_range()
     assert 1024 < low < high <= 65536
     assert high <= first or low > last
     for offset in range(0, 5000, 977):
@@ -252,7 +252,7 @@ def test_a_port_that_somebody_listens_on_is_skipped(start: int) -> None:
 
 def test_a_reservation_dies_with_its_process(start: int) -> None:
     program = (
-        "import sys, time; from hpcrun.run.fabric import PortReservation\n"
+        "import sys, time; from hpcrun.run.node.network import PortReservation\n"
         f"held = PortReservation({start}); print(held.port, flush=True); time.sleep(100)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as holder:
@@ -270,7 +270,7 @@ def test_a_reservation_dies_with_its_process(start: int) -> None:
 
 def test_when_every_port_is_taken_the_message_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
     held = PortReservation(1)
-    monkeypatch.setattr(fabric, "port_range", lambda: (held.port, held.port + 1))
+    monkeypatch.setattr(network, "port_range", lambda: (held.port, held.port + 1))
     with pytest.raises(HpcrunError, match=f"no TCP port between {held.port} and {held.port + 1}"):
         PortReservation(1)
     held.release()

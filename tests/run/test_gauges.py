@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.run import gauges
-from hpcrun.run.gauges import Gauges
+from hpcrun.run.node import counters as gauges
+from hpcrun.run.node.counters import Gauges
 
 KIB, MIB = 1 << 10, 1 << 20
 NET, PORTS = "sys/class/net", "sys/class/infiniband"

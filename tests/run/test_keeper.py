@@ -12,7 +12,7 @@ import pytest
 
 from hpcrun.errors import EXIT_FAILED, EXIT_SAVED
 from hpcrun.run import keeper
-from hpcrun.run.orphan import Orphan
+from hpcrun.run.job.takeover import Orphan
 from hpcrun.state import ledger
 from tests.run.factory import Place
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import HpcrunError
-from hpcrun.run.launch import VARIABLE, Launch, Node
+from hpcrun.run.protocol.launch import VARIABLE, Launch, Node
 from hpcrun.state.plan import Entry
 from tests.run.factory import launch_of
 

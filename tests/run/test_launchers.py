@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.run.launchers import _SlurmWorkers
+from hpcrun.run.job.launchers import _SlurmWorkers
 from hpcrun.slurm import steps
 from hpcrun.state.layout import AttemptPaths
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from hpcrun.run.liveness import PATIENCE, STOPPED, VANISHED, Liveness
-from hpcrun.run.pulse import ENDING, GONE, RESTORING, SAVING, STARTING, STEPPING, Pulse
+from hpcrun.run.health.hang_detector import PATIENCE, STOPPED, VANISHED, Liveness
+from hpcrun.run.health.progress import ENDING, GONE, RESTORING, SAVING, STARTING, STEPPING, Pulse
 
 AFTER = 60.0
 Ranks = dict[int, Pulse]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.run import log_sizes
-from hpcrun.run.log_sizes import Record, Sizes
+from hpcrun.run.node import log_sizes
+from hpcrun.run.node.log_sizes import Record, Sizes
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import xxhash
 
-from hpcrun.run import checksums
+from hpcrun.run.checkpoint import checksums
 from hpcrun.state import manifest
 from hpcrun.state.manifest import Fault, File, Manifest
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from hpcrun.errors import HpcrunError
-from hpcrun.run import group, metrics
-from hpcrun.run.fabric import PortReservation
-from hpcrun.run.fence import Fence
-from hpcrun.run.metrics import MetricsLog
+from hpcrun.run.node.network import PortReservation
+from hpcrun.run.protocol.attempt_fence import Fence
+from hpcrun.run.rank import metrics, process_groups
+from hpcrun.run.rank.metrics import MetricsLog
 from hpcrun.state import files
 from tests.operators import PATH
 from tests.run.factory import REPOSITORY
@@ -177,7 +177,7 @@ def test_a_rank_that_fails_in_its_first_step_forms_no_group_as_it_leaves(
 ) -> None:
     """Its peers are busy elsewhere: forming one would hang until the group's timeout."""
     formed: list[bool] = []
-    monkeypatch.setattr(group, "of_the_host", lambda: formed.append(True))
+    monkeypatch.setattr(process_groups, "of_the_host", lambda: formed.append(True))
     log = MetricsLog(tmp_path / "metrics.jsonl", 0, 2, Fence(tmp_path / "2"))
     log.log({"loss": torch.tensor(1.0)}, 1)
     log.leave(0.5)

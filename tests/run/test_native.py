@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpcrun.run import native
+from hpcrun.run.health import native_stack
 from tests.run.factory import until
 
 PROGRAM = """
@@ -43,17 +43,17 @@ def test_the_stacks_of_a_process_that_is_stopped(
     if path is None:
         pytest.skip(f"there is no {tool} on this machine")
     monkeypatch.setattr(shutil, "which", lambda name: path if name == tool else None)
-    found = native.stacks(process.pid, 60)
+    found = native_stack.stacks(process.pid, 60)
     assert found.startswith(f"Native stacks ({tool}):\n")
     assert found.count("#0") == 2
-    until(lambda: native.threads(process.pid).splitlines()[0].split()[2] == "T")
+    until(lambda: native_stack.threads(process.pid).splitlines()[0].split()[2] == "T")
 
 
 def test_without_a_tool_the_kernel_tells_of_each_thread(
     process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    title, first, *others = native.stacks(process.pid, 1).splitlines()
+    title, first, *others = native_stack.stacks(process.pid, 1).splitlines()
     assert title == "Native threads:"
     assert int(first.split()[0]) == process.pid
     assert len(others) == 1
@@ -62,9 +62,9 @@ def test_without_a_tool_the_kernel_tells_of_each_thread(
 def test_a_tool_that_takes_too_long(
     process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native, "_debuggers", lambda pid: [["sleep", "60"]])
-    assert native.stacks(process.pid, 0.2).startswith("Native threads:")
+    monkeypatch.setattr(native_stack, "_debuggers", lambda pid: [["sleep", "60"]])
+    assert native_stack.stacks(process.pid, 0.2).startswith("Native threads:")
 
 
 def test_a_process_that_is_gone() -> None:
-    assert native.stacks(1 << 30, 1) == "Native threads:\n\n"
+    assert native_stack.stacks(1 << 30, 1) == "Native threads:\n\n"

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from hpcrun.policy import notifications
-from hpcrun.run import notify, stop
+from hpcrun.run.job import notify
+from hpcrun.run.protocol import stop_flag
 from hpcrun.state import files, ledger
 from hpcrun.state.plan import Entry, RunPlan
 from tests.run.factory import Place, until
@@ -115,11 +116,11 @@ def test_what_it_ended_with_is_said(place: Place, command: list[str], says: str)
 
 
 def test_signals_that_slurm_sends_to_all_do_not_end_it(place: Place) -> None:
-    before = {number: signal.getsignal(number) for number in stop.SIGNALS}
-    script = "; ".join(f"kill -{number.value} $$" for number in stop.SIGNALS)
+    before = {number: signal.getsignal(number) for number in stop_flag.SIGNALS}
+    script = "; ".join(f"kill -{number.value} $$" for number in stop_flag.SIGNALS)
     notify.tell("study", finished(place, ["bash", "-c", f"{script}; touch on"]), place.run, print)
     assert (place.run.directory / "on").exists()
-    assert {number: signal.getsignal(number) for number in stop.SIGNALS} == before
+    assert {number: signal.getsignal(number) for number in stop_flag.SIGNALS} == before
 
 
 def test_only_the_events_that_are_wanted(place: Place) -> None:

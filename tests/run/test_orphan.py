@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from hpcrun.policy.causes import JobFacts
-from hpcrun.run.channel import TOKEN_VARIABLE, Switchboard
-from hpcrun.run.orphan import _PATIENCE, Orphan
+from hpcrun.run.job.takeover import _PATIENCE, Orphan
+from hpcrun.run.protocol.channel import TOKEN_VARIABLE, Switchboard
 from hpcrun.slurm import job
 from hpcrun.state import ledger
 from hpcrun.state.layout import RunPaths
@@ -109,7 +109,7 @@ def test_a_node_that_is_cut_off_does_not_take_the_supervisor_for_dead(
     answers = [JobFacts(), JobFacts(), JobFacts(state="RUNNING", restarts=1)]
     monkeypatch.setattr(job, "facts", lambda *_, **__: answers.pop(0))
     monkeypatch.setattr(orphan, "_supervisor_answers", lambda: not answers)
-    monkeypatch.setattr("hpcrun.run.orphan._TURN", 0.01)
+    monkeypatch.setattr("hpcrun.run.job.takeover._TURN", 0.01)
     assert not orphan._is_ours()
 
 
@@ -123,7 +123,7 @@ def test_a_run_that_ends_while_slurm_does_not_answer(
         return JobFacts()
 
     monkeypatch.setattr(job, "facts", facts)
-    monkeypatch.setattr("hpcrun.run.orphan._TURN", 0.01)
+    monkeypatch.setattr("hpcrun.run.job.takeover._TURN", 0.01)
     assert not orphan._is_ours()
 
 
@@ -139,5 +139,5 @@ def test_a_supervisor_that_does_not_run_any_more(
     tmp_path: Path, switchboard: Switchboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its port is open, and nobody answers: it is stopped."""
-    monkeypatch.setattr("hpcrun.run.orphan._PATIENCE", 1.0)
+    monkeypatch.setattr("hpcrun.run.job.takeover._PATIENCE", 1.0)
     assert _orphan(tmp_path / "3", switchboard.address)._is_ours()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.run import rng
+from hpcrun.run.rank import rng
 
 KNOWN = {
     (0, 1, 0): 6800740342394023656,

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from hpcrun.run import checkpoint, stop
+from hpcrun.run.checkpoint import restore
+from hpcrun.run.protocol import stop_flag
 from hpcrun.run.session import Session
 from hpcrun.state import files, manifest
 from hpcrun.state.layout import RunPaths
@@ -24,7 +25,7 @@ pytestmark = [pytest.mark.training]
 
 NOBODY = 65534
 IMPATIENT = 20.0
-TRIES = len(checkpoint.PAUSES) + 1
+TRIES = len(restore.PAUSES) + 1
 
 
 @pytest.fixture(scope="module")
@@ -318,7 +319,7 @@ def test_files_that_vanish_between_check_and_load(
 def test_the_session_records_what_is_put_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stop, "outlive_signals", lambda scratch: None)
+    monkeypatch.setattr(stop_flag, "outlive_signals", lambda scratch: None)
     monkeypatch.setenv("HPCRUN_SCRATCH", "/scratch")
 
     def session(attempt: int) -> Session:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.run.scratch import Scratch, sweep
+from hpcrun.run.node.node_dir import Scratch, sweep
 
 HOLDER = """
 import sys

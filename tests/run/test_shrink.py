@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.run import shrink
+from hpcrun.run.job import fewer_nodes
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.manifest import File, Manifest
 from hpcrun.state.plan import Entry, RunPlan
@@ -34,7 +34,7 @@ def run_of(nodes: int = 4, per_node: int = 2, **changes: Any) -> RunPlan:
 def test_the_largest_number_that_the_batch_divides_among(
     tmp_path: Path, left: int, nodes: int, accumulation: int
 ) -> None:
-    found = shrink.to_fit(run_of(), RunPaths(tmp_path), left)
+    found = fewer_nodes.to_fit(run_of(), RunPaths(tmp_path), left)
     assert found is not None
     assert (found.nodes, found.world_size) == (nodes, 2 * nodes)
     assert found.spec["deepspeed"] == {
@@ -54,17 +54,17 @@ def test_the_largest_number_that_the_batch_divides_among(
     ids=["not asked for", "no batch to keep", "ranks share a model"],
 )
 def test_runs_that_keep_their_size(tmp_path: Path, changes: dict[str, Any]) -> None:
-    assert shrink.to_fit(run_of(**changes), RunPaths(tmp_path), 2) is None
+    assert fewer_nodes.to_fit(run_of(**changes), RunPaths(tmp_path), 2) is None
 
 
 def test_no_node_is_none(tmp_path: Path) -> None:
-    assert shrink.to_fit(run_of(), RunPaths(tmp_path), 0) is None
+    assert fewer_nodes.to_fit(run_of(), RunPaths(tmp_path), 0) is None
 
 
 def test_a_function_that_has_saved_nothing_keeps_its_size(tmp_path: Path) -> None:
     """What another size could not go on from would be saved by the smaller one."""
     run = dataclasses.replace(run_of(), entry=Entry("function", module="train", function="train"))
-    assert shrink.to_fit(run, RunPaths(tmp_path), 2) is None
+    assert fewer_nodes.to_fit(run, RunPaths(tmp_path), 2) is None
 
 
 @pytest.mark.parametrize(
@@ -79,4 +79,4 @@ def test_a_checkpoint_that_cannot_be_divided_keeps_the_size(
     directory = paths.checkpoint(3, 1)
     directory.mkdir(parents=True)
     Manifest(3, 1, 0.0, 8, 1, 32, {"model.pt": File(1, "")}, **said).write(directory)
-    assert (shrink.to_fit(run_of(), paths, 2) is None) is bool(said)
+    assert (fewer_nodes.to_fit(run_of(), paths, 2) is None) is bool(said)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.run import pulse, stacks
-from hpcrun.run.stacks import Place
+from hpcrun.run.health import progress, stack_summary
+from hpcrun.run.health.stack_summary import Place
 from tests.run.factory import REPOSITORY, until
 
 RANK = """
@@ -40,7 +40,7 @@ def rank(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.
         [sys.executable, str(program), str(tmp_path)], env={"PYTHONPATH": str(REPOSITORY)}
     )
     with process:
-        until(lambda: 4 in pulse.read(tmp_path) and pulse.read(tmp_path)[4].step == 7)
+        until(lambda: 4 in progress.read(tmp_path) and progress.read(tmp_path)[4].step == 7)
         yield process
         process.kill()
 
@@ -48,16 +48,16 @@ def rank(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.
 @pytest.mark.parametrize("rank", ["time.sleep(60)"], indirect=True)
 def test_a_rank_that_waits(rank: subprocess.Popen[bytes], tmp_path: Path) -> None:
     time.sleep(2.5)
-    first = pulse.read(tmp_path)[4]
-    assert (first.step, first.phase, first.state) == (7, pulse.STEPPING, "S")
+    first = progress.read(tmp_path)[4]
+    assert (first.step, first.phase, first.state) == (7, progress.STEPPING, "S")
     time.sleep(2.5)
-    later = pulse.read(tmp_path)[4]
+    later = progress.read(tmp_path)[4]
     assert later.looks > first.looks
     assert later.moves == first.moves
-    pulse.ask_for_stacks(tmp_path)
+    progress.ask_for_stacks(tmp_path)
     # The main thread's is the last that is written.
-    until(lambda: "<module>" in pulse.stacks(tmp_path).get(4, ""))
-    found = stacks.place(pulse.stacks(tmp_path)[4])
+    until(lambda: "<module>" in progress.stacks(tmp_path).get(4, ""))
+    found = stack_summary.place(progress.stacks(tmp_path)[4])
     assert found == Place("read_batch", "train.py:11 (read_batch)", collective=False)
     assert rank.poll() is None
 
@@ -66,37 +66,37 @@ def test_a_rank_that_waits(rank: subprocess.Popen[bytes], tmp_path: Path) -> Non
     "rank", ["while True: sum(range(100000)); max(range(100000))"], indirect=True
 )
 def test_a_rank_that_works(rank: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    first = pulse.read(tmp_path)[4]
-    until(lambda: pulse.read(tmp_path)[4].moves >= first.moves + 2)
-    assert pulse.read(tmp_path)[4].processor > first.processor
+    first = progress.read(tmp_path)[4]
+    until(lambda: progress.read(tmp_path)[4].moves >= first.moves + 2)
+    assert progress.read(tmp_path)[4].processor > first.processor
 
 
 @pytest.mark.parametrize("rank", ["time.sleep(60)"], indirect=True)
 def test_a_rank_that_is_stopped(rank: subprocess.Popen[bytes], tmp_path: Path) -> None:
     os.kill(rank.pid, signal.SIGSTOP)
-    until(lambda: pulse.read(tmp_path)[4].state == "T")
-    pulse.ask_for_stacks(tmp_path)
+    until(lambda: progress.read(tmp_path)[4].state == "T")
+    progress.ask_for_stacks(tmp_path)
     time.sleep(0.5)
-    assert pulse.stacks(tmp_path) == {}
+    assert progress.stacks(tmp_path) == {}
     rank.kill()
-    until(lambda: pulse.living(tmp_path) == {})
-    assert pulse.read(tmp_path)[4].state == pulse.GONE
+    until(lambda: progress.living(tmp_path) == {})
+    assert progress.read(tmp_path)[4].state == progress.GONE
 
 
 @pytest.mark.parametrize("rank", ["time.sleep(60)"], indirect=True)
 def test_another_process_of_the_same_rank_does_not_speak_for_it(
     rank: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    other = pulse.Heart(tmp_path, 4)
-    other.beat(pulse.SAVING, 99)
-    found = pulse.read(tmp_path)[4]
+    other = progress.Heart(tmp_path, 4)
+    other.beat(progress.SAVING, 99)
+    found = progress.read(tmp_path)[4]
     assert (found.pid, found.step) == (rank.pid, 7)
 
 
 def test_where_there_is_no_place_for_a_pulse(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pulse.Heart(tmp_path / "gone", 0).beat(pulse.STEPPING, 1)
+    progress.Heart(tmp_path / "gone", 0).beat(progress.STEPPING, 1)
     assert "hangs of this rank will not be noticed: " in capsys.readouterr().out
 
 
@@ -124,24 +124,27 @@ READS = Place("get", "train.py:30 (read)", collective=False)
 def test_the_culprit(
     places: dict[int, Place | None], steps: dict[int, int], expected: int | None
 ) -> None:
-    assert stacks.culprit(places, steps) == expected
+    assert stack_summary.culprit(places, steps) == expected
 
 
 def test_what_is_told() -> None:
     places: dict[int, Place | None] = {0: WAITS, 1: READS, 2: WAITS}
-    assert stacks.told(places, 1) == (
+    assert stack_summary.told(places, 1) == (
         "rank 1 is in train.py:30 (read), in get; the others wait in train.py:40 (train), in "
         "all_reduce"
     )
-    assert stacks.told({0: WAITS, 1: None}, 1).startswith("rank 1 does not answer; the others")
-    assert (
-        stacks.told({0: WAITS, 1: WAITS}, None) == "most are in train.py:40 (train), in all_reduce"
+    assert stack_summary.told({0: WAITS, 1: None}, 1).startswith(
+        "rank 1 does not answer; the others"
     )
-    assert stacks.told({}, None) == ""
+    assert (
+        stack_summary.told({0: WAITS, 1: WAITS}, None)
+        == "most are in train.py:40 (train), in all_reduce"
+    )
+    assert stack_summary.told({}, None) == ""
 
 
 @pytest.mark.parametrize(
     "text", ["", "garbage", "Thread 0x1 (most recent call first):\n  <no Python frame>"]
 )
 def test_what_does_not_say_where(text: str) -> None:
-    assert stacks.place(text) is None
+    assert stack_summary.place(text) is None

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrun.errors import HpcrunError
-from hpcrun.run import launchers
+from hpcrun.run.job import launchers
 from hpcrun.slurm import steps
 from hpcrun.slurm.steps import TaskEnd, expand, parse_task_end
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.run import stop
-from hpcrun.run.fence import EXIT_STALE, Fence
+from hpcrun.run.protocol import stop_flag
+from hpcrun.run.protocol.attempt_fence import EXIT_STALE, Fence
 from hpcrun.state.plan import Entry
 from tests.run.factory import REPOSITORY, Place, command_of, until
 
@@ -100,7 +100,7 @@ def test_a_forked_child_outlives_a_signal_of_the_whole_step_alone(
     assert rank.stdout is not None
     child = int(rank.stdout.readline())
     if heard:
-        stop.heard(tmp_path, signal.SIGTERM).touch()
+        stop_flag.heard(tmp_path, signal.SIGTERM).touch()
         rank.send_signal(signal.SIGTERM)
     os.kill(child, signal.SIGTERM)
     if heard:
@@ -113,7 +113,7 @@ def test_a_forked_child_outlives_a_signal_of_the_whole_step_alone(
 
 def test_a_stale_process_leaves_without_writing(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from hpcrun.run.fence import Fence\n"
+        "import sys, time; from pathlib import Path; from hpcrun.run.protocol.attempt_fence import Fence\n"
         "fence = Fence(Path(sys.argv[1])); fence.check(); print('mine', flush=True)\n"
         "sys.stdin.readline(); fence.check(); Path(sys.argv[2]).write_text('stale')\n"
     )

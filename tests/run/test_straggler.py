@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.run import pulse
-from hpcrun.run.pulse import STEPPING, Pulse
-from hpcrun.run.straggler import AGREE, LOOKS, PARTS, Straggler, Stragglers
+from hpcrun.run.health import progress
+from hpcrun.run.health.progress import STEPPING, Pulse
+from hpcrun.run.health.straggler import AGREE, LOOKS, PARTS, Straggler, Stragglers
 from tests.run.factory import REPOSITORY, until
 
 # Share of the looks at which each rank waits.
@@ -100,8 +100,8 @@ module.all_reduce()
 def test_a_main_thread_in_a_collective_waits(tmp_path: Path, where: str, waits: bool) -> None:
     command = [sys.executable, "-c", WAITS, str(tmp_path), where]
     with subprocess.Popen(command, env={"PYTHONPATH": str(REPOSITORY)}) as process:
-        until(lambda: 0 in (found := pulse.read(tmp_path)) and found[0].looks >= 2)
-        found = pulse.read(tmp_path)[0]
+        until(lambda: 0 in (found := progress.read(tmp_path)) and found[0].looks >= 2)
+        found = progress.read(tmp_path)[0]
         process.kill()
     assert (found.waits > 0) is waits
     assert found.waits <= found.looks

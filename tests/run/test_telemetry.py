@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from hpcrun.run import telemetry
-from hpcrun.run.gauges import Gauges
-from hpcrun.run.gpus import Gpus
-from hpcrun.run.telemetry import Telemetry
+from hpcrun.run.node import telemetry
+from hpcrun.run.node.counters import Gauges
+from hpcrun.run.node.gpus import Gpus
+from hpcrun.run.node.telemetry import Telemetry
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths
 from tests.run.factory import REPOSITORY, Place, until

@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 
 from hpcrun.run import tracker as tracker_module
-from hpcrun.run import trackers, wandb_file
 from hpcrun.run.tracker import Stale, Tracker
-from hpcrun.run.tracker_sinks import About
+from hpcrun.run.tracking import tracker_processes, wandb_file
+from hpcrun.run.tracking.sinks import About
 from hpcrun.state import files, ledger
 from tests.run.factory import REPOSITORY, Place, until
 
@@ -453,7 +453,7 @@ def test_a_library_that_is_not_there(
     log.log(1, 1)
     following = Following(log.tracker("wandb"), monkeypatch)
     until(lambda: following.codes)
-    assert following.end() == trackers.EXIT_USELESS
+    assert following.end() == tracker_processes.EXIT_USELESS
     [only] = said
     assert only.startswith("wandb: ")
     assert only.endswith("; nothing is forwarded")
@@ -532,10 +532,10 @@ def test_a_tracker_that_hangs_is_not_waited_for_by_the_run(place: Place, tmp_pat
 @pytest.fixture
 def kept(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], trackers.Trackers]:
+) -> Callable[[str], tracker_processes.Trackers]:
     """Trackers of a run whose one process does what is asked here."""
 
-    def start(text: str) -> trackers.Trackers:
+    def start(text: str) -> tracker_processes.Trackers:
         log = Log(place, wandb=OFFLINE)
         log.attempt(1)
         program = tmp_path / "python"
@@ -543,7 +543,7 @@ def kept(
         program.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(program))
         run = Tracker("wandb", place.submission, 3, 1)._run
-        return trackers.Trackers(place.submission, run, place.run.attempt(1))
+        return tracker_processes.Trackers(place.submission, run, place.run.attempt(1))
 
     return start
 
@@ -554,19 +554,19 @@ def _starts(place: Place) -> int:
 
 
 def test_a_tracker_that_dies_is_started_again(
-    place: Place, kept: Callable[[str], trackers.Trackers], monkeypatch: pytest.MonkeyPatch
+    place: Place, kept: Callable[[str], tracker_processes.Trackers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trackers, "PAUSE", 0.05)
+    monkeypatch.setattr(tracker_processes, "PAUSE", 0.05)
     found = kept("echo started; kill -9 $$")
     until(lambda: _starts(place) > 2)
     found.end()
 
 
 def test_one_that_is_of_no_use_is_not(
-    place: Place, kept: Callable[[str], trackers.Trackers], monkeypatch: pytest.MonkeyPatch
+    place: Place, kept: Callable[[str], tracker_processes.Trackers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trackers, "PAUSE", 0.01)
-    found = kept(f"echo started; exit {trackers.EXIT_USELESS}")
+    monkeypatch.setattr(tracker_processes, "PAUSE", 0.01)
+    found = kept(f"echo started; exit {tracker_processes.EXIT_USELESS}")
     until(lambda: _starts(place))
     time.sleep(0.3)
     found.end()
@@ -574,9 +574,9 @@ def test_one_that_is_of_no_use_is_not(
 
 
 def test_one_that_does_not_leave_is_killed(
-    place: Place, kept: Callable[[str], trackers.Trackers], monkeypatch: pytest.MonkeyPatch
+    place: Place, kept: Callable[[str], tracker_processes.Trackers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trackers, "PATIENCE", 0.5)
+    monkeypatch.setattr(tracker_processes, "PATIENCE", 0.5)
     found = kept("echo started; sleep 600 & wait")
     until(lambda: _starts(place))
     began = time.monotonic()

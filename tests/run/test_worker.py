@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import HpcrunError
-from hpcrun.run import secrets, worker
-from hpcrun.run.launch import Launch, Node
+from hpcrun.run import worker
+from hpcrun.run.protocol.launch import Launch, Node
+from hpcrun.run.rank import secrets
 from hpcrun.state import files
 from tests.run.factory import launch_of
 

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 
 from hpcrun.policy.retention import Retention
-from hpcrun.run import rng
-from hpcrun.run.checkpoint import Store
-from hpcrun.run.fence import Fence
-from hpcrun.run.together import Together
+from hpcrun.run.checkpoint.restore import Store
+from hpcrun.run.protocol.attempt_fence import Fence
+from hpcrun.run.rank import rng
+from hpcrun.run.rank.collectives import Together
 from hpcrun.state.layout import RunPaths
 from tests.run import operations
 from tests.run.factory import FakeEngine

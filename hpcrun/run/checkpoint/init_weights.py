@@ -1,0 +1,202 @@
+"""Beginning with the weights of another run, whatever its number of ranks and its ZeRO stage.
+
+Rank 0 reads them, and each tensor goes to the others from there. Of a ZeRO 3 checkpoint they are
+put together by DeepSpeed's ``zero_to_fp32``; the others hold the whole model in one file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcrun.errors import CheckpointError, UsageError
+from hpcrun.run.checkpoint import deepspeed_io, rank_state
+from hpcrun.run.checkpoint.restore import PAUSES, verify
+from hpcrun.run.rank.collectives import Together
+from hpcrun.state import files, manifest
+from hpcrun.state.init_from import KEY, Origin
+from hpcrun.state.layout import RunPaths
+from hpcrun.state.manifest import Manifest
+
+_WHOLE = "mp_rank_00_model_states.pt"
+_SHOWN = 5
+
+
+def start(
+    engine: Any,
+    spec: Mapping[str, Any],
+    run: RunPaths,
+    together: Together,
+    report: Callable[..., None],
+) -> None:
+    """`begin` with what the spec names, where it names any; ``report("initialized", …)`` tells."""
+    text = (spec.get("checkpoint") or {}).get("initialize_from")
+    if text is not None:
+        directory, step = begin(engine, text, run, together)
+        report("initialized", checkpoint=str(directory), step=step)
+
+
+def begin(engine: Any, text: str, run: RunPaths, together: Together) -> tuple[Path, int]:
+    """Put the weights of another run's checkpoint into the engine's model; collective.
+
+    What was chosen stands in the run's `origin.json`, so that an attempt that starts once more
+    begins with the same.
+
+    Parameters
+    ----------
+    text
+        ``RUN[@step]``.
+    run
+        The run that begins.
+
+    Returns
+    -------
+    tuple
+        The checkpoint's directory, and its step.
+
+    Raises
+    ------
+    CheckpointError
+        There is no such checkpoint, it is damaged, or it is of another model.
+    """
+    directory, entry = together.from_rank_0(lambda: _choose(text, run), KEY)
+    what = f"{KEY}: {directory}"
+    fault = verify(directory, entry, together)
+    for pause in PAUSES:
+        if fault is None or fault.lasting:
+            break
+        # A file server that restarts gives errors of a few seconds.
+        time.sleep(pause)
+        fault = verify(directory, entry, together)
+    if fault is not None:
+        hint = "name an earlier step of that run, as RUN@step" if fault.lasting else None
+        raise CheckpointError(f"{what}: {fault.message}", hint=hint)
+    if (refused := _refusal(engine)) is not None:
+        raise CheckpointError(f"{what}: weights are not taken over: {refused}")
+    targets = dict(_targets(engine.module))
+
+    def read() -> dict[str, Any]:
+        found = {
+            name: value
+            for name, value in _read(directory, entry).items()
+            if hasattr(value, "shape")
+        }
+        _compare(found, targets, engine.module, what)
+        return found
+
+    weights: Mapping[str, Any] = {}
+    refusal = None
+    if together.rank == 0:
+        try:
+            weights = read()
+        except CheckpointError as error:
+            refusal = error.message
+        except Exception as error:  # what a file holds is up to who wrote it
+            refusal = f"{what} cannot be read: {rank_state.text(error)}"
+    refusal = together.from_rank_0(lambda: refusal, what)
+    if refusal is not None:
+        raise CheckpointError(refusal)
+    for name, target in targets.items():
+        _put(target, weights.get(name), together)
+    refresh = getattr(getattr(engine, "optimizer", None), "refresh_fp32_params", None)
+    if refresh is not None:
+        refresh()
+    return directory, entry.step
+
+
+def _refusal(engine: Any) -> str | None:
+    if (refused := deepspeed_io.divided(engine)) is not None:
+        return refused
+    if engine.zero_optimization_stage() == 3 and engine.zero_nvme_offload_optimizer():
+        return "the optimizer's copy of them is offloaded to NVMe"
+    return None
+
+
+def _choose(text: str, run: RunPaths) -> tuple[Path, Manifest]:
+    """What an earlier attempt began with, while it is there; else what the spec names now."""
+    try:
+        earlier = Path(files.read_json(run.origin)["checkpoint"])
+    except (OSError, ValueError, KeyError, TypeError):
+        earlier = None
+    if earlier is not None and (entry := manifest.read(earlier)) is not None:
+        return earlier, entry
+    root = run.directory.parent.parent.parent
+    try:
+        directory, entry = Origin.parse(text).find(root)
+    except UsageError as error:
+        raise CheckpointError(error.message, hint=error.hint) from None
+    files.write_json(
+        run.origin,
+        {"from": text, "checkpoint": str(directory), "step": entry.step, "time": time.time()},
+    )
+    return directory, entry
+
+
+def _targets(module: Any) -> Iterator[tuple[str, Any]]:
+    """Parameters by their first names, and the buffers that a checkpoint keeps."""
+    yield from module.named_parameters()
+    kept = module.state_dict(keep_vars=True)
+    for name, buffer in module.named_buffers():
+        if name in kept:
+            yield name, buffer
+
+
+def _read(directory: Path, entry: Manifest) -> dict[str, Any]:
+    import torch
+
+    if entry.zero_stage == 3:
+        from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint as gather
+
+        found: dict[str, Any] = gather(str(directory.parent), directory.name, lazy_mode=True)
+        return found
+    saved = torch.load(directory / _WHOLE, map_location="cpu", weights_only=False, mmap=True)
+    return dict(saved["module"])
+
+
+def _compare(
+    weights: Mapping[str, Any], targets: Mapping[str, Any], module: Any, what: str
+) -> None:
+    """See that the weights are those of this model."""
+    aliases = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    aliases |= {name for name, _ in module.named_buffers(remove_duplicate=False)}
+    missing = [name for name in targets if name not in weights]
+    unknown = [name for name in weights if name not in targets and name not in aliases]
+    shapes = [
+        f"{name} {tuple(weights[name].shape)} there, {tuple(_shape(target))} here"
+        for name, target in targets.items()
+        if name in weights and tuple(weights[name].shape) != tuple(_shape(target))
+    ]
+    wrong = [
+        f"{words}: {', '.join(names[:_SHOWN])}" + (", …" if len(names) > _SHOWN else "")
+        for words, names in (
+            ("missing there", missing),
+            ("unknown here", unknown),
+            ("of another shape", shapes),
+        )
+        if names
+    ]
+    if wrong:
+        raise CheckpointError(f"{what} is of another model: {'; '.join(wrong)}")
+
+
+def _shape(target: Any) -> Any:
+    """The whole tensor's, also where ZeRO 3 has divided it."""
+    return getattr(target, "ds_shape", target.shape)
+
+
+def _put(target: Any, value: Any, together: Together) -> None:
+    import torch
+
+    if hasattr(target, "ds_id"):
+        import deepspeed
+
+        with deepspeed.zero.GatheredParameters([target], modifier_rank=0), torch.no_grad():
+            if value is not None:
+                target.data.copy_(value.contiguous())
+        return
+    if value is not None:
+        target.data.copy_(value.contiguous())
+    if together.world_size > 1:
+        torch.distributed.broadcast(target.data, src=0)

@@ -1,0 +1,362 @@
+"""Going on with another number of ranks, through DeepSpeed's universal checkpoint.
+
+What DeepSpeed 0.19.8 does is in ``deepspeed/checkpoint/ds_to_universal.py`` and in
+``load_hp_checkpoint_state_from_checkpoint_dir*`` of its ZeRO optimizers. A universal checkpoint
+brings back what the optimizer knows and nothing else, of ZeRO 3 the hyperparameters of the first
+group alone, and of ZeRO 1 and 2 nothing where a rank has no part of some group; what is missing is
+done here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hpcrun.errors import CheckpointError
+from hpcrun.run.checkpoint import deepspeed_io, rank_state
+from hpcrun.run.rank.collectives import Together
+from hpcrun.state import files, manifest
+
+# Takes the states of all ranks that saved, in their order.
+HOOK = "load_state_dicts"
+# The data loader of `session.restore(engine, loader=…)`. That two ranks are equally far does not
+# tell how far a third one would be: each counts batches of its own.
+_LOADER = "loader"
+_MOMENTS = {"exp_avg", "exp_avg_sq"}
+_DONE = "universal.json"
+_LOOK_EVERY = 1.0
+_LAST_WORDS = 1 << 14
+# The conversion is no rank, and uses no GPU.
+_A_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "HPCRUN_LAUNCH")
+# Attributes of DeepSpeed's optimizers. Of the first, names and places do not fit each other.
+_UNCONVERTED = {
+    "round_robin_gradients": "zero_optimization.round_robin_gradients",
+    "elastic_checkpoint": "zero_optimization.elastic_checkpoint",
+}
+_STAGE_3_PART = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_\d+_model_states\.pt")
+
+
+def refusal(engine: Any) -> str | None:
+    """Why another number of ranks cannot go on from what this engine saves; None where it can."""
+    if (what := deepspeed_io.divided(engine)) is not None:
+        return what
+    if engine.zero_optimization_stage() == 0:
+        return None
+    if getattr(engine, "zero_nvme_offload_optimizer", bool)():
+        return "the optimizer is offloaded to NVMe"
+    optimizer = engine.optimizer
+    for name, what in _UNCONVERTED.items():
+        if getattr(optimizer, name, False):
+            return f"DeepSpeed does not convert what {what} saves"
+    if getattr(optimizer, "partial_offload", 1.0) not in (0.0, 1.0):
+        return "DeepSpeed does not convert what a partial offload (offload_optimizer.ratio) saves"
+    if getattr(_zero_config(engine), "pipeline_loading_checkpoint", False):
+        return "DeepSpeed loads no other size with zero_optimization.pipeline_loading_checkpoint"
+    inner = getattr(optimizer, "optimizer", None)
+    kept = {key for state in getattr(inner, "state", {}).values() for key in state}
+    if not kept >= _MOMENTS or kept - _MOMENTS - {"step"}:
+        return (
+            f"{type(inner).__name__} keeps {', '.join(sorted(kept)) or 'no state'}, and DeepSpeed "
+            "converts the state of Adam"
+        )
+    return None
+
+
+def own_states(states: Mapping[str, Any]) -> list[str]:
+    """Names of the states that only the same number of ranks can restore, as far as is plain."""
+    return [key for key, each in states.items() if key == _LOADER and not hasattr(each, HOOK)]
+
+
+def _zero_config(engine: Any) -> Any:
+    return getattr(getattr(engine, "_config", None), "zero_config", None)
+
+
+def convert(directory: Path, target: Path, log: Path, together: Together) -> None:
+    """Make the universal form of a checkpoint, unless it is there; collective.
+
+    It stays until the next checkpoint is complete, so that a start that dies does not convert
+    again. No rank waits in a collective for longer than a moment, however long this takes.
+
+    Parameters
+    ----------
+    target
+        Where it goes.
+    log
+        Takes what DeepSpeed says.
+
+    Raises
+    ------
+    CheckpointError
+        DeepSpeed does not convert it, with its last words.
+    """
+    what = f"{directory} cannot be converted for another number of ranks"
+    child: subprocess.Popen[bytes] | None = None
+
+    def begin() -> None:
+        nonlocal child
+        if not (target / _DONE).exists():
+            child = _start(directory, target, log)
+
+    def is_done() -> bool:
+        if child is None:
+            return True
+        code = child.poll()
+        if code is None:
+            return False
+        if code:
+            shutil.rmtree(target, ignore_errors=True)
+            raise CheckpointError(
+                f"{what}: {_last_line(log) or f'exit code {code}'}",
+                hint=f"what DeepSpeed said is in {log}",
+            )
+        manifest.sync_tree(target)
+        files.write_json(target / _DONE, {"time": time.time()})
+        return True
+
+    try:
+        together.from_rank_0(begin, what)
+        while not together.from_rank_0(is_done, what):
+            time.sleep(_LOOK_EVERY)
+    finally:
+        if child is not None and child.poll() is None:
+            child.kill()
+            child.wait()
+
+
+def states_of_all(
+    directory: Path, saved_by: int, states: Mapping[str, Any], together: Together
+) -> dict[str, Any]:
+    """What each rank is to restore of the user's states; collective.
+
+    A state that all ranks saved alike is everybody's. One with `HOOK` is given all of them, as a
+    list.
+
+    Raises
+    ------
+    CheckpointError
+        Ranks saved a state that is one rank's own, or it cannot be read.
+    """
+
+    def find() -> dict[str, Any]:
+        try:
+            saved = [rank_state.read(directory / rank_state.name(rank)) for rank in range(saved_by)]
+            found = {key: _of_all(key, states[key], saved) for key in states}
+        except CheckpointError:
+            raise
+        except Exception as error:  # what states are compared with is up to them
+            raise CheckpointError(f"{directory}: {rank_state.text(error)}") from error
+        return {key: each for key, each in found.items() if each is not None}
+
+    return together.from_rank_0(find, f"{directory} cannot be read") if states else {}
+
+
+def _of_all(key: str, stateful: Any, saved: Sequence[Mapping[str, Any]]) -> Any:
+    parts = [each["states"][key] for each in saved if key in each["states"]]
+    if not parts:
+        return None
+    if hasattr(stateful, HOOK):
+        return parts
+    if key != _LOADER and all(_same(part, parts[0]) for part in parts[1:]):
+        return parts[0]
+    raise CheckpointError(
+        f"the state {key!r} was saved by {len(saved)} ranks, each its own, and cannot be divided "
+        "anew",
+        hint=f"give it a method {HOOK}(states), which takes the states of all {len(saved)}; or ask "
+        f"for {len(saved)} ranks again",
+    )
+
+
+class _AllRanks:
+    def __init__(self, stateful: Any) -> None:
+        self.load_state_dict = getattr(stateful, HOOK)
+
+
+def receivers(states: Mapping[str, Any]) -> dict[str, Any]:
+    """The states in a form whose ``load_state_dict`` takes what `states_of_all` found."""
+    return {
+        key: _AllRanks(stateful) if hasattr(stateful, HOOK) else stateful
+        for key, stateful in states.items()
+    }
+
+
+@contextmanager
+def local_reads(engine: Any) -> Iterator[Callable[[], None]]:
+    """As `shards.local_reads`, for a universal checkpoint."""
+    optimizer = engine.optimizer
+    gathers = hasattr(optimizer, "update_lp_params")
+    loader = "load_hp_checkpoint_state_from_checkpoint_dir"
+    update = optimizer.update_lp_params if gathers else bool
+    with deepspeed_io.local_reads(engine) as rest:
+
+        def all_of_it() -> None:
+            update()
+            rest()
+
+        engine._config.load_universal_checkpoint = True
+        if gathers:
+            optimizer.update_lp_params = lambda: None
+            setattr(optimizer, loader, partial(_load_groups, optimizer))
+        try:
+            yield all_of_it
+        finally:
+            engine._config.load_universal_checkpoint = False
+            if gathers:
+                del optimizer.update_lp_params
+                delattr(optimizer, loader)
+
+
+def load(engine: Any, directory: Path, universal: Path, rank: int) -> dict[str, Any]:
+    """Load both forms of a checkpoint; nothing is collective.
+
+    Returns
+    -------
+    dict
+        Frozen parameters of ZeRO 3 by their names, whole, which are still to be `scatter`\\ ed;
+        on other ranks than 0 the names alone.
+    """
+    import torch
+
+    def read(path: Path) -> Any:
+        return engine.checkpoint_engine.load(str(path), map_location="cpu")
+
+    frozen: dict[str, Any] = {}
+    if engine.zero_optimization_stage() < 3:
+        # Overwritten below, but for what the optimizer does not know.
+        whole = read(Path(engine._get_ckpt_name(str(directory.parent), directory.name)))
+        engine.load_module_state_dict(whole)
+    else:
+        parts = _stage_3_parts(directory)
+        own = read(parts[rank % len(parts)])
+        buffers = dict(engine.module.named_buffers(remove_duplicate=False))
+        for name in own["buffer_names"]:
+            buffers[name].data.copy_(own["module"][name])
+        frozen = _frozen(own, [read(part) for part in parts] if rank == 0 else [])
+    engine.load_checkpoint(str(universal.parent), tag=universal.name)
+    if engine.zero_optimization_stage() == 3:
+        saved = torch.load(universal / "zero" / "optimizer_state.pt", weights_only=False)
+        groups = saved["optimizer_state_dict"]["param_groups"]
+        for group, was in zip(engine.optimizer.optimizer.param_groups, groups, strict=True):
+            group.update({key: value for key, value in was.items() if key != "params"})
+        for part in engine.optimizer.fp32_partitioned_groups_flat:
+            _own_step(engine.optimizer.optimizer, part)
+    return frozen
+
+
+def scatter(engine: Any, frozen: Mapping[str, Any]) -> None:
+    """Divide ZeRO 3's frozen parameters among the ranks; collective."""
+    if not frozen:
+        return
+    import deepspeed
+    import torch
+
+    parameters = dict(engine.module.named_parameters())
+    for name, value in frozen.items():
+        with deepspeed.zero.GatheredParameters([parameters[name]], modifier_rank=0):
+            if value is not None:
+                with torch.no_grad():
+                    parameters[name].data.copy_(value)
+
+
+def _load_groups(optimizer: Any, groups: str, universal: str) -> None:
+    """This rank's part of each group of ZeRO 1 or 2, in place of DeepSpeed's own method."""
+    import torch
+    from deepspeed.utils import map_to_flat_opt_states
+
+    zero = Path(universal, "zero")
+    saved = torch.load(zero / "optimizer_state.pt", weights_only=False)
+    optimizer._load_global_state(saved)
+    inner = optimizer.optimizer
+    for parameters, group, was in zip(
+        getattr(optimizer, groups), inner.param_groups, saved["param_groups"], strict=True
+    ):
+        folders = [zero / optimizer.param_names[each] for each in parameters]
+        for folder, each in zip(folders, parameters, strict=True):
+            if each._hp_mapping is not None:
+                each.load_hp_checkpoint_state(str(folder), 0, 1)
+        part = group["params"][0]
+        map_to_flat_opt_states(part, parameters, inner.state, _MOMENTS)
+        steps = folders[0] / "step.pt"
+        group.update({key: value for key, value in was.items() if key != "params"})
+        if steps.exists():
+            inner.state[part]["step"] = torch.load(steps, weights_only=False)
+            _own_step(inner, part)
+
+
+def _own_step(inner: Any, part: Any) -> None:
+    """A count of steps of its own, where the optimizer wants it: torch adds to it in place."""
+    import torch
+
+    state = inner.state.get(part)
+    if not state or not torch.is_tensor(state.get("step")):
+        return
+    on_device = any(group.get("fused") or group.get("capturable") for group in inner.param_groups)
+    state["step"] = state["step"].clone().to(part.device if on_device else "cpu")
+
+
+def _frozen(own: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    import torch
+
+    shapes = own.get("frozen_param_shapes") or {}
+    if not parts:
+        return dict.fromkeys(shapes)
+    return {
+        name: torch.cat([part["frozen_param_fragments"][name].flatten() for part in parts])[
+            : shape.numel()
+        ].view(shape)
+        for name, shape in shapes.items()
+    }
+
+
+def _stage_3_parts(directory: Path) -> list[Path]:
+    found = {
+        int(match[1]): path
+        for path in directory.iterdir()
+        if (match := _STAGE_3_PART.fullmatch(path.name))
+    }
+    return [found[rank] for rank in sorted(found)]
+
+
+def _start(directory: Path, target: Path, log: Path) -> subprocess.Popen[bytes]:
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    workers = str(max(1, min(8, len(os.sched_getaffinity(0)))))
+    argv = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
+    argv += ["--num_extract_workers", workers, "--num_merge_workers", workers]
+    argv += ["--input_folder", str(directory), "--output_folder", str(target)]
+    environment = {name: value for name, value in os.environ.items() if name not in _A_RANKS}
+    environment.update(DS_ACCELERATOR="cpu", CUDA_VISIBLE_DEVICES="")
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+
+
+def _last_line(log: Path) -> str:
+    lines = files.read_tail(log, _LAST_WORDS).decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two states are equal, tensors and arrays in them too."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if hasattr(one, "shape"):
+        return one.shape == other.shape and bool((one == other).all())
+    return bool(one == other)

@@ -1,0 +1,160 @@
+"""Whether the ranks of an attempt still get anywhere, decided from their pulses alone.
+
+A hang makes no noise: a collective that never ends, a rank that was stopped, a data loader that
+starves. What looks like one and is none: a slow save, a compilation, a long evaluation. They
+differ in what the ranks' main threads do. In a hang none of them moves or computes; in an
+evaluation at least one does; and while a run starts, saves, restores or ends it may wait for one
+long call. (A rank that waits for its GPU may spin, which looks like computing.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hpcrun.run.health.progress import ENDING, GONE, PHASES, SAVING, STEPPING, Pulse
+
+# How much longer than `recovery.hang_after` ranks may move, or wait in a phase that is known to be
+# long, without a finished step.
+PATIENCE = 6.0
+# Steps of the run's own length that always fit in.
+STEPS = 10.0
+# Seconds for which a rank has to be stopped: a debugger or a person may do so for a moment.
+STOPPED = 10.0
+# Seconds after which the launcher has told of a rank that ended badly, if it did.
+VANISHED = 5.0
+# Clock ticks that the main thread uses between two reports, two seconds apart, if it computes.
+BUSY = 20
+# Seconds between two looks after which nobody looked: the job or this process was suspended.
+GAP = 5.0
+_STOPPED_STATE = "T"
+
+
+@dataclass(frozen=True)
+class Hang:
+    """What was found.
+
+    Attributes
+    ----------
+    message
+        In words.
+    rank
+        Whose fault it is, where that is plain; None where the stacks have to tell.
+    """
+
+    message: str
+    rank: int | None = None
+
+
+@dataclass
+class _Seen:
+    pulse: Pulse
+    stopped: float | None = None
+    gone: float | None = None
+
+
+class Liveness:
+    """The ranks of one attempt, from its beginning.
+
+    Parameters
+    ----------
+    hang_after
+        Seconds without any sign of life; 0 for never.
+    now
+        The time at which the ranks were started, on any clock that only goes forward.
+    """
+
+    def __init__(self, hang_after: float, now: float) -> None:
+        self._hang_after = hang_after
+        self._seen: dict[int, _Seen] = {}
+        self._moved = self._progressed = self._looked = now
+        self._longest = 0.0
+        self._step = 0
+
+    def update(self, pulses: Mapping[int, Pulse], now: float) -> None:
+        """Take in what the agents have read last; to be called every second."""
+        self._forgive(now)
+        for rank, pulse in pulses.items():
+            if rank not in self._seen:
+                self._moved = self._progressed = now
+            seen = self._seen.setdefault(rank, _Seen(pulse))
+            if _moved(seen.pulse, pulse):
+                self._moved = now
+            if (pulse.step, pulse.phase) != (seen.pulse.step, seen.pulse.phase):
+                if pulse.step > self._step > 0 and pulse.phase == STEPPING:
+                    self._longest = max(self._longest, now - self._progressed)
+                self._progressed = now
+            self._step = max(self._step, pulse.step)
+            seen.stopped = _since(seen.stopped, pulse.state == _STOPPED_STATE, now)
+            seen.gone = _since(seen.gone, pulse.state == GONE and pulse.phase != ENDING, now)
+            seen.pulse = pulse
+
+    def vanished(self, now: float) -> bool:
+        """Whether a rank has ended in mid-work some time ago."""
+        gone = [seen.gone for seen in self._seen.values() if seen.gone is not None]
+        return any(now - since > VANISHED for since in gone)
+
+    def hang(self, now: float) -> Hang | None:
+        """What is wrong, if anything is."""
+        if not self._hang_after or not self._seen:
+            return None
+        for rank, seen in sorted(self._seen.items()):
+            if seen.stopped is not None and now - seen.stopped > STOPPED:
+                seconds = now - seen.stopped
+                return Hang(f"rank {rank} has been stopped (SIGSTOP) for {seconds:.0f} s", rank)
+        limit = max(self._hang_after, STEPS * self._longest)
+        still = now - self._moved
+        stepping = all(seen.pulse.phase == STEPPING for seen in self._seen.values())
+        if stepping and still > limit:
+            return Hang(f"no rank has moved for {still:.0f} s")
+        if still > limit and (left := self._left_early()) is not None:
+            step = self._seen[left].pulse.step
+            return Hang(f"rank {left} has left after step {step}; the others wait for it", left)
+        phases = {seen.pulse.phase for seen in self._seen.values()}
+        if still > PATIENCE * limit:
+            return Hang(f"no rank has moved for {still:.0f} s ({PHASES[min(phases)]})")
+        # Of a program that never says that it steps, or has done its last step, nobody knows how
+        # long it should take.
+        behind = now - self._progressed
+        if self._step and ENDING not in phases and behind > PATIENCE * limit:
+            phase = PHASES[min(phases)]
+            return Hang(f"no rank has finished a step for {behind:.0f} s ({phase})")
+        return None
+
+    def _left_early(self) -> int | None:
+        """The one rank that has come to its end, where no other has.
+
+        One that still saves may be the first, which then removes what is old.
+        """
+        phases = {rank: seen.pulse.phase for rank, seen in self._seen.items()}
+        ended = [rank for rank, phase in phases.items() if phase == ENDING]
+        alone = len(ended) == 1 < len(phases) and SAVING not in phases.values()
+        return ended[0] if alone else None
+
+    def _forgive(self, now: float) -> None:
+        """Time in which nobody looked, because all of it was suspended, does not count."""
+        gap = now - self._looked
+        self._looked = now
+        if gap <= GAP:
+            return
+        self._moved += gap
+        self._progressed += gap
+        for seen in self._seen.values():
+            if seen.stopped is not None:
+                seen.stopped += gap
+            if seen.gone is not None:
+                seen.gone += gap
+
+
+def _since(before: float | None, holds: bool, now: float) -> float | None:
+    """Since when something holds; None while it does not."""
+    if not holds:
+        return None
+    return now if before is None else before
+
+
+def _moved(before: Pulse, now: Pulse) -> bool:
+    if (before.step, before.phase, before.moves) != (now.step, now.phase, now.moves):
+        return True
+    # It computes in one long call, or in a short one again and again.
+    return now.processor - before.processor >= BUSY

@@ -1,0 +1,77 @@
+"""Where the threads of a process are below Python: in NCCL, gloo, CUDA, a file system.
+
+Only another process can tell that of one that is stopped or stuck in a call. `eu-stack` of elfutils
+or gdb does so where it is installed; else the kernel says at least in which call each thread waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from hpcrun.run.node import proc
+
+# prctl(2), and its "whoever else may".
+_PR_SET_PTRACER = 0x59616D61
+_ANYBODY = ctypes.c_ulong(-1)
+_FRAMES = 40
+
+
+def allow() -> None:
+    """Let the user's other processes look at this one, where Yama (ptrace_scope 1) forbids it."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANYBODY, 0, 0, 0)
+
+
+def stacks(pid: int, timeout: float) -> str:
+    """The native stacks of all threads of a process, in words; never fails.
+
+    Parameters
+    ----------
+    timeout
+        Seconds for all debuggers: libraries with many symbols take them some.
+    """
+    deadline = time.monotonic() + timeout
+    for command in _debuggers(pid):
+        try:
+            told = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=max(0.1, deadline - time.monotonic()),
+                check=False,
+                # Symbols are not to be asked for over the network.
+                env={**os.environ, "DEBUGINFOD_URLS": ""},
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            break
+        text = told.stdout.decode(errors="replace")
+        if "#0" in text:
+            return f"Native stacks ({Path(command[0]).name}):\n{text}"
+    return f"Native threads:\n{threads(pid)}"
+
+
+def _debuggers(pid: int) -> list[list[str]]:
+    known = {
+        "eu-stack": ["-n", str(_FRAMES), "-p", str(pid)],
+        "gdb": ["-nx", "-batch", "-p", str(pid), "-ex", f"thread apply all bt {_FRAMES}"],
+    }
+    return [[found, *rest] for name, rest in known.items() if (found := shutil.which(name))]
+
+
+def threads(pid: int) -> str:
+    """One line a thread: its id, name, state, and the function of the kernel that it waits in."""
+    lines = []
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*"), key=lambda path: int(path.name)):
+        with contextlib.suppress(OSError, IndexError):
+            name = (task / "comm").read_text().strip()
+            where = ""
+            with contextlib.suppress(OSError):
+                where = (task / "wchan").read_text().strip("0")
+            lines.append(f"  {task.name} {name} {proc.stat(task)[0]} {where}".rstrip())
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,391 @@
+"""The agents of a job, seen from the supervisor: started, asked, and sent home."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcrun.errors import HpcrunError
+from hpcrun.run.health.progress import Pulse
+from hpcrun.run.job.launchers import Launcher
+from hpcrun.run.node import network
+from hpcrun.run.protocol.channel import TOKEN_VARIABLE, Switchboard
+from hpcrun.run.protocol.heartbeat import SILENCE, Heartbeat, Listener
+from hpcrun.run.protocol.launch import Node
+from hpcrun.run.protocol.log import say
+from hpcrun.state.layout import AttemptPaths, SubmissionPaths
+from hpcrun.state.plan import RunPlan
+
+START_TIMEOUT = 300.0
+LEAVE_TIMEOUT = 10.0
+# Longer than an agent takes to say that it could not end its ranks, native stacks included.
+KILL_TIMEOUT = 18.0
+STACKS_TIMEOUT = 5.0
+# What is wrong with all nodes is heard from all of them within this time.
+OTHERS_FAIL = 2.0
+
+
+class NodesLost(HpcrunError):
+    """Nodes of the attempt lost power or network.
+
+    Attributes
+    ----------
+    cut_off
+        In words, that it is their link to the fabric alone; None where their agents fell silent.
+    """
+
+    def __init__(self, nodes: tuple[str, ...], cut_off: str | None = None) -> None:
+        super().__init__(cut_off or f"no sign of life from {', '.join(nodes)}")
+        self.nodes, self.cut_off = nodes, cut_off
+
+
+class NodesUnusable(HpcrunError):
+    """Nodes could not be prepared, or lost their agents.
+
+    Attributes
+    ----------
+    nodes
+        Those that are worse than the others; empty where it is all of them.
+    """
+
+    def __init__(self, message: str, nodes: Collection[str]) -> None:
+        super().__init__(message)
+        self.nodes = tuple(nodes)
+
+
+class Crew:
+    """One agent a node, spares included, for as long as the job is of use.
+
+    Parameters
+    ----------
+    attempt
+        The first of this start of the job; the agents' logs are in its directory.
+
+    Attributes
+    ----------
+    signals
+        Names of the signals that agents heard and nobody has acted on yet.
+    lost
+        Nodes that fell silent in this start of the job.
+    working
+        The nodes of the newest attempt, in the order of NODE_RANK.
+    pulses
+        Rank -> its newest pulse in this attempt.
+    log_sizes
+        Rank -> how long its log has become; taken out by whoever keeps the record.
+    gone
+        Ranks of the attempt that had ended by themselves when `kill_ranks` was called.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        submission: SubmissionPaths,
+        run: RunPlan,
+        attempt: AttemptPaths,
+    ) -> None:
+        self._launcher = launcher
+        self._run = run
+        self._number = attempt.number
+        self.working: tuple[str, ...] = ()
+        self._unusable: set[str] = set()
+        self._listeners: dict[str, Listener] = {}
+        # What is asked -> node -> the answer of this attempt.
+        self._answers: dict[str, dict[str, dict[str, Any]]] = {}
+        self._failed: dict[str, str] = {}
+        self.signals: list[str] = []
+        self.lost: list[str] = []
+        self.pulses: dict[int, Pulse] = {}
+        self.log_sizes: dict[int, int] = {}
+        self.gone: list[int] = []
+        # Node -> since when it has no link to the fabric, and why.
+        self._cut_off: dict[str, tuple[float, str]] = {}
+        os.environ[TOKEN_VARIABLE] = secrets.token_hex(16)
+        self._interface, address = network.management(launcher.fabric)
+        self._switchboard = Switchboard(address, os.environ[TOKEN_VARIABLE])
+        self._agents: dict[str, subprocess.Popen[bytes]] = {}
+        self._heartbeat = Heartbeat(self._switchboard.broadcast)
+        for rank, node in enumerate(launcher.nodes):
+            command = [sys.executable, "-m", "hpcrun.run.agent", str(submission.directory)]
+            command += ["--run", str(run.number), "--node", node, "--node-rank", str(rank)]
+            command += ["--job", str(launcher.port_seed)]
+            command += ["--job-id", launcher.job_id] if launcher.requeues else []
+            command += ["--restarts", str(launcher.restart_count)]
+            command += ["--attempt", str(attempt.number), "--batch-node", launcher.nodes[0]]
+            command += ["--supervisor", self._switchboard.address]
+            log = attempt.agent_log(node)
+            self._agents[node] = launcher.start_agent(node, log, command)
+
+    def seats(self, most: int) -> tuple[str, ...]:
+        """The nodes of the next attempt, in Slurm's order, fewer than ``most`` when too few can be
+        used.
+
+        Those of the last attempt stay, and spares take the places of the others.
+        """
+        usable = [node for node in self._launcher.nodes if node not in self._unusable]
+        by_preference = sorted(usable, key=lambda node: node not in self.working)
+        chosen = by_preference[:most]
+        return tuple(node for node in usable if node in chosen)
+
+    def prepare(
+        self, attempt: int, nodes: Sequence[str], between: Callable[[], None]
+    ) -> tuple[tuple[Node, ...], int]:
+        """Have the nodes of an attempt prepared; what they are, and the rendezvous' port.
+
+        Parameters
+        ----------
+        between
+            Called often meanwhile; raises to give up.
+
+        Raises
+        ------
+        NodesUnusable
+            An agent failed, ended, or did not answer in time.
+        NodesLost
+            An agent fell silent.
+        """
+        self._number, self.working = attempt, tuple(nodes)
+        for kind in ("ready", "killed", "stacks"):
+            self._answers.pop(kind, None)
+        self.pulses.clear()
+        self.log_sizes.clear()
+        self.gone.clear()
+        self._cut_off.clear()
+        self._switchboard.broadcast(self._current)
+        hello = self._gather(nodes, "hello", START_TIMEOUT, between)
+        builders = {hello[node].get("extensions"): node for node in reversed(nodes)}
+        building = [node for key, node in builders.items() if key]
+        self._ask(building, {"type": "build"})
+        self._gather(building, "built", None, between)
+        devices = {node: self._launcher.devices(node, self._run) for node in nodes}
+        for node in nodes:
+            question = {
+                "type": "prepare",
+                "fabric": self._launcher.fabric,
+                "devices": devices[node],
+            }
+            self._ask([node], {**question, "first": node == nodes[0], "alone": len(nodes) == 1})
+        ready = self._gather(nodes, "ready", START_TIMEOUT, between)
+        found = tuple(Node(**ready[node]["node"], devices=devices[node]) for node in nodes)
+        return found, int(ready[nodes[0]]["port"])
+
+    def turn(self, seconds: float) -> None:
+        """Take in what agents say within so many seconds.
+
+        Raises
+        ------
+        NodesLost
+            Nodes of the attempt were silent, or without the fabric, for too long.
+        NodesUnusable
+            An agent of one said its last word: its node lives, and somebody or the kernel ended it.
+        """
+        gone: list[str] = []
+        for node, message in self._switchboard.poll(seconds):
+            if node in self._unusable:
+                if message["type"] == "hello":
+                    # It was cut off for a while, and asks whether anybody is left.
+                    self._switchboard.send(node, {"type": "dismiss"})
+                continue
+            self._listeners.setdefault(node, Listener()).heard()
+            if message["type"] == "gone":
+                gone.append(node)
+            else:
+                self._take_in(node, message)
+        silent = [node for node, listener in self._listeners.items() if listener.silent()]
+        if silent and (problem := network.trouble(self._interface, None)) is not None:
+            # It is not they that are gone: here nobody is heard.
+            own = self._launcher.nodes[0]
+            self._give_up([own, *silent])
+            raise NodesLost((own,), f"node {own} is cut off from the others: {problem}")
+        for node in silent:
+            self.lost.append(node)
+            # Its srun would wait for as long as Slurm does.
+            self._agents[node].kill()
+        self._give_up(silent)
+        if ended := [node for node in self.working if node in gone]:
+            told = f"the agent on node {ended[0]} was ended; see agent-{ended[0]}.log"
+        self._give_up(node for node in gone if node not in self.working)
+        if lost := [node for node in self.working if node in silent]:
+            self._give_up(ended)
+            raise NodesLost(tuple(lost))
+        if ended:
+            raise self._unusable_nodes(told, ended)
+        self._look_at_the_fabric()
+
+    def _look_at_the_fabric(self) -> None:
+        cut_off = [node for node in self.working if node in self._cut_off]
+        since = min((self._cut_off[node][0] for node in cut_off), default=float("inf"))
+        if time.monotonic() - since <= SILENCE:
+            return
+        words = "; ".join(f"{node}: {self._cut_off[node][1]}" for node in cut_off)
+        message = f"cut off from the fabric: {words}"
+        if len(cut_off) == len(self.working):
+            # No node's fault: the fabric itself is away.
+            raise NodesUnusable(message, ())
+        self._give_up(cut_off)
+        raise NodesLost(tuple(cut_off), message)
+
+    def tell(self, node: str, message: dict[str, Any]) -> None:
+        """Send one agent what needs no answer."""
+        self._switchboard.send(node, message)
+
+    def call(self, attempt: int, launch: Path | None) -> None:
+        """Have the warm ranks that an attempt started be those of another, or leave."""
+        path = None if launch is None else str(launch)
+        self._switchboard.broadcast({"type": "call", "of": attempt, "launch": path})
+
+    def ask_to_stop(self) -> None:
+        """Have every rank save and leave after the same step."""
+        self._switchboard.broadcast({"type": "stop"})
+
+    def kill_ranks(self) -> None:
+        """Have the agents end the ranks of their nodes, and wait until none is left.
+
+        Nodes on which some cannot be ended are not used again.
+        """
+        self._answers.pop("killed", None)
+        self._failed.clear()
+        self._ask(self.working, {"type": "kill"})
+        deadline = time.monotonic() + KILL_TIMEOUT
+        while waiting := [
+            node
+            for node in self.working
+            if node not in self._unusable and node not in self._answers.get("killed", {})
+        ]:
+            if time.monotonic() > deadline:
+                self._give_up(waiting)
+            self._give_up([node for node in waiting if node in self._failed])
+            with contextlib.suppress(NodesLost, NodesUnusable):
+                self.turn(0.05)
+        self.gone = [
+            rank
+            for answer in self._answers.get("killed", {}).values()
+            for rank in answer.get("gone", ())
+        ]
+
+    def stacks(self) -> dict[int, str]:
+        """What ranks that hang say of where they are; without those that cannot say it."""
+        self._ask(self.working, {"type": "stacks"})
+        deadline = time.monotonic() + STACKS_TIMEOUT
+        answers = self._answers.setdefault("stacks", {})
+        while len(answers) < len(self.working) and time.monotonic() < deadline:
+            self.turn(0.1)
+        return {
+            int(rank): str(text)
+            for answer in answers.values()
+            for rank, text in answer["ranks"].items()
+        }
+
+    def dismiss(self) -> None:
+        """Send the agents home, which makes them clean their nodes; wait for that, bounded."""
+        self._heartbeat.stop()
+        self._switchboard.broadcast({"type": "dismiss"})
+        deadline = time.monotonic() + LEAVE_TIMEOUT
+        # What agents still say is read: closing on unread words would reset the connection, and an
+        # agent that never got its dismissal would have the job requeued.
+        while time.monotonic() < deadline and any(
+            process.poll() is None
+            for node, process in self._agents.items()
+            if node not in self.lost
+        ):
+            for node, message in self._switchboard.poll(0.05):
+                if message["type"] == "hello":
+                    self._switchboard.send(node, {"type": "dismiss"})
+        self._switchboard.close()
+        for process in self._agents.values():
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    @property
+    def _current(self) -> dict[str, Any]:
+        return {"type": "attempt", "number": self._number}
+
+    def _take_in(self, node: str, message: dict[str, Any]) -> None:
+        kind = message["type"]
+        if kind == "signal":
+            self.signals.append(str(message.get("signal")))
+        elif kind == "hello":
+            self._answers.setdefault(kind, {})[node] = message
+            self._switchboard.send(node, self._current)
+        elif kind != "alive" and message.get("attempt") == self._number:
+            if kind == "pulse":
+                for rank, found in message["ranks"].items():
+                    self.pulses[int(rank)] = Pulse(**found)
+                self.log_sizes.update(
+                    {int(rank): size for rank, size in (message.get("logs") or {}).items()}
+                )
+                if problem := message.get("fabric"):
+                    self._cut_off.setdefault(node, (time.monotonic(), problem))
+                else:
+                    self._cut_off.pop(node, None)
+            elif kind == "failed" and node not in self.working:
+                self._give_up([node])
+            elif kind == "failed":
+                self._failed[node] = f"node {node} cannot be used: {message['message']}"
+            else:
+                self._answers.setdefault(kind, {})[node] = message
+
+    def _give_up(self, nodes: Iterable[str]) -> None:
+        for node in nodes:
+            self._unusable.add(node)
+            self._listeners.pop(node, None)
+            if node not in self.working:
+                say(f"the spare node {node} is of no more use")
+
+    def _ask(self, nodes: Iterable[str], question: dict[str, Any]) -> None:
+        for node in nodes:
+            self._switchboard.send(node, question)
+
+    def _gather(
+        self,
+        nodes: Sequence[str],
+        kind: str,
+        timeout: float | None,
+        between: Callable[[], None],
+    ) -> dict[str, dict[str, Any]]:
+        """The answers of all nodes to a question."""
+        answers = self._answers.setdefault(kind, {})
+        deadline = time.monotonic() + timeout if timeout else None
+        self._failed.clear()
+        while missing := [node for node in nodes if node not in answers]:
+            between()
+            self.turn(0.2)
+            for node in missing:
+                code = self._agents[node].poll()
+                if code is not None and node not in answers:
+                    self._failed[node] = (
+                        f"the agent on node {node} ended with exit code {code}; "
+                        f"see agent-{node}.log"
+                    )
+            if self._failed and (deadline is None or deadline > time.monotonic() + OTHERS_FAIL):
+                deadline = time.monotonic() + OTHERS_FAIL
+            if set(self._failed).issuperset(missing) or (
+                deadline is not None and time.monotonic() > deadline
+            ):
+                break
+        if self._failed:
+            more = f" (and {len(self._failed) - 1} more)" if len(self._failed) > 1 else ""
+            raise self._unusable_nodes(next(iter(self._failed.values())) + more, self._failed)
+        if missing:
+            names = ", ".join(missing)
+            message = f"no answer within {timeout:.0f} s from the agents on {names}"
+            raise self._unusable_nodes(message, missing)
+        return answers
+
+    def _unusable_nodes(self, message: str, nodes: Collection[str]) -> NodesUnusable:
+        """What is wrong with these nodes; what is wrong with all of them is no node's fault."""
+        others = {node for node in self._launcher.nodes if node not in self._unusable}
+        others.difference_update(nodes)
+        everywhere = set(self.working).issubset(nodes)
+        if everywhere and (len(self.working) > 1 or not others):
+            return NodesUnusable(message, ())
+        self._give_up(nodes)
+        return NodesUnusable(message, tuple(nodes))

@@ -1,0 +1,237 @@
+"""One attempt of a run: its nodes prepared, its ranks started, watched, and ended."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from hpcrun.errors import EXIT_SAVED, HpcrunError
+from hpcrun.policy.causes import Evidence
+from hpcrun.run.job import evidence
+from hpcrun.run.job.agents import Crew, NodesLost, NodesUnusable
+from hpcrun.run.job.fault_injection import Drill
+from hpcrun.run.job.hang_watch import Hung, Watched
+from hpcrun.run.job.launchers import Launcher, RankEnd, Workers
+from hpcrun.run.job.stop_request import Ended, WarnedStop
+from hpcrun.run.job.warm_ranks import Standby
+from hpcrun.run.node.log_sizes import Record
+from hpcrun.run.protocol.launch import Launch
+from hpcrun.run.protocol.log import say
+from hpcrun.state import files, ledger
+from hpcrun.state.layout import AttemptPaths, RunPaths
+from hpcrun.state.plan import Plan, RunPlan
+
+# In which the peers of a rank that failed may leave their own records.
+OTHERS_GRACE = 0.5
+LEAVE_TOGETHER = 30.0
+START_TRIES = 3
+
+
+class Attempt:
+    """An attempt that has been claimed.
+
+    Parameters
+    ----------
+    paths
+        Of the attempt.
+    crew
+        The agents of the job.
+    warning
+        What says when the ranks are asked to stop.
+    standby
+        The warm ranks of the job.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        run: RunPlan,
+        paths: AttemptPaths,
+        launcher: Launcher,
+        crew: Crew,
+        warning: WarnedStop,
+        standby: Standby,
+    ) -> None:
+        self._plan, self._run, self._paths = plan, run, paths
+        self._launcher, self._crew, self._warning = launcher, crew, warning
+        self._standby = standby
+        self._heard: list[str] = []
+        self._workers: Workers | None = None
+        self._is_warm = False
+
+    def bring_to_end(self, nodes: Sequence[str], heard: list[str]) -> Evidence:
+        """Run it on these nodes until none of its ranks is left; what was seen of its end.
+
+        Parameters
+        ----------
+        heard
+            Names of signals, added by whoever hears them and taken out here.
+        """
+        self._heard = heard
+        code: int | None = None
+        seen: dict[str, Any] = {}
+        first: RankEnd | None = None
+        try:
+            self._prepare(nodes)
+            code = self._run_ranks(nodes)
+        except Ended as ended:
+            say(str(ended))
+        except NodesLost as error:
+            say(str(error))
+            seen.update(lost_nodes=error.nodes, cut_off=error.cut_off)
+        except Hung as error:
+            say(str(error))
+            seen["hang"] = error.found
+        except NodesUnusable as error:
+            seen.update(launch_error=str(error), unusable_nodes=error.nodes)
+        except HpcrunError as error:
+            seen["launch_error"] = str(error)
+        except Exception as error:
+            say(traceback.format_exc())
+            seen["launch_error"] = f"{type(error).__name__}: {error}"
+        finally:
+            if self._workers is not None:
+                # What ends from here on, ends because it is killed.
+                first = self._workers.failure()
+                # Also where srun has returned: of a broken step it does so while ranks live.
+                self._crew.kill_ranks()
+                # The end of a rank on a lost node may be seen before the node's silence.
+                if lost := tuple(node for node in nodes if node in self._crew.lost):
+                    known = [node for node in seen.get("lost_nodes", ()) if node not in lost]
+                    seen.update(lost_nodes=(*known, *lost), cut_off=None)
+                if code != 0:
+                    self._workers.kill(nodes_are_lost=bool(lost))
+        failure = None if self._workers is None else self._failure(self._workers, first)
+        return Evidence(
+            finished=code == 0 and evidence.finished(self._paths),
+            exit_code=code,
+            failure=failure,
+            stop=self._warning.reason,
+            signal=self._warning.signal,
+            **seen,
+        )
+
+    def _failure(self, workers: Workers, first: RankEnd | None) -> dict[str, Any] | None:
+        # What is no function may end when it likes.
+        gone = self._crew.gone if self._run.entry.kind == "function" else ()
+        found = evidence.failure(self._paths, first, workers.ends(), gone)
+        if found is not None and found.get("node") is None:
+            found["node"] = self._crew.working[found["rank"] // self._run.ranks_per_node]
+        return found
+
+    def _prepare(self, names: Sequence[str]) -> None:
+        nodes, port = self._crew.prepare(self._paths.number, names, self._heed)
+        launch = Launch(
+            experiment=self._plan.name,
+            run=self._run.number,
+            label=self._run.label,
+            attempt=self._paths.number,
+            directory=str(self._run_paths.directory),
+            spec=self._run.spec,
+            entry=self._run.entry,
+            working_directory=self._plan.directory,
+            world_size=self._run.world_size,
+            ranks_per_node=self._run.ranks_per_node,
+            master_port=port,
+            nodes=nodes,
+        )
+        deepspeed = launch.fill(self._run.spec.get("deepspeed") or {}, nodes[0])
+        files.write_json(self._paths.deepspeed, deepspeed)
+        launch.write()
+
+    @property
+    def _run_paths(self) -> RunPaths:
+        return RunPaths(self._paths.directory.parents[1])
+
+    def _run_ranks(self, nodes: Sequence[str]) -> int | None:
+        """Start the ranks and wait for their end; what their launcher returned.
+
+        Raises
+        ------
+        HpcrunError
+            Slurm is there, and does not start them.
+        """
+        refusals = 0
+        while True:
+            self._workers = self._standby.take(self._run, self._paths, nodes)
+            self._is_warm = self._workers is not None
+            if self._workers is None:
+                self._workers = self._launcher.start_workers(self._run, self._paths, nodes)
+            files.patiently(self._record_start, say, "the ledger")
+            code = self._watch(self._workers, nodes)
+            refusal = self._workers.refusal() if code else None
+            if refusal is None:
+                return code
+            say(f"the ranks could not be started: {refusal}")
+            refusals += not self._wait_for_slurm()
+            if refusals == START_TRIES:
+                raise HpcrunError(f"Slurm does not start the ranks: {refusal}")
+
+    def _record_start(self) -> None:
+        warm = {"warm": True} if self._is_warm else {}
+        ledger.write(self._run_paths, ledger.WORKERS, self._paths.number, **warm)
+
+    def _record_straggler(self, found: dict[str, Any]) -> None:
+        say("rank {rank} on {node} holds up the others".format(**found))
+        files.patiently(
+            lambda: ledger.write(self._run_paths, ledger.STRAGGLER, self._paths.number, **found),
+            say,
+            "the ledger",
+        )
+
+    def _wait_for_slurm(self) -> bool:
+        """Wait a moment, or until a controller that is down answers again; whether it was."""
+        was_down = False
+        while True:
+            deadline = time.monotonic() + 2.0
+            while time.monotonic() < deadline:
+                self._turn()
+            if not self._launcher.is_unreachable():
+                return was_down
+            was_down = True
+
+    def _watch(self, workers: Workers, nodes: Sequence[str]) -> int | None:
+        """Wait for the ranks' end; what their launcher returned, None when they were killed."""
+        watched = Watched(self._run, self._crew, self._record_straggler)
+        number = self._paths.number
+        log_sizes = Record(self._paths, self._run.world_size)
+        drill = Drill(self._run, self._run_paths, number, self._crew, self._heard.append)
+        while (code := workers.exit_code()) is None:
+            self._turn()
+            if watched.look():
+                return workers.exit_code()
+            drill.look()
+            log_sizes.keep(self._crew.log_sizes)
+            leaving = self._warning.reason is not None
+            self._standby.look(self._run, self._paths, nodes, leaving=leaving)
+            failure = workers.failure()
+            if failure is None:
+                continue
+            # Ranks that saved leave together; the peers of one that failed would wait for ever.
+            saved = failure.exit_code == EXIT_SAVED
+            deadline = time.monotonic() + (LEAVE_TOGETHER if saved else OTHERS_GRACE)
+            while time.monotonic() < deadline and workers.exit_code() is None:
+                time.sleep(0.05)
+            return workers.exit_code()
+        return code
+
+    def _turn(self) -> None:
+        self._crew.turn(0.2)
+        self._heed()
+
+    def _heed(self) -> None:
+        """Act on signals and on the clock.
+
+        Raises
+        ------
+        Ended
+            There is nothing to save, or no time left.
+        """
+        heard = []
+        for names in (self._heard, self._crew.signals):
+            while names:
+                heard.append(names.pop(0))
+        if self._warning.heed(heard):
+            self._crew.ask_to_stop()

@@ -1,0 +1,182 @@
+"""What an attempt left behind in its directory, as evidence for `hpcrun.policy.causes`."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcrun.errors import EXIT_SAVED
+from hpcrun.run.health.progress import COLLECTIVE
+from hpcrun.run.job.launchers import RankEnd
+from hpcrun.state import files, manifest, metrics_file
+from hpcrun.state.layout import AttemptPaths, RunPaths
+
+TAIL_LINES = 20
+_TAIL_BYTES = 16384
+# Of a traceback: in a collective, or in one of hpcrun's own.
+_WAITED = re.compile(COLLECTIVE.pattern + r"|/hpcrun/run/(?:exchange|nearby)\.py")
+_OOM_KILL = re.compile(r"oom[-_ ]kill", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an attempt came, in finished optimizer steps; None where nothing tells.
+
+    Attributes
+    ----------
+    restored_step
+        Where it began.
+    reached_step
+        The last step that it logged or saved.
+    checkpoint_step
+        The newest complete checkpoint of the run as the attempt ended; None for a program that
+        saves by itself.
+    total_steps
+        As its session announced them.
+    metrics
+        The last value of each metric that it logged: readers of many runs that have ended need to
+        open no more than the ledger.
+    logged
+        When its last line was written, in seconds since the epoch.
+    """
+
+    restored_step: int | None
+    reached_step: int | None
+    checkpoint_step: int | None
+    total_steps: int | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    logged: float | None = None
+
+
+def progress(run: RunPaths, attempt: AttemptPaths) -> Progress:
+    """Read how far an attempt came."""
+    restored, reached, total = None, None, None
+    for record in files.read_lines(attempt.session):
+        step = record.get("step")
+        if record.get("event") == "started" and isinstance(record.get("total_steps"), int):
+            total = record["total_steps"]
+        if not isinstance(step, int):
+            continue
+        if record.get("event") == "restored":
+            restored = step
+        if record.get("event") in ("restored", "saved", "finished"):
+            reached = max(reached or 0, step)
+    values: dict[str, float] = {}
+    logged = None
+    for line in metrics_file.parse(files.read_lines(attempt.metrics)):
+        reached = max(reached or 0, line.step)
+        logged = line.time or logged
+        values.update(line.values)
+    kept = None
+    if restored is not None:
+        found = manifest.complete(run.checkpoints)
+        kept = found[0][1].step if found else 0
+    return Progress(restored, reached, kept, total, values, logged)
+
+
+def finished(attempt: AttemptPaths) -> bool:
+    """Whether rank 0 recorded that the entry had come to its end."""
+    return any(record.get("event") == "finished" for record in files.read_lines(attempt.session))
+
+
+def orphaned(attempt: AttemptPaths) -> dict[str, Any] | None:
+    """What an agent left that had lost its supervisor; None where none did."""
+    try:
+        found = files.read_json(attempt.orphaned)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def failure(
+    attempt: AttemptPaths,
+    seen: RankEnd | None,
+    ends: Mapping[int, RankEnd] | None = None,
+    gone: Collection[int] = (),
+) -> dict[str, Any] | None:
+    """The first rank that ended badly, with the last lines of its log; None when none did.
+
+    A rank that a signal killed cannot write a record, and its peers then fail in their turn within
+    moments, so the launcher's sighting of a signal comes before any record. So does a rank that was
+    gone without a record, where the records are of ranks that waited for others. A rank that saved
+    and left does so with its peers: where any of them ended otherwise, that one counts.
+
+    Parameters
+    ----------
+    seen
+        The first rank that the launcher saw fail.
+    ends
+        Rank -> how it ended, of all that the launcher saw end badly.
+    gone
+        Ranks that should have left a record and were gone before any was ended.
+    """
+    found = _first(attempt, seen, ends or {}, gone)
+    if found is None:
+        return None
+    lines = tail(attempt.rank_log(found["rank"]))
+    by_kernel = any(_OOM_KILL.search(line) for line in lines)
+    return {
+        **found,
+        "log_tail": lines,
+        "out_of_memory": found.get("signal") == "SIGKILL"
+        and (by_kernel or bool(found.get("out_of_memory"))),
+    }
+
+
+def _first(
+    attempt: AttemptPaths,
+    seen: RankEnd | None,
+    ends: Mapping[int, RankEnd],
+    gone: Collection[int],
+) -> dict[str, Any] | None:
+    if seen is not None and seen.signal:
+        return dict(vars(seen))
+    found: list[dict[str, Any]] = []
+    for path in attempt.exit_records():
+        try:
+            record = files.read_json(path)
+        except (OSError, ValueError):
+            continue
+        if isinstance(record, dict) and isinstance(record.get("rank"), int):
+            found.append(record)
+    silent = sorted(set(gone).difference(record["rank"] for record in found))
+    if silent and not any(map(_of_its_own, found)):
+        # Of one that is gone the launcher tells, unless it took that for a good end.
+        told = (ends.get(rank, RankEnd(rank, None, 0, None)) for rank in silent)
+        return dict(vars(min(told, key=_unlikely_first)))
+    if not found:
+        return None if seen is None else dict(vars(seen))
+    return min(found, key=lambda record: (_saved(record), float(record.get("time", 0))))
+
+
+def _of_its_own(record: Mapping[str, Any]) -> bool:
+    """Whether a rank failed by itself, and not because it waited for another that had."""
+    if _saved(record):
+        return False
+    where = str(record.get("traceback") or "")
+    return not _WAITED.search(where)
+
+
+def _unlikely_first(end: RankEnd) -> int:
+    """The order of blame: libraries abort a rank whose peers are gone."""
+    if end.signal is None:
+        return 1
+    return 2 if end.signal == "SIGABRT" else 0
+
+
+def _saved(record: Mapping[str, Any]) -> bool:
+    return record.get("exit_code") == EXIT_SAVED
+
+
+def tail(path: Path) -> list[str]:
+    """The last lines of a log, from its last 16 KiB; empty where there is none."""
+    try:
+        data = files.read_tail(path, _TAIL_BYTES)
+    except OSError:
+        return []
+    lines = data.decode(errors="replace").splitlines()
+    return list(deque(lines, TAIL_LINES))

@@ -1,0 +1,107 @@
+"""Faults that a run is to survive, done to it on purpose: `hpcrun drill`.
+
+What is to be done lies in the plan, as ``drill`` of the run's spec; what was done is in the ledger.
+A fault comes once the run has got on since its start or the fault before, so that each is recovered
+from by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hpcrun.policy import faults
+from hpcrun.run.job.agents import Crew
+from hpcrun.run.protocol.log import say
+from hpcrun.state import ledger, manifest
+from hpcrun.state.layout import RunPaths
+from hpcrun.state.plan import RunPlan
+
+# Seconds after which a run without the session, of which nobody knows the step, is hurt.
+_BLIND = 60.0
+_LOOK_EVERY = 0.5
+
+
+class Drill:
+    """What of a drill is still to come in this attempt.
+
+    Parameters
+    ----------
+    signal
+        Called with the name of a signal that the supervisor is to hear.
+    """
+
+    def __init__(
+        self,
+        run: RunPlan,
+        paths: RunPaths,
+        attempt: int,
+        crew: Crew,
+        signal: Callable[[str], None],
+    ) -> None:
+        wanted = run.spec.get(faults.KEY) or {}
+        done = len(ledger.faults(paths)) if wanted else 0
+        self._faults: list[str] = list(wanted.get("faults") or ())[done:]
+        self._steps = int(wanted.get("steps") or faults.STEPS)
+        self._run, self._paths, self._attempt = run, paths, attempt
+        self._crew, self._signal = crew, signal
+        self._began = time.monotonic()
+        self._first: int | None = None
+        self._look_at = 0.0
+
+    def look(self) -> None:
+        """Do what is due; at most one fault in an attempt, which it ends."""
+        if not self._faults or time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + _LOOK_EVERY
+        if not self._is_due(self._faults[0]):
+            return
+        fault, self._faults = self._faults[0], []
+        rank = 0 if fault == faults.CORRUPT_CHECKPOINT else self._run.world_size - 1
+        node = self._crew.working[rank // self._run.ranks_per_node]
+        say(f"drill: {faults.FAULTS[fault]}")
+        ledger.write(self._paths, ledger.FAULT, self._attempt, fault=fault, rank=rank, node=node)
+        if fault == faults.PREEMPT:
+            self._signal("SIGTERM")
+        elif fault == faults.LOSE_NODE:
+            self._crew.tell(node, {"type": "fall_silent"})
+        else:
+            if fault == faults.CORRUPT_CHECKPOINT:
+                flip(newest(self._paths))
+            number = "SIGSTOP" if fault == faults.STOP_RANK else "SIGKILL"
+            self._crew.tell(node, {"type": "hurt", "rank": rank, "signal": number})
+
+    def _is_due(self, fault: str) -> bool:
+        """Whether the run has done some steps, and what the fault needs is there."""
+        pulses = self._crew.pulses.values()
+        if not pulses and self._run.entry.kind != "function":
+            waited = time.monotonic() - self._began > _BLIND
+            return waited and fault not in (faults.CORRUPT_CHECKPOINT, faults.STOP_RANK)
+        if len(pulses) < self._run.world_size:
+            return False
+        step = min(pulse.step for pulse in pulses)
+        if step == 0:
+            return False
+        if self._first is None:
+            self._first = step
+        if fault == faults.CORRUPT_CHECKPOINT:
+            # With one alone there would be nothing to go back to.
+            return len(manifest.complete(self._paths.checkpoints)) > 1
+        return step - self._first >= self._steps
+
+
+def newest(paths: RunPaths) -> Path:
+    """The largest file of the newest complete checkpoint."""
+    directory, found = manifest.complete(paths.checkpoints)[0]
+    return directory / max(found.files, key=lambda name: found.files[name].bytes)
+
+
+def flip(path: Path) -> None:
+    """Flip a bit in the middle of a file."""
+    with open(path, "r+b") as stream:
+        middle = path.stat().st_size // 2
+        stream.seek(middle)
+        byte = stream.read(1)
+        stream.seek(middle)
+        stream.write(bytes([byte[0] ^ 4]))

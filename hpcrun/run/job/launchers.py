@@ -1,0 +1,382 @@
+"""Two ways to start an attempt's processes: as Slurm steps, or as children on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from hpcrun import signals
+from hpcrun.errors import HpcrunError
+from hpcrun.slurm import job, steps
+from hpcrun.state.layout import AttemptPaths, slurm_path
+from hpcrun.state.plan import RunPlan
+
+# Seconds in which ranks that their agents have killed are seen to end.
+_AGENTS_TURN = 2.0
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How a rank ended, where it ended badly.
+
+    Attributes
+    ----------
+    rank, node
+        Which one; the node is None where the launcher was not told.
+    exit_code, signal
+        One of the two; the signal by its name, such as ``SIGKILL``.
+    out_of_memory
+        The launcher was told that the kernel killed it for that.
+    """
+
+    rank: int
+    node: str | None
+    exit_code: int | None
+    signal: str | None
+    out_of_memory: bool = False
+
+
+class Workers(Protocol):
+    """The running ranks of an attempt."""
+
+    def failure(self) -> RankEnd | None:
+        """The first rank seen to end badly, as soon as it is seen."""
+
+    def ends(self) -> dict[int, RankEnd]:
+        """Rank -> how it ended, of all that were seen to end badly, by their own fault or not."""
+
+    def exit_code(self) -> int | None:
+        """None while any rank runs; 0 when all ended well."""
+
+    def become(self, attempt: AttemptPaths) -> None:
+        """Be the ranks of this attempt from now on."""
+
+    def abandon(self) -> None:
+        """End those that nobody needs, and wait for nothing."""
+
+    def refusal(self) -> str | None:
+        """Why no rank could be started, where that was not the ranks' fault."""
+
+    def kill(self, *, nodes_are_lost: bool = False) -> None:
+        """End every rank, where the agents have not done so a moment before, and wait for that.
+
+        Parameters
+        ----------
+        nodes_are_lost
+            Some ranks cannot be seen to end. They are given up: Slurm ends them with the job.
+        """
+
+
+class Launcher(Protocol):
+    """Where the attempts of one start of a job run; ``nodes`` are all that it has, with spares."""
+
+    nodes: tuple[str, ...]
+    job_id: str
+    port_seed: int
+    restart_count: int
+    fabric: dict[str, Any]
+    is_slurm: bool
+    requeues: bool
+
+    def end_time(self, *, fresh: bool = False) -> float | None:
+        """When the time limit ends the job, in seconds since the epoch; None without a limit."""
+
+    def is_unreachable(self) -> bool:
+        """Whether nobody is there now to start ranks."""
+
+    def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start one node's agent."""
+
+    def start_workers(
+        self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
+    ) -> Workers:
+        """Start every rank on these nodes, which are in Slurm's order.
+
+        Parameters
+        ----------
+        warm
+            Not to be ranks of this attempt, but to wait for the next; see `hpcrun.run.rank.warm_up`.
+        """
+
+    def devices(self, node: str, run: RunPlan) -> str | None:
+        """CUDA_VISIBLE_DEVICES of a node's ranks; None where somebody else has set it."""
+
+
+class SlurmLauncher:
+    """Steps of srun in the job that this process runs in.
+
+    A job that `hpcrun run` was typed in is not requeued: it is the user's allocation, and what is
+    to be started again the foreground process starts again.
+    """
+
+    is_slurm = True
+
+    def __init__(self, run: RunPlan, fabric: dict[str, Any]) -> None:
+        allocation = steps.Allocation.current()
+        self.nodes = allocation.nodes[: run.all_nodes]
+        self.job_id = allocation.name
+        self.raw_job_id = allocation.job_id
+        self.port_seed = int(allocation.job_id)
+        self.restart_count = allocation.restart_count
+        self.requeues = "HPCRUN_JOB_ID" not in os.environ
+        self.fabric = fabric
+        resources = run.spec["resources"]
+        kind = [resources["gpu_type"]] if resources.get("gpu_type") else []
+        count = [str(resources["gpus_per_node"])] if resources["gpus_per_node"] else []
+        self._gpus = ":".join([*kind, *count]) if count else None
+
+    def end_time(self, *, fresh: bool = False) -> float | None:
+        return job.end_time(self.job_id, fresh=fresh)
+
+    def is_unreachable(self) -> bool:
+        return job.is_unreachable(self.job_id)
+
+    def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            steps.agent_argv(node, log, self._gpus, command),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def start_workers(
+        self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
+    ) -> Workers:
+        resources = run.spec["resources"]
+        name = steps.warm_name(attempt.number) if warm else steps.workers_name(attempt.number)
+        argv = steps.workers_argv(
+            nodes,
+            ranks_per_node=run.ranks_per_node,
+            cpus_per_task=resources["cpus_per_task"] or 1,
+            gpus=self._gpus,
+            log_pattern=slurm_path(attempt.warm_log) if warm else attempt.rank_log_pattern,
+            name=name,
+            command=_worker(attempt, warm=warm),
+        )
+        return _SlurmWorkers(argv, self.raw_job_id, name, attempt)
+
+    def devices(self, node: str, run: RunPlan) -> str | None:
+        return None
+
+
+class _SlurmWorkers:
+    def __init__(self, argv: list[str], job_id: str, name: str, attempt: AttemptPaths) -> None:
+        self._job_id, self._name, self._attempt = job_id, name, attempt
+        self._ends: dict[int, RankEnd] = {}
+        self._refusal: str | None = None
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            with contextlib.suppress(OSError):
+                os.write(2, line.encode(errors="backslashreplace"))
+            self._refusal = self._refusal or steps.parse_refusal(line)
+            end = steps.parse_task_end(line)
+            for rank in end.ranks if end else ():
+                assert end is not None
+                name = _signal_name(end.what)
+                found = RankEnd(rank, end.node, end.exit_code, name, end.what == _OUT_OF_MEMORY)
+                self._ends.setdefault(rank, found)
+
+    def failure(self) -> RankEnd | None:
+        return next(iter(self.ends().values()), None)
+
+    def ends(self) -> dict[int, RankEnd]:
+        return dict(self._ends)
+
+    def exit_code(self) -> int | None:
+        code = self._process.poll()
+        if code is not None:
+            self._reader.join(timeout=5)
+        return code
+
+    def become(self, attempt: AttemptPaths) -> None:
+        self._attempt = attempt
+
+    def abandon(self) -> None:
+        # srun has Slurm end the step.
+        self._process.terminate()
+
+    def refusal(self) -> str | None:
+        return None if self._attempt.rank_logs() else self._refusal
+
+    def kill(self, *, nodes_are_lost: bool = False) -> None:
+        if nodes_are_lost:
+            self._process.kill()
+            self._ended(2)
+            return
+        if self._ended(_AGENTS_TURN):
+            return
+        step = steps.step_id(self._job_id, self._name)
+        if step is None or not steps.kill_step(step) or not self._ended(10):
+            for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
+                if self._ended(0):
+                    return
+                self._process.send_signal(number)
+                self._ended(2)
+
+    def _ended(self, timeout: float) -> bool:
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return False
+        # What it said of its tasks as it ended may not have been read yet.
+        self._reader.join(timeout=5)
+        return True
+
+
+class LocalLauncher:
+    """Children of this process; each of the spec's nodes is a group of them on this machine."""
+
+    is_slurm = False
+    requeues = False
+
+    def __init__(self, run: RunPlan, fabric: dict[str, Any]) -> None:
+        self.nodes = tuple(f"local{index}" for index in range(run.all_nodes))
+        self.job_id = os.environ.get("HPCRUN_JOB_ID", f"local:{os.getpid()}")
+        self.port_seed = os.getpid()
+        self.restart_count = 0
+        named = {key: value for key, value in fabric.items() if value}
+        self.fabric = {"management_interface": "lo", "fast_interface": "lo", **named}
+
+    def end_time(self, *, fresh: bool = False) -> float | None:
+        return None
+
+    def is_unreachable(self) -> bool:
+        return False
+
+    def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        with open(log, "ab") as stream:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def start_workers(
+        self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
+    ) -> Workers:
+        return _LocalWorkers(run, attempt, nodes, warm=warm)
+
+    def devices(self, node: str, run: RunPlan) -> str | None:
+        gpus = int(run.spec["resources"]["gpus_per_node"])
+        if not gpus:
+            return None
+        needed = gpus * len(self.nodes)
+        inherited = os.environ.get("CUDA_VISIBLE_DEVICES")
+        usable = inherited.split(",") if inherited else [str(index) for index in range(needed)]
+        if len(usable) < needed:
+            raise HpcrunError(
+                f"{needed} GPUs are needed and CUDA_VISIBLE_DEVICES={inherited} has {len(usable)}",
+                hint="ask for fewer with resources.gpus_per_node and resources.nodes",
+            )
+        first = self.nodes.index(node) * gpus
+        return ",".join(usable[first : first + gpus])
+
+
+class _LocalWorkers:
+    def __init__(
+        self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool
+    ) -> None:
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._ends: dict[int, RankEnd] = {}
+        self._failure: RankEnd | None = None
+        self._nodes = nodes
+        self._per_node = run.ranks_per_node
+        try:
+            for rank in range(run.world_size):
+                log = attempt.warm_log if warm else attempt.rank_log(rank)
+                self._start(log, [*_worker(attempt, warm=warm), "--rank", str(rank)])
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _start(self, log: Path, command: list[str]) -> None:
+        with open(log, "ab") as stream:
+            self._processes.append(
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            )
+
+    def failure(self) -> RankEnd | None:
+        if self._failure is None:
+            # Ranks whose peer was killed fail soon after it, with an exit code.
+            ends = self._ends.values()
+            self._failure = min(ends, key=lambda end: end.signal is None, default=None)
+        return self._failure
+
+    def ends(self) -> dict[int, RankEnd]:
+        return dict(self._ends)
+
+    def _end(self, rank: int) -> RankEnd | None:
+        code = self._processes[rank].poll()
+        if not code:
+            return None
+        node = self._nodes[rank // self._per_node]
+        if code < 0:
+            return RankEnd(rank, node, None, signals.name(-code))
+        return RankEnd(rank, node, code, None)
+
+    def exit_code(self) -> int | None:
+        codes = [process.poll() for process in self._processes]
+        for rank in range(len(codes)):
+            if rank not in self._ends and (end := self._end(rank)):
+                self._ends[rank] = end
+        if any(code is None for code in codes):
+            return None
+        return max((abs(code) for code in codes if code is not None), default=0)
+
+    def become(self, attempt: AttemptPaths) -> None:
+        """Nothing here belongs to one attempt."""
+
+    def abandon(self) -> None:
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def refusal(self) -> str | None:
+        return None
+
+    def kill(self, *, nodes_are_lost: bool = False) -> None:
+        self.abandon()
+        for process in self._processes:
+            process.wait()
+
+
+def _worker(attempt: AttemptPaths, *, warm: bool) -> list[str]:
+    command = [sys.executable, "-m", "hpcrun.run.worker", str(attempt.launch)]
+    return [*command, "--warm"] if warm else command
+
+
+# Slurm has its words from the C library, as Python has.
+_SIGNAL_WORDS = {signal.strsignal(number): number.name for number in signal.Signals}
+_OUT_OF_MEMORY = "Out Of Memory"
+_SIGNAL_WORDS[_OUT_OF_MEMORY] = "SIGKILL"
+
+
+def _signal_name(words: str) -> str | None:
+    return None if words.startswith("Exited") else _SIGNAL_WORDS.get(words, words)

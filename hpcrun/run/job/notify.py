@@ -1,0 +1,123 @@
+"""The spec's ``notify.command``, told how a run ended: once, and nothing depends on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcrun import signals
+from hpcrun.policy import notifications
+from hpcrun.run.protocol import stop_flag
+from hpcrun.state import ledger
+from hpcrun.state.layout import RunPaths
+from hpcrun.state.plan import RunPlan
+
+# Seconds that the command has; the nodes are held for as long.
+TIMEOUT = 60.0
+
+# Characters of a variable: the kernel refuses much longer ones.
+_LONGEST = 4096
+
+Say = Callable[[str], None]
+
+
+def tell(
+    experiment: str,
+    run: RunPlan,
+    paths: RunPaths,
+    say: Say,
+    *,
+    goes_on: bool = False,
+    timeout: float = TIMEOUT,
+) -> None:
+    """Run the command if the run's last attempt ended in what it wants to be told of.
+
+    That it is about to be run is put into the ledger before, so that it never is a second time for
+    the same end; where that cannot be written it is not run at all.
+
+    Parameters
+    ----------
+    goes_on
+        The run will be started again by itself.
+    """
+    wanted = run.spec.get("notify") or {}
+    attempts = ledger.read(paths)
+    if not wanted.get("command") or not attempts or ledger.intent(paths) == ledger.CANCELLED:
+        return
+    last = attempts[-1]
+    event = notifications.event(last, goes_on=goes_on)
+    if event is None or event not in wanted["events"] or last.notified is not None:
+        return
+    try:
+        ledger.write(paths, ledger.NOTIFIED, last.number, what=event)
+    except OSError as error:
+        say(f"notify.command is not run, as the ledger cannot be written: {error}")
+        return
+    problem = _call(wanted["command"], _facts(event, experiment, run, last, paths), timeout)
+    say(problem or f"notify.command was told: {event}")
+
+
+def _facts(
+    event: str, experiment: str, run: RunPlan, last: ledger.Attempt, paths: RunPaths
+) -> dict[str, Any]:
+    end, cause = last.ended or {}, last.cause or {}
+    return {
+        "event": event,
+        "experiment": experiment,
+        "run": run.number,
+        "label": run.label,
+        "directory": str(paths.directory),
+        "attempt": last.number,
+        "step": end.get("reached_step"),
+        "job_id": last.started.get("job_id"),
+        "message": cause.get("message"),
+        "reason": (last.decided or {}).get("reason"),
+        "cause": {key: cause[key] for key in cause if key != "log_tail"} or None,
+    }
+
+
+def _call(command: list[str], facts: Mapping[str, Any], timeout: float) -> str | None:
+    """Run the command; what went wrong, in words."""
+    variables = {
+        "HPCRUN_EVENT": facts["event"],
+        "HPCRUN_RUN": f"{facts['experiment']}/{facts['run']}",
+        "HPCRUN_DIRECTORY": facts["directory"],
+        "HPCRUN_ATTEMPT": facts["attempt"],
+        "HPCRUN_STEP": facts["step"],
+        "HPCRUN_MESSAGE": facts["message"],
+    }
+    environment = {name: _text(value) for name, value in variables.items() if value is not None}
+    # Slurm signals every process of the batch step; what is ignored here, the command ignores.
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in stop_flag.SIGNALS}
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            cwd=Path(facts["directory"]),
+            env={**os.environ, **environment},
+            start_new_session=True,
+        )
+    except OSError as error:
+        return f"notify.command: {command[0]} cannot be run: {error.strerror}"
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    try:
+        process.communicate(json.dumps(facts).encode() + b"\n", timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return f"notify.command was killed: it took more than {timeout:g} seconds"
+    code = process.returncode
+    how = f"was ended by {signals.name(-code)}" if code < 0 else f"ended with exit code {code}"
+    return f"notify.command {how}" if code else None
+
+
+def _text(value: Any) -> str:
+    """A value as an environment variable can hold it; exceptions' messages may be anything."""
+    return str(value)[:_LONGEST].replace("\0", " ").encode(errors="replace").decode()

@@ -1,0 +1,153 @@
+"""A job whose supervisor is gone: whoever is left has it requeued."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import time
+
+from hpcrun.policy import recovery
+from hpcrun.policy.causes import JobFacts
+from hpcrun.policy.recovery import Policy
+from hpcrun.run.protocol.channel import TOKEN_VARIABLE, Channel
+from hpcrun.run.protocol.log import say
+from hpcrun.slurm import job
+from hpcrun.state import files, ledger
+from hpcrun.state.layout import SubmissionPaths
+from hpcrun.state.plan import RunPlan
+
+# Agents act one after another, and the first that succeeds is the last.
+_TURN = 3.0
+_FOREVER = 86_400.0
+# A supervisor that lives may be busy asking Slurm for so long.
+_PATIENCE = 20.0
+
+
+class Orphan:
+    """What an agent does about it.
+
+    Parameters
+    ----------
+    arguments
+        Those of the agent: ``job_id`` (None where whoever started the supervisor looks after it),
+        ``restarts`` (SLURM_RESTART_COUNT of this start of the job), ``attempt``, ``node``,
+        ``node_rank``, ``batch_node``, ``supervisor`` (``HOST:PORT``; None where it is known to be
+        gone).
+
+    Attributes
+    ----------
+    attempt
+        The newest attempt of this start of the job.
+    """
+
+    def __init__(
+        self, arguments: argparse.Namespace, submission: SubmissionPaths, run: RunPlan
+    ) -> None:
+        self._arguments, self._run = arguments, run
+        self.attempt: int = arguments.attempt
+        self._paths = submission.experiment.run(run.number)
+        self._began = time.time()
+
+    def requeue(self, *, silent: bool) -> bool:
+        """Have the job start again, unless its run is over or somebody was quicker.
+
+        The next supervisor records how this attempt ended, and stops the run there if its budget
+        is spent. A controller that does not answer is asked for as long as Slurm lets this step
+        live.
+
+        Parameters
+        ----------
+        silent
+            The supervisor's node sent no last word either, and must not be used again.
+
+        Returns
+        -------
+        bool
+            Whether the job will start again.
+        """
+        mine = self._arguments
+        if mine.job_id is None or not Policy.of(self._run.spec).requeue:
+            return False
+        time.sleep(mine.node_rank * _TURN)
+        lost = [mine.batch_node] if silent and mine.batch_node != mine.node else []
+        if self._is_ours():
+            note = {"node": mine.node, "time": time.time(), "lost_nodes": lost}
+            path = self._paths.attempt(self.attempt).orphaned
+            files.patiently(lambda: files.write_json(path, note), say, path.name)
+        suspects = [*dict.fromkeys([*recovery.suspects(ledger.read(self._paths)), *lost])]
+        kept = self._run.spec["resources"].get("exclude")
+        return job.requeue(
+            mine.job_id,
+            suspects,
+            kept=kept,
+            needed=self._run.all_nodes,
+            lost=lost,
+            between=self._is_ours,
+            patience=_FOREVER,
+            say=say,
+        )
+
+    def _is_settled(self) -> bool:
+        """Whether the supervisor has decided before it went that the run does not go on."""
+        return any(
+            (attempt.decided or {}).get("action") not in (None, *recovery.GOES_ON)
+            for attempt in ledger.read(self._paths)
+            if attempt.number == self.attempt
+        )
+
+    def _is_ours(self) -> bool:
+        """Whether nobody has ended, cancelled or restarted the job since, and nobody leads it.
+
+        As long as Slurm does not answer, this node may be what is cut off, and the supervisor not
+        reached for that reason alone: that is asked last.
+        """
+        mine = self._arguments
+        facts = JobFacts()
+        while not facts.state:
+            if ledger.intent(self._paths) or self._has_successor() or self._is_settled():
+                return False
+            facts = job.facts(mine.job_id, self._began)
+            if not facts.state:
+                time.sleep(_TURN)
+        if facts.state == "CANCELLED" or facts.restarts not in (None, mine.restarts):
+            return False
+        if self._supervisor_answers():
+            say("the supervisor lives and does without this node")
+            return False
+        return True
+
+    def _has_successor(self) -> bool:
+        """Whether a later attempt is that of another start, of this job or another.
+
+        One of this start that its supervisor did not live to tell of is looked after as well.
+        """
+        mine = self._arguments
+        for attempt in ledger.read(self._paths):
+            if attempt.number <= self.attempt or not attempt.started:
+                continue
+            started = attempt.started.get("job_id"), attempt.started.get("restart_count")
+            if started != (mine.job_id, mine.restarts):
+                return True
+            self.attempt = attempt.number
+        return False
+
+    def _supervisor_answers(self) -> bool:
+        """Whether it lives after all, and gave this node up while its network was away."""
+        if self._arguments.supervisor is None:
+            return False
+        host, _, port = self._arguments.supervisor.rpartition(":")
+        try:
+            channel = Channel(socket.create_connection((host, int(port)), timeout=3))
+        except OSError:
+            return False
+        try:
+            token = os.environ.get(TOKEN_VARIABLE, "")
+            channel.send({"type": "hello", "node": self._arguments.node, "token": token})
+            deadline = time.monotonic() + _PATIENCE
+            while time.monotonic() < deadline and not channel.closed:
+                if channel.receive(timeout=1.0):
+                    return True
+            return False
+        finally:
+            channel.close()

@@ -1,0 +1,106 @@
+"""Which processes of a node are ranks, so that its agent can end them without asking Slurm.
+
+Each rank leads a process group, in which what it started is found even when the rank itself is
+dead: a program whose worker was killed, or a data loader, holds the memory of a GPU as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcrun.run.node import proc
+from hpcrun.run.protocol.channel import TOKEN_VARIABLE
+
+SCRATCH_VARIABLE = "HPCRUN_SCRATCH"
+_PROC = Path("/proc")
+
+
+def register(scratch: Path, rank: int) -> None:
+    """Called by each rank as it starts."""
+    lead_group()
+    (scratch / f"rank-{rank}.pid").write_text(str(os.getpid()))
+
+
+def lead_group() -> None:
+    """Have this process, and what it starts from now on, be a group of its own."""
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
+
+
+def leader(scratch: Path, rank: int) -> int:
+    """The process id of a rank, which leads its group.
+
+    Raises
+    ------
+    OSError, ValueError
+        It has not registered.
+    """
+    return int((scratch / f"rank-{rank}.pid").read_text())
+
+
+def processor(group: int, but: int) -> int:
+    """Clock ticks of processor time of all processes of a group but one."""
+    ticks = 0
+    for process in _PROC.iterdir():
+        if process.name.isdigit() and int(process.name) != but:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = proc.stat(process)
+                if int(fields[2]) == group:
+                    ticks += int(fields[11]) + int(fields[12])
+    return ticks
+
+
+def kill(scratch: Path) -> None:
+    """SIGKILL to all that the ranks of this node are and have started."""
+    groups = _groups(scratch)
+    for group, pid in list(_members(scratch, groups)):
+        with contextlib.suppress(OSError):
+            if group in groups:
+                os.killpg(group, signal.SIGKILL)
+            else:
+                os.kill(pid, signal.SIGKILL)
+
+
+def gone(scratch: Path, timeout: float) -> bool:
+    """Whether nothing of the ranks of this node is left, after so many seconds at the latest.
+
+    What a process held of a GPU's memory is free when it is gone.
+    """
+    groups = _groups(scratch)
+    deadline = time.monotonic() + timeout
+    while next(_members(scratch, groups), None) is not None:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _groups(scratch: Path) -> set[int]:
+    found = set()
+    for path in scratch.glob("rank-*.pid"):
+        with contextlib.suppress(OSError, ValueError):
+            found.add(int(path.read_text()))
+    return found
+
+
+def _members(scratch: Path, groups: set[int]) -> Iterator[tuple[int, int]]:
+    """Group and process id of what lives in the ranks' groups, or was started with their scratch
+    directory in its environment."""
+    token = f"{TOKEN_VARIABLE}={os.environ.get(TOKEN_VARIABLE)}".encode()
+    place = f"{SCRATCH_VARIABLE}={scratch}".encode()
+    for process in _PROC.iterdir():
+        if not process.name.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            state, _, group = proc.stat(process)[:3]
+            if state in "ZX":
+                continue
+            variables = (process / "environ").read_bytes().split(b"\0")
+            # Ids are used again: what has one of them is a rank's only in this start of the job.
+            if place in variables or (int(group) in groups and token in variables):
+                yield int(group), int(process.name)

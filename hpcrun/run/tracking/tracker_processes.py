@@ -1,0 +1,107 @@
+"""The processes that forward a run's metrics to trackers, as its supervisor sees them.
+
+They follow the run through all attempts of this start of the job. Nothing waits for them but, for a
+bounded time, the end of the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from hpcrun.run.protocol.log import say
+from hpcrun.state.layout import AttemptPaths, SubmissionPaths
+from hpcrun.state.plan import RunPlan
+
+# Of a process that ended: it is not to be started again.
+EXIT_USELESS = 3
+PAUSE, LONGEST_PAUSE = 60.0, 960.0
+PATIENCE = 20.0
+
+
+class Trackers:
+    """Starts one process a tracker, and again where one died.
+
+    Parameters
+    ----------
+    attempt
+        The first of this start of the job; the logs are in its directory.
+    """
+
+    def __init__(self, submission: SubmissionPaths, run: RunPlan, attempt: AttemptPaths) -> None:
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._threads = []
+        for name in run.trackers:
+            command = [sys.executable, "-m", "hpcrun.run.tracker", name, str(submission.directory)]
+            command += ["--run", str(run.number), "--start", str(attempt.number)]
+            arguments = name, command, attempt
+            thread = threading.Thread(target=self._keep, args=arguments, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def ask_to_end(self) -> None:
+        """Have them send what is left, and leave; waits for nothing."""
+        with self._lock:
+            self._over.set()
+            for process in self._processes.values():
+                _close_input(process)
+
+    def end(self) -> None:
+        """See them leave; those that have not within `PATIENCE` seconds are killed."""
+        self.ask_to_end()
+        deadline = time.monotonic() + PATIENCE
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for name, process in self._processes.items():
+            if process.poll() is None:
+                say(f"the tracker {name} is not done after {PATIENCE:g} s, and is ended")
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        for thread in self._threads:
+            thread.join()
+
+    def _keep(self, name: str, command: list[str], attempt: AttemptPaths) -> None:
+        pause = PAUSE
+        while (process := self._start(name, command, attempt)) is not None:
+            code = process.wait()
+            _close_input(process)
+            if code in (0, EXIT_USELESS):
+                return
+            say(f"the tracker {name} ended with {code}; see {attempt.tracker_log(name).name}")
+            if self._over.wait(pause):
+                return
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _start(
+        self, name: str, command: list[str], attempt: AttemptPaths
+    ) -> subprocess.Popen[bytes] | None:
+        with self._lock:
+            if self._over.is_set():
+                return None
+            try:
+                with open(attempt.tracker_log(name), "ab") as log:
+                    # Its end is heard by who reads from this pipe, however this process ends.
+                    self._processes[name] = subprocess.Popen(
+                        command,
+                        stdin=subprocess.PIPE,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+            except OSError as error:
+                say(f"the tracker {name} cannot be started: {error}")
+                return None
+            return self._processes[name]
+
+
+def _close_input(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):
+        process.stdin.close()
