@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.selection import acts_on_runs, ask_first, select
+from hpcrun.cli.where import acts_on_runs, ask_first, select
 from hpcrun.errors import ClusterRefused, ClusterUnreachable
 
 if TYPE_CHECKING:
-    from hpcrun.observe.status import RunStatus
-    from hpcrun.observe.where import Selected
+    from hpcrun.observe.read.selection import Selected
+    from hpcrun.observe.status.status import RunStatus
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def command(
     WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory.
     Runs that are over are left alone. Cancelling twice does no harm.
     """
-    from hpcrun.observe.status import statuses
+    from hpcrun.observe.status.status import statuses
 
     selected = select(output, where, conditions, verb="cancel")
     found = statuses(selected, warn=output.say, values=False)

@@ -10,7 +10,7 @@ import click
 
 from hpcrun import text
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.selection import acts_on_runs, confirm, select
+from hpcrun.cli.where import acts_on_runs, confirm, select
 from hpcrun.errors import HpcrunError, Interrupted
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def command(
     WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory.
     """
     from hpcrun.control import cleanup
-    from hpcrun.observe.log_times import parse_moment
+    from hpcrun.observe.logs.log_times import parse_moment
     from hpcrun.observe.tables import size
 
     before = parse_moment(older_than, option="--older-than") if older_than else None

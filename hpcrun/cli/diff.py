@@ -9,10 +9,10 @@ import click
 
 from hpcrun import text
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.selection import complete_names, select
+from hpcrun.cli.where import complete_names, select
 
 if TYPE_CHECKING:
-    from hpcrun.observe.diff import Change, Difference
+    from hpcrun.observe.results.diff import Change, Difference
 
 _SHOWN = 4
 
@@ -29,7 +29,7 @@ def command(before: str, after: str, code: bool, output: Output) -> None:
     swept values, two single runs as they are; of an experiment it is the newest submission of each
     run that counts.
     """
-    from hpcrun.observe.diff import difference
+    from hpcrun.observe.results.diff import difference
 
     found = difference(select(output, [before]), select(output, [after]))
     if output.json:
@@ -76,7 +76,7 @@ def _change(change: Change) -> str:
 
 
 def _value(value: Any) -> str:
-    from hpcrun.observe.narrow import MISSING, show
+    from hpcrun.observe.read.filter import MISSING, show
 
     return "(absent)" if value is MISSING else show(value)
 

@@ -15,7 +15,7 @@ from hpcrun.policy import faults as policy_faults
 
 if TYPE_CHECKING:
     from hpcrun.compile import Compiled
-    from hpcrun.observe.drills import Outcome
+    from hpcrun.observe.diagnosis.fault_costs import Outcome
     from hpcrun.state.layout import ExperimentPaths
 
 _HEADERS = ("FAULT", "RANK", "NODE", "TAKEN FOR", "HPCRUN DID", "BACK AFTER", "STEPS LOST")
@@ -101,7 +101,7 @@ def _with_faults(compiled: Compiled, faults: list[str], steps: int) -> Compiled:
 
 def _drill(compiled: Compiled, faults: list[str], output: Output) -> int:
     from hpcrun.control.wait import wait
-    from hpcrun.observe import drills as observed
+    from hpcrun.observe.diagnosis import fault_costs as observed
     from hpcrun.state.layout import ExperimentPaths
     from hpcrun.submit.submit import submit
 
@@ -135,7 +135,7 @@ def _drill(compiled: Compiled, faults: list[str], output: Output) -> int:
 
 def _cancel(experiment: ExperimentPaths, number: int, output: Output) -> None:
     from hpcrun.cli import cancel
-    from hpcrun.observe.where import Finder
+    from hpcrun.observe.read.selection import Finder
 
     where = f"{experiment.name}/{number}"
     output.say(f"interrupted; {where} is cancelled")

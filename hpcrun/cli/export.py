@@ -12,11 +12,11 @@ import click
 
 from hpcrun import text
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.selection import select, where_argument
+from hpcrun.cli.where import select, where_argument
 from hpcrun.errors import UsageError
 
 if TYPE_CHECKING:
-    from hpcrun.observe.where import Selected
+    from hpcrun.observe.read.selection import Selected
 
 _ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)=")
 
@@ -54,8 +54,8 @@ def command(
     WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
     without it, your newest experiment.
     """
-    from hpcrun.observe import export
-    from hpcrun.observe.status import statuses
+    from hpcrun.observe.results import export
+    from hpcrun.observe.status.status import statuses
     from hpcrun.observe.tables import size
 
     _check(target, force or dry_run)
@@ -100,7 +100,7 @@ def _is_quiet(output: Output) -> bool:
 def _suspicious(one: Selected) -> Iterator[str]:
     """What is named like a secret in a run's configuration and profile; variables are refused."""
     from hpcrun.compile.target.slurm_options import SECRET
-    from hpcrun.observe.narrow import flatten, lookup
+    from hpcrun.observe.read.filter import flatten, lookup
 
     for data, where in ((one.run.spec, ""), (one.plan.cluster, "cluster.")):
         for key in flatten(data):

@@ -7,14 +7,14 @@ import time
 import click
 
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.selection import finder
+from hpcrun.cli.where import finder
 
 
 @click.command("list")
 @common
 def command(output: Output) -> None:
     """Experiments under the root, the newest first: runs by state, when submitted, by whom."""
-    from hpcrun.observe.overview import overview
+    from hpcrun.observe.status.experiments import overview
     from hpcrun.observe.tables import Table
 
     search = finder(output)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.selection import select, where_argument
+from hpcrun.cli.where import select, where_argument
 from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
-    from hpcrun.observe.present import Presenter
-    from hpcrun.observe.tails import Tail
-    from hpcrun.observe.watch import Watch
-    from hpcrun.observe.where import Selected
+    from hpcrun.observe.logs.render import Presenter
+    from hpcrun.observe.logs.tail import Tail
+    from hpcrun.observe.logs.watch import Watch
+    from hpcrun.observe.read.selection import Selected
 
 
 @click.command("logs")
@@ -70,11 +70,11 @@ def command(
     without it, your newest experiment. Lines that several ranks wrote alike are shown once, with
     the ranks. A run that has no output of ranks shows what its agents and its batch step said.
     """
-    from hpcrun.observe import log_times
-    from hpcrun.observe.log_format import Printer
-    from hpcrun.observe.logs import Choice, parse_ranks, sources
-    from hpcrun.observe.present import Filter, Presenter, read
-    from hpcrun.observe.watch import Watch
+    from hpcrun.observe.logs import log_times
+    from hpcrun.observe.logs.log_files import Choice, parse_ranks, sources
+    from hpcrun.observe.logs.log_format import Printer
+    from hpcrun.observe.logs.render import Filter, Presenter, read
+    from hpcrun.observe.logs.watch import Watch
 
     if exit_with_run and not follow:
         raise UsageError("--exit-with-run is for -f, which waits for the runs to end")
@@ -151,7 +151,7 @@ def _beginning(
     tail: int | None, since: float | None, timestamps: bool
 ) -> Callable[[Tail], object] | None:
     """Where to begin with files that exist, and what is to be known of them."""
-    from hpcrun.observe import log_times
+    from hpcrun.observe.logs import log_times
 
     def begin(one: Tail) -> None:
         if tail is not None:
@@ -183,7 +183,7 @@ def _pattern(option: str, text: str | None) -> re.Pattern[str] | None:
 
 def _announce(selected: Sequence[Selected], output: Output) -> None:
     """Say what is waited for, so that silence is not a riddle."""
-    from hpcrun.observe.where import begun
+    from hpcrun.observe.read.selection import begun
 
     there = begun(selected)
     quiet = [one.name for one, is_there in zip(selected, there, strict=True) if not is_there]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hpcrun.errors import UsageError
-from hpcrun.observe.narrow import narrow
+from hpcrun.observe.read.filter import narrow
 from hpcrun.state import ledger
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import RunPlan

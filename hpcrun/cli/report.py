@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.selection import select, where_argument
+from hpcrun.cli.where import select, where_argument
 from hpcrun.errors import UsageError
 
 
@@ -38,7 +38,9 @@ def command(
     WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
     without it, your newest experiment.
     """
-    from hpcrun.observe import report, report_page, sentences
+    from hpcrun.observe.diagnosis import narrative
+    from hpcrun.observe.report import page as report_page
+    from hpcrun.observe.report import report
     from hpcrun.state import files
 
     selected = select(output, where, conditions)
@@ -61,13 +63,13 @@ def command(
     if output.json:
         output.data({"file": str(file.absolute()), "bytes": len(page), "runs": len(found.runs)})
     else:
-        runs = sentences.count(len(found.runs), "run")
+        runs = narrative.count(len(found.runs), "run")
         click.echo(f"{file}: {runs}, {len(page) / 1000:,.0f} kB")
 
 
 def _check(file: Path, force: bool) -> None:
     """Refuse, before anything is read, what cannot or should not be written."""
-    from hpcrun.observe.report_page import is_report
+    from hpcrun.observe.report.page import is_report
 
     if not file.parent.is_dir():
         raise UsageError(

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.selection import acts_on_runs, ask_first, select
+from hpcrun.cli.where import acts_on_runs, ask_first, select
 from hpcrun.errors import UsageError
 
 if TYPE_CHECKING:
     from hpcrun.control.requeue import Step
-    from hpcrun.observe.where import Selected
+    from hpcrun.observe.read.selection import Selected
     from hpcrun.state.layout import ExperimentPaths
 
 

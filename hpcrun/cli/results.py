@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.selection import select, where_argument
+from hpcrun.cli.where import select, where_argument
 from hpcrun.errors import UsageError
 
 
@@ -55,8 +55,8 @@ def command(
     WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
     without it, your newest experiment. Of a column the end of its name is enough.
     """
-    from hpcrun.observe import results
-    from hpcrun.observe.status import statuses
+    from hpcrun.observe.results import results
+    from hpcrun.observe.status.status import statuses
     from hpcrun.observe.tables import Table
 
     selected = select(output, where, conditions)

@@ -17,8 +17,8 @@ from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
     from hpcrun.compile import Compiled
-    from hpcrun.observe.tails import Source
-    from hpcrun.observe.where import Selected
+    from hpcrun.observe.logs.tail import Source
+    from hpcrun.observe.read.selection import Selected
     from hpcrun.submit.prepared import Prepared, Submitted
 
 
@@ -143,10 +143,10 @@ class _Follower:
             self._output.say(f"--- {plan.name}/{run}" + (f" {label}" if label else ""))
 
     def _show(self) -> None:
-        from hpcrun.observe.follow import LOCAL, REMOTE, Follower
-        from hpcrun.observe.log_format import Printer
-        from hpcrun.observe.present import Presenter
-        from hpcrun.observe.storage import is_remote
+        from hpcrun.observe.logs.follow import LOCAL, REMOTE, Follower
+        from hpcrun.observe.logs.log_format import Printer
+        from hpcrun.observe.logs.remote_storage import is_remote
+        from hpcrun.observe.logs.render import Presenter
 
         self._chosen = self._selected()
 
@@ -163,16 +163,18 @@ class _Follower:
 
     def _sources(self, final: bool) -> Iterable[Source]:
         """The logs of the attempts of now; agents' and supervisors' where no rank said a word."""
-        from hpcrun.observe import logs
+        from hpcrun.observe.logs import log_files
 
         if final:
             self._chosen = self._selected()
-        for source in logs.sources(self._chosen, logs.Choice(attempt="all"), fallback=final):
+        for source in log_files.sources(
+            self._chosen, log_files.Choice(attempt="all"), fallback=final
+        ):
             if source.attempt is None or source.attempt > self._begun[source.run]:
                 yield source
 
     def _selected(self) -> list[Selected]:
-        from hpcrun.observe.where import Finder
+        from hpcrun.observe.read.selection import Finder
 
         directory = self._prepared.experiment.directory
         numbers = ",".join(map(str, self._runs))

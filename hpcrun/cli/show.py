@@ -10,7 +10,7 @@ import click
 
 from hpcrun import text as words
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.selection import complete_names, select
+from hpcrun.cli.where import complete_names, select
 from hpcrun.errors import UsageError
 
 
@@ -32,7 +32,7 @@ def command(run: str, what: str | None, output: Output) -> None:
 
     RUN is NAME/3, a job id (123_4) or a directory.
     """
-    from hpcrun.observe import detail
+    from hpcrun.observe.read import detail
 
     selected = select(output, [run])
     if len(selected) > 1:

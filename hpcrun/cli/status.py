@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.selection import finder, select, where_argument
+from hpcrun.cli.where import finder, select, where_argument
 from hpcrun.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hpcrun.observe.status import RunStatus
-    from hpcrun.observe.where import Selected
+    from hpcrun.observe.read.selection import Selected
+    from hpcrun.observe.status.status import RunStatus
 
     Look = Callable[[Callable[[str], None]], tuple[list[Selected], list[RunStatus]]]
 
@@ -43,8 +43,8 @@ def command(
     WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
     without it, your newest experiment. What an experiment depends on is shown before it.
     """
-    from hpcrun.observe.last_answers import LastAnswers
-    from hpcrun.observe.status import statuses
+    from hpcrun.observe.status.slurm_cache import LastAnswers
+    from hpcrun.observe.status.status import statuses
 
     if cost:
         if watch:
@@ -85,8 +85,8 @@ def _screen(look: Look, output: Output) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from hpcrun.observe.beside import Beside
-    from hpcrun.observe.screen import Screen
+    from hpcrun.observe.background import Beside
+    from hpcrun.observe.status.screen import Screen
 
     console = Console(no_color=not output.color, highlight=False)
     screen = Screen(console)
@@ -110,7 +110,7 @@ def _screen(look: Look, output: Output) -> None:
 
 
 def _print(selected: list[Selected], found: list[RunStatus], output: Output) -> None:
-    from hpcrun.observe import status_table
+    from hpcrun.observe.status import status_table
 
     terminal = sys.stdout.isatty()
     status_table.build(selected, found, time.time(), terminal=terminal).print(color=output.color)
@@ -121,8 +121,8 @@ def _print(selected: list[Selected], found: list[RunStatus], output: Output) -> 
 
 
 def _cost(selected: list[Selected], output: Output) -> None:
-    from hpcrun.observe import cost, cost_table
-    from hpcrun.observe.why import stories
+    from hpcrun.observe.diagnosis import cost, cost_table
+    from hpcrun.observe.diagnosis.attempts import stories
 
     now = time.time()
     told = stories(selected, warn=output.say)

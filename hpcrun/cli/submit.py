@@ -120,7 +120,7 @@ def _tell(done: Sequence[Submitted], compiled: Compiled, output: Output) -> None
 
 def _root(root: Path) -> str:
     """The option that readers need: they know no profile, and would miss the root of this one."""
-    from hpcrun.observe.where import default_root
+    from hpcrun.observe.read.selection import default_root
 
     known = Path(os.path.realpath(root)) == Path(os.path.realpath(default_root()))
     return "" if known else f" --root {shlex.quote(str(root))}"

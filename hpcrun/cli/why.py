@@ -10,10 +10,10 @@ import click
 
 from hpcrun import text
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.selection import select, where_argument
+from hpcrun.cli.where import select, where_argument
 
 if TYPE_CHECKING:
-    from hpcrun.observe.why import RunStory
+    from hpcrun.observe.diagnosis.attempts import RunStory
 
 
 @click.command("why")
@@ -25,7 +25,7 @@ def command(where: tuple[str, ...], conditions: tuple[str, ...], output: Output)
     WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
     without it, your newest experiment. One run is told in full, several by their causes.
     """
-    from hpcrun.observe.why import stories
+    from hpcrun.observe.diagnosis.attempts import stories
 
     found = stories(select(output, where, conditions), warn=output.say)
     if output.json:
@@ -37,18 +37,18 @@ def command(where: tuple[str, ...], conditions: tuple[str, ...], output: Output)
 
 
 def _one(run: RunStory) -> None:
-    from hpcrun.observe import sentences
-    from hpcrun.observe.advice import advise
+    from hpcrun.observe.diagnosis import narrative
+    from hpcrun.observe.diagnosis.advice import advise
 
     now = time.time()
-    click.echo(sentences.headline(run))
+    click.echo(narrative.headline(run))
     for attempt in run.attempts:
-        first, *rest = sentences.attempt(attempt, run, now)
+        first, *rest = narrative.attempt(attempt, run, now)
         click.echo(f"\n{first}")
         for line in rest:
             click.echo(f"  {line}")
     if spent := run.goodput(now):
-        click.echo(f"\n{sentences.spent(spent)}")
+        click.echo(f"\n{narrative.spent(spent)}")
     bad = run.bad
     tail = (bad.attempt.cause or {}).get("log_tail") if bad and run.kind else None
     if bad and tail:
@@ -62,22 +62,22 @@ def _one(run: RunStory) -> None:
 
 
 def _several(found: Sequence[RunStory]) -> None:
-    from hpcrun.observe import sentences
-    from hpcrun.observe.advice import advise
-    from hpcrun.observe.why import grouped
+    from hpcrun.observe.diagnosis import narrative
+    from hpcrun.observe.diagnosis.advice import advise
+    from hpcrun.observe.diagnosis.attempts import grouped
 
     now = time.time()
     for group in grouped(found):
         example = group.example
         names = _names(group.runs)
         goes_on = "" if group.over else ", not over"
-        click.echo(f"{sentences.count(len(group.runs), 'run')}, {group.kind}{goes_on}: {names}")
+        click.echo(f"{narrative.count(len(group.runs), 'run')}, {group.kind}{goes_on}: {names}")
         story = example.bad or (example.attempts[-1] if example.attempts else None)
         if story is None or group.kind not in (story.kind, "no_end"):
-            click.echo(f"  {sentences.headline(example)}")
+            click.echo(f"  {narrative.headline(example)}")
         else:
             told = example.attempts[-1] if group.kind == "no_end" else story
-            click.echo(f"  {example.status.name}: {sentences.end(told, example, now)}")
+            click.echo(f"  {example.status.name}: {narrative.end(told, example, now)}")
         advice = advise(example, names, several=len(group.runs) > 1)
         click.echo(f"  Next: {advice}\n")
     fine: dict[str, list[RunStory]] = {}
@@ -87,8 +87,8 @@ def _several(found: Sequence[RunStory]) -> None:
             fine.setdefault(run.status.state + again, []).append(run)
     for what, runs in fine.items():
         replayed = sum(run.replayed for run in runs)
-        more = f"; {sentences.steps(replayed)} replayed" if replayed else ""
-        click.echo(f"{sentences.count(len(runs), 'run')} {what}: {_names(runs)}{more}")
+        more = f"; {narrative.steps(replayed)} replayed" if replayed else ""
+        click.echo(f"{narrative.count(len(runs), 'run')} {what}: {_names(runs)}{more}")
 
 
 def _names(runs: Sequence[RunStory]) -> str:

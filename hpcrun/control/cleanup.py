@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.observe import jobs, run_files, state
-from hpcrun.observe.jobs import Answers, Process
-from hpcrun.observe.status import RunStatus, process_of, statuses
-from hpcrun.observe.where import Finder, Selected
+from hpcrun.observe.read import run_files
+from hpcrun.observe.read.selection import Finder, Selected
+from hpcrun.observe.status import jobs, run_state
+from hpcrun.observe.status.jobs import Answers, Process
+from hpcrun.observe.status.status import RunStatus, process_of, statuses
 from hpcrun.policy.retention import Retention
 from hpcrun.state import files as state_files
 from hpcrun.state import layout, manifest
@@ -199,7 +200,7 @@ def _superfluous(
     if choice.everything:
         return [path for path, _ in complete]
     retention = Retention.of(one.run.spec)
-    if status.state == state.COMPLETED:
+    if status.state == run_state.COMPLETED:
         retention = dataclasses.replace(retention, newest=1, every=None)
     return retention.superfluous(complete)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcrun.observe.history import user
+from hpcrun.observe.read.history import user
 from hpcrun.run.job import evidence
 from hpcrun.state import files, layout, ledger, plan_file
 from hpcrun.state.layout import AttemptPaths, RunPaths, SubmissionPaths

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpcrun.observe.drills import Outcome, outcomes
+from hpcrun.observe.diagnosis.fault_costs import Outcome, outcomes
 from hpcrun.state import files, ledger
 from hpcrun.state.layout import RunPaths
 

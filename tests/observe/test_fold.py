@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcrun.observe.fold import Folded, Group
-from hpcrun.observe.fold_window import fold
+from hpcrun.observe.logs.fold import Folded, Group
+from hpcrun.observe.logs.fold_window import fold
 
 few = st.lists(st.sampled_from([b"a", b"b", b"c", b""]), max_size=25)
 many = st.lists(st.binary(max_size=2).filter(lambda line: b"\n" not in line), max_size=25)

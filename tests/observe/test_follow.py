@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.observe.follow import LOCAL, REMOTE, Follower, Pace
-from hpcrun.observe.tails import Source
+from hpcrun.observe.logs.follow import LOCAL, REMOTE, Follower, Pace
+from hpcrun.observe.logs.tail import Source
 
 QUIET_AT_ONCE = dataclasses.replace(LOCAL, linger=0.1, cold=0.1)
 REMOTE_SOON = dataclasses.replace(REMOTE, interval=0.1, linger=0.5, cold_looks=100)
@@ -254,7 +254,7 @@ def test_carriage_returns_and_bad_bytes(log: Path) -> None:
 def test_many_files_each_in_order_and_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: Pace
 ) -> None:
-    monkeypatch.setattr("hpcrun.observe.follow.descriptors", lambda: 5)
+    monkeypatch.setattr("hpcrun.observe.logs.follow.descriptors", lambda: 5)
     files = [tmp_path / f"{number}.log" for number in range(40)]
     for path in files:
         path.touch()

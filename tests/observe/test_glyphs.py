@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.observe.glyphs import amount, bar, duration, sparkline
+from hpcrun.observe.status.sparkline import amount, bar, duration, sparkline
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.observe import cost, goodput
-from hpcrun.observe.goodput import Goodput, Span, Traces
+from hpcrun.observe.diagnosis import cost, goodput
+from hpcrun.observe.diagnosis.goodput import Goodput, Span, Traces
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.plan import Entry, RunPlan
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.observe import last_answers
-from hpcrun.observe.jobs import Process
-from hpcrun.observe.last_answers import LastAnswers, default_path
+from hpcrun.observe.status import slurm_cache
+from hpcrun.observe.status.jobs import Process
+from hpcrun.observe.status.slurm_cache import LastAnswers, default_path
 from tests.observe.factory import path_with, shim_calls, slurm_shim
 
 
@@ -128,7 +128,7 @@ def test_while_slurm_is_silent_what_it_said_last_is_told_with_its_time(
 def test_a_controller_that_hangs_is_not_waited_for_where_something_is_known(
     shim: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_answers, "LEAST_PATIENCE", 0.2)
+    monkeypatch.setattr(slurm_cache, "LEAST_PATIENCE", 0.2)
     slurm_shim(shim, squeue=line("100_0", "RUNNING") + line("100_1", "RUNNING"))
     LastAnswers(clock=clock).ask(WANTED)
     said = clock.now

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import UsageError
-from hpcrun.observe import log_times
-from hpcrun.observe.tails import Source, Tail
+from hpcrun.observe.logs import log_times
+from hpcrun.observe.logs.tail import Source, Tail
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths
 

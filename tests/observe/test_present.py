@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.observe import present
-from hpcrun.observe.log_format import Printer
-from hpcrun.observe.logs import Choice, sources
-from hpcrun.observe.present import Filter, Presenter, read
-from hpcrun.observe.tails import Block, Source
-from hpcrun.observe.where import Finder, Selected
+from hpcrun.observe.logs import render
+from hpcrun.observe.logs.log_files import Choice, sources
+from hpcrun.observe.logs.log_format import Printer
+from hpcrun.observe.logs.render import Filter, Presenter, read
+from hpcrun.observe.logs.tail import Block, Source
+from hpcrun.observe.read.selection import Finder, Selected
 from tests.observe.factory import Experiment
 
 
@@ -51,8 +51,8 @@ def test_lines_of_attempts_that_come_in_turns_are_all_shown(tmp_path: Path) -> N
 def test_what_was_there_already_is_not_kept_until_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(present, "LEAST_WAITING", 1000)
-    monkeypatch.setattr(present, "CHUNK", 1000)
+    monkeypatch.setattr(render, "LEAST_WAITING", 1000)
+    monkeypatch.setattr(render, "CHUNK", 1000)
     _, selected = runs(tmp_path, 2)
     shown = presenter(selected)
     ranks = [of(1, rank) for rank in range(2)]
@@ -82,7 +82,7 @@ def test_more_ranks_than_files_can_be_open(tmp_path: Path, monkeypatch: pytest.M
     study, selected = runs(tmp_path, 300)
     for rank in range(300):
         study.log(0, 1, rank, f"common\nof {rank}\n")
-    monkeypatch.setattr(present, "descriptors", lambda: 40)
+    monkeypatch.setattr(render, "descriptors", lambda: 40)
     with few_descriptors(100):
         out = b"".join(read(sources(selected), Printer(selected)))
     assert len(out.splitlines()) == 301

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hpcrun.observe.history import Submission
-from hpcrun.observe.state import STATES, Evidence, Job, decide
+from hpcrun.observe.read.history import Submission
+from hpcrun.observe.status.run_state import STATES, Evidence, Job, decide
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.ledger import Attempt
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.observe import jobs
-from hpcrun.observe.jobs import Answers, Process
-from hpcrun.observe.state import Job
-from hpcrun.observe.status import RunStatus, statuses
-from hpcrun.observe.where import Finder
+from hpcrun.observe.read.selection import Finder
+from hpcrun.observe.status import jobs
+from hpcrun.observe.status.jobs import Answers, Process
+from hpcrun.observe.status.run_state import Job
+from hpcrun.observe.status.status import RunStatus, statuses
 from hpcrun.state import files, ledger
 from hpcrun.submit.local import processes
 from tests.observe.factory import T0, Experiment, path_with, shim_calls, slurm_shim

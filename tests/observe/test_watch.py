@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.observe import watch as module
-from hpcrun.observe.jobs import Answers, Process
-from hpcrun.observe.logs import Choice
-from hpcrun.observe.state import Job
-from hpcrun.observe.watch import Watch
-from hpcrun.observe.where import Finder, Selected
+from hpcrun.observe.logs import watch as module
+from hpcrun.observe.logs.log_files import Choice
+from hpcrun.observe.logs.watch import Watch
+from hpcrun.observe.read.selection import Finder, Selected
+from hpcrun.observe.status.jobs import Answers, Process
+from hpcrun.observe.status.run_state import Job
 from hpcrun.state import files, ledger
 from tests.observe.factory import Experiment
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import UsageError
-from hpcrun.observe import history
-from hpcrun.observe.narrow import narrow
-from hpcrun.observe.where import Finder
+from hpcrun.observe.read import history
+from hpcrun.observe.read.filter import narrow
+from hpcrun.observe.read.selection import Finder
 from tests.observe.factory import T0, Experiment
 
 

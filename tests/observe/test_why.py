@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from hpcrun.observe import sentences
-from hpcrun.observe.advice import advise
-from hpcrun.observe.jobs import Answers
-from hpcrun.observe.state import Job
-from hpcrun.observe.where import Finder
-from hpcrun.observe.why import Group, RunStory, grouped, normal, stories
+from hpcrun.observe.diagnosis import narrative
+from hpcrun.observe.diagnosis.advice import advise
+from hpcrun.observe.diagnosis.attempts import Group, RunStory, grouped, normal, stories
+from hpcrun.observe.read.selection import Finder
+from hpcrun.observe.status.jobs import Answers
+from hpcrun.observe.status.run_state import Job
 from hpcrun.state import files, ledger
 from tests.observe.factory import T0, Experiment, path_with, slurm_shim
 from tests.observe.shell import hpcrun
@@ -89,7 +89,7 @@ def one(study: Experiment, state: str = "FAILED") -> RunStory:
 
 
 def lines(run: RunStory, number: int = 1, now: float = T0 + 400) -> list[str]:
-    return sentences.attempt(run.attempts[number - 1], run, now)
+    return narrative.attempt(run.attempts[number - 1], run, now)
 
 
 def advice(run: RunStory) -> str:
@@ -130,7 +130,7 @@ def test_a_crash_and_what_followed(study: Experiment) -> None:
     ]
     assert lines(run, 2)[0].startswith("Attempt 2 began 5 min ago")
     assert lines(run, 2)[0].endswith("; it is running.")
-    assert sentences.headline(run) == "study/0: running, attempt 2"
+    assert narrative.headline(run) == "study/0: running, attempt 2"
     assert advice(run).startswith("It goes on by itself. Should it end so again: ValueError is")
 
 
@@ -183,7 +183,7 @@ def test_completed_in_several_attempts(study: Experiment) -> None:
     study.start(0, 3, when=T0 + 260)
     end(study, 0, 3, "completed", came=(40, 100, 100), when=T0 + 300)
     run = one(study)
-    assert sentences.headline(run) == "study/0: completed in 3 attempts; 22 steps replayed"
+    assert narrative.headline(run) == "study/0: completed in 3 attempts; 22 steps replayed"
     assert [found.replayed for found in run.attempts] == [0, 5, 17]
     assert [found.lost for found in run.attempts] == [17, 5, None]
     assert lines(run, 1)[-1] == "hpcrun requeued it, excluding node2; attempt 2 began 60 s later."
@@ -198,7 +198,7 @@ def test_stopped_and_submitted_again(study: Experiment) -> None:
     end(study, cause=CRASH, came=(0, 5, 0), decided=STOP)
     run = one(study)
     assert lines(run)[-1] == f"hpcrun stopped it: {STOP['reason']}."
-    assert sentences.headline(run) == "study/0: failed after 1 attempt"
+    assert narrative.headline(run) == "study/0: failed after 1 attempt"
     assert "`hpcrun requeue study/0` and `hpcrun submit` start the count anew" in advice(run)
     study.submit((0,), job_id="200", when=T0 + 3000)
     study.start(0, 2, job_id="200", submission=2, when=T0 + 7300)
@@ -233,7 +233,7 @@ def test_a_run_without_an_attempt(study: Experiment) -> None:
     run = one(study)
     assert run.attempts == ()
     assert run.kind == "failed"
-    assert "the job ended (Slurm: FAILED) before an attempt began" in sentences.headline(run)
+    assert "the job ended (Slurm: FAILED) before an attempt began" in narrative.headline(run)
     assert "`hpcrun requeue study/0`" in advice(run)
     assert told(study, "PENDING")[0].kind is None
 

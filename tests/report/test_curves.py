@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.observe import report_curves
-from hpcrun.observe.downsample import lttb
-from hpcrun.observe.metrics import Curve
+from hpcrun.observe.read.metric_curves import Curve
+from hpcrun.observe.report import curves
+from hpcrun.observe.report.downsample import lttb
 
 finite = st.floats(-1e6, 1e6, allow_nan=False)
 
@@ -44,10 +44,10 @@ def test_a_curve_comes_back_as_it_was_written() -> None:
         values["tokens"] = step * 1_048_576.0
         if step % 500 == 0:
             values["eval/loss"] = 3.0 + step
-    run = report_curves.thin(made, runs=20)
-    names = report_curves.names([run])
+    run = curves.thin(made, runs=20)
+    names = curves.names([run])
     assert names == ["loss", "tokens", "eval/loss"]
-    data = report_curves.to_data([run], names)
+    data = curves.to_data([run], names)
     steps = list(accumulate(data["steps"][0]))
     assert steps == list(made.steps)
     assert list(accumulate(data["times"][0]))[-1] == 399 * 10
@@ -63,19 +63,19 @@ def test_values_that_are_no_numbers_are_counted_and_left_out() -> None:
     made.steps[30]["loss"] = math.nan
     made.steps[40]["loss"] = math.inf
     made.steps[50]["loss"] = -1.7e308
-    run = report_curves.thin(made, runs=1)
+    run = curves.thin(made, runs=1)
     assert (run.logged, run.kept, run.not_finite) == (7, 7, 3)
     assert 30 not in run.metrics["loss"].steps
     made.steps = {step: {"loss": math.nan} for step in made.steps}
-    assert report_curves.thin(made, runs=1).metrics == {}
+    assert curves.thin(made, runs=1).metrics == {}
 
 
 def test_the_more_runs_the_fewer_points() -> None:
     made = curve(5_000, loss=1.0, accuracy=0.5)
-    kept = [len(report_curves.thin(made, runs).metrics["loss"].steps) for runs in (1, 1_000, 10**6)]
+    kept = [len(curves.thin(made, runs).metrics["loss"].steps) for runs in (1, 1_000, 10**6)]
     assert kept == [1_000, 150, 24]
 
 
 def test_a_run_that_logged_nothing() -> None:
-    run = report_curves.thin(Curve(), runs=3)
-    assert report_curves.to_data([run], []) == {"steps": [[]], "times": [[]], "columns": []}
+    run = curves.thin(Curve(), runs=3)
+    assert curves.to_data([run], []) == {"steps": [[]], "times": [[]], "columns": []}

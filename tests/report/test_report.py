@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hpcrun import resources
-from hpcrun.observe import report as observed
-from hpcrun.observe.goodput import WORDS, Goodput
-from hpcrun.observe.where import Finder
+from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
+from hpcrun.observe.read.selection import Finder
+from hpcrun.observe.report import report as observed
 from hpcrun.state import files, layout
 from tests.observe.factory import T0, Experiment, path_with, slurm_shim
 from tests.observe.shell import hpcrun

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.observe import report_svg
-from hpcrun.observe.goodput import Span
-from hpcrun.observe.report_curves import Column
-from hpcrun.observe.report_svg import Line, Mark
+from hpcrun.observe.diagnosis.goodput import Span
+from hpcrun.observe.report import svg as report_svg
+from hpcrun.observe.report.curves import Column
+from hpcrun.observe.report.svg import Line, Mark
 
 SCRIPT = '</script><img src=x onerror="alert(1)">'
 

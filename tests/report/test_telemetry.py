@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.observe import report_telemetry
+from hpcrun.observe.report import node_usage
 from hpcrun.state import files
 from tests.observe.factory import T0, Experiment
 
@@ -28,7 +28,7 @@ def test_means_by_node_and_the_units_of_people(study: Experiment) -> None:
     for place in range(1_000):
         sample = {"time": T0 + 10 * place, "cpu": 10 if place < 500 else 30, "gpus": gpus}
         files.append(attempt.telemetry("n1"), sample | {"memory": 2**31, "network": [1e6, 3e6]})
-    found = report_telemetry.read(study.run(), runs=1)
+    found = node_usage.read(study.run(), runs=1)
     assert found.samples == 1_000
     assert len(found.times) == 240
     values = found.nodes["n1"]
@@ -51,7 +51,7 @@ def test_what_could_not_be_read_is_no_value(study: Experiment) -> None:
         {"time": "now", "cpu": 9.0},
     )
     files.append(attempt.telemetry("n2"), {"time": T0 + 5, "cpu": 1.0, "gpus": []})
-    found = report_telemetry.read(study.run(), runs=1)
+    found = node_usage.read(study.run(), runs=1)
     assert {node: set(values) for node, values in found.nodes.items()} == {
         "n1": {"cpu"},
         "n2": {"cpu"},
@@ -64,7 +64,7 @@ def test_attempts_follow_each_other_and_gaps_are_gaps(study: Experiment) -> None
         attempt = study.start(0, number, when=T0 + first)
         lines = [{"time": T0 + first + 10 * place, "cpu": 10.0 * number} for place in range(9)]
         files.append(attempt.telemetry(node), *lines)
-    found = report_telemetry.read(study.run(), runs=1)
+    found = node_usage.read(study.run(), runs=1)
     data = found.to_data()
     assert set(data["values"]["cpu"]) == {"n1", "n2"}
     assert found.nodes["n1"]["cpu"][-1] is None
@@ -78,10 +78,10 @@ def test_many_nodes_are_drawn_in_part_and_summed_up_in_full(study: Experiment) -
     attempt = study.start(0, 1)
     for node in range(20):
         files.append(attempt.telemetry(f"n{node:02}"), {"time": T0, "cpu": 50.0})
-    found = report_telemetry.read(study.run(), runs=1)
+    found = node_usage.read(study.run(), runs=1)
     assert (len(found.nodes), len(found.summary), found.left_out) == (16, 20, 4)
 
 
 def test_nothing_was_sampled(study: Experiment) -> None:
     study.start(0, 1)
-    assert report_telemetry.read(study.run(), runs=1) == report_telemetry.RunTelemetry()
+    assert node_usage.read(study.run(), runs=1) == node_usage.RunTelemetry()

@@ -1,0 +1,154 @@
+"""WHERE and ``--where`` as commands take them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from hpcrun.cli.options import Output
+from hpcrun.errors import UsageError
+
+if TYPE_CHECKING:
+    from hpcrun.observe.read.selection import Finder, Selected
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def complete_names(
+    context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Names of experiments under the root, and of their runs once a name is complete."""
+    from hpcrun.errors import HpcrunError
+    from hpcrun.observe.read.selection import Finder, default_root
+    from hpcrun.state import layout
+
+    root = Path(context.params.get("root") or default_root()).expanduser()
+    if "/" in incomplete:
+        name = incomplete.partition("/")[0]
+        try:
+            runs = Finder(root).history(layout.experiment(root, name)).runs
+        except HpcrunError:
+            return []
+        found = [f"{name}/{number}" for number in sorted(runs)]
+    else:
+        found = [experiment.name for experiment in layout.experiments(root)]
+    return [CompletionItem(name) for name in found if name.startswith(incomplete)]
+
+
+def where_argument(function: Function) -> Function:
+    """Add ``[WHERE]...`` and ``--where key=value``; pass ``where`` and ``conditions``."""
+    decorated: Any = click.option(
+        "--where",
+        "conditions",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Only runs with this swept or configured value; the end of the key is enough.",
+    )(function)
+    decorated = click.argument(
+        "where", nargs=-1, metavar="[WHERE]...", shell_complete=complete_names
+    )(decorated)
+    return decorated  # type: ignore[no-any-return]
+
+
+def acts_on_runs(done: str) -> Callable[[Function], Function]:
+    """Add WHERE, ``--dry-run`` and ``--yes``, for a command by which runs are ``done``."""
+
+    def decorate(function: Function) -> Function:
+        yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+        dry_run = click.option("--dry-run", is_flag=True, help=f"Only say what would be {done}.")
+        return where_argument(dry_run(yes(function)))
+
+    return decorate
+
+
+def finder(output: Output) -> Finder:
+    """The finder of the root that the user named."""
+    from hpcrun.observe.read.selection import Finder, default_root
+
+    root = output.root or Path(os.path.realpath(default_root()))
+    return Finder(root, warn=output.say)
+
+
+def select(
+    output: Output,
+    where: Sequence[str],
+    conditions: Sequence[str] = (),
+    *,
+    verb: str | None = None,
+) -> list[Selected]:
+    """The runs that the user named.
+
+    Parameters
+    ----------
+    verb
+        What is done to them; they have to be named then, and be the user's own. None reads them,
+        and says whose they are where they are somebody else's.
+
+    Raises
+    ------
+    UsageError
+        Nothing matches, or the runs of somebody else do.
+    """
+    found = finder(output).resolve(where, default_newest=verb is None)
+    if conditions:
+        from hpcrun.observe.read.filter import narrow
+
+        found = narrow(found, conditions)
+    from hpcrun.observe.read.selection import of_others
+
+    others = of_others(found)
+    if verb is None:
+        for owner, names in others.items():
+            _tell(output, f"runs of {owner}: {', '.join(names)}")
+    elif others:
+        owner, names = next(iter(others.items()))
+        raise UsageError(
+            f"{', '.join(names)}: these runs are {owner}'s, and only {owner} can {verb} them",
+            hint="`hpcrun list` shows whose experiments are whose; reading them works",
+        )
+    return found
+
+
+@functools.cache
+def _tell(output: Output, message: str) -> None:
+    """A message that is said once, however often runs are selected."""
+    output.say(message)
+
+
+def ask_first(verb: str, names: Sequence[str]) -> None:
+    """Have the person confirm that something is done to several runs.
+
+    Raises
+    ------
+    UsageError
+        There is no terminal to ask on.
+    click.Abort
+        The answer was no.
+    """
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    confirm(f"{verb} {len(names)} runs", f" ({', '.join(names[:6])}{more})")
+
+
+def confirm(what: str, details: str = "") -> None:
+    """Have the person confirm something, such as ``cancel 3 runs``.
+
+    Raises
+    ------
+    UsageError
+        There is no terminal to ask on.
+    click.Abort
+        The answer was no.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"this would {what}, and there is no terminal to ask on",
+            hint="add --yes, or look first with --dry-run",
+        )
+    click.confirm(f"{what[0].upper()}{what[1:]}{details}?", abort=True, err=True)

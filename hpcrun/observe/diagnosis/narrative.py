@@ -1,0 +1,208 @@
+"""What became of a run, in sentences; `hpcrun.observe.diagnosis.attempts` knows it, nothing is read here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hpcrun.observe.diagnosis.attempts import AttemptStory, RunStory
+from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
+from hpcrun.observe.status import run_state
+from hpcrun.observe.tables import age
+from hpcrun.policy import recovery
+from hpcrun.state.ledger import Attempt
+
+_OUTCOMES = {"failed": "failed", "stopped": "was stopped", "cancelled": "was cancelled"}
+_EVENTS = {
+    "save_failed": ("A save at step {} failed", "Saves at steps {} failed"),
+    "save_skipped": ("Nothing was saved at step {}", "Nothing was saved at steps {}"),
+    "quarantined": ("Checkpoint {} was set aside", "Checkpoints {} were set aside"),
+    "passed_over": ("Checkpoint {} was passed over", "Checkpoints {} were passed over"),
+}
+_MOST = 6
+
+
+def headline(run: RunStory) -> str:
+    """The run's state and how many attempts it took, in one line."""
+    status, number = run.status, len(run.attempts)
+    found = status.state
+    if number:
+        if found == run_state.COMPLETED:
+            found += f" in {count(number, 'attempt')}"
+        elif status.over:
+            found += f" after {count(number, 'attempt')}"
+        else:
+            found += f", attempt {run.attempts[-1].attempt.number}"
+    parts = [found, f"{steps(run.replayed)} replayed" if run.replayed else ""]
+    if not any(one.message and one.message in str(status.reason) for one in run.attempts):
+        parts.append(" ".join((status.reason or "").split()))
+    return f"{status.name}: {'; '.join(filter(None, parts))}"
+
+
+def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
+    """How an attempt ended; then how far it came, what went wrong on the way and what followed."""
+    return [
+        end(one, run, now),
+        *filter(None, [_progress(one)]),
+        *filter(None, [_straggler(one)]),
+        *_events(one.events),
+        *filter(None, [_followed(one, run)]),
+    ]
+
+
+def spent(found: Goodput) -> str:
+    """Where a run's time went, the useful part first."""
+    seconds = {what: getattr(found, kind) for kind, what in WORDS.items()}
+    parts = [
+        f"{100 * value / found.wall:.0f} % {what}"
+        for what, value in seconds.items()
+        if value >= 0.005 * found.wall
+    ]
+    return f"Of {age(found.wall)} since it was submitted: {', '.join(parts)}."
+
+
+def end(one: AttemptStory, run: RunStory, now: float) -> str:
+    """What ended an attempt, and when."""
+    found = one.attempt
+    name = f"Attempt {found.number}"
+    if found.ended is None:
+        return _open(one, run, now)
+    at = when(found.ended.get("time"), now)
+    if found.outcome == "completed":
+        return f"{name} completed the run{at}."
+    outcome = _OUTCOMES.get(str(found.outcome), str(found.outcome))
+    return f"{name} {outcome}{at}, {one.kind}: {one.message}{_first(one)}."
+
+
+def steps(number: int) -> str:
+    """``1 step``, ``2,000 steps``."""
+    return count(number, "step")
+
+
+def count(number: int, what: str) -> str:
+    """A number and its noun."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def when(moment: Any, now: float) -> str:
+    """`` 5 min ago (2026-01-31 12:00:00)``, with the space; empty where it is not known."""
+    if not isinstance(moment, (int, float)):
+        return ""
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+    return f" {age(now - moment)} ago ({stamp})"
+
+
+def _open(one: AttemptStory, run: RunStory, now: float) -> str:
+    found = one.attempt
+    began = f"Attempt {found.number} began{when(found.started.get('time'), now)}"
+    if one is not run.attempts[-1]:
+        return f"{began}, and its end is not on record."
+    if run.status.over or run.status.state == run_state.UNKNOWN:
+        return f"{began}, and its end is not on record: {run.status.reason or run.status.state}."
+    if found.stopping:
+        name = found.stopping.get("signal")
+        asked = f"{found.stopping.get('reason')}" + (f", {name}" if name else "")
+        return f"{began}; it is asked to save and leave ({asked})."
+    return f"{began}; it is {run.status.state}."
+
+
+def _first(one: AttemptStory) -> str:
+    """The first failing rank and its node, where the message does not name them."""
+    cause = one.attempt.cause or {}
+    rank, node = cause.get("rank"), cause.get("node")
+    if rank is None or f"rank {rank}" in one.message:
+        return ""
+    return f" (first: rank {rank}" + (f" on {node})" if node else ")")
+
+
+def _progress(one: AttemptStory) -> str:
+    found = one.attempt
+    if found.workers_started is None and one.reached is None:
+        return "Its ranks were never started." if found.ended else ""
+    parts = [] if one.restored is None else [f"began at step {one.restored:,}"]
+    if one.replayed:
+        parts.append(f"did {steps(one.replayed)} over again")
+    if one.reached is not None:
+        parts.append(f"reached step {one.reached:,}")
+    if not parts:
+        return ""
+    text = "It " + (", ".join(parts[:-1]) + " and " if len(parts) > 1 else "") + parts[-1]
+    if one.lost is None:
+        return f"{text}."
+    saved = f"its newest checkpoint was of step {one.kept:,}" if one.kept else "nothing was saved"
+    return f"{text}; {saved}: {steps(one.lost) if one.lost else 'nothing'} lost."
+
+
+def _straggler(one: AttemptStory) -> str:
+    found = one.attempt.straggler
+    if found is None:
+        return ""
+    return (
+        f"Rank {found['rank']} on {found['node']} held up the others: each of them waited for "
+        f"{found['others_wait']:.0%} of the time or more, it for {found['waits']:.0%}."
+    )
+
+
+def _events(events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """One sentence for all events that differ in nothing but the step."""
+    shared: dict[tuple[str, str], list[str]] = {}
+    for event in events:
+        place = event.get("checkpoint") or event.get("step")
+        message = " ".join(str(event.get("message") or "").split()).rstrip(".")
+        shared.setdefault((str(event["event"]), message), []).append(str(place))
+    for (kind, message), places in shared.items():
+        more = f" and {len(places) - _MOST} more" if len(places) > _MOST else ""
+        text = _EVENTS[kind][len(places) > 1].format(", ".join(places[:_MOST]) + more)
+        yield f"{text}: {message}." if message else f"{text}."
+
+
+def _followed(one: AttemptStory, run: RunStory) -> str:
+    """What hpcrun did about the end, and when the next attempt began."""
+    found = one.attempt
+    if found.ended is None or found.outcome == "completed":
+        return ""
+    decided = found.decided or {}
+    action, reason = decided.get("action"), decided.get("reason")
+    did = ""
+    if action == recovery.REQUEUE:
+        exclude = ", ".join(decided.get("exclude") or ())
+        did = "hpcrun requeued it" + (f", excluding {exclude}" if exclude else "")
+    elif action == recovery.RESTART:
+        did = "hpcrun restarted it in place" + _with_spares(one, run)
+    elif action == recovery.STOP:
+        did = f"hpcrun stopped it: {reason}"
+    elif action == recovery.NOTHING and found.outcome != "cancelled":
+        did = f"hpcrun left it to others: {reason}"
+    text = "; ".join(filter(None, [did, _next(one, run, action)]))
+    return f"{text if did else text[:1].upper() + text[1:]}." if text else ""
+
+
+def _with_spares(one: AttemptStory, run: RunStory) -> str:
+    """``, with n4 for n2`` or ``, without n2``: where the next attempt had other nodes."""
+    following = _following(one, run)
+    before, after = one.attempt.started.get("nodes"), following and following.started.get("nodes")
+    if not before or not after:
+        return ""
+    gone = [node for node in before if node not in after]
+    came = [node for node in after if node not in before]
+    if not gone:
+        return ""
+    without = ", ".join(gone)
+    return f", with {', '.join(came)} for {without}" if came else f", without {without}"
+
+
+def _following(one: AttemptStory, run: RunStory) -> Attempt | None:
+    later = [other.attempt for other in run.attempts if other.attempt.number > one.attempt.number]
+    return later[0] if later else None
+
+
+def _next(one: AttemptStory, run: RunStory, action: Any) -> str:
+    following = _following(one, run)
+    if following is not None:
+        gap = "" if one.gap is None else f" {age(one.gap)} later"
+        again = ", after it was submitted again" if one.resubmitted else ""
+        return f"attempt {following.number} began{gap}{again}"
+    if action in recovery.GOES_ON:
+        return "no attempt came of it" if run.status.over else "the next attempt has not begun"
+    return ""

@@ -1,0 +1,212 @@
+"""How lines of logs are shown: where each comes from, colours, JSON; bytes in, bytes out."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Sequence
+
+from hpcrun import text as words
+from hpcrun.observe.logs.fold import Folded
+from hpcrun.observe.logs.tail import Block, Source
+from hpcrun.observe.read.selection import Selected
+from hpcrun.state import ledger
+
+_COLORS = ("36", "33", "35", "32", "34", "31", "96", "93", "95", "92", "94", "91")
+_MARK, _RESET = b"\x1b[1m", b"\x1b[0m"
+_HIT, _NO_HIT = "\x1b[7m", "\x1b[27m"
+_PREFIXES = 5_000
+_FIELDS = ("experiment", "run", "attempt", "rank", "stream", "node")
+# ECMA-48: CSI sequences, OSC and the like up to their terminator, and short escapes.
+_ESCAPE = re.compile(
+    rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
+)
+_C1 = re.compile(rb"\xc2[\x80-\x9f]")
+_COLOR = re.compile(rb"\x1b\[[0-9;:]*m")
+_COLORED = re.compile("(\x1b\\[[0-9;:]*m)")
+_CONTROLS = bytes({*range(32), 127} - {*b"\t\n\r\x1b"})
+
+
+class Printer:
+    """Gives each line the prefix that tells where it comes from.
+
+    Escape sequences that do more than colour, and other control characters, never reach the
+    terminal; without colour no escape sequence is printed.
+
+    Parameters
+    ----------
+    selected
+        What the lines may come from; decides which parts the prefix needs.
+    color
+        Colour the prefix, the same for a run each time (for a rank, where there is one run).
+    as_json
+        JSON lines ``{experiment, run, attempt, rank, stream, node, line}`` instead.
+    raw
+        The bytes as they are, without prefixes.
+    timestamps
+        Put before each line by when it was written, or now where it comes just now; ``time`` in
+        seconds in JSON.
+    highlight
+        Show in reverse what this finds, where there is colour.
+    """
+
+    def __init__(
+        self,
+        selected: Sequence[Selected],
+        *,
+        color: bool = False,
+        as_json: bool = False,
+        raw: bool = False,
+        timestamps: bool = False,
+        highlight: re.Pattern[str] | None = None,
+    ) -> None:
+        experiments = {one.experiment.directory for one in selected}
+        self._experiment = len(experiments) > 1
+        self._run = len(selected) > 1
+        self._rank = any(one.run.world_size > 1 for one in selected)
+        self._ranks_wide = len(str(max((one.run.world_size for one in selected), default=1) - 1))
+        self._runs_wide = len(str(max((one.run.number for one in selected), default=0)))
+        self._color, self._json, self._raw = color, as_json, raw
+        self._timestamps = timestamps
+        self._highlight = highlight if color else None
+        self._runs = {one.paths.directory: one for one in selected}
+        self._prefixes: dict[object, bytes] = {}
+        self._attempts: dict[object, int] = {}
+
+    def format(self, block: Block) -> bytes:
+        """A block as it is printed."""
+        source, data, written = block
+        if self._json:
+            return self._records(block)
+        if self._raw:
+            return data
+        prefix = self._prefixes.get(source)
+        if prefix is None:
+            prefix = self._prefixes[source] = self._dressed(
+                self.prefix(source), source.run, source.rank
+            )
+        data = self._tamed(data)
+        prefix = self._time(written) + prefix
+        return prefix + data[:-1].replace(b"\n", b"\n" + prefix) + b"\n" if prefix else data
+
+    def folded(self, source: Source, lines: Sequence[Folded]) -> bytes:
+        """Lines of an attempt with the ranks that wrote them; ``source`` is one of its ranks."""
+        if not lines:
+            return b""
+        now = self._time(None)
+        prefixes, place = self._prefixes, source.path.parent
+        parts = []
+        texts = self._tamed(b"\n".join([line for _, line in lines]) + b"\n").split(b"\n")
+        for (ranks, _), text in zip(lines, texts, strict=False):
+            prefix = prefixes.get((place, ranks))
+            if prefix is None:
+                if len(prefixes) > _PREFIXES:
+                    prefixes.clear()
+                lowest = (ranks & -ranks).bit_length() - 1
+                prefix = self._dressed(self._of_ranks(source, ranks), source.run, lowest)
+                prefixes[place, ranks] = prefix
+            parts.append(now + prefix + text)
+        return b"\n".join(parts) + b"\n"
+
+    def new_attempt(self, source: Source) -> bytes | None:
+        """What stands before a run's next attempt; None where ``source`` does not begin one."""
+        if source.attempt is None:
+            return None
+        last = self._attempts.get(source.run_key)
+        if last is not None and last >= source.attempt:
+            return None
+        self._attempts[source.run_key] = source.attempt
+        if last is None or self._json or self._raw:
+            return b""
+        text = f"--- {source.experiment}/{source.run}: {self._story(source, last)} ---"
+        mark = self._tamed(text.replace("\n", " ").encode("utf-8", "replace") + b"\n")
+        return _MARK + mark[:-1] + _RESET + b"\n" if self._color else mark
+
+    def prefix(self, source: Source) -> str:
+        """``NAME/3 r0``, as far as several are shown."""
+        parts = [self._name(source)]
+        if source.stream == "worker":
+            if self._rank:
+                parts.append(f"r{source.rank:<{self._ranks_wide}}")
+        else:
+            parts.append(f"{source.stream} {source.node}" if source.node else source.stream)
+        return " ".join(filter(None, parts))
+
+    def _name(self, source: Source) -> str:
+        if self._experiment:
+            return f"{source.experiment}/{source.run}"
+        return f"{source.run:>{self._runs_wide}}" if self._run else ""
+
+    def _of_ranks(self, source: Source, mask: int) -> str:
+        ranks = [rank for rank in range(mask.bit_length()) if mask >> rank & 1]
+        shown = f"r{','.join(words.ranges(ranks)):<{self._ranks_wide}}"
+        if len(ranks) > 1:
+            shown += f" ({len(ranks)})"
+        return " ".join(filter(None, (self._name(source), shown)))
+
+    def _dressed(self, prefix: str, run: int, rank: int | None) -> bytes:
+        if not prefix:
+            return b""
+        if not self._color:
+            return f"{prefix} | ".encode()
+        color = _COLORS[(run if self._run else rank or 0) % len(_COLORS)]
+        return f"\x1b[{color}m{prefix} |\x1b[0m ".encode()
+
+    def _records(self, block: Block) -> bytes:
+        about = {name: getattr(block.source, name) for name in _FIELDS}
+        if self._timestamps:
+            about["time"] = round(block.written or time.time(), 1)
+        head = json.dumps(about)[:-1]
+        texts = [
+            json.dumps(line.decode("utf-8", "replace"), ensure_ascii=False)
+            for line in block.lines()
+        ]
+        return "".join([f'{head}, "line": {text}}}\n' for text in texts]).encode()
+
+    def _story(self, source: Source, last: int) -> str:
+        """Which attempt begins, where, and how the one before ended."""
+        one = self._runs.get(source.run_key)
+        attempts = {each.number: each for each in ledger.read(one.paths)} if one else {}
+        mine = attempts.get(source.attempt or 0)
+        nodes = mine.started.get("nodes") if mine else None
+        begins = f"attempt {source.attempt}"
+        if isinstance(nodes, list) and nodes:
+            begins += f" on {', '.join(map(str, nodes[:4]))}" + (", …" if len(nodes) > 4 else "")
+        before = attempts.get(last)
+        cause = before.cause if before else None
+        if not cause:
+            return begins
+        return f"{begins}; attempt {last} ended: {cause.get('message') or cause.get('kind')}"
+
+    def _time(self, written: float | None) -> bytes:
+        if not self._timestamps:
+            return b""
+        moment = time.localtime(time.time() if written is None else written)
+        return time.strftime("%Y-%m-%d %H:%M:%S ", moment).encode()
+
+    def _tamed(self, data: bytes) -> bytes:
+        """Without what would do more to a terminal than show text in colours."""
+        if b"\x1b" in data:
+            data = _ESCAPE.sub(_if_color if self._color else b"", data)
+        data = data.translate(None, _CONTROLS)
+        if not data.isascii():
+            data = _C1.sub(b"", data)
+        if self._color and (self._highlight or b"\x1b" in data):
+            data = b"\n".join(map(self._colored, data.split(b"\n")))
+        return data
+
+    def _colored(self, line: bytes) -> bytes:
+        if self._highlight and line:
+            parts = _COLORED.split(line.decode("utf-8", "replace"))
+            parts[::2] = [self._highlight.sub(_hit, part) for part in parts[::2]]
+            line = "".join(parts).encode()
+        return line + _RESET if b"\x1b" in line else line
+
+
+def _hit(found: re.Match[str]) -> str:
+    return f"{_HIT}{found[0]}{_NO_HIT}" if found[0] else ""
+
+
+def _if_color(found: re.Match[bytes]) -> bytes:
+    return found[0] if _COLOR.fullmatch(found[0]) else b""

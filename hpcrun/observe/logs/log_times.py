@@ -1,0 +1,85 @@
+"""When lines of a rank's log were written, by the record that `hpcrun.run.node.log_sizes` keeps."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import time
+from functools import lru_cache
+from pathlib import Path
+
+from hpcrun.errors import UsageError
+from hpcrun.observe.logs.tail import Mark, Source
+from hpcrun.state import files
+from hpcrun.state.layout import AttemptPaths
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def marks(source: Source) -> list[Mark]:
+    """When a log was seen to be how long, oldest first; empty for what is no rank's."""
+    if source.rank is None:
+        return []
+    rank = str(source.rank)
+    found = [
+        Mark(when, sizes[rank]) for when, sizes in _read(source.path.parent) if sizes.get(rank)
+    ]
+    return found
+
+
+def until_now(source: Source) -> list[Mark]:
+    """The same, up to how long the log is now and when it was written last."""
+    try:
+        found = os.stat(source.path)
+    except OSError:
+        return marks(source)
+    now = Mark(found.st_mtime, found.st_size)
+    return [*(mark for mark in marks(source) if mark.size < now.size), now]
+
+
+def start(source: Source, moment: float) -> int:
+    """Where to begin with what was written at ``moment`` (seconds since the epoch) and later.
+
+    Some lines may be older by the seconds between two lines of the record, which are ten and more
+    where there are hundreds of ranks. Of a log without a record it is the beginning or, where it
+    has not been written to since then, the end.
+    """
+    try:
+        found = os.stat(source.path)
+    except OSError:
+        return 0
+    if found.st_mtime < moment:
+        return found.st_size
+    return next((mark.size for mark in reversed(marks(source)) if mark.time <= moment), 0)
+
+
+def parse_moment(text: str, now: float | None = None, option: str = "--since") -> float:
+    """``90s``, ``10m``, ``2h``, ``1d`` ago, or a local date and time, as seconds since the epoch.
+
+    Raises
+    ------
+    UsageError
+        It is neither.
+    """
+    if found := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip()):
+        return (time.time() if now is None else now) - float(found[1]) * _UNITS[found[2]]
+    try:
+        return datetime.datetime.fromisoformat(text.strip()).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(
+            f"{option} {text!r} is neither so long ago nor a time",
+            hint="write 90s, 10m, 2h or 1d, or 2026-11-22T14:30",
+        ) from None
+
+
+@lru_cache(maxsize=4)
+def _read(directory: Path) -> list[tuple[float, dict[str, int]]]:
+    found = []
+    for line in files.read_lines(AttemptPaths(directory).log_sizes):
+        when, sizes = line.get("time"), line.get("sizes")
+        if isinstance(when, (int, float)) and isinstance(sizes, dict):
+            found.append(
+                (float(when), {rank: size for rank, size in sizes.items() if isinstance(size, int)})
+            )
+    return found

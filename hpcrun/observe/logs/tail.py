@@ -1,0 +1,248 @@
+"""One growing file: what came since the last look, through truncation and replacement.
+
+::
+
+    tail = Tail(source)
+    while block := tail.read()[0]:
+        sys.stdout.buffer.write(block)
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from hpcrun.observe.logs.lines import CHUNK, LineSplitter, start_of_line, start_of_tail
+
+_KEPT = 32
+FULL = CHUNK - _KEPT
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """One log file; equal to itself alone.
+
+    Attributes
+    ----------
+    path
+        The file; it need not exist yet.
+    experiment, run, attempt
+        Whose it is; the attempt is None for the batch step's log, which covers several.
+    stream
+        ``worker``, ``agent``, ``batch``, or the name of another log, such as ``tracker-wandb``.
+    rank
+        Of a worker.
+    node
+        Of an agent.
+    """
+
+    path: Path
+    experiment: str
+    run: int
+    attempt: int | None
+    stream: str
+    rank: int | None = None
+    node: str | None = None
+
+    @cached_property
+    def run_key(self) -> Path:
+        """The run's directory, of a worker or an agent; for the batch step, the experiment's."""
+        return self.path.parent.parent.parent
+
+
+class Mark(NamedTuple):
+    """At a time (seconds since the epoch), how many bytes a file had."""
+
+    time: float
+    size: int
+
+
+class Block(NamedTuple):
+    """Whole lines of one file, each with its newline; by when they were written, if known."""
+
+    source: Source
+    data: bytes
+    written: float | None = None
+
+    def lines(self) -> list[bytes]:
+        """Without their ends."""
+        return self.data.removesuffix(b"\n").split(b"\n")
+
+
+class Tail:
+    """How far one file was read.
+
+    The last bytes that were read are read again with what follows them: where they have changed,
+    the file was truncated and written anew, and is read from its beginning. So a look at a file
+    that is kept open and has not grown is one call, and needs no status of the file.
+
+    Parameters
+    ----------
+    raw
+        Leave the bytes as they are (`LineSplitter`).
+
+    Attributes
+    ----------
+    quiet_since
+        When the file grew last, for whoever follows it.
+    marks
+        When the file was how long, oldest first: what is read at once lies between two of them.
+    written
+        By when the lines read last were written, in seconds since the epoch; None beyond the marks.
+    """
+
+    __slots__ = (
+        *("source", "quiet_since", "marks", "written", "_path", "_descriptor", "_offset", "_kept"),
+        *("_inode", "_modified", "_splitter"),
+    )
+
+    def __init__(self, source: Source, *, raw: bool = False) -> None:
+        self.source = source
+        self.quiet_since = 0.0
+        self.marks: deque[Mark] = deque()
+        self.written: float | None = None
+        self._path = os.fspath(source.path)
+        self._descriptor = -1
+        self._offset = 0
+        self._kept = b""
+        self._inode = 0
+        self._modified = 0
+        self._splitter = LineSplitter(raw=raw)
+
+    @property
+    def is_open(self) -> bool:
+        return self._descriptor >= 0
+
+    def begin_with(self, count: int) -> None:
+        """Begin with the last ``count`` lines of what is there now."""
+        self._begin(lambda stream: start_of_tail(stream, count))
+
+    def begin_at(self, offset: int) -> None:
+        """Begin with the line that has this byte; of several beginnings the last one counts."""
+        self._begin(lambda stream: start_of_line(stream, offset))
+
+    def _begin(self, find: Callable[[BinaryIO], int]) -> None:
+        try:
+            with open(self._path, "rb", buffering=0) as stream:
+                self._offset = max(self._offset, find(stream))
+                kept = min(_KEPT, self._offset)
+                self._kept = os.pread(stream.fileno(), kept, self._offset - kept)
+                self._inode = os.fstat(stream.fileno()).st_ino
+        except OSError:
+            self._offset, self._kept = 0, b""
+
+    def read(self, size: int = CHUNK) -> tuple[bytes, int]:
+        """Whole lines that came since the last read, and by how many bytes the file had grown.
+
+        Reads ``size`` bytes at most; from `FULL` on there may be more at once. Opens the file where
+        it is not open; nothing comes of one that cannot be read.
+        """
+        if self._descriptor < 0:
+            before = self._inode
+            if not self._open():
+                return b"", 0
+            if before not in (0, self._inode):
+                return self._from_its_beginning()
+        kept = self._kept
+        if self.marks:
+            size = self._up_to_mark(size)
+        try:
+            data = os.pread(self._descriptor, size, self._offset - len(kept))
+        except OSError:
+            self.close()
+            return b"", 0
+        if data == kept:
+            return b"", 0
+        if not data.startswith(kept):
+            return self._from_its_beginning()
+        fresh = data[len(kept) :] if kept else data
+        self._offset += len(fresh)
+        self._kept = data[-_KEPT:]
+        return self._splitter.feed(fresh), FULL if len(data) == size else len(fresh)
+
+    def _from_its_beginning(self) -> tuple[bytes, int]:
+        self._offset, self._kept = 0, b""
+        return self._splitter.flush(), FULL
+
+    def _up_to_mark(self, size: int) -> int:
+        """How much may be read, so that what is read was written by the next mark's time."""
+        marks = self.marks
+        while marks and marks[0].size <= self._offset:
+            marks.popleft()
+        self.written = marks[0].time if marks else None
+        return min(size, marks[0].size - self._offset + len(self._kept)) if marks else size
+
+    def replaced(self, *, anew: bool = False) -> bool:
+        """Whether another file stands at the path than the one that is open.
+
+        Parameters
+        ----------
+        anew
+            Open the one that is open again, which makes a network file system's client ask the
+            server how long it is; otherwise the path is asked for alone.
+        """
+        try:
+            if not anew:
+                return os.stat(self._path).st_ino != self._inode
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        replaced = os.fstat(descriptor).st_ino != self._inode
+        if replaced:
+            os.close(descriptor)
+            try:
+                descriptor = os.open(
+                    f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC
+                )
+            except OSError:
+                return True
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+        return replaced
+
+    def restart(self) -> None:
+        """Begin anew with the file that stands at the path now."""
+        self.close()
+        self._offset, self._kept, self._inode = 0, b"", 0
+
+    def changed(self) -> bool:
+        """Whether a closed file may be another than it was when it was read."""
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return False
+        now = (found.st_ino, found.st_size, found.st_mtime_ns)
+        return now != (self._inode, self._offset, self._modified)
+
+    def age(self) -> float:
+        """Seconds since the file was written last, as it was opened."""
+        return max(0.0, time.time() - self._modified / 1e9)
+
+    def finish(self) -> bytes:
+        """Close the file; the line that has no end, with one."""
+        self.close()
+        return self._splitter.flush()
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _open(self) -> bool:
+        try:
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            found = os.fstat(self._descriptor)
+        except OSError:
+            self.close()
+            return False
+        self._inode, self._modified = found.st_ino, found.st_mtime_ns
+        return True

@@ -1,0 +1,312 @@
+"""The runs that are followed: what each of them has begun to write, and which are over.
+
+::
+
+    watch = Watch(selected)
+    for block in watch.follower().blocks():
+        sys.stdout.buffer.write(block.data)
+    failed = watch.not_completed()
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcrun.observe.logs import log_files
+from hpcrun.observe.logs.follow import LOCAL, REMOTE, Follower
+from hpcrun.observe.logs.remote_storage import is_remote
+from hpcrun.observe.logs.tail import Source, Tail
+from hpcrun.observe.read.history import SUBMITTED
+from hpcrun.observe.read.selection import Finder, Selected, begun
+from hpcrun.observe.status import jobs, run_state
+from hpcrun.observe.status.jobs import Answers, Process
+from hpcrun.observe.status.status import Ask, RunStatus, process_of, statuses
+
+UNKNOWN_FOR = 30.0
+# Seconds between two looks at what was submitted since, while something waits to be.
+RENEW = 10.0
+FAILURES = 5
+LAST_WORDS = 5.0
+LOOKS, REMOTE_LOOKS = 100.0, 10.0
+LEDGERS, REMOTE_LEDGERS = 2000, 20
+
+
+@dataclass(eq=False)
+class _Run:
+    """What is known of one run.
+
+    Attributes
+    ----------
+    first
+        The oldest attempt that is looked at.
+    full
+        The newest attempt, once the output of all its ranks was found.
+    process
+        The job that decides; None until it was read.
+    closed
+        It was looked at for the last time.
+    """
+
+    selected: Selected
+    first: int = 0
+    full: int = 0
+    newest: int = 0
+    process: Process | None = None
+    unknown_since: float | None = None
+    status: RunStatus | None = None
+    ended: float | None = None
+    closed: bool = False
+    renewed: float = float("-inf")
+    failed_before: bool = False
+    ledger_size: int = 0
+    looked: float = 0.0
+
+
+class Watch:
+    """Finds the files of runs as they begin, and asks the cluster which runs are over.
+
+    A run of which nothing is known, or that was never submitted, counts as over after it has stayed
+    so for half a minute.
+
+    Parameters
+    ----------
+    selected, choice
+        The runs, and which of their logs.
+    ask
+        What asks the cluster; called once a question, whatever the number of runs.
+    remote
+        Whether looking at files costs a call to another machine; found out where it is None.
+    """
+
+    def __init__(
+        self,
+        selected: Sequence[Selected],
+        choice: log_files.Choice = log_files.NEWEST,
+        *,
+        ask: Ask = jobs.ask,
+        remote: bool | None = None,
+    ) -> None:
+        self._choice = choice
+        self._ask = ask
+        if remote is None:
+            remote = any(map(is_remote, {one.experiment.directory for one in selected}))
+        self.remote = remote
+        self._runs = {one.paths.directory: _Run(one) for one in selected}
+        self._asked_for = list(self._runs.values())
+        self._not_begun = dict(self._runs)
+        self._pressing: deque[_Run] = deque()
+        self._turns: deque[_Run] = deque()
+        self._just_ended: deque[_Run] = deque()
+        self._came_back: deque[_Run] = deque()
+        self._looked: float | None = None
+        self._renew_at = time.monotonic() + RENEW
+        self._failures = 0
+        self._ledgers = 0
+
+    def follower(
+        self,
+        *,
+        begin: Callable[[Tail], object] | None = None,
+        idle: Callable[[], object] = lambda: None,
+        raw: bool = False,
+    ) -> Follower:
+        """A follower of the runs, of those that have not begun too (see `Follower`)."""
+        pace = REMOTE if self.remote else LOCAL
+        return Follower(
+            self.discover, self.over, ended=self.ended, begin=begin, idle=idle, pace=pace, raw=raw
+        )
+
+    def discover(self, final: bool) -> Iterator[Source]:
+        """Sources of the runs that are looked at now: so many a second, new ones first."""
+        now = time.monotonic()
+        first = self._looked is None
+        rate = REMOTE_LOOKS if self.remote else LOOKS
+        allowed = len(self._runs) if first else int(rate * (now - (self._looked or 0.0)))
+        self._looked = now
+        if self._not_begun:
+            paths = sorted(self._not_begun)
+            if self._choice.streams in ("worker", "agent"):
+                there = begun([self._not_begun[path].selected for path in paths])
+                paths = list(itertools.compress(paths, there))
+            self._pressing.extend(self._not_begun.pop(path) for path in paths)
+        while self._just_ended:
+            yield from self._sources(self._just_ended.popleft(), final=True)
+        if final:
+            for run in self._runs.values():
+                yield from self._sources(run, final=True)
+            return
+        for queue, most in (
+            (self._pressing, allowed - min(len(self._turns), allowed // 2)),
+            (self._turns, allowed),
+        ):
+            turn = min(len(queue), most, allowed)
+            allowed -= turn
+            for run in [queue.popleft() for _ in range(turn)]:
+                yield from self._sources(run, first=first)
+                (self._turns if run.full or run.closed else self._pressing).append(run)
+
+    def over(self) -> bool:
+        """Whether nothing more will happen to any of the runs by itself; one query a call.
+
+        What became of a run is read once the cluster says that its job is over, or knows none.
+
+        Raises
+        ------
+        OSError
+            The storage cannot be read, time and again.
+        """
+        try:
+            self._ask_for_ends()
+            self._failures = 0
+        except OSError:
+            self._failures += 1
+            if self._failures > FAILURES:
+                raise
+        if self._asked_for or self._came_back:
+            return False
+        last = max((run.ended or 0.0 for run in self._runs.values()), default=0.0)
+        # What is no rank's is written until the job's last moment.
+        return self._choice.streams == "worker" or time.monotonic() - last > LAST_WORDS
+
+    def _ask_for_ends(self) -> None:
+        while self._came_back:
+            self._asked_for.append(self._came_back.popleft())
+        self._ledgers = REMOTE_LEDGERS if self.remote else LEDGERS
+        # Where there are more than may be looked at, those that were not come first.
+        self._asked_for.sort(key=lambda run: run.looked)
+        now = time.monotonic()
+        if now >= self._renew_at:
+            self._renew_at = now + RENEW
+            self._renew([run for run in self._asked_for if not _is_submitted(run.selected)])
+        for run in self._asked_for:
+            if run.process is None:
+                run.ledger_size = _size(run.selected.paths.ledger)
+                run.process = process_of(run.selected)
+        answers = self._ask([run.process for run in self._asked_for if run.process])
+        doubtful = [run for run in self._asked_for if self._is_doubtful(run, answers)]
+        self._renew([run for run in doubtful if now - run.renewed >= RENEW])
+        found = statuses([run.selected for run in doubtful], ask=lambda _: answers, values=False)
+        for run, status in zip(doubtful, found, strict=True):
+            job = answers.jobs.get(run.process.job_id) if run.process else None
+            run.process = None
+            run.status = status
+            if status.state in (run_state.UNKNOWN, run_state.PLANNED):
+                run.unknown_since = run.unknown_since or now
+                is_over = now - run.unknown_since >= UNKNOWN_FOR
+            else:
+                run.unknown_since = None
+                is_over = status.over
+            # Between the end of an attempt and what is decided about it, a run looks failed.
+            may_go_on = status.state == run_state.FAILED and job is not None and job.live
+            if is_over and (run.failed_before or not may_go_on):
+                run.ended = now
+                self._just_ended.append(run)
+            run.failed_before = may_go_on
+        self._asked_for = [run for run in self._asked_for if run.ended is None]
+
+    def _renew(self, runs: Sequence[_Run]) -> None:
+        """Take in what was submitted since, for these runs."""
+        by_experiment: dict[Path, list[_Run]] = {}
+        for run in runs:
+            by_experiment.setdefault(run.selected.experiment.directory, []).append(run)
+        for directory, some in by_experiment.items():
+            finder = Finder(directory.parent)
+            numbers = [run.selected.run.number for run in some]
+            found = {
+                one.run.number: one for one in finder.runs(some[0].selected.experiment, numbers)
+            }
+            for run in some:
+                run.renewed = time.monotonic()
+                run.selected = found.get(run.selected.run.number, run.selected)
+
+    def _is_doubtful(self, run: _Run, answers: Answers) -> bool:
+        """Whether a run may be over: what its job says is not enough, or its ledger has grown."""
+        if run.process is None:
+            return True
+        job = answers.jobs.get(run.process.job_id)
+        if job is None or not job.live:
+            return answers.silence(run.process.job_id) is None
+        if job.waiting or self._ledgers <= 0:
+            return False
+        self._ledgers -= 1
+        run.looked = time.monotonic()
+        size = _size(run.selected.paths.ledger)
+        grown, run.ledger_size = size != run.ledger_size, size
+        return grown
+
+    def ended(self, source: Source) -> bool:
+        """Whether the run of a source has been over for a while, and will not write again."""
+        run = self._runs.get(source.run_key)
+        if run is None or run.ended is None:
+            return False
+        return time.monotonic() - run.ended > LAST_WORDS
+
+    def ranks(self, source: Source) -> frozenset[int]:
+        """The ranks of a source's run that are wanted."""
+        run = self._runs.get(source.run_key)
+        if run is None:
+            return frozenset()
+        _, world_size = log_files.seats(run.selected, source.attempt or 0)
+        return self._wanted(run) & frozenset(range(world_size))
+
+    def not_completed(self) -> list[RunStatus]:
+        """Runs that ended otherwise than completed, or of which it is not known."""
+        found = [run.status for run in self._runs.values()]
+        return [one for one in found if one is not None and one.state != run_state.COMPLETED]
+
+    def _sources(self, run: _Run, *, final: bool = False, first: bool = False) -> list[Source]:
+        """What is to be followed of a run; of one whose files cannot be read now, the next time."""
+        try:
+            return self._files(run, final=final, first=first)
+        except OSError:
+            return []
+
+    def _files(self, run: _Run, *, final: bool, first: bool) -> list[Source]:
+        selected, choice = run.selected, self._choice
+        attempts = selected.paths.attempts()
+        newest = attempts[-1].number if attempts else 0
+        if run.closed:
+            if newest <= run.newest or run.ended is None:
+                return []
+            # Somebody had it requeued, or submitted it again.
+            run.closed, run.ended = False, None
+            self._renew([run])
+            self._came_back.append(run)
+        run.newest = newest
+        if isinstance(choice.attempt, int):
+            attempts = [one for one in attempts if one.number == choice.attempt]
+        elif first and choice.attempt is None:
+            run.first = newest
+        if newest == run.full and newest and not final:
+            return []
+        attempts = [one for one in attempts if one.number >= run.first]
+        found = log_files.of_run(selected, attempts, choice, fallback=final)
+        if choice.attempt is None or choice.attempt == "all":
+            # Those before the newest have got all their files, which were looked for just now.
+            run.first = max(run.first, newest)
+        ranks = [one for one in found if one.attempt == newest and one.rank is not None]
+        if choice.streams == "worker" and len(ranks) >= len(self._wanted(run)):
+            run.full = newest
+        run.closed = final
+        return found
+
+    def _wanted(self, run: _Run) -> frozenset[int]:
+        ranks = frozenset(range(run.selected.run.world_size))
+        return ranks if self._choice.ranks is None else ranks & self._choice.ranks
+
+
+def _is_submitted(selected: Selected) -> bool:
+    return selected.submission is not None and selected.submission.event == SUBMITTED
+
+
+def _size(path: Path) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

@@ -1,0 +1,49 @@
+"""Which submissions and batch logs belong to a run, and what can be read of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpcrun.errors import UsageError
+from hpcrun.observe.read import history
+from hpcrun.observe.read.selection import Selected
+from hpcrun.state import ledger
+from hpcrun.state.layout import SubmissionPaths
+from hpcrun.state.plan import Plan
+
+
+def submissions(one: Selected) -> list[SubmissionPaths]:
+    """The submission with the run's newest plan, the last one that was asked for it, and those
+    that its attempts belonged to; oldest first."""
+    found = {one.planned.paths, *(paths for paths, _ in _jobs(one))}
+    return sorted(found, key=lambda paths: paths.number)
+
+
+def batch_logs(one: Selected) -> list[Path]:
+    """The outputs of the run's batch steps that exist, of Slurm or the local executor."""
+    found = {
+        path
+        for paths, job_id in _jobs(one)
+        for path in (paths.batch_log(job_id), paths.local_log(one.run.number))
+    }
+    return sorted(path for path in found if path.is_file())
+
+
+def plan(paths: SubmissionPaths) -> Plan | None:
+    """The plan of a submission; None where it cannot be read."""
+    try:
+        return history.read_plan(paths)
+    except (OSError, UsageError):
+        return None
+
+
+def _jobs(one: Selected) -> set[tuple[SubmissionPaths, str]]:
+    found = set()
+    if one.submission is not None:
+        found.add((one.submission.paths, str(one.submission.job_id)))
+    for attempt in ledger.read(one.paths):
+        number = attempt.started.get("submission")
+        if isinstance(number, int):
+            paths = one.experiment.submission(number)
+            found.add((paths, str(attempt.started.get("job_id"))))
+    return found

@@ -1,0 +1,300 @@
+"""Which runs a command is about: WHERE arguments resolved to runs on disk.
+
+A WHERE is an experiment (``NAME``), runs (``NAME/3``, ``NAME/0-3,7``), a Slurm job (``123``,
+``123_4``) or a directory of an experiment or a run, under any root; several are a union.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+
+from hpcrun import text as words
+from hpcrun.errors import UsageError
+from hpcrun.observe.read import history
+from hpcrun.observe.read.history import History, Planned, Submission
+from hpcrun.state import layout
+from hpcrun.state.layout import ExperimentPaths, RunPaths
+from hpcrun.state.plan import Plan, RunPlan
+
+Warn = Callable[[str], None]
+
+_RUNS = re.compile(r"(?P<name>[A-Za-z][\w.+-]*)/(?P<numbers>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)/?")
+_NAME = re.compile(r"[A-Za-z][\w.+-]*")
+_JOB = re.compile(r"(?P<job>\d+)(?:_(?P<task>\d+))?")
+_FORMS = "NAME, NAME/3, NAME/0-3, a job id (123 or 123_4) or the directory of an experiment or run"
+
+
+@dataclass(frozen=True)
+class Selected:
+    """One run that a command is about.
+
+    Attributes
+    ----------
+    experiment, paths
+        Where its files are.
+    run
+        Its plan, of the newest submission that contains its number.
+    planned
+        That submission and its plan.
+    submission
+        What Slurm was asked last about this run and what it answered; None when nothing was.
+    """
+
+    experiment: ExperimentPaths
+    run: RunPlan
+    paths: RunPaths
+    planned: Planned
+    submission: Submission | None
+
+    @property
+    def name(self) -> str:
+        """``NAME/3``."""
+        return f"{self.experiment.name}/{self.run.number}"
+
+    @property
+    def job_id(self) -> str | None:
+        """``123``, ``123_4`` or ``local:PID`` of the last submission; None while there is none."""
+        return self.submission.job_id if self.submission else None
+
+    @property
+    def plan(self) -> Plan:
+        return self.planned.plan
+
+
+def begun(selected: Sequence[Selected]) -> list[bool]:
+    """Whether the directory of each run exists, from one listing an experiment."""
+    numbers: dict[int, set[int]] = {}
+    for key, experiment in {id(one.experiment): one.experiment for one in selected}.items():
+        numbers[key] = set()
+        with contextlib.suppress(OSError):
+            numbers[key].update(experiment.run_numbers())
+    return [one.run.number in numbers[id(one.experiment)] for one in selected]
+
+
+def of_others(selected: Sequence[Selected]) -> dict[str, list[str]]:
+    """Owner -> names of experiments, of the runs that somebody else has submitted last."""
+    found: dict[str, list[str]] = {}
+    me = history.user()
+    for paths in dict.fromkeys(one.planned.paths for one in selected):
+        owner = history.describe(paths).get("user")
+        if isinstance(owner, str) and owner != me:
+            names = found.setdefault(owner, [])
+            if paths.experiment.name not in names:
+                names.append(paths.experiment.name)
+    return found
+
+
+@dataclass
+class Finder:
+    """Resolves WHERE arguments under a root, and remembers what it read.
+
+    Parameters
+    ----------
+    root
+        Where experiments live; directories given as WHERE may lie elsewhere.
+    warn
+        Told of what could not be read and was passed over.
+    """
+
+    root: Path
+    warn: Warn = lambda message: None
+    _histories: dict[Path, History] = field(default_factory=dict)
+
+    def resolve(self, where: Sequence[str], *, default_newest: bool = True) -> list[Selected]:
+        """The runs that ``where`` names, in the order given, each once.
+
+        Parameters
+        ----------
+        default_newest
+            Nothing named means the caller's newest experiment; otherwise that is an error.
+
+        Raises
+        ------
+        UsageError
+            Nothing matches, or an argument has none of the forms of a WHERE.
+        """
+        if not where:
+            if not default_newest:
+                raise UsageError("this command wants to be told which runs", hint=f"name {_FORMS}")
+            newest = self.newest()
+            return self.runs(newest)
+        if len(where) == 1:
+            return self._one(where[0])
+        found: dict[Path, Selected] = {}
+        for argument in where:
+            for selected in self._one(argument):
+                found.setdefault(selected.paths.directory, selected)
+        return list(found.values())
+
+    def newest(self) -> ExperimentPaths:
+        """The caller's newest experiment by its last submission.
+
+        Raises
+        ------
+        UsageError
+            The caller has none under the root.
+        """
+        all_of_them = layout.experiments(self.root)
+        dated = [(history.last_submission(experiment), experiment) for experiment in all_of_them]
+        me = history.user()
+        mine = [(when, experiment) for (when, who), experiment in dated if who in (None, me)]
+        if not mine:
+            others = f"; it has experiments of others: {_names(all_of_them)}" if all_of_them else ""
+            raise UsageError(
+                f"you have no experiment under {self.root}{others}",
+                hint="submit one with `hpcrun submit SPEC`, or name the root with --root",
+            )
+        return max(mine, key=lambda pair: (pair[0], pair[1].name))[1]
+
+    def runs(
+        self, experiment: ExperimentPaths, numbers: Iterable[int] | None = None
+    ) -> list[Selected]:
+        """The runs of an experiment, by number; all of them, or those asked for that exist."""
+        known = self.history(experiment)
+        wanted = sorted(known.runs) if numbers is None else sorted(set(numbers))
+        return [
+            Selected(
+                experiment=experiment,
+                run=known.runs[number][1],
+                paths=experiment.run(number),
+                planned=known.runs[number][0],
+                submission=known.submissions.get(number),
+            )
+            for number in wanted
+            if number in known.runs
+        ]
+
+    def with_chains(self, selected: list[Selected], where: Sequence[str]) -> list[Selected]:
+        """Before the runs of whole experiments, those of the experiments that they depend on."""
+        if not any(
+            plan.depends_on for plan in {id(one.plan): one.plan for one in selected}.values()
+        ):
+            return selected
+        found: dict[Path, Selected] = {}
+        seen: set[str] = set()
+
+        def add_before(one: Selected) -> None:
+            for name in (each.experiment for each in one.plan.depends_on):
+                if name in seen or not self._exists(name):
+                    continue
+                seen.add(name)
+                runs = self.runs(layout.experiment(self.root, name))
+                add_before(runs[-1])
+                found.update((each.paths.directory, each) for each in runs)
+
+        for one in selected:
+            if (not where or one.experiment.name in where) and one.experiment.name not in seen:
+                seen.add(one.experiment.name)
+                add_before(one)
+            found.setdefault(one.paths.directory, one)
+        return list(found.values())
+
+    def history(self, experiment: ExperimentPaths) -> History:
+        """All submissions of an experiment, read once."""
+        key = experiment.directory
+        if key not in self._histories:
+            self._histories[key] = history.read(experiment, self.warn)
+        return self._histories[key]
+
+    def _one(self, argument: str) -> list[Selected]:
+        job = _JOB.fullmatch(argument)
+        if job:
+            return self._job(job["job"], job["task"])
+        runs = _RUNS.fullmatch(argument)
+        if runs and self._exists(runs["name"]):
+            return self._numbered(layout.experiment(self.root, runs["name"]), runs["numbers"])
+        if _NAME.fullmatch(argument) and self._exists(argument):
+            return self._all(layout.experiment(self.root, argument))
+        path = Path(argument).expanduser()
+        if path.is_dir():
+            return self._directory(path)
+        raise self._nothing(argument)
+
+    def _exists(self, name: str) -> bool:
+        return (layout.experiment(self.root, name).directory / "submissions").is_dir()
+
+    def _all(self, experiment: ExperimentPaths) -> list[Selected]:
+        found = self.runs(experiment)
+        if not found:
+            raise UsageError(f"{experiment.directory} holds no plan yet: nothing was submitted")
+        return found
+
+    def _numbered(self, experiment: ExperimentPaths, text: str) -> list[Selected]:
+        known = self.history(experiment).runs
+        numbers: dict[int, None] = {}
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            if last and int(last) < int(first):
+                raise UsageError(f"{experiment.name}/{text}: the range {part} runs backwards")
+            low, high = int(first), int(last or first)
+            matching = [number for number in known if low <= number <= high]
+            if not matching:
+                raise UsageError(
+                    f"{experiment.name} has no run {part}; its runs are {words.numbers(known)}"
+                )
+            numbers.update(dict.fromkeys(sorted(matching)))
+        by_number = {one.run.number: one for one in self.runs(experiment, numbers)}
+        return [by_number[number] for number in numbers]
+
+    def _job(self, job: str, task: str | None) -> list[Selected]:
+        found: list[Selected] = []
+        for experiment in layout.experiments(self.root):
+            numbers = history.runs_of_job(experiment, job, task)
+            if numbers:
+                found += self.runs(experiment, numbers)
+        if not found:
+            name = f"{job}_{task}" if task else job
+            raise UsageError(
+                f"no run under {self.root} was submitted as job {name}",
+                hint="`hpcrun list` shows the experiments under the root; --root names another",
+            )
+        return found
+
+    def _directory(self, path: Path) -> list[Selected]:
+        full = path.absolute()
+        for parent in (full, *full.parents):
+            if (parent / "submissions").is_dir():
+                experiment = ExperimentPaths(parent)
+                inside = full.relative_to(parent).parts
+                if len(inside) >= 2 and inside[0] == "runs" and inside[1].isdigit():
+                    return self._numbered(experiment, inside[1])
+                return self._all(experiment)
+        under = layout.experiments(full)
+        hint = f"WHERE is {_FORMS}"
+        if under:
+            hint = f"it is a root with {_names(under)}: --root {path}"
+        raise UsageError(f"{path} is neither an experiment nor a run", hint=hint)
+
+    def _nothing(self, argument: str) -> UsageError:
+        names = [experiment.name for experiment in layout.experiments(self.root)]
+        name = argument.partition("/")[0]
+        if name in names:
+            numbers = words.numbers(self.history(layout.experiment(self.root, name)).runs)
+            return UsageError(
+                f"{argument!r} is not a run of {name}; its runs are {numbers}",
+                hint=f"write {name}/0 or {name}/0-3",
+            )
+        close = get_close_matches(name, names, n=3, cutoff=0.5)
+        if close:
+            hint = f"did you mean {', '.join(close)}?"
+        elif names:
+            hint = f"experiments there: {_names(layout.experiments(self.root))}"
+        else:
+            hint = "there are no experiments; --root names another root"
+        return UsageError(f"nothing under {self.root} matches {argument!r}", hint=hint)
+
+
+def default_root() -> Path:
+    """Where experiments live when neither ``--root`` nor HPCRUN_ROOT says so."""
+    return Path(os.environ.get("HPCRUN_ROOT") or "~/hpcrun").expanduser().absolute()
+
+
+def _names(experiments: Sequence[ExperimentPaths], most: int = 8) -> str:
+    shown = ", ".join(experiment.name for experiment in experiments[:most])
+    return shown + (f" and {len(experiments) - most} more" if len(experiments) > most else "")

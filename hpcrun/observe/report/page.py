@@ -1,0 +1,319 @@
+"""A report as one HTML page that needs nothing but itself.
+
+What comes from specs, logs and the ledger is escaped by jinja2 (text) or ElementTree (drawings), or
+is base64 (the data of the interactive charts). A policy in the page forbids it to load anything and
+to run any script but the two whose digests it names.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shlex
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, TypeGuard
+
+from hpcrun import __version__, resources
+from hpcrun import text as words
+from hpcrun.observe.diagnosis import cost_table, narrative
+from hpcrun.observe.diagnosis.cost import Cost
+from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
+from hpcrun.observe.read import detail, history
+from hpcrun.observe.read.filter import MISSING, show
+from hpcrun.observe.report import curves, report, svg
+from hpcrun.observe.report.node_usage import SERIES
+from hpcrun.observe.report.report import CodeVersion, Report, RunReport
+from hpcrun.observe.report.svg import Line, Mark
+from hpcrun.observe.tables import number
+
+GENERATOR = "hpcrun report"
+
+_LAST = 1e11  # seconds since the epoch that a calendar can tell
+_STATIC_CHARTS = 4
+_TOLD = 200
+
+
+def render(found: Report) -> str:
+    """The page."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    directory = resources.directory("templates") / "report"
+    environment = Environment(
+        loader=FileSystemLoader(directory),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=True,
+    )
+    environment.filters.update(moment=_moment, hours=_hours)
+
+    def own(*names: str) -> str:
+        return "\n".join((directory / name).read_text() for name in names)
+
+    scripts = [
+        f"/*\n{own('uPlot.LICENSE')}*/\n{own('uPlot.iife.min.js')}",
+        own("tables.js", "charts.js", "report.js"),
+    ]
+    sampled = [(run, node) for run in found.runs for node in run.telemetry.summary]
+    series = [one for one in SERIES if any(one.key in node.values for _, node in sampled)]
+    text: str = environment.get_template("report.html.j2").render(
+        report=found,
+        generator=GENERATOR,
+        version=__version__,
+        made_by=history.user(),
+        title=_title(found),
+        policy=_policy(scripts),
+        style=own("uPlot.min.css", "report.css"),
+        scripts=scripts,
+        data=_data(found),
+        kinds=WORDS,
+        series=series,
+        states=Counter(run.story.status.state for run in found.runs),
+        best=_best(found),
+        columns=_columns(found),
+        rows=[_row(found, place) for place in range(len(found.runs))],
+        charts=_charts(found),
+        timeline=_timeline(found),
+        totals=[(total, _bar(total.hours)) for total in found.totals],
+        causes=[(total, kind, hours) for total in found.totals for kind, hours in _causes(total)],
+        bases={name: _yaml(one.run.spec) for name, one in found.bases.items()},
+        runs=[_run(found, run) for run in found.runs],
+        sampled=[
+            (run, node, [_mean_and_peak(node.values.get(one.key)) for one in series])
+            for run, node in sampled
+        ],
+        code=[_code(version) for version in found.code],
+        notes=_notes(found),
+    )
+    return text
+
+
+def is_report(head: bytes) -> bool:
+    """Whether a file that begins so is a report."""
+    return f'<meta name="generator" content="{GENERATOR}'.encode() in head
+
+
+def _title(found: Report) -> str:
+    names = found.experiments
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _policy(scripts: list[str]) -> str:
+    """What the page may do: draw, and run these scripts."""
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()) for script in scripts)
+    allowed = " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}"
+
+
+def _data(found: Report) -> str:
+    """What the scripts draw, deflated, in base64: nothing in it can end its element."""
+    names = found.metrics
+    data = {
+        "metrics": names,
+        "metric": next(iter(_preferred(found)), None),
+        "series": [[one.key, one.title, one.unit] for one in SERIES],
+        "runs": [
+            {
+                "name": run.name,
+                "label": run.selected.run.label,
+                "telemetry": run.telemetry.to_data() if run.telemetry.samples else None,
+            }
+            for run in found.runs
+        ],
+        "curves": curves.to_data([run.curves for run in found.runs], names),
+        "slots": found.slots,
+        "shown": found.shown,
+    }
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def _preferred(found: Report) -> list[str]:
+    """Metrics in the order in which somebody wants to see them."""
+    return [name for name in found.metrics if name != curves.TOKENS]
+
+
+def _columns(found: Report) -> list[dict[str, Any]]:
+    """The table's columns; a swept key is named by its end where no other ends so."""
+    swept = {key for one in found.runs for key in one.selected.run.swept}
+    ends = Counter(key.rpartition(".")[2] for key in found.results.columns)
+    numeric = found.results.numeric
+    columns = []
+    for key in found.results.columns:
+        end = key.rpartition(".")[2]
+        name = end if key in swept and ends[end] == 1 else key
+        columns.append({"key": key, "name": name, "swept": key in swept, "number": key in numeric})
+        if key == "state":
+            columns.append({"key": "attempts", "name": "attempts", "swept": False, "number": True})
+    return columns
+
+
+def _row(found: Report, place: int) -> dict[str, Any]:
+    run, row = found.runs[place], found.results.rows[place]
+    cells = found.results.cells(row)
+    at = found.results.columns.index("state") + 1
+    color, dashes = svg.style_of(found.slots[place])
+    return {
+        "run": run,
+        "cells": [*cells[:at], str(len(run.story.attempts) or ""), *cells[at:]],
+        "shown": place in found.shown,
+        "color": color,
+        "dashed": bool(dashes),
+    }
+
+
+def _charts(found: Report) -> list[tuple[str, str]]:
+    return [
+        (
+            name,
+            svg.chart(
+                f"{name} against step",
+                [
+                    Line(run.name, found.slots[place], run.curves.metrics[name])
+                    for place in found.shown
+                    if name in (run := found.runs[place]).curves.metrics
+                ],
+            ),
+        )
+        for name in _preferred(found)[:_STATIC_CHARTS]
+    ]
+
+
+def _timeline(found: Report) -> dict[str, Any]:
+    edges = [edge for run in found.runs for span in run.spans for edge in (span.start, span.end)]
+    start, end = min(edges, default=found.made), max(edges, default=found.made)
+    told = len(found.runs) <= _TOLD
+    bars = []
+    for run in found.runs:
+        marks = list(_marks(run, found.made))
+        label = f"Timeline of {run.name}"
+        bar = svg.timeline(label, run.spans, marks, start, end, told) if run.spans else ""
+        bars.append((run, bar))
+    return {"start": start, "end": end, "bars": bars}
+
+
+def _marks(run: RunReport, now: float) -> Iterator[Mark]:
+    for one in run.story.attempts:
+        ended = one.attempt.ended or {}
+        if one.ended_badly and _is_moment(when := ended.get("time")):
+            yield Mark(when, str(ended.get("outcome")), narrative.end(one, run.story, now))
+
+
+def _bar(spent: Goodput) -> str:
+    return svg.shares("Where it went", [(kind, getattr(spent, kind)) for kind in WORDS])
+
+
+def _causes(total: Cost) -> list[tuple[str, float]]:
+    return sorted(total.causes.items(), key=lambda pair: -pair[1])
+
+
+def _run(found: Report, run: RunReport) -> dict[str, Any]:
+    selected, spent = run.selected, run.goodput
+    return {
+        "run": run,
+        "headline": narrative.headline(run.story),
+        "attempts": report.attempts(run, found.made),
+        "spent": narrative.spent(spent) if spent.wall else "",
+        "changes": [
+            (change.key, _value(change.before), _value(change.after)) for change in run.changes
+        ],
+        "entry": detail.entry(selected),
+        "submission": selected.planned.paths.number,
+        "job": selected.job_id,
+    }
+
+
+def _code(version: CodeVersion) -> dict[str, Any]:
+    facts = version.facts
+    frozen, python = _mapping(facts.get("code")), _mapping(facts.get("python"))
+    versions = {"": python.get("version"), "torch ": python.get("torch")}
+    versions |= {"DeepSpeed ": python.get("deepspeed"), "hpcrun ": facts.get("hpcrun")}
+    argv = facts.get("argv")
+    return {
+        "submission": f"{version.experiment} {version.submission}",
+        "runs": words.runs(version.runs),
+        "time": facts.get("time"),
+        "user": facts.get("user"),
+        "host": facts.get("host"),
+        "digest": frozen.get("digest"),
+        "files": frozen.get("files"),
+        "git": _mapping(frozen.get("git")),
+        "versions": ", ".join(f"{name}{found}" for name, found in versions.items() if found),
+        "command": shlex.join(map(str, argv)) if isinstance(argv, list) else "",
+        "differs": version.differs,
+    }
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _value(value: Any) -> str:
+    return "(not there)" if value is MISSING else show(value)
+
+
+def _best(found: Report) -> tuple[str, str] | None:
+    """The best run and its value."""
+    column = f"{found.objective}.best"
+    if column not in found.results.columns:
+        return None
+    rows = found.results.sort(f"-{column}" if found.mode == "max" else column).rows
+    value = rows[0].get(column) if rows else None
+    return None if value is None else (str(rows[0]["run"]), number(value))
+
+
+def _notes(found: Report) -> list[str]:
+    """What the report leaves out."""
+    notes = []
+    logged = sum(run.curves.logged for run in found.runs)
+    kept = sum(run.curves.kept for run in found.runs)
+    if kept < logged:
+        notes.append(
+            f"Curves show {kept:,} of {logged:,} logged values: those that keep the shape of a "
+            "curve best (largest triangles). The results table is made of all."
+        )
+    notes.append(
+        f"Values in charts have {curves.DIGITS} significant digits, the results table 6; "
+        "`hpcrun results --format csv` has all. Drawings for print have "
+        f"{svg.POINTS:,} points at most."
+    )
+    if bad := sum(run.curves.not_finite for run in found.runs):
+        notes.append(f"{words.count(bad, 'value')} that are not finite are not drawn.")
+    if len(found.shown) < len(found.runs):
+        notes.append(
+            f"The charts begin with {len(found.shown)} of {len(found.runs):,} runs, the best ones "
+            "where there is an objective; without JavaScript they show no others."
+        )
+    if samples := sum(run.telemetry.samples for run in found.runs):
+        notes.append(f"Telemetry is averaged from {samples:,} samples.")
+    if nodes := sum(run.telemetry.left_out for run in found.runs):
+        notes.append(f"The charts of telemetry leave out {words.count(nodes, 'node')}.")
+    return notes
+
+
+def _mean_and_peak(pair: tuple[float, float] | None) -> str:
+    return " / ".join(f"{value:.3g}" for value in pair) if pair else ""
+
+
+def _hours(value: float) -> str:
+    return cost_table.hours(value) if value else ""
+
+
+def _moment(when: Any) -> str:
+    if not _is_moment(when):
+        return "at an unknown time"
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(when)).strip()
+
+
+def _is_moment(when: Any) -> TypeGuard[float]:
+    return isinstance(when, (int, float)) and abs(when) < _LAST
+
+
+def _yaml(spec: Any) -> str:
+    import yaml
+
+    return str(yaml.safe_dump(spec, sort_keys=False, allow_unicode=True))

@@ -1,0 +1,82 @@
+"""Experiments under a root, each in one line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hpcrun.errors import UsageError
+from hpcrun.observe.read import history
+from hpcrun.observe.read.selection import Finder
+from hpcrun.observe.status.status import statuses
+from hpcrun.state import layout
+
+
+@dataclass(frozen=True)
+class Overview:
+    """One experiment.
+
+    Attributes
+    ----------
+    name, directory
+        Which one, and where.
+    runs
+        How many there are; None when no plan can be read.
+    states
+        State -> how many runs are in it.
+    submitted
+        When it was last submitted, in seconds since the epoch.
+    spec
+        The spec file of the newest submission.
+    user
+        Who submitted it last.
+    problem
+        Why the runs cannot be told.
+    """
+
+    name: str
+    directory: str
+    runs: int | None
+    states: dict[str, int]
+    submitted: float | None
+    spec: str | None
+    user: str | None
+    problem: str | None = None
+
+    def to_data(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+def overview(finder: Finder, *, warn: Callable[[str], None]) -> list[Overview]:
+    """All experiments under the finder's root, the newest submission first; one query of Slurm."""
+    experiments = layout.experiments(finder.root)
+    selected = []
+    problems: dict[str, str] = {}
+    for experiment in experiments:
+        try:
+            selected += finder.runs(experiment)
+        except UsageError as error:
+            problems[experiment.name] = error.message
+    counts: dict[str, Counter[str]] = {}
+    for status in statuses(selected, warn=warn, values=False):
+        counts.setdefault(status.experiment, Counter())[status.state] += 1
+    found = []
+    for experiment in experiments:
+        when, who = history.last_submission(experiment)
+        states = counts.get(experiment.name, Counter())
+        known = None if experiment.name in problems else finder.history(experiment)
+        found.append(
+            Overview(
+                name=experiment.name,
+                directory=str(experiment.directory),
+                runs=None if known is None else len(known.runs),
+                states=dict(states.most_common()),
+                submitted=when or None,
+                spec=known.newest.plan.spec_file if known and known.newest else None,
+                user=who,
+                problem=problems.get(experiment.name),
+            )
+        )
+    return sorted(found, key=lambda one: -(one.submitted or 0))

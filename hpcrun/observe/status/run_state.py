@@ -1,0 +1,329 @@
+"""A run's state, decided from evidence alone: no file, clock or Slurm is touched here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hpcrun.observe.read.history import SUBMITTED, SUBMITTING, Submission
+from hpcrun.observe.read.history import WAITING as HELD
+from hpcrun.policy import recovery
+from hpcrun.state.ledger import CANCELLED as INTENT_CANCELLED
+from hpcrun.state.ledger import FINISHED as INTENT_FINISHED
+from hpcrun.state.ledger import Attempt
+
+PLANNED = "planned"
+WAITING = "waiting"
+PENDING = "pending"
+RUNNING = "running"
+RESTARTING = "restarting"
+REQUEUED = "requeued"
+COMPLETED = "completed"
+FAILED = "failed"
+CANCELLED = "cancelled"
+PRUNED = "pruned"
+UNKNOWN = "unknown"
+
+STATES = (
+    *(PLANNED, WAITING, PENDING, RUNNING, RESTARTING, REQUEUED),
+    *(COMPLETED, FAILED, CANCELLED, PRUNED, UNKNOWN),
+)
+FINAL = frozenset({COMPLETED, FAILED, CANCELLED, PRUNED})
+
+CLOCK_SKEW = 60.0
+
+_REASONS = {
+    "Resources": "waits for free nodes",
+    "Priority": "waits behind jobs of higher priority",
+    "BeginTime": "not eligible yet (Slurm delays a requeued job)",
+    "Dependency": "waits for another job",
+    "JobArrayTaskLimit": "as many runs of the array run as max_parallel allows",
+    "JobHeldUser": "held by its owner: scontrol release",
+    "JobHeldAdmin": "held by an administrator",
+    "launch failed requeued held": "Slurm failed to start it, and holds it: scontrol release",
+    "job requeued in held state": "requeued and held: scontrol release",
+    "ReqNodeNotAvail": "a node that it needs is not available",
+    "PartitionDown": "its partition is down",
+    "PartitionTimeLimit": "its time limit is longer than the partition's",
+    "Reservation": "waits for its reservation",
+    "Licenses": "waits for a licence",
+    "Cleaning": "Slurm cleans up after its previous start",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """Where the job or local process of a run stands.
+
+    Attributes
+    ----------
+    state
+        Slurm's word, such as ``PENDING``; for a local process ``RUNNING`` or ``GONE``.
+    waiting, ended
+        Whether it waits in a queue, or is known to be over; neither means that it runs.
+    reason
+        Slurm's reason, such as ``Priority``; empty when it gives none.
+    nodes
+        In Slurm's notation; empty before it starts.
+    exit_code
+        Of the batch step, where known.
+    start
+        When a waiting job is expected to start, in seconds since the epoch; None where Slurm does
+        not say.
+    known_at
+        When Slurm said all this, where it does not answer now; None where this is its answer.
+    """
+
+    state: str
+    waiting: bool = False
+    ended: bool = False
+    reason: str = ""
+    nodes: str = ""
+    exit_code: int | None = None
+    start: float | None = None
+    known_at: float | None = None
+
+    @property
+    def live(self) -> bool:
+        return not self.ended and self.state != "UNKNOWN"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that is known of one run.
+
+    Attributes
+    ----------
+    submission
+        The journals' last word; None before a submission.
+    attempts
+        What the ledger says.
+    intent
+        ``finished``, ``cancelled`` or None.
+    job
+        What the cluster answered; None when it does not know the job, or was not asked.
+    silence
+        Why the cluster did not answer, so that a missing ``job`` proves nothing.
+    updated
+        When the newest of the evidence on disk was written, in seconds since the epoch.
+    """
+
+    submission: Submission | None = None
+    attempts: Sequence[Attempt] = ()
+    intent: str | None = None
+    job: Job | None = None
+    silence: str | None = None
+    updated: float | None = None
+
+    @property
+    def current(self) -> Attempt | None:
+        """As `current_attempt`."""
+        return current_attempt(self.submission, self.attempts)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A run's state, and why.
+
+    Attributes
+    ----------
+    state
+        One of `STATES`.
+    reason
+        A sentence for a person; None where the state says it all.
+    over
+        Nothing more will happen to the run by itself.
+    """
+
+    state: str
+    reason: str | None = None
+    over: bool = False
+
+
+def decide(evidence: Evidence) -> Verdict:
+    """The state that follows from the evidence.
+
+    What is on disk outweighs what Slurm says; Slurm decides where the disk is silent. A job that
+    nothing is known of makes a run ``unknown``, never ``failed``. What Slurm said earlier, because
+    it does not answer now, is marked with when that was.
+    """
+    evidence = _without_old_news(evidence)
+    verdict, job = _decide(evidence), evidence.job
+    if verdict.over or job is None or job.known_at is None:
+        return verdict
+    mark = f"{evidence.silence or 'Slurm was not asked'}; as of {_date(job.known_at)}"
+    return replace(verdict, reason=f"{verdict.reason}; {mark}" if verdict.reason else mark)
+
+
+def _without_old_news(evidence: Evidence) -> Evidence:
+    """What Slurm said before the ledger's last words says nothing."""
+    job = evidence.job
+    if job is None or job.known_at is None or (last := evidence.current) is None:
+        return evidence
+    told = max(float(event.get("time") or 0.0) for event in (last.started, last.ended or {}))
+    return evidence if told <= job.known_at else replace(evidence, job=None)
+
+
+def _decide(evidence: Evidence) -> Verdict:
+    last = evidence.current
+    if evidence.intent == INTENT_FINISHED or (last and last.outcome == "completed"):
+        return Verdict(COMPLETED, over=True)
+    if evidence.intent == INTENT_CANCELLED:
+        return _cancelled(evidence, last)
+    if last is None:
+        return _before_attempt(evidence)
+    return _attempt_ended(evidence, last) if last.ended else _attempt_open(evidence, last)
+
+
+def current_attempt(submission: Submission | None, attempts: Sequence[Attempt]) -> Attempt | None:
+    """The newest attempt, unless a later submission has not begun its own yet."""
+    if not attempts:
+        return None
+    last = attempts[-1]
+    if submission is not None and submission.event == HELD:
+        return None
+    if submission is None or submission.event != SUBMITTED or not last.started:
+        return last
+    if last.started.get("job_id") == submission.job_id:
+        return last
+    number = last.started.get("submission")
+    if isinstance(number, int) and number != submission.paths.number:
+        return last if number > submission.paths.number else None
+    began = last.started.get("time")
+    if isinstance(began, (int, float)) and began + CLOCK_SKEW < submission.time:
+        return None
+    return last
+
+
+def _cancelled(evidence: Evidence, last: Attempt | None) -> Verdict:
+    submission, job = evidence.submission, evidence.job
+    queued = submission is not None and submission.event == SUBMITTED and not submission.is_local
+    if (last is not None and last.ended) or (last is None and not queued):
+        return Verdict(CANCELLED, over=True)
+    if job is None and evidence.silence:
+        return Verdict(CANCELLED, _as_of(evidence, evidence.silence))
+    live = job is not None and job.live
+    return Verdict(CANCELLED, "its job is still ending" if live else None, over=not live)
+
+
+def _before_attempt(evidence: Evidence) -> Verdict:
+    submission, job = evidence.submission, evidence.job
+    if submission is None:
+        return Verdict(PLANNED)
+    if submission.event == SUBMITTING:
+        return Verdict(
+            UNKNOWN, "sbatch was called and its answer is not on record; repeat the submit"
+        )
+    if submission.event == HELD:
+        host, pid = submission.record.get("host"), submission.record.get("pid")
+        return Verdict(WAITING, f"waits for room in the queue, in the submit on {host} ({pid})")
+    if submission.event != SUBMITTED:
+        return Verdict(PLANNED, f"refused: {submission.message or 'no reason recorded'}")
+    if job is None:
+        if evidence.silence:
+            state = WAITING if submission.is_local else PENDING
+            return Verdict(state, _as_of(evidence, evidence.silence))
+        return Verdict(UNKNOWN, f"Slurm does not know job {submission.job_id} (any more)")
+    if submission.is_local:
+        if job.live:
+            return Verdict(WAITING, "waits for its turn on this machine")
+        if submission.ended and submission.message:
+            return Verdict(FAILED, submission.message, over=True)
+        what = "its supervisor" if submission.ended else "the local executor"
+        return Verdict(
+            FAILED,
+            f"{what} ended before an attempt began; see `hpcrun logs --stream batch`",
+            over=True,
+        )
+    if job.waiting or job.state == "CONFIGURING":
+        return Verdict(PENDING, _words(job))
+    if job.ended:
+        if job.state == "CANCELLED":
+            return Verdict(CANCELLED, "its job was cancelled in Slurm", over=True)
+        code = f", exit code {job.exit_code}" if job.exit_code else ""
+        return Verdict(
+            FAILED,
+            f"the job ended (Slurm: {job.state}{code}) before an attempt began; "
+            "see `hpcrun logs --stream batch`",
+            over=True,
+        )
+    if job.live:
+        if submission.foreground:
+            return Verdict(WAITING, "waits for its turn in this allocation")
+        return Verdict(RUNNING, "the job has started, its attempt has not begun")
+    return Verdict(UNKNOWN, job.reason or None)
+
+
+def _attempt_ended(evidence: Evidence, last: Attempt) -> Verdict:
+    job = evidence.job
+    message = (last.cause or {}).get("message")
+    reason = str(message) if message else None
+    if last.outcome == "cancelled":
+        return Verdict(CANCELLED, over=True)
+    if job is not None and job.live and job.waiting:
+        return Verdict(REQUEUED, _words(job) or reason)
+    decided = last.decided or {}
+    if decided.get("action") in recovery.GOES_ON and job is not None and job.live:
+        return Verdict(RESTARTING, reason)
+    if decided.get("action") == recovery.STOP:
+        return Verdict(FAILED, f"{reason}; stopped: {decided.get('reason')}", over=True)
+    goes_on = last.outcome == "stopped" or decided.get("action") in recovery.GOES_ON
+    if goes_on and job is None and evidence.silence:
+        return Verdict(UNKNOWN, _as_of(evidence, evidence.silence))
+    if last.outcome == "stopped":
+        if job is not None and job.live:
+            return Verdict(RESTARTING, reason)
+        return Verdict(FAILED, f"{reason or 'stopped'}; submit it again to go on", over=True)
+    if job is not None and job.ended:
+        if job.state == "CANCELLED" and (last.cause or {}).get("kind") == "signal":
+            return Verdict(CANCELLED, "its job was cancelled in Slurm", over=True)
+        if job.state not in ("FAILED", "COMPLETED", "CANCELLED", "GONE"):
+            reason = f"{reason or 'failed'} (Slurm: {job.state})"
+    return Verdict(FAILED, reason, over=True)
+
+
+def _attempt_open(evidence: Evidence, last: Attempt) -> Verdict:
+    job = evidence.job
+    if job is None:
+        if evidence.silence:
+            return Verdict(RUNNING, _as_of(evidence, evidence.silence))
+        job_id = last.started.get("job_id")
+        return Verdict(
+            UNKNOWN,
+            f"Slurm does not know job {job_id} (any more), and the ledger has no end of attempt "
+            f"{last.number}",
+        )
+    if job.waiting:
+        return Verdict(REQUEUED, _words(job))
+    if job.ended:
+        if job.state == "CANCELLED":
+            return Verdict(CANCELLED, "its job was cancelled in Slurm", over=True)
+        gone = job.state == "GONE"
+        what = "its process is gone" if gone else f"its job is over (Slurm: {job.state})"
+        return Verdict(
+            FAILED, f"{what}, and the ledger has no end of attempt {last.number}", over=True
+        )
+    if not job.live:
+        return Verdict(UNKNOWN, job.reason or None)
+    return Verdict(RUNNING, None if last.workers_started else "preparing its nodes")
+
+
+def _as_of(evidence: Evidence, silence: str) -> str:
+    if evidence.updated is None:
+        return silence
+    return f"{silence}; as of {_date(evidence.updated)}"
+
+
+def _date(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+
+
+def _words(job: Job) -> str | None:
+    if job.state == "CONFIGURING":
+        return "its nodes are being configured"
+    if not job.reason:
+        return None
+    name = job.reason.strip("()").partition(",")[0]
+    words = f"{name}: {_REASONS[name]}" if name in _REASONS else job.reason
+    return words if job.start is None else f"{words}; Slurm expects it at {_date(job.start)[:-3]}"

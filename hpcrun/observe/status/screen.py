@@ -1,0 +1,69 @@
+"""The live screen of ``hpcrun status --watch``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hpcrun.observe.read.selection import Selected
+from hpcrun.observe.status import status_table
+from hpcrun.observe.status.metric_trend import Trends
+from hpcrun.observe.status.status import RunStatus
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+
+# Lines that reasons may take of a screen, and those around the table.
+_REASONS, _AROUND = 5, 5
+
+
+class Screen:
+    """Renders what is known, as much of it as fits; the runs at work before all others.
+
+    Parameters
+    ----------
+    console
+        The terminal.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._trends = Trends()
+
+    def render(
+        self,
+        selected: Sequence[Selected],
+        found: Sequence[RunStatus],
+        problem: str | None = None,
+    ) -> Group:
+        """One picture.
+
+        Parameters
+        ----------
+        problem
+            Why the cluster's answer is missing, shown at the top.
+        """
+        from rich.console import Group
+        from rich.text import Text
+
+        now = time.time()
+        reasons = status_table.reasons(found)
+        told = reasons[:_REASONS]
+        room = max(3, self._console.height - _AROUND - len(told) - bool(problem))
+        shown = status_table.most_telling(selected, found, room)
+        table = status_table.build(*shown, now, terminal=True, trends=self._trends)
+        clock = time.strftime("%H:%M:%S", time.localtime(now))
+        parts: list[object] = [Text(f"{clock}  {status_table.counts(found)}", style="bold")]
+        if problem:
+            parts.append(Text(problem, style="yellow"))
+        fitted = table.fitted(self._console.width)
+        parts.append(fitted or Text(table.plain(), no_wrap=True, overflow="crop"))
+        hidden = len(found) - len(shown[1])
+        if hidden:
+            parts.append(Text(f"… {hidden} more runs", style="dim"))
+        parts += [Text(line, no_wrap=True, overflow="ellipsis") for line in told]
+        if len(reasons) > len(told):
+            parts.append(Text(f"… {len(reasons) - len(told)} more reasons", style="dim"))
+        parts.append(Text("Ctrl-C leaves; the runs go on", style="dim"))
+        return Group(*parts)  # type: ignore[arg-type]

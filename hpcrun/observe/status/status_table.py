@@ -1,0 +1,150 @@
+"""The table of ``hpcrun status``: one row a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hpcrun import text
+from hpcrun.observe.read.filter import show
+from hpcrun.observe.read.selection import Selected
+from hpcrun.observe.status import run_state
+from hpcrun.observe.status.metric_trend import Trends
+from hpcrun.observe.status.sparkline import amount, bar, duration, sparkline
+from hpcrun.observe.status.status import RunStatus
+from hpcrun.observe.tables import Table, age, number
+
+_GIB = 2**30
+_SPARE = ("JOB", "NODES", "PROGRESS", "TOK/S", "GPU-MEM", "UPDATED", "CAUSE", "TREND", "QUEUED")
+# Of which a screen that is too small shows the first ones.
+_ORDER = (
+    run_state.RUNNING,
+    run_state.RESTARTING,
+    run_state.FAILED,
+    run_state.UNKNOWN,
+    run_state.REQUEUED,
+)
+
+
+def build(
+    selected: Sequence[Selected],
+    found: Sequence[RunStatus],
+    now: float,
+    *,
+    terminal: bool,
+    trends: Trends | None = None,
+) -> Table:
+    """One row a run.
+
+    Parameters
+    ----------
+    now
+        Seconds since the epoch.
+    terminal
+        Bars are drawn; a pipe gets figures, and the reasons too.
+    trends
+        Adds the course of the metric.
+    """
+    metric = _metric(selected, found)
+    keys = list(dict.fromkeys(key for status in found for key in status.swept))
+    headers = ["RUN", *(key.rpartition(".")[2] for key in keys), "STATE", "ATTEMPT", "CAUSE"]
+    headers += ["STEP", "PROGRESS", *([metric] if metric else []), "TREND", "TOK/S", "GPU-MEM"]
+    headers += ["ETA", "QUEUED", "JOB", "NODES", "UPDATED", "REASON"]
+    hidden = {"REASON"} if terminal else {"TREND"}
+    table = Table(
+        [header for header in headers if header not in hidden],
+        right=frozenset({"ATTEMPT", "STEP", "TOK/S", "GPU-MEM", "ETA", "QUEUED", metric or ""}),
+        styled=frozenset({"STATE"}),
+        spare=_SPARE,
+    )
+    for one, status in zip(selected, found, strict=True):
+        cells = _cells(status, keys, metric, now, terminal)
+        if metric and trends is not None and status.attempt is not None:
+            course = trends.values(one.paths, status.attempt, metric)
+            cells[headers.index("TREND")] = sparkline(course)
+        shown = zip(headers, cells, strict=True)
+        table.add(*(cell for header, cell in shown if header not in hidden))
+    return table
+
+
+def most_telling(
+    selected: Sequence[Selected], found: Sequence[RunStatus], most: int
+) -> tuple[list[Selected], list[RunStatus]]:
+    """So many runs at most, in their order: those at work first, then those with trouble."""
+    rank = {name: place for place, name in enumerate(_ORDER)}
+    places = sorted(range(len(found)), key=lambda i: (rank.get(found[i].state, len(rank)), i))
+    kept = sorted(places[:most])
+    return [selected[i] for i in kept], [found[i] for i in kept]
+
+
+def reasons(found: Sequence[RunStatus]) -> list[str]:
+    """One line for all runs of an experiment that share a reason."""
+    shared: dict[tuple[str, str], list[int]] = {}
+    for status in found:
+        if status.reason:
+            shared.setdefault((status.experiment, status.reason), []).append(status.run)
+    return [
+        f"{experiment}/{','.join(text.ranges(runs))}: {reason}"
+        for (experiment, reason), runs in shared.items()
+    ]
+
+
+def counts(found: Sequence[RunStatus]) -> str:
+    """``3 running, 1 failed``; the most frequent first."""
+    many = Counter(status.state for status in found).most_common()
+    return ", ".join(f"{count} {name}" for name, count in many)
+
+
+def _cells(
+    status: RunStatus, keys: Sequence[str], metric: str | None, now: float, terminal: bool
+) -> list[str]:
+    step = "" if status.step is None else f"{status.step:,}"
+    progress = ""
+    if step and status.total_steps:
+        step += f"/{status.total_steps:,}"
+        share = (status.step or 0) / status.total_steps
+        percent = f"{100 * share:.0f}%"
+        progress = f"{bar(share)} {percent:>4}" if terminal else percent
+    rate, wait, left = status.tokens_per_second, status.queued, status.remaining
+    return [
+        status.name,
+        *(show(status.swept[key]) if key in status.swept else "" for key in keys),
+        status.state,
+        "" if status.attempt is None else str(status.attempt),
+        str((status.cause or {}).get("kind") or status.previous_cause or ""),
+        step,
+        progress,
+        *([number((status.metrics or {}).get(metric))] if metric else []),
+        "",
+        "" if rate is None else amount(rate),
+        _memory(status),
+        "" if left is None else duration(left),
+        "" if wait is None else duration(wait),
+        status.job_id or "",
+        _nodes(status.nodes),
+        f"{age(now - status.updated)} ago" if status.updated else "",
+        status.reason or "",
+    ]
+
+
+def _memory(status: RunStatus) -> str:
+    if status.gpu_memory is None:
+        return ""
+    used = f"{status.gpu_memory / _GIB:.0f}"
+    return f"{used}/{status.gpu_memory_total / _GIB:.0f}GiB" if status.gpu_memory_total else used
+
+
+def _nodes(nodes: list[str] | None) -> str:
+    if not nodes:
+        return ""
+    return ",".join(nodes[:4]) + (f",+{len(nodes) - 4}" if len(nodes) > 4 else "")
+
+
+def _metric(selected: Sequence[Selected], found: Sequence[RunStatus]) -> str | None:
+    """The objective if anything logged it lately, else the loss, else the first metric."""
+    logged = list(dict.fromkeys(name for status in found for name in status.metrics or {}))
+    objective = (selected[0].run.spec.get("objective") or {}).get("metric") if selected else None
+    for name in (objective, "loss"):
+        if name in logged:
+            return str(name)
+    return logged[0] if logged else None
