@@ -25,44 +25,22 @@ else:  # what mypy and pytest bring along on Python 3.10
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "hpcrun"
-SHARED = {
-    *("errors", "records", "layout", "nested", "plan", "plan_file", "ledger", "resources"),
-    *(
-        "causes",
-        "words",
-        "origin",
-        "recovery",
-        "lead",
-        "slurm_time",
-        "drills",
-        "signals",
-        "manifest",
-        "batch",
-        "metric_lines",
-        "retention",
-        "notices",
-        "sharing",
-    ),
-}
-# Part of the package -> the parts that it may import, beside itself and what is shared.
-MAY_IMPORT = {
-    "shared": set(),
-    "compile": set(),
-    "cluster": {"compile"},
-    "observe": {"cluster"},
-    "run": {"cluster.steps", "cluster.exclusion", "cluster.own_job"},
-    "cli": {"observe", "cluster", "compile"},
+# Modules at the top that every package may import.
+BASE = {"errors", "text", "resources", "signals"}
+# Package -> the packages that it may import, beside itself and the modules above. No circles.
+MAY_IMPORT: dict[str, set[str]] = {
+    "state": set(),
+    "policy": {"state"},
+    "slurm": {"policy", "state"},
+    "run": {"slurm", "policy", "state"},
+    "compile": {"slurm", "policy", "state"},
+    "submit": {"compile", "slurm", "policy", "state"},
+    "observe": {"submit", "slurm", "policy", "state"},
+    "control": {"observe", "submit", "compile", "slurm", "policy", "state"},
+    "cli": {"control", "observe", "submit", "compile", "slurm", "policy", "state"},
 }
 # Imported from hpcrun.zip on compute nodes, by a Python that need have no library of ours.
-ON_COMPUTE_NODES = (
-    "run",
-    "shared",
-    "cluster.steps",
-    "cluster.slurm",
-    "cluster.lost_nodes",
-    "cluster.exclusion",
-    "cluster.own_job",
-)
+ON_COMPUTE_NODES = {"base", "state", "policy", "slurm", "run"}
 TRAINING = {"torch", "deepspeed", "numpy", "xxhash"}
 # Of the job's Python too, and done without where they are not.
 OPTIONAL = {"pynvml", "tensorboard", "wandb"}
@@ -116,22 +94,17 @@ def _imports(module: str) -> Iterator[Import]:
 
 
 def _part(module: str) -> str:
-    """``hpcrun.slurm.steps`` -> ``cluster``; the modules at the top are ``shared``."""
+    """``hpcrun.slurm.steps`` -> ``slurm``; the modules at the top are ``base``."""
     parts = module.split(".")
-    return parts[1] if len(parts) > 1 and parts[1] in MAY_IMPORT else "shared"
-
-
-def _is(module: str, wanted: str) -> bool:
-    return module == f"hpcrun.{wanted}" or module.startswith(f"hpcrun.{wanted}.")
+    return parts[1] if len(parts) > 1 and parts[1] in MAY_IMPORT else "base"
 
 
 ALL = [one for module in MODULES for one in _imports(module)]
 
 
 def test_every_module_is_in_a_known_part() -> None:
-    known = {"hpcrun", "hpcrun.__main__", *(f"hpcrun.{name}" for name in SHARED)}
-    top = {module for module in MODULES if _part(module) == "shared"}
-    assert top == known
+    top = {module for module in MODULES if _part(module) == "base"}
+    assert top == {"hpcrun", "hpcrun.__main__", *(f"hpcrun.{name}" for name in BASE)}
 
 
 def test_imports_point_one_way() -> None:
@@ -140,53 +113,42 @@ def test_imports_point_one_way() -> None:
     wrong = [
         str(one)
         for one in ALL
-        if one.target.split(".")[0] == "hpcrun"
+        if _top(one) == "hpcrun"
         and (one.importer, one.target) not in entrances
-        and _part(one.target) not in ("shared", _part(one.importer))
-        and not any(_is(one.target, allowed) for allowed in MAY_IMPORT[_part(one.importer)])
+        and _part(one.target) not in {"base", _part(one.importer)}
+        and _part(one.target) not in MAY_IMPORT.get(_part(one.importer), set())
     ]
     assert wrong == []
+    assert [str(one) for one in ALL if one.importer in _base() and _top(one) == "hpcrun"] == [
+        str(one) for one in ALL if one.importer in _base() and one.target in _base()
+    ]
+
+
+def _base() -> set[str]:
+    return {f"hpcrun.{name}" for name in BASE}
+
+
+def test_no_circle_of_modules() -> None:
+    imported: dict[str, set[str]] = {module: set() for module in MODULES}
+    for one in ALL:
+        # What the package hands out is looked up when somebody asks for it.
+        if one.target in MODULES and one.importer != "hpcrun":
+            imported[one.importer].add(one.target)
+    left = dict(imported)
+    while free := [module for module, targets in left.items() if not targets & left.keys()]:
+        for module in free:
+            del left[module]
+    assert sorted(left) == []
 
 
 def test_compute_nodes_need_the_standard_library_alone() -> None:
-    here = [
-        one
-        for one in ALL
-        if _part(one.importer) in ON_COMPUTE_NODES
-        or any(_is(one.importer, part) for part in ON_COMPUTE_NODES)
-    ]
+    here = [one for one in ALL if _part(one.importer) in ON_COMPUTE_NODES - {"base"}]
     assert here
     outside = [one for one in here if _top(one) not in {"hpcrun", *sys.stdlib_module_names}]
     assert [
         str(one) for one in outside if not (one.lazy and _top(one) in {*TRAINING, *OPTIONAL})
     ] == []
     assert {_part(one.importer) for one in outside} <= {"run"}
-
-
-def test_what_a_module_of_compute_nodes_imports_is_fit_for_them_too() -> None:
-    reached = set()
-    waiting = [
-        module
-        for module in MODULES
-        if module not in ("hpcrun", "hpcrun.__main__")
-        and any(_is(module, part) or _part(module) == part for part in ON_COMPUTE_NODES)
-    ]
-    while waiting:
-        module = waiting.pop()
-        if module in reached:
-            continue
-        reached.add(module)
-        package = module.rpartition(".")[0]
-        targets = {one.target for one in ALL if one.importer == module and not one.lazy}
-        waiting += [target for target in {*targets, package} if target in MODULES]
-    unfit = [
-        str(one)
-        for one in ALL
-        if one.importer in reached
-        and not one.lazy
-        and _top(one) not in {"hpcrun", *sys.stdlib_module_names}
-    ]
-    assert unfit == []
 
 
 def test_every_library_is_declared() -> None:

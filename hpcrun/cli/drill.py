@@ -85,7 +85,8 @@ def _with_faults(compiled: Compiled, faults: list[str], steps: int) -> Compiled:
         )
     if policy_faults.CORRUPT_CHECKPOINT in faults and first.spec["checkpoint"]["keep"] < 2:
         raise UsageError(
-            f"{policy_faults.CORRUPT_CHECKPOINT} needs a checkpoint to go back to; checkpoint.keep is 1",
+            f"{policy_faults.CORRUPT_CHECKPOINT} needs a checkpoint to go back to; "
+            "checkpoint.keep is 1",
             hint="add checkpoint.keep=2",
         )
     if policy_faults.STOP_RANK in faults and first.spec["recovery"]["hang_after"] is None:

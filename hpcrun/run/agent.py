@@ -21,8 +21,9 @@ The supervisor asks and the agent answers, in this order::
     supervisor  dismiss  the agent removes its node-local directory and leaves
 
 Both say ``alive`` every two seconds, and the agent how its ranks are (``pulse``, of
-`hpcrun.run.health.progress`) and what is wrong with its link to the fabric. At any time the agent may say
-``signal`` (which its step received), and the supervisor ``stop`` (the ranks are to save and leave).
+`hpcrun.run.health.progress`) and what is wrong with its link to the fabric. At any time the agent
+may say ``signal`` (which its step received), and the supervisor ``stop`` (the ranks are to save and
+leave).
 An agent that loses its supervisor without a ``dismiss`` ends the ranks of its node and has its job
 requeued.
 """

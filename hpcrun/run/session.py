@@ -255,7 +255,7 @@ class Session:
         self._heart.beat(progress.ENDING)
 
     def micro_batches(self, step: int) -> Iterator[list[int]]:
-        """This rank's samples of global batch ``step``; see `hpcrun.run.rank.samples.micro_batches`."""
+        """This rank's samples of global batch ``step``; see `hpcrun.run.rank.samples`."""
         config = self._spec.get("deepspeed")
         if not config:
             raise HpcrunError(

@@ -2,8 +2,8 @@
 
     python -m hpcrun.run.tracker NAME SUBMISSION --run N [--once]
 
-The supervisor starts it (`hpcrun.run.tracking.tracker_processes`) and ends it by closing its input. With ``--once``,
-by hand, it forwards what is left of a run that has ended.
+The supervisor starts it (`hpcrun.run.tracking.tracker_processes`) and ends it by closing its input.
+With ``--once``, by hand, it forwards what is left of a run that has ended.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     The agents are ready and the ranks were started; ``warm`` where they had been waiting.
 ``attempt_ended``
     ``outcome`` (``completed``, ``failed``, ``cancelled``, ``stopped``), ``exit_code`` and, unless
-    completed, ``cause``: a mapping with ``kind`` (of `hpcrun.policy.causes`) and ``message``, and where
-    known ``rank``, ``node``, ``exit_code``, ``signal``, ``exception``, ``log_tail`` (list of
+    completed, ``cause``: a mapping with ``kind`` (of `hpcrun.policy.causes`) and ``message``, and
+    where known ``rank``, ``node``, ``exit_code``, ``signal``, ``exception``, ``log_tail`` (list of
     lines), ``nodes`` (those that were lost, or could not be used). ``restored_step``,
     ``reached_step``, ``checkpoint_step`` and ``total_steps`` say how far it came, ``metrics`` their
     last values and ``logged`` when that was (`hpcrun.run.job.evidence.Progress`).

@@ -290,7 +290,7 @@ def test_a_run_that_is_left_out(tmp_path: Path, code: Path) -> None:
 def test_interrupted_in_the_foreground(tmp_path: Path, code: Path) -> None:
     submission = submission_of(command_plan(code, {1: SLEEP}), tmp_path / "root")
     program = (
-        "import sys; from pathlib import Path; from hpcrun.cluster import local;"
+        "import sys; from pathlib import Path; from hpcrun.submit.local import executor as local;"
         "from hpcrun.state.layout import SubmissionPaths;"
         "local.Runner(SubmissionPaths(Path(sys.argv[1])), (1,)).bring_to_end()"
     )

@@ -18,8 +18,8 @@ from hpcrun.submit.local import processes
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from hpcrun.cluster import submit_lock
-from hpcrun.layout import experiment
+from hpcrun.submit import lock as submit_lock
+from hpcrun.state.layout import experiment
 log = Path(sys.argv[2])
 for _ in range(20):
     with submit_lock.held(experiment(Path(sys.argv[1]), "e"), print):

@@ -24,7 +24,7 @@ PROGRAM = """
 import os, sys, time
 from pathlib import Path
 import torch
-from hpcrun.run.fence import Fence
+from hpcrun.run.protocol.attempt_fence import Fence
 from hpcrun.run.metrics import MetricsLog
 
 rank, directory, flag = int(os.environ["RANK"]), Path(sys.argv[1]), Path(sys.argv[1], "stop")

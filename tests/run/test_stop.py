@@ -113,7 +113,8 @@ def test_a_forked_child_outlives_a_signal_of_the_whole_step_alone(
 
 def test_a_stale_process_leaves_without_writing(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from hpcrun.run.protocol.attempt_fence import Fence\n"
+        "import sys, time; from pathlib import Path\n"
+        "from hpcrun.run.protocol.attempt_fence import Fence\n"
         "fence = Fence(Path(sys.argv[1])); fence.check(); print('mine', flush=True)\n"
         "sys.stdin.readline(); fence.check(); Path(sys.argv[2]).write_text('stale')\n"
     )

@@ -200,7 +200,7 @@ def test_killed_between_sending_and_noting_it(
 FORWARD_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
-from hpcrun.layout import SubmissionPaths
+from hpcrun.state.layout import SubmissionPaths
 from hpcrun.run.tracker import Tracker
 Tracker(sys.argv[1], SubmissionPaths(Path(sys.argv[2])), 3, 1).forward()
 os.kill(os.getpid(), signal.SIGKILL)

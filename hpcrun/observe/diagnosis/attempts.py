@@ -164,8 +164,8 @@ class RunStory:
     def kind(self) -> str | None:
         """What stands between the run and its completion.
 
-        A kind of `hpcrun.policy.causes`; ``no_end`` where the newest attempt left none and its job is
-        over; the run's state where no attempt tells; None where nothing is amiss.
+        A kind of `hpcrun.policy.causes`; ``no_end`` where the newest attempt left none and its job
+        is over; the run's state where no attempt tells; None where nothing is amiss.
         """
         status = self.status
         if status.state == run_state.COMPLETED:

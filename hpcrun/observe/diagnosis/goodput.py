@@ -101,8 +101,8 @@ class Span:
     attempt
         The attempt's number; between two, that of the later one; None after the last.
     cause
-        The kind of end (of `hpcrun.policy.causes`) that it has to be charged to: of an attempt that ended
-        badly its idle end, and what came after it until new steps were done. None otherwise.
+        The kind of end (of `hpcrun.policy.causes`) that it has to be charged to: of an attempt that
+        ended badly its idle end, and what came after it until new steps were done. None otherwise.
     """
 
     kind: str

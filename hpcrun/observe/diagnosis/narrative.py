@@ -1,4 +1,4 @@
-"""What became of a run, in sentences; `hpcrun.observe.diagnosis.attempts` knows it, nothing is read here."""
+"""Tell what became of a run in sentences. Pure: `attempts` has read the files."""
 
 from __future__ import annotations
 

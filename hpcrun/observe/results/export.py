@@ -1,8 +1,8 @@
 """An experiment without its checkpoints, as one archive: for a paper, or for somebody else.
 
-The archive has the tree of `hpcrun.state.layout`, so that hpcrun reads it, unpacked, as it reads any
-experiment. Beside it lie a ``README.txt``, what it names, and the checksums. The same files give
-the same bytes.
+The archive has the tree of `hpcrun.state.layout`, so that hpcrun reads it, unpacked, as it reads
+any experiment. Beside it lie a ``README.txt``, what it names, and the checksums. The same files
+give the same bytes.
 """
 
 from __future__ import annotations

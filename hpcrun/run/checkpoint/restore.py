@@ -1,6 +1,7 @@
 """Restoring: which checkpoint of a run its ranks go on from.
 
-Every function here is collective: all ranks call it at the same point (`hpcrun.run.rank.collectives`).
+Every function here is collective: all ranks call it at the same point
+(`hpcrun.run.rank.collectives`).
 """
 
 from __future__ import annotations

@@ -17,8 +17,11 @@ from hpcrun.state.layout import AttemptPaths, RunPaths
 
 TAIL_LINES = 20
 _TAIL_BYTES = 16384
-# Of a traceback: in a collective, or in one of hpcrun's own.
-_WAITED = re.compile(COLLECTIVE.pattern + r"|/hpcrun/run/(?:exchange|nearby)\.py")
+# Modules of hpcrun that wait for other ranks; a traceback through one is that of a collective.
+WAITING_MODULES = ("hpcrun.run.rank.async_allreduce", "hpcrun.run.checkpoint.node_copy")
+_WAITED = re.compile(
+    "|".join([COLLECTIVE.pattern, *(f"/{name.replace('.', '/')}[.]py" for name in WAITING_MODULES)])
+)
 _OOM_KILL = re.compile(r"oom[-_ ]kill", re.IGNORECASE)
 
 

@@ -103,7 +103,8 @@ class Launcher(Protocol):
         Parameters
         ----------
         warm
-            Not to be ranks of this attempt, but to wait for the next; see `hpcrun.run.rank.warm_up`.
+            Not to be ranks of this attempt, but to wait for the next; see
+            `hpcrun.run.rank.warm_up`.
         """
 
     def devices(self, node: str, run: RunPlan) -> str | None:

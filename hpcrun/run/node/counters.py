@@ -31,7 +31,8 @@ class Gauges:
     interface
         The fast interface, where it is not that of management too; else None.
     hca
-        The adapters that NCCL was given, as `hpcrun.run.node.network.hca_filter` says; None without.
+        The adapters that NCCL was given, as `hpcrun.run.node.network.hca_filter` says; None
+        without.
     root
         Has ``proc`` and ``sys``.
     """

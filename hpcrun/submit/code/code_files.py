@@ -50,7 +50,7 @@ def find(
     required: Collection[str] = (),
     without: Collection[Path] = (),
 ) -> Listing:
-    """List the code under ``root``; the parameters are those of `hpcrun.submit.code.snapshot.freeze`.
+    """List the code under ``root``; the parameters are those of `snapshot.freeze`.
 
     Raises
     ------

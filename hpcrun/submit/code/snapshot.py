@@ -1,7 +1,7 @@
 """The code of the moment of submission, frozen by content; and hpcrun itself, for the job to run.
 
 What is frozen: inside git the tracked files and the untracked ones that are not ignored, as they
-are in the working tree; elsewhere everything except what `hpcrun.submit.code.code_files` leaves out.
+are in the working tree; elsewhere everything except what `code_files` leaves out.
 Equal files give equal archives, byte for byte (times and owners are set to constants).
 
 Symbolic links: one to something that is frozen too stays a link; one to any other file becomes a
@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+import hpcrun
 from hpcrun.errors import UsageError
 from hpcrun.state import files as state_files
 from hpcrun.submit.code import code_files
@@ -188,7 +189,7 @@ def package(path: Path) -> None:
     ``PYTHONPATH=hpcrun.zip python -m hpcrun.run.supervisor`` then runs the hpcrun of now, whatever
     is installed, upgraded or removed later.
     """
-    source = Path(__file__).resolve().parents[1]
+    source = Path(hpcrun.__file__).resolve().parent
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(source.rglob("*.py")):

@@ -1,7 +1,7 @@
 """The local executor: a submission's runs on this machine, by the same supervisor as in a job.
 
-``python -m hpcrun.submit.local.executor SUBMISSION`` is started detached from the terminal; it starts one
-supervisor a run, as many at once as the plan's ``max_parallel`` (one unless the plan says more).
+``python -m hpcrun.submit.local.executor SUBMISSION`` is started detached from the terminal. It
+starts one supervisor a run, as many at once as the plan's ``max_parallel`` (one by default).
 Standard library only, because it runs from the frozen ``hpcrun.zip``.
 """
 
