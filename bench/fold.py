@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.publish import add_options, circumstances, publish
-from tests.observe.factory import Experiment, path_with, slurm_shim
+from tests.support.experiment import Experiment, path_with, slurm_shim
 
 RANKS, LINE, COMMON = 64, 120, 0.9
 TARGET = 60.0

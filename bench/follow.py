@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bench.publish import add_options, circumstances, publish
-from tests.observe.factory import Experiment, path_with, slurm_shim
+from tests.support.experiment import Experiment, path_with, slurm_shim
 
 FILES, RATE, IDLE = 1_000, 1_000, 10_000
 INTERVAL = 0.1

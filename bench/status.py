@@ -22,7 +22,7 @@ from typing import Any
 
 from bench.publish import add_options, circumstances, publish
 from tests.cluster.workbench import Workbench
-from tests.observe.factory import Experiment, path_with, slurm_shim
+from tests.support.experiment import Experiment, path_with, slurm_shim
 from tests.testbed import VERSIONS, Cluster
 
 RUNS = 10_000

@@ -34,7 +34,7 @@ from bench.turns import Referee
 from hpcrun.state import files, layout
 from hpcrun.submit.local import processes
 from hpcrun.submit.local.processes import Process
-from tests import operators
+from tests.support import operators
 
 HERE = Path(__file__).parent
 RANKS = 2

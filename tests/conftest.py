@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import operators
+from tests.support import operators
+from tests.support.slurm_shim import Shim
 
 # A shell that starts the suite in the background has it ignore Ctrl-C, and every child inherits
 # that: the tests that interrupt a command would test nothing.
@@ -35,3 +37,12 @@ def warm_operators() -> Path:
     """A root's cache of DeepSpeed's compiled operators."""
     pytest.importorskip("deepspeed")
     return operators.build()
+
+
+@pytest.fixture
+def shim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shim:
+    """Scripted Slurm commands (a stand-in, no Slurm) at the front of PATH."""
+    directory = tmp_path / "shim"
+    directory.mkdir()
+    monkeypatch.setenv("PATH", f"{directory}{os.pathsep}{os.environ['PATH']}")
+    return Shim(directory)

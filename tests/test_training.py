@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests import operators
+from tests.support import operators
 
 ROOT = Path(__file__).parent.parent
 ON_THIS_MACHINE = (

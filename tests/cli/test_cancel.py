@@ -11,8 +11,8 @@ import pytest
 
 from hpcrun.state import ledger
 from hpcrun.submit.local import processes
-from tests.observe.factory import Experiment, path_with, shim_calls, slurm_shim
-from tests.observe.shell import hpcrun
+from tests.support.command import hpcrun
+from tests.support.experiment import Experiment, path_with, shim_calls, slurm_shim
 
 QUEUE = (
     "100_2|RUNNING|None|node1|N/A|N/A|0:00|(null)\n100_3|PENDING|Priority||N/A|N/A|0:00|(null)\n"

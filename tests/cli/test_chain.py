@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpcrun.state.layout import experiment
-from tests.cli.desk import PYTHON, Desk
+from tests.support.desk import PYTHON, Desk
 
 
 class Specs:

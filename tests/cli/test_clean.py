@@ -16,8 +16,8 @@ import pytest
 from hpcrun.control import cleanup
 from hpcrun.state import files as state_files
 from hpcrun.state.manifest import File, Manifest
-from tests.observe.factory import T0, Experiment, path_with, slurm_shim
-from tests.observe.shell import hpcrun, start
+from tests.support.command import hpcrun, start
+from tests.support.experiment import T0, Experiment, path_with, slurm_shim
 
 DAY = 86_400.0
 

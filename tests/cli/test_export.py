@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from hpcrun.state import files as state_files
-from tests.observe.factory import Experiment, path_with, slurm_shim
-from tests.observe.shell import hpcrun, start
+from tests.support.command import hpcrun, start
+from tests.support.experiment import Experiment, path_with, slurm_shim
 
 VERSIONS = {"python": "3.11.2", "torch": "2.13.0", "hpcrun": "0"}
 

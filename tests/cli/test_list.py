@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.observe.factory import T0, Experiment, path_with, shim_calls, slurm_shim
-from tests.observe.shell import hpcrun
+from tests.support.command import hpcrun
+from tests.support.experiment import T0, Experiment, path_with, shim_calls, slurm_shim
 
 
 @pytest.fixture

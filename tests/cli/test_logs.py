@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hpcrun.state import files, ledger
-from tests.observe.factory import Experiment, path_with, slurm_shim
-from tests.observe.shell import hpcrun, start
+from tests.support.command import hpcrun, start
+from tests.support.experiment import Experiment, path_with, slurm_shim
 
 MARK = "--- study/1: attempt 2 on node1, node2; attempt 1 ended: y ---"
 

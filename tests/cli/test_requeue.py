@@ -18,7 +18,7 @@ from hpcrun.state import files as state_files
 from hpcrun.state import journal, ledger, plan_file
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.submit.local import processes
-from tests.cluster_unit.shim import Shim
+from tests.support.slurm_shim import Shim
 
 PYTHON = sys.executable
 REFUSED = {"err": "sbatch: error: Batch job submission failed: Invalid qos specification\n"}

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.observe.factory import Experiment, path_with, slurm_shim
-from tests.observe.shell import hpcrun
+from tests.support.command import hpcrun
+from tests.support.experiment import Experiment, path_with, slurm_shim
 
 RATES = (1e-3, 3e-4)
 

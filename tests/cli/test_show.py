@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from hpcrun.state import files
-from tests.observe.factory import Experiment
-from tests.observe.shell import hpcrun
+from tests.support.command import hpcrun
+from tests.support.experiment import Experiment
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpcrun.state import files, ledger
-from tests.observe.factory import T0, Experiment, path_with, slurm_shim
-from tests.observe.shell import hpcrun
+from tests.support.command import hpcrun
+from tests.support.experiment import T0, Experiment, path_with, slurm_shim
 
 
 @pytest.fixture

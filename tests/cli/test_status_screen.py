@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.state import files
-from tests.observe.factory import T0, Experiment, path_with, slurm_shim
+from tests.support.experiment import T0, Experiment, path_with, slurm_shim
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 GIB = 2**30

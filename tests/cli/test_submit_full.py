@@ -1,4 +1,4 @@
-"""A queue that has room for a part of a sweep only (tests/cli/desk.py is that queue)."""
+"""A queue that has room for a part of a sweep only (tests/support/desk.py is that queue)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hpcrun.state.layout import experiment
 from hpcrun.submit import feeder
 from hpcrun.submit.prepared import Submitted
 from hpcrun.submit.submit import submit
-from tests.cli.desk import PYTHON, Desk, runs_of
+from tests.support.desk import PYTHON, Desk, runs_of
 
 EACH_ONCE = Counter(["x=0", "x=1", "x=2", "x=7,nodes=2", "x=8,nodes=2"])
 

@@ -1,7 +1,7 @@
 """A submit that is killed at any instant, and then repeated: each run is in one job, and in no two.
 
-The queue here is a stand-in (tests/cli/desk.py). What two submitters do at once is shown on a real
-Slurm (tests/cluster/test_submission.py).
+The queue here is a stand-in (tests/support/desk.py). What two submitters do at once is shown on a
+real Slurm (tests/cluster/test_submission.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.submit.local import processes
-from tests.cli.desk import PYTHON, Desk, runs_of
+from tests.support.desk import PYTHON, Desk, runs_of
 
 # Every such instant; all of them are HPCRUN_THOROUGH's.
 STRIDE = 1 if os.environ.get("HPCRUN_THOROUGH") == "1" else 9

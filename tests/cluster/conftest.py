@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import operators
 from tests.cluster.ward import Reference
 from tests.cluster.workbench import give_operators
+from tests.support import operators
 from tests.testbed import VERSIONS, Cluster, missing
 
 _HERE = Path(__file__).parent

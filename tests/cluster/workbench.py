@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from hpcrun.run.node import op_cache
-from tests import operators
+from tests.support import operators
 from tests.testbed import Cluster
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from hpcrun.run.node import op_cache
-from tests import operators
-from tests.run.factory import Place
 from tests.run.ranks import Ranks, Worlds
+from tests.support import operators
+from tests.support.place import Place
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from typing import IO, Any
 from hpcrun.run.node.network import PortReservation
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths
-from tests.operators import PATH
-from tests.run.factory import REPOSITORY
+from tests.support.operators import PATH
+from tests.support.place import REPOSITORY
 
 DIED = "died"
 ONE, TWO, THREE = (f"step-0000000{step}-a1" for step in (1, 2, 3))

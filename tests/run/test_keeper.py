@@ -14,7 +14,7 @@ from hpcrun.errors import EXIT_FAILED, EXIT_SAVED
 from hpcrun.run import keeper
 from hpcrun.run.job.takeover import Orphan
 from hpcrun.state import ledger
-from tests.run.factory import Place
+from tests.support.place import Place
 
 STARTED: dict[str, Any] = {"job_id": "7_3", "restart_count": 1, "submission": 1}
 DECIDED = {"action": "stop", "reason": "", "exclude": []}

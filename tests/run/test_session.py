@@ -19,7 +19,7 @@ from hpcrun.run.checkpoint import checkpoint_files
 from hpcrun.run.session import Session
 from hpcrun.state import files, manifest
 from hpcrun.state.layout import AttemptPaths
-from tests.run.factory import FakeEngine, launch_of
+from tests.support.place import FakeEngine, launch_of
 
 torch = pytest.importorskip("torch")
 

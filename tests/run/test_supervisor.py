@@ -29,7 +29,7 @@ from hpcrun.state import ledger, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import Entry
 from hpcrun.submit.local import processes
-from tests.run.factory import RESOURCES, Place, command_of, until
+from tests.support.place import RESOURCES, Place, command_of, until
 
 FOREVER = "sleep 300"
 

@@ -27,7 +27,7 @@ from hpcrun.run.tracker import Stale, Tracker
 from hpcrun.run.tracking import tracker_processes, wandb_file
 from hpcrun.run.tracking.sinks import About
 from hpcrun.state import files, ledger
-from tests.run.factory import REPOSITORY, Place, until
+from tests.support.place import REPOSITORY, Place, until
 
 OFFLINE = {"project": None, "entity": None, "mode": "offline", "group": None, "tags": ["a", "b"]}
 BOTH = {"tensorboard": True, "wandb": OFFLINE}

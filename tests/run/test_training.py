@@ -10,8 +10,8 @@ import pytest
 
 from hpcrun.state import files, layout, ledger
 from hpcrun.state.plan import Entry
-from tests import operators
-from tests.run.factory import REPOSITORY, Place
+from tests.support import operators
+from tests.support.place import REPOSITORY, Place
 
 pytestmark = [pytest.mark.training]
 

@@ -12,7 +12,7 @@ from hpcrun.run import worker
 from hpcrun.run.protocol.launch import Launch, Node
 from hpcrun.run.rank import secrets
 from hpcrun.state import files
-from tests.run.factory import launch_of
+from tests.support.place import launch_of
 
 NODES = (
     Node("n1", "/n1/code", "/n1", "ib0", "10.9.0.1", hca="=mlx5_0:1", extensions="/n1/ext"),

@@ -1,0 +1,479 @@
+"""What ended attempts, from ledgers on disk: sentences, advice, groups and JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.observe.diagnosis import narrative
+from hpcrun.observe.diagnosis.advice import advise
+from hpcrun.observe.diagnosis.attempts import Group, RunStory, grouped, normal, stories
+from hpcrun.observe.read.selection import Finder
+from hpcrun.observe.status.jobs import Answers
+from hpcrun.observe.status.run_state import Job
+from hpcrun.state import files, ledger
+from tests.support.command import hpcrun
+from tests.support.experiment import T0, Experiment, path_with, slurm_shim
+
+CRASH = {
+    "kind": "rank_crash",
+    "message": "rank 1 on node2 raised ValueError: batch 17 is bad",
+    "rank": 1,
+    "node": "node2",
+    "exception": "ValueError",
+    "log_tail": ["Traceback (most recent call last):", "ValueError: batch 17 is bad"],
+}
+NODE = {
+    "kind": "node_failure",
+    "message": "node node2 did not answer any more",
+    "nodes": ["node2"],
+}
+REQUEUE = {"action": "requeue", "reason": "it goes on from its newest checkpoint", "exclude": []}
+STOP = {
+    "action": "stop",
+    "reason": "it ended by rank_crash 10 times; recovery.budgets.rank_crash is 10",
+    "exclude": [],
+}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Experiment:
+    return Experiment(tmp_path / "root")
+
+
+def end(
+    study: Experiment,
+    run: int = 0,
+    attempt: int = 1,
+    outcome: str = "failed",
+    *,
+    cause: dict[str, Any] | None = None,
+    came: tuple[int | None, int | None, int | None] = (0, 0, 0),
+    decided: dict[str, Any] | None = None,
+    when: float = T0 + 100,
+) -> None:
+    """What a supervisor records of an end: ``came`` is where it began, reached and had saved."""
+    paths = study.run(run)
+    fields = dict(zip(("restored_step", "reached_step", "checkpoint_step"), came, strict=True))
+    head = {"event": ledger.ENDED, "time": when, "attempt": attempt}
+    files.append(
+        paths.ledger, {**head, "outcome": outcome, "exit_code": 1, "cause": cause, **fields}
+    )
+    if decided:
+        files.append(paths.ledger, {**head, "event": ledger.DECIDED, **decided})
+    if outcome == "completed":
+        ledger.set_intent(paths, ledger.FINISHED)
+
+
+def event(study: Experiment, kind: str, run: int = 0, attempt: int = 1, **fields: Any) -> None:
+    session = study.run(run).attempt(attempt).session
+    files.append(session, {"event": kind, "time": T0, **fields})
+
+
+def told(study: Experiment, state: str = "FAILED", **jobs: Any) -> list[RunStory]:
+    """The stories of all runs; Slurm answers ``state`` for every job."""
+    gone = Job(state, ended=state in ("FAILED", "NODE_FAIL"), waiting=state == "PENDING")
+
+    def ask(processes: Any) -> Answers:
+        return Answers(jobs={process.job_id: gone for process in processes}, **jobs)
+
+    return stories(Finder(study.paths.directory.parent).runs(study.paths), ask=ask)
+
+
+def one(study: Experiment, state: str = "FAILED") -> RunStory:
+    (found,) = told(study, state)
+    return found
+
+
+def lines(run: RunStory, number: int = 1, now: float = T0 + 400) -> list[str]:
+    return narrative.attempt(run.attempts[number - 1], run, now)
+
+
+def advice(run: RunStory) -> str:
+    return advise(run, run.status.name) or ""
+
+
+def test_what_only_the_nodes_had_saved_is_not_lost(study: Experiment) -> None:
+    study.submit((0,))
+    study.start(0, 1)
+    end(study, cause=CRASH, came=(0, 57, 30), decided=REQUEUE)
+    study.start(0, 2, when=T0 + 112)
+    assert one(study, "RUNNING").attempts[0].lost == 27
+    event(study, "restored", attempt=2, step=55, checkpoint="of the nodes' storage")
+    run = one(study, "RUNNING")
+    assert run.attempts[0].lost == 2
+    assert "It began at step 0 and reached step 57" in " ".join(lines(run))
+    assert "newest checkpoint was of step 55: 2 steps lost." in " ".join(lines(run))
+
+
+def test_a_crash_and_what_followed(study: Experiment) -> None:
+    study.submit((0,))
+    study.start(0, 1, nodes=("node1", "node2"))
+    event(study, "save_failed", step=40, message="No space left on device")
+    event(study, "save_failed", step=50, message="No space left on device")
+    event(study, "save_skipped", step=57, message="the loss is not finite")
+    end(study, cause=CRASH, came=(0, 57, 30), decided=REQUEUE)
+    study.start(0, 2, when=T0 + 112)
+    run = one(study, "RUNNING")
+    first, *rest = lines(run)
+    assert first.startswith("Attempt 1 failed 5 min ago (2023-11-1")
+    assert first.endswith("), rank_crash: rank 1 on node2 raised ValueError: batch 17 is bad.")
+    assert rest == [
+        "It began at step 0 and reached step 57; its newest checkpoint was of step 30: "
+        "27 steps lost.",
+        "Saves at steps 40, 50 failed: No space left on device.",
+        "Nothing was saved at step 57: the loss is not finite.",
+        "hpcrun requeued it; attempt 2 began 12 s later.",
+    ]
+    assert lines(run, 2)[0].startswith("Attempt 2 began 5 min ago")
+    assert lines(run, 2)[0].endswith("; it is running.")
+    assert narrative.headline(run) == "study/0: running, attempt 2"
+    assert advice(run).startswith("It goes on by itself. Should it end so again: ValueError is")
+
+
+@pytest.mark.parametrize(
+    ("came", "sentence"),
+    [
+        ((40, 57, 50), "It began at step 40 and reached step 57; its newest checkpoint was of"),
+        ((0, 7, 0), "It began at step 0 and reached step 7; nothing was saved: 7 steps lost."),
+        ((0, 1, 0), "It began at step 0 and reached step 1; nothing was saved: 1 step lost."),
+        ((40, 50, 50), "checkpoint was of step 50: nothing lost."),
+        ((None, 1200, None), "It reached step 1,200."),
+        ((None, None, None), ""),
+    ],
+)
+def test_how_far_it_came(
+    study: Experiment, came: tuple[int | None, int | None, int | None], sentence: str
+) -> None:
+    study.submit((0,))
+    study.start()
+    end(study, cause=CRASH, came=came)
+    text = " ".join(lines(one(study))[1:])
+    assert sentence in text
+    assert bool(text) == bool(sentence)
+
+
+def test_ranks_that_were_never_started(study: Experiment) -> None:
+    study.submit((0,))
+    study.start(workers=False)
+    cause = {"kind": "launch", "message": "node1: the port is taken"}
+    end(study, cause=cause, came=(None, None, None), decided=STOP)
+    run = one(study)
+    assert lines(run)[1] == "Its ranks were never started."
+    assert "`hpcrun logs study/0 --stream batch`" in advice(run)
+
+
+def test_a_rank_that_the_message_does_not_name(study: Experiment) -> None:
+    study.submit((0,))
+    study.start()
+    end(study, cause={**CRASH, "message": "boom"})
+    assert lines(one(study))[0].endswith(", rank_crash: boom (first: rank 1 on node2).")
+
+
+def test_completed_in_several_attempts(study: Experiment) -> None:
+    study.submit((0,))
+    study.start(0, 1)
+    excluding = {**REQUEUE, "exclude": ["node2"]}
+    end(study, 0, 1, "stopped", cause=NODE, came=(0, 57, 40), decided=excluding)
+    study.start(0, 2, when=T0 + 160)
+    end(study, 0, 2, cause=CRASH, came=(40, 45, 40), decided=REQUEUE, when=T0 + 200)
+    study.start(0, 3, when=T0 + 260)
+    end(study, 0, 3, "completed", came=(40, 100, 100), when=T0 + 300)
+    run = one(study)
+    assert narrative.headline(run) == "study/0: completed in 3 attempts; 22 steps replayed"
+    assert [found.replayed for found in run.attempts] == [0, 5, 17]
+    assert [found.lost for found in run.attempts] == [17, 5, None]
+    assert lines(run, 1)[-1] == "hpcrun requeued it, excluding node2; attempt 2 began 60 s later."
+    assert "did 5 steps over again and reached step 45" in lines(run, 2)[1]
+    assert lines(run, 3)[0].startswith("Attempt 3 completed the run 100 s ago")
+    assert advise(run, "study/0") is None
+
+
+def test_stopped_and_submitted_again(study: Experiment) -> None:
+    study.submit((0,))
+    study.start()
+    end(study, cause=CRASH, came=(0, 5, 0), decided=STOP)
+    run = one(study)
+    assert lines(run)[-1] == f"hpcrun stopped it: {STOP['reason']}."
+    assert narrative.headline(run) == "study/0: failed after 1 attempt"
+    assert "`hpcrun requeue study/0` and `hpcrun submit` start the count anew" in advice(run)
+    study.submit((0,), job_id="200", when=T0 + 3000)
+    study.start(0, 2, job_id="200", submission=2, when=T0 + 7300)
+    said = lines(one(study, "RUNNING"))[-1]
+    assert said.endswith("attempt 2 began 2 h later, after it was submitted again.")
+
+
+def test_an_attempt_without_an_end(study: Experiment) -> None:
+    study.submit((0,))
+    study.start()
+    study.metrics(0, 1, [10, 20], loss=1.0)
+    run = one(study, "NODE_FAIL")
+    (first, progress) = lines(run)
+    assert "and its end is not on record: its job is over (Slurm: NODE_FAIL)" in first
+    assert progress == "It began at step 0 and reached step 20."
+    assert run.kind == "no_end"
+    assert "`hpcrun requeue study/0` goes on with the code that was frozen" in advice(run)
+
+
+def test_an_attempt_that_is_asked_to_leave(study: Experiment) -> None:
+    study.submit((0,))
+    study.start()
+    ledger.write(study.run(), ledger.STOPPING, 1, reason="preempted", signal="SIGTERM")
+    run = one(study, "RUNNING")
+    assert lines(run)[0].endswith("it is asked to save and leave (preempted, SIGTERM).")
+    assert run.kind is None
+    assert advise(run, "study/0") is None
+
+
+def test_a_run_without_an_attempt(study: Experiment) -> None:
+    study.submit((0,))
+    run = one(study)
+    assert run.attempts == ()
+    assert run.kind == "failed"
+    assert "the job ended (Slurm: FAILED) before an attempt began" in narrative.headline(run)
+    assert "`hpcrun requeue study/0`" in advice(run)
+    assert told(study, "PENDING")[0].kind is None
+
+
+DEEPSPEED = {
+    "train_batch_size": 64,
+    "train_micro_batch_size_per_gpu": 8,
+    "gradient_accumulation_steps": 4,
+    "zero_optimization": {"stage": 1},
+    "optimizer": {"params": {"lr": 0.003}},
+    "fp16": {"enabled": True},
+}
+GPU = {
+    "kind": "out_of_memory",
+    "message": "rank 0 on node1 raised OutOfMemoryError: CUDA out of memory. Tried to allocate "
+    "2.50 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.06 GiB is free.",
+    "exception": "OutOfMemoryError",
+}
+HOST = {
+    "kind": "out_of_memory",
+    "message": "rank 0 on node1 was killed because its job was out of memory (it asked for 4G)",
+    "signal": "SIGKILL",
+}
+
+
+@pytest.mark.parametrize(
+    ("cause", "spec", "parts"),
+    [
+        (
+            CRASH,
+            {},
+            ["ValueError is the program's own", "from the checkpoint of step 40 with the code of"],
+        ),
+        (
+            {**CRASH, "exception": None, "signal": "SIGSEGV"},
+            {},
+            ["`hpcrun logs study/0 --rank 1`", "with the code of now"],
+        ),
+        (
+            GPU,
+            {"deepspeed": DEEPSPEED},
+            [
+                "it tried to allocate 2.50 GiB, the GPU has 79.15 GiB, 1.06 GiB were free",
+                "train_micro_batch_size_per_gpu=4 with deepspeed.gradient_accumulation_steps=8 "
+                "(now 8 and 4), which keeps the global batch of 64",
+                "stage is 1: over the 2 ranks, 2 shards gradients too, 3 shards parameters too",
+                "offload_optimizer={device: cpu}",
+                "activation checkpointing",
+                "changed, it begins at step 0",
+            ],
+        ),
+        (
+            HOST,
+            {"resources": {"mem": "4G", "nodes": 1, "ntasks_per_node": 2, "gpus_per_node": 0}},
+            ["resources.mem is 4G", "2 ranks share a node", "(resources.ntasks_per_node)"],
+        ),
+        (HOST, {}, ["resources.mem is not set", "goes on from the checkpoint of step 40"]),
+        (
+            {"kind": "non_finite_loss", "message": "x"},
+            {"deepspeed": DEEPSPEED},
+            [
+                "The checkpoint of step 40 was saved while the loss was still finite",
+                "(deepspeed.optimizer.params.lr is 0.003)",
+                "deepspeed.gradient_clipping=1.0 (now none)",
+                "deepspeed.bf16.enabled=true in place of fp16",
+            ],
+        ),
+        (
+            {"kind": "time_limit", "message": "x"},
+            {"resources": {"time": "00:10:00"}},
+            ["`hpcrun requeue study/0`", "resources.time is 00:10:00"],
+        ),
+        (NODE, {}, ["did nothing wrong (node2 was lost)", "`hpcrun requeue study/0`"]),
+        ({"kind": "preempted", "message": "x"}, {}, ["did nothing wrong"]),
+        ({"kind": "supervisor_lost", "message": "x"}, {}, ["did nothing wrong"]),
+        ({"kind": "bad_checkpoint", "message": "x"}, {}, ["Set aside as damaged: step-00000040"]),
+        ({"kind": "unknown", "message": "x"}, {}, ["`hpcrun logs study/0 --stream all"]),
+    ],
+)
+def test_the_next_step(
+    study: Experiment, cause: dict[str, Any], spec: dict[str, Any], parts: list[str]
+) -> None:
+    study.submit((0,), spec=spec)
+    study.start()
+    event(study, "quarantined", checkpoint="step-00000040-a1", message="a file is missing")
+    end(study, cause=cause, came=(0, 57, 40))
+    text = advice(one(study))
+    assert [part for part in parts if part not in text] == []
+    assert ("aside" in text) == (cause["kind"] == "bad_checkpoint")
+
+
+def test_a_micro_batch_of_one_is_not_made_smaller(study: Experiment) -> None:
+    spec = {"deepspeed": {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}}
+    study.submit((0,), spec=spec)
+    study.start()
+    end(study, cause=GPU)
+    text = advice(one(study))
+    assert "micro_batch" not in text
+    assert "stage is" not in text
+    assert "offload_param={device: cpu}" in text
+
+
+def test_a_run_that_is_never_requeued_has_no_count(study: Experiment) -> None:
+    study.submit((0,), spec={"recovery": {"requeue": False}})
+    study.start()
+    stop = {**STOP, "reason": "recovery.requeue is false"}
+    end(study, cause=CRASH, came=(0, 5, 0), decided=stop)
+    assert advice(one(study)) == (
+        "ValueError is the program's own: fix it and `hpcrun submit` again, which goes on from "
+        "step 0, as nothing was saved, with the code of now."
+    )
+
+
+@pytest.mark.parametrize("kind", ["preempted", "node_failure", "time_limit"])
+def test_what_goes_on_by_itself(study: Experiment, kind: str) -> None:
+    study.submit((0,))
+    study.start()
+    cause = {"kind": kind, "message": "x"}
+    end(study, outcome="stopped", cause=cause, decided=REQUEUE)
+    run = one(study, "PENDING")
+    assert lines(run)[-1] == "hpcrun requeued it; the next attempt has not begun."
+    assert advice(run) == "Nothing needs to be done: it goes on by itself."
+
+
+def test_a_cancelled_run(study: Experiment) -> None:
+    study.submit((0,))
+    study.start()
+    cause = {"kind": "cancelled", "message": "cancelled by the user"}
+    nothing = {"action": "nothing", "reason": "the run is cancelled", "exclude": []}
+    end(study, outcome="cancelled", cause=cause, decided=nothing)
+    ledger.set_intent(study.run(), ledger.CANCELLED)
+    run = one(study)
+    assert "Attempt 1 was cancelled" in lines(run)[0]
+    assert not any("left it to others" in line for line in lines(run))
+    assert "`hpcrun requeue study/0` goes on with the code that was frozen" in advice(run)
+
+
+@pytest.mark.parametrize(
+    ("one_message", "another"),
+    [
+        ("rank 1 on node2 raised E: 17 is bad", "rank 30 on alpha raised E: 4.5e-3 is bad"),
+        ("node node2 did not answer any more", "nodes node2, alpha did not answer any more"),
+        ("at 0x7f00ab", "at 0x9"),
+    ],
+)
+def test_messages_that_are_the_same(one_message: str, another: str) -> None:
+    nodes = ("node2", "alpha")
+    assert normal(one_message, nodes) == normal(another, nodes)
+
+
+def test_messages_that_are_not_the_same() -> None:
+    assert normal("rank 1 raised A: x") != normal("rank 1 raised B: x")
+    assert normal("alphabet", ["alpha"]) == "alphabet"
+
+
+def _sweep(study: Experiment) -> None:
+    """Runs 0, 1, 3 crash alike, 2 otherwise, 4 and 5 complete (5 in two attempts)."""
+    study.submit(range(6))
+    for run in range(6):
+        study.start(run, job_id=f"100_{run}", nodes=(f"host{run}",))
+    for run in (0, 1, 3):
+        message = f"rank {run} on host{run} raised ValueError: batch {run} is bad"
+        end(study, run, cause={**CRASH, "message": message}, came=(0, 9, 0), decided=STOP)
+    end(study, 2, cause=HOST)
+    end(study, 4, outcome="completed", came=(0, 100, 100))
+    end(study, 5, cause=CRASH, came=(0, 9, 0), decided=REQUEUE)
+    study.start(5, 2, job_id="100_5")
+    end(study, 5, 2, "completed", came=(0, 100, 100))
+
+
+def _runs(group: Group) -> list[int]:
+    return [run.status.run for run in group.runs]
+
+
+def test_groups(study: Experiment) -> None:
+    _sweep(study)
+    groups = grouped(told(study))
+    assert [(group.kind, group.over, _runs(group)) for group in groups] == [
+        ("rank_crash", True, [0, 1, 3]),
+        ("out_of_memory", True, [2]),
+    ]
+
+
+def test_the_command_for_several(
+    study: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _sweep(study)
+    monkeypatch.setenv("PATH", path_with(slurm_shim(tmp_path / "shim", fail="Unable to contact")))
+    done = hpcrun("why", root=tmp_path / "root")
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert said[0] == "3 runs, rank_crash: study/0-1,3"
+    assert said[1].startswith("  study/0: Attempt 1 failed ")
+    assert said[2].startswith(
+        "  Next: ValueError is the program's own: fix it and `hpcrun submit` again, which goes on "
+        "from the newest checkpoint with the code of now."
+    )
+    assert "`hpcrun requeue study/0-1,3`" in said[2]
+    assert said[4] == "1 run, out_of_memory: study/2"
+    assert said[-2:] == [
+        "1 run completed: study/4",
+        "1 run completed in several attempts: study/5; 9 steps replayed",
+    ]
+    assert done.stdout.count("Next: ") == 2
+    assert "Slurm does not answer" in done.stderr
+
+
+def test_the_command_for_one(study: Experiment, tmp_path: Path) -> None:
+    _sweep(study)
+    done = hpcrun("why", "study/3", root=tmp_path / "root", PATH="/nonexistent")
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert said[0] == "study/3: failed after 1 attempt"
+    assert "The last lines of rank 1 in attempt 1:" in said
+    assert "  | ValueError: batch 17 is bad" in said
+    assert said[-1].startswith("Next: ValueError is the program's own")
+    completed = hpcrun("why", "study/5", root=tmp_path / "root").stdout
+    assert "study/5: completed in 2 attempts; 9 steps replayed" in completed
+    assert "Next" not in completed
+    assert "The last lines" not in completed
+
+
+def test_json(study: Experiment, tmp_path: Path) -> None:
+    _sweep(study)
+    event(study, "save_failed", 0, step=8, message="No space left on device")
+    done = hpcrun("why", "study", "--json", root=tmp_path / "root", PATH="/nonexistent")
+    found = json.loads(done.stdout)
+    assert [run["run"] for run in found] == list(range(6))
+    first, last = found[0], found[5]
+    assert set(first) >= {"experiment", "run", "state", "attempts", "advice"}
+    assert (first["experiment"], first["state"]) == ("study", "failed")
+    (attempt,) = first["attempts"]
+    assert (attempt["started"], attempt["ended"]) == (T0 + 60, T0 + 100)
+    assert (attempt["restored_step"], attempt["reached_step"], attempt["checkpoint_step"]) == (
+        0, 9, 0,
+    )  # fmt: skip
+    assert attempt["cause"]["log_tail"] == CRASH["log_tail"]
+    assert attempt["decided"]["action"] == "stop"
+    assert attempt["stopping"] is None
+    assert [one["step"] for one in attempt["events"]] == [8]
+    assert "program's own" in first["advice"]
+    assert last["advice"] is None
+    assert [one["outcome"] for one in last["attempts"]] == ["failed", "completed"]

@@ -1,0 +1,132 @@
+"""Metrics across attempts: every step once, whatever was torn or replayed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcrun.observe.read import metric_curves
+from hpcrun.state.layout import RunPaths
+from tests.support.experiment import Experiment
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Experiment:
+    study = Experiment(tmp_path)
+    study.submit((0,))
+    study.start(0, 1)
+    return study
+
+
+def test_replayed_steps_count_once(study: Experiment) -> None:
+    study.metrics(0, 1, range(1, 11), loss=1.0)
+    study.start(0, 2)
+    study.metrics(0, 2, range(6, 9), restored=5, loss=2.0)
+    curve = metric_curves.read(study.run())
+    assert list(curve.steps) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [values["loss"] for values in curve.steps.values()] == [1.0] * 5 + [2.0] * 3
+    assert metric_curves.latest(study.run(), [1, 2]).step == 8
+
+
+def test_a_fresh_start_replaces_everything(study: Experiment) -> None:
+    study.metrics(0, 1, range(1, 11), loss=1.0)
+    study.start(0, 2)
+    study.metrics(0, 2, [], restored=0)
+    assert metric_curves.read(study.run()).steps == {}
+    assert metric_curves.latest(study.run(), [1, 2]).step == 0
+
+
+def test_restored_and_nothing_logged_yet(study: Experiment) -> None:
+    study.metrics(0, 1, range(1, 11), loss=lambda step: float(step))
+    study.start(0, 2)
+    study.metrics(0, 2, [], restored=7)
+    latest = metric_curves.latest(study.run(), [1, 2])
+    assert (latest.step, latest.values, latest.total_steps) == (7, {"loss": 7.0}, 100)
+
+
+def test_a_script_without_a_session_replaces_from_its_first_step(study: Experiment) -> None:
+    study.metrics(0, 1, range(1, 11), restored=None, loss=1.0)
+    study.start(0, 2)
+    study.metrics(0, 2, range(4, 6), restored=None, loss=2.0)
+    assert list(metric_curves.read(study.run()).steps) == [1, 2, 3, 4, 5]
+
+
+def test_lines_of_one_step_are_merged(study: Experiment) -> None:
+    study.metrics(0, 1, [10], loss=1.0)
+    study.metrics(0, 1, [10], restored=None, accuracy=0.5)
+    curve = metric_curves.read(study.run())
+    assert curve.steps == {10: {"loss": 1.0, "accuracy": 0.5}}
+    assert curve.names == ["loss", "accuracy"]
+
+
+def test_first_last_best(study: Experiment) -> None:
+    losses = {1: 5.0, 2: float("nan"), 3: 1.0, 4: float("inf"), 5: 2.0}
+    study.metrics(0, 1, losses, loss=lambda step: losses[step])
+    curve = metric_curves.read(study.run())
+    assert curve.first("loss") == 5.0
+    assert curve.last("loss") == 2.0
+    assert curve.best("loss") == (3, 1.0)
+    assert curve.best("loss", "max") == (1, 5.0)
+    assert curve.best("absent") is None
+    assert curve.last("absent") is None
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"\n\n",
+        b'{"step": 3, "lo',
+        b"\x00\xff\xfe\n",
+        b'{"loss": 1}\n{"step": "x"}\n{"step": true}\n{"step": null}\n[]\n3\n',
+        b'{"step": 1.5, "loss": 2}\n',
+    ],
+)
+def test_garbage_is_passed_over(study: Experiment, garbage: bytes) -> None:
+    path = study.run().attempt(1).metrics
+    path.write_bytes(garbage)
+    assert metric_curves.read(study.run()).steps == {}
+    assert metric_curves.latest(study.run(), [1]).step is None
+    with open(path, "ab") as stream:
+        stream.write(b'\n{"step": 9, "loss": 1, "note": "x", "flag": true}\n{"step": 10, "l')
+    assert metric_curves.read(study.run()).steps == {9: {"loss": 1.0}}
+    assert metric_curves.latest(study.run(), [1]).step == 9
+
+
+def test_long_files_are_read_from_the_end(study: Experiment) -> None:
+    study.metrics(0, 1, range(1, 5001), loss=1.0)
+    assert study.run().attempt(1).metrics.stat().st_size > 10 * metric_curves.TAIL_BYTES
+    assert metric_curves.latest(study.run(), [1]).step == 5000
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40)), min_size=1, max_size=5))
+def test_the_curve_is_what_an_uninterrupted_run_would_have_logged(
+    tmp_path_factory: pytest.TempPathFactory, attempts: list[tuple[int, int]]
+) -> None:
+    study = Experiment(tmp_path_factory.mktemp("root"))
+    study.submit((0,))
+    reached = 0
+    for number, (restore, more) in enumerate(attempts, 1):
+        restore = min(restore, reached)
+        study.start(0, number)
+        reached = restore + more
+        study.metrics(0, number, range(restore + 1, reached + 1), restored=restore, n=number)
+    steps = metric_curves.read(study.run()).steps
+    assert list(steps) == list(range(1, reached + 1))
+    assert metric_curves.latest(study.run(), range(1, len(attempts) + 1)).step == reached
+
+
+def test_numbers_that_are_none_are_passed_over(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "3")
+    paths = run.attempt(1)
+    paths.directory.mkdir(parents=True)
+    huge = "1" + 400 * "0"
+    paths.metrics.write_text(
+        f'{{"step": 1, "time": {huge}, "loss": {huge}, "step_seconds": Infinity, "a": 2}}\n'
+    )
+    found = metric_curves.latest(run, [1])
+    assert (found.step, found.time, found.seconds_per_step) == (1, None, None)
+    assert found.values == {"step_seconds": float("inf"), "a": 2.0}

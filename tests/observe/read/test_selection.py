@@ -1,0 +1,203 @@
+"""WHERE and ``--where``: what matches, and what is said when nothing does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcrun.errors import UsageError
+from hpcrun.observe.read import history
+from hpcrun.observe.read.filter import narrow
+from hpcrun.observe.read.selection import Finder
+from tests.support.experiment import T0, Experiment
+
+
+@pytest.fixture
+def finder(tmp_path: Path) -> Finder:
+    study = Experiment(tmp_path / "root", "study")
+    grid = {
+        number: {"config.lr": [1e-3, 3e-4][number % 2], "config.model.name": f"m{number // 2}"}
+        for number in range(4)
+    }
+    study.submit(range(4), swept=grid, job_id="100", when=T0)
+    study.submit((4,), job_id="101", when=T0 + 50)
+    study.start(1, job_id="100_1")
+    Experiment(tmp_path / "root", "other").submit((0,), job_id="local:7", when=T0 + 10)
+    return Finder(tmp_path / "root")
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (["study"], [0, 1, 2, 3, 4]),
+        (["study/3"], [3]),
+        (["study/1-2"], [1, 2]),
+        (["study/0,2-3"], [0, 2, 3]),
+        (["study/2-99"], [2, 3, 4]),
+        (["100"], [0, 1, 2, 3]),
+        (["100_2"], [2]),
+        (["101"], [4]),
+        (["study/3", "100_2", "study/2"], [3, 2]),
+    ],
+)
+def test_forms(finder: Finder, where: list[str], expected: list[int]) -> None:
+    assert [one.run.number for one in finder.resolve(where)] == expected
+
+
+def test_directories_under_any_root(finder: Finder, tmp_path: Path) -> None:
+    elsewhere = Finder(tmp_path / "nowhere")
+    study = finder.root / "study"
+    assert len(elsewhere.resolve([str(study)])) == 5
+    assert [one.name for one in elsewhere.resolve([str(study / "runs/1")])] == ["study/1"]
+    inside = study / "runs/1/attempts/1"
+    assert [one.name for one in elsewhere.resolve([str(inside)])] == ["study/1"]
+
+
+def test_relative_directory(finder: Finder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(finder.root / "study" / "runs")
+    assert [one.name for one in Finder(Path("/nowhere")).resolve(["./1"])] == ["study/1"]
+
+
+def test_none_means_my_newest(finder: Finder) -> None:
+    assert {one.experiment.name for one in finder.resolve([])} == {"study"}
+    Experiment(finder.root, "theirs").submit(when=T0 + 1000, who="somebody-else")
+    assert {one.experiment.name for one in finder.resolve([])} == {"study"}
+    with pytest.raises(UsageError, match="wants to be told"):
+        finder.resolve([], default_newest=False)
+
+
+def test_job_ids_come_from_the_journal(finder: Finder) -> None:
+    found = {one.run.number: one.job_id for one in finder.resolve(["study"])}
+    assert found == {0: "100_0", 1: "100_1", 2: "100_2", 3: "100_3", 4: "101"}
+    assert finder.resolve(["other"])[0].job_id == "local:7"
+
+
+def test_newer_plans_win_and_older_ones_supply_the_rest(finder: Finder) -> None:
+    Experiment(finder.root, "study").submit((1,), job_id="300", spec={"marker": "new"})
+    found = {one.run.number: one for one in Finder(finder.root).resolve(["study"])}
+    assert sorted(found) == [0, 1, 2, 3, 4]
+    assert found[1].run.spec["marker"] == "new"
+    assert found[1].job_id == "300"
+    assert found[0].job_id == "100_0"
+    assert [one.run.number for one in Finder(finder.root).resolve(["100_1"])] == [1]
+
+
+def test_a_refused_resubmission_does_not_hide_the_job_before_it(finder: Finder) -> None:
+    from hpcrun.state import files
+
+    paths = Experiment(finder.root, "study").submit((1,), job_id=None)
+    files.append(paths.journal, {"event": "refused", "time": T0, "runs": [1], "message": "no"})
+    assert Finder(finder.root).resolve(["study/1"])[0].job_id == "100_1"
+
+
+@pytest.mark.parametrize(
+    ("where", "message", "hint"),
+    [
+        ("stdy", "nothing under", "did you mean study"),
+        ("study/9", "study has no run 9; its runs are 0-4", None),
+        ("study/7-9", "study has no run 7-9", None),
+        ("study/3-1", "the range 3-1 runs backwards", None),
+        ("study/x", "is not a run of study; its runs are 0-4", "study/0-3"),
+        ("study/1-", "is not a run of study", None),
+        ("999", "no run under .* was submitted as job 999", "hpcrun list"),
+        ("100_77", "as job 100_77", None),
+        ("zzzzzz/4", "nothing under", "experiments there: other, study"),
+        ("../../nowhere", "nothing under", None),
+        ("a b;c", "nothing under", None),
+        ("", "nothing under|neither an experiment", None),
+    ],
+)
+def test_errors(finder: Finder, where: str, message: str, hint: str | None) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        finder.resolve([where])
+    assert caught.value.exit_code == 2
+    if hint:
+        assert hint in (caught.value.hint or "")
+
+
+def test_a_directory_that_is_no_experiment(finder: Finder, tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    with pytest.raises(UsageError, match="neither an experiment nor a run"):
+        finder.resolve([str(tmp_path / "plain")])
+    with pytest.raises(UsageError) as caught:
+        finder.resolve([str(finder.root)])
+    assert "--root" in (caught.value.hint or "")
+
+
+def test_empty_roots(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="you have no experiment"):
+        Finder(tmp_path).resolve([])
+    with pytest.raises(UsageError, match="nothing under"):
+        Finder(tmp_path / "missing").resolve(["study"])
+
+
+@pytest.mark.parametrize(
+    "content", [b"{", b"[]", b'{"format": 99}', b'{"format": 1}', b"\xff\xfe", b"null", b""]
+)
+def test_corrupt_plans(finder: Finder, content: bytes) -> None:
+    plan = finder.root / "other" / "submissions" / "1" / "plan.json"
+    plan.write_bytes(content)
+    with pytest.raises(UsageError, match=r"plan\.json"):
+        finder.resolve(["other"])
+    newest = Experiment(finder.root, "study").submit((1,))
+    newest.plan.write_bytes(content)
+    said: list[str] = []
+    assert len(Finder(finder.root, said.append).resolve(["study"])) == 5
+    assert len(said) == 1
+    assert str(newest.plan) in said[0]
+
+
+def test_submission_without_a_plan_yet(finder: Finder) -> None:
+    (finder.root / "fresh" / "submissions" / "1").mkdir(parents=True)
+    with pytest.raises(UsageError, match="holds no plan yet"):
+        finder.resolve(["fresh"])
+    assert history.last_submission(Experiment(finder.root, "fresh").paths)[0] > 0
+
+
+def test_torn_journal(finder: Finder) -> None:
+    journal = finder.root / "study" / "submissions" / "2" / "journal.jsonl"
+    with open(journal, "ab") as stream:
+        stream.write(b'{"event": "submitted", "runs": "x"}\n[1]\n{"event": "ended"}\n{"ev')
+    assert finder.resolve(["study/4"])[0].job_id == "101"
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        (["lr=3e-4"], [1, 3]),
+        (["lr=0.0003"], [1, 3]),
+        (["config.lr=.0003"], [1, 3]),
+        (["model.name=m1"], [2, 3]),
+        (["lr=1e-3", "model.name=m0"], [0]),
+        (["depth=2.0"], [0, 1, 2, 3]),
+        (["seed=0"], [0, 1, 2, 3]),
+    ],
+)
+def test_where(finder: Finder, conditions: list[str], expected: list[int]) -> None:
+    found = narrow(finder.resolve(["study/0-3"]), conditions)
+    assert [one.run.number for one in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("condition", "message", "hint"),
+    [
+        ("lr", "not of the form key=value", None),
+        ("=3", "not of the form key=value", None),
+        ("name=x", "ambiguous|config.model.name", None),
+        ("batch=3", "no swept or configured key ends in 'batch'", None),
+        ("depht=2", "ends in 'depht'", "did you mean config.model.depth"),
+        ("lr=7", r"no run has config\.lr=7; its values are 0\.0003, 0\.001", None),
+        ("lr=abc", r"no run has config\.lr=abc", None),
+    ],
+)
+def test_where_errors(finder: Finder, condition: str, message: str, hint: str | None) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        narrow(finder.resolve(["study/0-3"]), [condition])
+    if hint:
+        assert hint in (caught.value.hint or "")
+
+
+def test_ambiguous_configured_key_lists_candidates(finder: Finder) -> None:
+    with pytest.raises(UsageError, match=r"config\.lr, deepspeed\.optimizer\.params\.lr"):
+        narrow(finder.resolve(["other"]), ["lr=1"])

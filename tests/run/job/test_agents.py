@@ -1,0 +1,173 @@
+"""Nodes of which some cannot be prepared; the agents are stand-ins that speak the protocol."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from hpcrun.run.job import agents
+from hpcrun.run.job.agents import Crew, NodesLost, NodesUnusable
+from hpcrun.state.layout import AttemptPaths, SubmissionPaths
+from tests.support.place import REPOSITORY
+
+AGENT = """
+import sys, time
+from hpcrun.run.channel import Channel
+address, node, token, fate, after = sys.argv[1:]
+channel = Channel.connect(address)
+if fate == "mute":
+    time.sleep(60)
+channel.send({"type": "hello", "node": node, "token": token})
+while fate == "cut off" and not channel.closed:
+    words = "ib0 has no carrier"
+    channel.send({"type": "pulse", "attempt": 1, "ranks": {}, "fabric": words})
+    channel.receive(timeout=0.1)
+while not channel.closed:
+    for message in channel.receive(timeout=0.1):
+        if message["type"] == "prepare":
+            time.sleep(float(after))
+            if fate == "dies":
+                sys.exit(7)
+            channel.send({"type": "failed", "message": "no space left", "attempt": 1})
+"""
+
+
+class _Launcher:
+    """Starts a stand-in a node, with the fate that the test gives it."""
+
+    job_id, port_seed, restart_count, requeues = "1", 1, 0, False
+
+    def __init__(self, fates: dict[str, tuple[str, float]]) -> None:
+        self.fabric = {"management_interface": "lo"}
+        self._fates = fates
+        self.nodes = tuple(fates)
+
+    def devices(self, node: str, run: object) -> None:
+        return None
+
+    def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        fate, after = self._fates[node]
+        address = command[command.index("--supervisor") + 1]
+        arguments = [address, node, os.environ[agents.TOKEN_VARIABLE], fate, str(after)]
+        return subprocess.Popen([sys.executable, "-c", AGENT, *arguments], cwd=REPOSITORY)
+
+
+def _crew(tmp_path: Path, nodes: int, **fates: tuple[str, float]) -> Crew:
+    return Crew(
+        _Launcher(fates),  # type: ignore[arg-type]
+        SubmissionPaths(tmp_path),
+        SimpleNamespace(number=3, nodes=nodes),  # type: ignore[arg-type]
+        AttemptPaths(tmp_path / "1"),
+    )
+
+
+def _refusal(tmp_path: Path, nodes: int = 0, **fates: tuple[str, float]) -> NodesUnusable:
+    nodes = nodes or len(fates)
+    found = _crew(tmp_path, nodes, **fates)
+    try:
+        with pytest.raises(NodesUnusable) as caught:
+            found.prepare(1, tuple(fates)[:nodes], lambda: None)
+        left = [node for node in fates if node not in caught.value.nodes]
+        assert found.seats(nodes) == tuple(left)[:nodes]
+    finally:
+        found.lost.extend(fates)
+        found.dismiss()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("fate", "message"),
+    [
+        ("fails", "node n2 cannot be used: no space left"),
+        ("dies", "the agent on node n2 was ended; see agent-n2.log"),
+    ],
+)
+def test_the_one_that_is_worse_than_the_others_is_named(
+    tmp_path: Path, fate: str, message: str
+) -> None:
+    refused = _refusal(tmp_path, n1=("fails", 30), n2=(fate, 0), n3=("fails", 30))
+    assert refused.nodes == ("n2",)
+    assert refused.message == message
+
+
+def test_what_is_wrong_with_all_is_no_nodes_fault(tmp_path: Path) -> None:
+    refused = _refusal(tmp_path, n1=("fails", 1.0), n2=("fails", 0))
+    assert refused.nodes == ()
+    assert refused.message == "node n2 cannot be used: no space left (and 1 more)"
+
+
+def test_one_that_never_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agents, "START_TIMEOUT", 2.0)
+    began = time.monotonic()
+    refused = _refusal(tmp_path, n1=("mute", 0), n2=("fails", 0))
+    assert time.monotonic() - began < 30
+    assert refused.nodes == ("n1",)
+    assert refused.message == "no answer within 2 s from the agents on n1"
+
+
+def test_the_only_node_is_blamed_where_another_can_take_its_place(tmp_path: Path) -> None:
+    assert _refusal(tmp_path, 1, n1=("fails", 0), n2=("fails", 30)).nodes == ("n1",)
+    assert _refusal(tmp_path, 1, n1=("fails", 0)).nodes == ()
+
+
+def test_what_is_wrong_with_all_is_not_tried_on_spares(tmp_path: Path) -> None:
+    refused = _refusal(tmp_path, 2, n1=("fails", 0), n2=("fails", 0), n3=("fails", 30))
+    assert refused.nodes == ()
+
+
+def _lost(found: Crew) -> NodesLost | NodesUnusable:
+    found.working = found._launcher.nodes
+    deadline = time.monotonic() + 30
+    try:
+        while time.monotonic() < deadline:
+            found.turn(0.1)
+    except (NodesLost, NodesUnusable) as lost:
+        return lost
+    finally:
+        found.lost.extend(found.working)
+        found.dismiss()
+    pytest.fail("nothing was lost")
+
+
+def test_a_node_that_has_lost_only_the_fabric(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "SILENCE", 1.0)
+    found = _crew(tmp_path, 2, n1=("fails", 0), n2=("cut off", 0))
+    lost = _lost(found)
+    assert lost.nodes == ("n2",)
+    assert (
+        str(lost)
+        == getattr(lost, "cut_off", None)
+        == "cut off from the fabric: n2: ib0 has no carrier"
+    )
+    assert found.seats(2) == ("n1",)
+
+
+def test_a_fabric_that_is_away_everywhere_is_no_nodes_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "SILENCE", 1.0)
+    found = _crew(tmp_path, 2, n1=("cut off", 0), n2=("cut off", 0))
+    assert _lost(found).nodes == ()
+    assert found.seats(2) == ("n1", "n2")
+
+
+def test_where_nobody_is_heard_because_the_own_link_is_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = _crew(tmp_path, 2, n1=("fails", 0), n2=("fails", 0), n3=("fails", 0))
+    while len(found._listeners) < 3:
+        found.turn(0.1)
+    monkeypatch.setattr(agents.Listener, "silent", lambda self: True)
+    monkeypatch.setattr(agents.fabric, "trouble", lambda interface, hca: f"{interface} is down")
+    lost = _lost(found)
+    assert lost.nodes == ("n1",)
+    assert str(lost) == "node n1 is cut off from the others: lo is down"

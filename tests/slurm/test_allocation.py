@@ -1,0 +1,74 @@
+"""The allocation around a command, from the variables that Slurm sets in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpcrun.errors import ClusterRefused
+from hpcrun.slurm import allocation
+from tests.support.slurm_shim import Shim
+
+
+def _spec(**resources: Any) -> list[dict[str, Any]]:
+    least = {
+        "nodes": 1,
+        "spare_nodes": 0,
+        "ntasks_per_node": None,
+        "gpus_per_node": 0,
+        "cpus_per_task": None,
+    }
+    return [{"resources": {**least, **resources}}]
+
+
+@pytest.fixture
+def inside(shim: Shim, monkeypatch: pytest.MonkeyPatch) -> allocation.Inside:
+    shim.answer("srun", {})
+    for name, value in {
+        "JOB_ID": "77",
+        "JOB_NODELIST": "n[1-2],m3",
+        "JOB_CPUS_PER_NODE": "8(x2),4",
+        "GPUS_PER_NODE": "a100:2",
+    }.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    found = allocation.current()
+    assert found is not None
+    return found
+
+
+def test_what_it_has(inside: allocation.Inside) -> None:
+    assert inside == allocation.Inside("77", 3, 4, 2)
+
+
+def test_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert allocation.current() is None
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [{}, {"nodes": 3, "gpus_per_node": 2}, {"ntasks_per_node": 2, "cpus_per_task": 2}],
+)
+def test_what_fits(inside: allocation.Inside, resources: dict[str, Any]) -> None:
+    inside.check(_spec(**resources))
+
+
+@pytest.mark.parametrize(
+    ("resources", "says"),
+    [
+        ({"nodes": 4}, "asks for 4 nodes (resources.nodes); the allocation 77 has 3"),
+        (
+            {"nodes": 2, "spare_nodes": 2},
+            "asks for 4 nodes (resources.nodes + spare_nodes); the allocation 77 has 3",
+        ),
+        ({"gpus_per_node": 3}, "asks for 3 GPUs per node"),
+        ({"ntasks_per_node": 5}, "asks for 5 CPUs per node"),
+        ({"ntasks_per_node": 2, "cpus_per_task": 4}, "asks for 8 CPUs per node"),
+    ],
+)
+def test_what_does_not_fit(inside: allocation.Inside, resources: dict[str, Any], says: str) -> None:
+    with pytest.raises(ClusterRefused) as caught:
+        inside.check([*_spec(), *_spec(**resources)])
+    assert says in caught.value.message
+    assert "salloc" in str(caught.value.hint)
