@@ -21,7 +21,7 @@ help:
 	@echo 'make demo          train a small sweep on this machine, and see a killed rank come back'
 	@echo 'make test          everything: lint, types, unit, training and cluster tests'
 	@echo 'make lint          ruff and mypy --strict'
-	@echo 'make docs          write docs/cli.md and docs/spec.md anew'
+	@echo 'make docs          write docs/{cli,spec,modules}.md and the drawing of the tree anew'
 	@echo 'make bench         measure start-up, and our training loop against a bare script (root, Slurm)'
 	@echo 'make cluster       a real Slurm of four nodes on this machine (root), to try by hand'
 	@echo 'make cluster-down  take it down'
@@ -50,6 +50,7 @@ lint: $(DEV)
 
 docs: $(DEV)
 	$(BIN)/python docs/make_cli.py
+	$(BIN)/python docs/make_tree.py
 	$(BIN)/python -m hpcrun.compile.spec.reference
 
 bench: $(TRAIN)

@@ -1,0 +1,94 @@
+"""The rules of the house: where a module lies, how it is named, what describes and tests it."""
+
+from __future__ import annotations
+
+import ast
+import collections
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "hpcrun"
+MOST_MODULES = 14
+MOST_LINES = 400
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
+PACKAGES = sorted({path.parent for path in MODULES} - {PACKAGE})
+# Modules without a test at the mirrored path, and the test that covers each.
+COVERED_BY: dict[str, str] = {}
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").as_posix()
+
+
+def _modules_of(package: Path) -> list[str]:
+    return sorted(path.stem for path in package.glob("*.py") if path.name != "__init__.py")
+
+
+def test_a_folder_has_room_for_all_that_lies_in_it() -> None:
+    full = {_name(each): len(_modules_of(each)) for each in PACKAGES if each.name != "cli"}
+    assert {name: count for name, count in full.items() if count > MOST_MODULES} == {}
+
+
+def test_a_module_can_be_read_in_one_go() -> None:
+    lines = {_name(path): len(path.read_text().splitlines()) for path in MODULES}
+    assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=_name)
+def test_a_package_says_what_it_is_for(package: Path) -> None:
+    text = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
+    assert text, f"{_name(package)}/__init__.py has no docstring"
+    # In reading order: every module by its name; then how to make the usual change.
+    assert [name for name in _modules_of(package) if f"`{name}`" not in text] == []
+    assert "\nTo " in text, "no line on how to make the usual change ('To add a tracker: …')"
+
+
+def _classes(path: Path) -> Iterator[str]:
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    places = collections.defaultdict(list)
+    for path in MODULES:
+        for name in _classes(path):
+            places[name].append(_name(path))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_a_module_has_a_name_of_its_own() -> None:
+    """A command may be called as the module that does its work."""
+    places = collections.defaultdict(list)
+    for path in MODULES:
+        if path.parent != PACKAGE / "cli":
+            places[path.stem].append(_name(path))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_the_drawings_of_the_tree_are_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("make_tree", ROOT / "docs" / "make_tree.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.BEGIN in (ROOT / "docs" / "architecture.md").read_text()
+    stale = [page.name for page, (found, wanted) in module.pages().items() if found != wanted]
+    assert stale == [], "run `make docs`"
+
+
+def test_every_module_has_a_test() -> None:
+    tests = ROOT / "tests"
+    mirrored = {
+        _name(path)
+        for path in MODULES
+        if (tests / path.relative_to(PACKAGE).parent / f"test_{path.name}").is_file()
+    }
+    untested = {_name(path) for path in MODULES} - mirrored
+    assert sorted(untested - COVERED_BY.keys()) == []
+    assert sorted(COVERED_BY.keys() - untested) == [], "these have a test at the mirrored path"
+    assert [name for name in COVERED_BY.values() if not (tests / name).is_file()] == []
