@@ -29,7 +29,7 @@ from hpcrun.run.job.warm_ranks import Standby
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE
 from hpcrun.run.protocol.log import say
-from hpcrun.run.tracking.tracker_processes import Trackers
+from hpcrun.run.tracking.tracker_processes import TrackerProcesses
 from hpcrun.state import ledger, permissions, plan_file
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import RunPlan
@@ -46,7 +46,7 @@ class Supervisor:
         self.paths = submission.experiment.run(number)
         self._crew: Crew | None = None
         self._standby: Standby | None = None
-        self._trackers: Trackers | None = None
+        self._trackers: TrackerProcesses | None = None
         self._signals: list[str] = []
 
     def supervise(self) -> int:
@@ -82,7 +82,7 @@ class Supervisor:
                 assert run is not None
                 attempt = self._begin(launcher, run, nodes)
                 if self._trackers is None:
-                    self._trackers = Trackers(self.submission, run, attempt)
+                    self._trackers = TrackerProcesses(self.submission, run, attempt)
                 warning = WarnedStop(run, self.paths, attempt, launcher, aftermath, say)
                 end = self._attempt(launcher, run, attempt, nodes, warning, aftermath)
                 say(

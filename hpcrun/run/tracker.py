@@ -1,4 +1,4 @@
-"""Forwards what a run logs to a tracker: a process of its own, so that none can hurt the training.
+"""The tracker program: forwards a run's metrics to one tracker, apart from the training.
 
     python -m hpcrun.run.tracker NAME SUBMISSION --run N [--once]
 
@@ -23,8 +23,9 @@ from hpcrun.errors import EXIT_FAILED, EXIT_OK, HpcrunError
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.log import say
 from hpcrun.run.rank import secrets
-from hpcrun.run.tracking.metrics_feed import News, Place, Sink, news
-from hpcrun.run.tracking.sinks import SINKS, About
+from hpcrun.run.tracking.interface import RunDescription, Tracker
+from hpcrun.run.tracking.metrics_feed import FeedPosition, NewLines, read_after
+from hpcrun.run.tracking.registry import TRACKERS
 from hpcrun.run.tracking.tracker_processes import EXIT_USELESS
 from hpcrun.state import files, permissions, plan_file
 from hpcrun.state.layout import SubmissionPaths
@@ -33,18 +34,18 @@ from hpcrun.state.plan import RunPlan
 EVERY = 5.0
 # Each try of wandb leaves a directory.
 LONGEST_PAUSE = 1800.0
-# A call into a tracker's library that takes longer will not return.
+# Seconds after which a call into a tracker's library counts as hung.
 HANGS = 300.0
 # Seconds to send what is left; less than `hpcrun.run.tracking.tracker_processes` waits.
 LEAVE = 15.0
 
 
-class Stale(Exception):
+class SupersededError(Exception):
     """A tracker of a later start of the job has taken over."""
 
 
-class Tracker:
-    """Forwards one run's lines to one tracker.
+class MetricsForwarder:
+    """Forwards one run's metrics to one tracker.
 
     Parameters
     ----------
@@ -61,15 +62,15 @@ class Tracker:
         self._experiment = plan.name
         attempts = self._paths.attempts()
         self._start = start or (attempts[-1].number if attempts else 0)
-        self._state = self._paths.tracker_state(name)
-        self._sink: Sink | None = None
-        self._place = Place()
-        self._told: str | None = None
+        self._state_file = self._paths.tracker_state(name)
+        self._tracker: Tracker | None = None
+        self._position = FeedPosition()
+        self._reported: str | None = None
         self._busy_since: float | None = None
         self._over, self._done = threading.Event(), threading.Event()
 
     def follow(self) -> int:
-        """Forward until the input is closed, and once more; the exit code."""
+        """Forward until the input is closed, and once more; return the exit code."""
         threading.Thread(target=self._listen, daemon=True).start()
         threading.Thread(target=self._watch, daemon=True).start()
         try:
@@ -84,7 +85,7 @@ class Tracker:
             try:
                 self.forward()
                 pause = EVERY
-            except Stale:
+            except SupersededError:
                 return EXIT_USELESS
             except ImportError as error:
                 say(f"{self._name}: {error}; nothing is forwarded")
@@ -97,13 +98,7 @@ class Tracker:
             self._over.wait(pause)
 
     def once(self) -> int:
-        """Forward what is there; the exit code.
-
-        Raises
-        ------
-        Exception
-            Whatever the tracker's library raises.
-        """
+        """Forward what is there; return the exit code. Errors of the library are raised."""
         self.forward()
         return self._close()
 
@@ -111,62 +106,60 @@ class Tracker:
         """Forward what was logged and not forwarded yet."""
         self._busy_since = time.monotonic()
         try:
-            state = self._read()
+            state = self._read_state()
             if int(state.get("start", 0)) > self._start:
-                raise Stale
-            if self._sink is None:
-                self._place = Place(**state.get("place", {}))
-                if next(news(self._paths, self._place), None) is None:
+                raise SupersededError
+            if self._tracker is None:
+                self._position = FeedPosition(**state.get("place", {}))
+                if next(read_after(self._paths, self._position), None) is None:
                     return
                 self._open(state.get("sink", {}))
-            for part in news(self._paths, self._place):
+            for part in read_after(self._paths, self._position):
                 self._busy_since = time.monotonic()
                 self._send(part)
-            self._told = None
+            self._reported = None
         finally:
             self._busy_since = None
 
     def _open(self, state: dict[str, Any]) -> None:
-        about = About.of(self._experiment, self._run, self._paths)
+        described = RunDescription.of(self._experiment, self._run, self._paths)
         directory = self._paths.tracking / self._name
-        take_secrets(self._run)
-        self._sink = SINKS[self._name](about, directory, state, self._place.step)
-        if self._sink.starts_over:
-            self._place = Place()
+        export_secrets(self._run)
+        self._tracker = TRACKERS[self._name](described, directory, state, self._position.step)
+        if self._tracker.starts_over:
+            self._position = FeedPosition()
 
-    def _send(self, part: News) -> None:
-        assert self._sink is not None
-        self._sink.send(part.lines, part.kept)
-        self._place = part.place
-        self._save(part.place, self._sink.state)
+    def _send(self, part: NewLines) -> None:
+        assert self._tracker is not None
+        self._tracker.send(part.lines, part.kept)
+        self._position = part.position
+        self._state_file.parent.mkdir(parents=True, exist_ok=True)
+        position, state = asdict(part.position), self._tracker.state
+        kept = {"start": self._start, "place": position, "sink": state}
+        files.write_json(self._state_file, kept)
 
-    def _read(self) -> dict[str, Any]:
+    def _read_state(self) -> dict[str, Any]:
         try:
-            found = files.read_json(self._state)
+            found = files.read_json(self._state_file)
         except (FileNotFoundError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
 
-    def _save(self, place: Place, state: dict[str, Any]) -> None:
-        self._state.parent.mkdir(parents=True, exist_ok=True)
-        kept = {"start": self._start, "place": asdict(place), "sink": state}
-        files.write_json(self._state, kept)
-
     def _fail(self, error: Exception) -> None:
-        """Say once what went wrong, and begin anew the next time."""
+        """Report an error once, and open the tracker anew at the next try."""
         reason = f"{type(error).__name__}: {error}"
-        if reason != self._told:
+        if reason != self._reported:
             say(f"{self._name}: {reason}; tried again")
-        self._told = reason
-        sink, self._sink = self._sink, None
-        if sink is not None:
+        self._reported = reason
+        tracker, self._tracker = self._tracker, None
+        if tracker is not None:
             with contextlib.suppress(Exception):
-                sink.close()
+                tracker.close()
 
     def _close(self) -> int:
-        if self._sink is not None:
+        if self._tracker is not None:
             try:
-                self._sink.close()
+                self._tracker.close()
             except Exception as error:
                 say(f"{self._name}: {type(error).__name__}: {error}")
                 return EXIT_FAILED
@@ -177,7 +170,7 @@ class Tracker:
         self._over.set()
 
     def _watch(self) -> None:
-        """End this process where a call does not return: another one may have more luck."""
+        """End this process when a call hangs: a new process may have more luck."""
         leave_by = float("inf")
         while not self._done.wait(0.5):
             now, since = time.monotonic(), self._busy_since
@@ -190,8 +183,8 @@ class Tracker:
                 os._exit(EXIT_FAILED)
 
 
-def take_secrets(run: RunPlan) -> None:
-    """Set the user's secrets in this process, which is where libraries look for keys."""
+def export_secrets(run: RunPlan) -> None:
+    """Set the user's secrets in this process's environment, where libraries look for keys."""
     try:
         os.environ.update(secrets.read((run.spec.get("environment") or {}).get("secrets_file")))
     except HpcrunError as error:
@@ -201,7 +194,7 @@ def take_secrets(run: RunPlan) -> None:
 def main() -> None:
     """Entry point of ``python -m hpcrun.run.tracker``."""
     parser = argparse.ArgumentParser(prog="hpcrun.run.tracker")
-    parser.add_argument("name", choices=list(SINKS))
+    parser.add_argument("name", choices=list(TRACKERS))
     parser.add_argument("submission", type=Path)
     parser.add_argument("--run", type=int, required=True)
     parser.add_argument("--start", type=int, default=0, help="the job's first attempt")
@@ -213,8 +206,8 @@ def main() -> None:
         for number in (*stop_flag.SIGNALS, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         os.nice(19)
-    tracker = Tracker(arguments.name, submission, arguments.run, arguments.start)
-    code = tracker.once() if arguments.once else tracker.follow()
+    forwarder = MetricsForwarder(arguments.name, submission, arguments.run, arguments.start)
+    code = forwarder.once() if arguments.once else forwarder.follow()
     # Threads of a library that hangs would keep this process.
     os._exit(code)
 

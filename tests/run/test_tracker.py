@@ -23,10 +23,12 @@ from typing import Any
 import pytest
 
 from hpcrun.run import tracker as tracker_module
-from hpcrun.run.tracker import Stale, Tracker
+from hpcrun.run.tracker import MetricsForwarder, SupersededError
 from hpcrun.run.tracking import tracker_processes, wandb_file
-from hpcrun.run.tracking.sinks import About
+from hpcrun.run.tracking.interface import RunDescription
+from hpcrun.run.tracking.registry import TRACKERS
 from hpcrun.state import files, ledger
+from hpcrun.state.spec.experiment import Tracking
 from tests.support.place import REPOSITORY, Place, until
 
 OFFLINE = {"project": None, "entity": None, "mode": "offline", "group": None, "tags": ["a", "b"]}
@@ -45,7 +47,7 @@ class Log:
             environment={"secrets_file": None},
         )
         self.place, self.run = place, place.run
-        self._trackers: list[Tracker] = []
+        self._trackers: list[MetricsForwarder] = []
 
     def attempt(self, number: int, restored: int | None = 0) -> None:
         paths = self.run.attempt(number)
@@ -61,8 +63,8 @@ class Log:
         ]
         files.append(self.run.attempt(attempt).metrics, *lines)
 
-    def tracker(self, name: str, start: int = 1) -> Tracker:
-        return Tracker(name, self.place.submission, 3, start)
+    def tracker(self, name: str, start: int = 1) -> MetricsForwarder:
+        return MetricsForwarder(name, self.place.submission, 3, start)
 
     def state(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = files.read_json(self.run.tracker_state(name))
@@ -114,6 +116,10 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def log(place: Place) -> Log:
     return Log(place, **BOTH)
+
+
+def test_every_tracker_of_the_spec_is_registered() -> None:
+    assert list(TRACKERS) == [each.name for each in dataclasses.fields(Tracking)]
 
 
 def test_steps_that_are_done_over_again_replace_or_stay(log: Log) -> None:
@@ -179,19 +185,19 @@ def test_killed_between_sending_and_noting_it(
     one = log.tracker(name)
     one.forward()
     log.log(1, 4, 5)
-    sink = one._sink
-    assert sink is not None
-    send = sink.send
+    opened = one._tracker
+    assert opened is not None
+    send = opened.send
 
     def killed(*arguments: Any) -> None:
         if moment == "after it sent":
             send(*arguments)
         raise Killed
 
-    monkeypatch.setattr(sink, "send", killed)
+    monkeypatch.setattr(opened, "send", killed)
     with pytest.raises(Killed):
         one.forward()
-    sink.close()
+    opened.close()
     log.log(1, 6)
     assert log.tracker(name, start=2).once() == 0
     assert log.found(name) == values(1, 1, 6)
@@ -201,8 +207,8 @@ FORWARD_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
 from hpcrun.state.layout import SubmissionPaths
-from hpcrun.run.tracker import Tracker
-Tracker(sys.argv[1], SubmissionPaths(Path(sys.argv[2])), 3, 1).forward()
+from hpcrun.run.tracker import MetricsForwarder
+MetricsForwarder(sys.argv[1], SubmissionPaths(Path(sys.argv[2])), 3, 1).forward()
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -315,7 +321,7 @@ def test_a_tracker_of_an_older_start_leaves(place: Place) -> None:
     log.attempt(2, restored=1)
     log.log(2, 2)
     log.tracker("tensorboard", start=2).once()
-    with pytest.raises(Stale):
+    with pytest.raises(SupersededError):
         older.forward()
     assert log.tensorboard() == [*values(1, 1, 1), *values(2, 2, 2)]
 
@@ -392,7 +398,7 @@ def test_a_run_that_is_lengthened_stays_the_same(online: tuple[Log, StandIn]) ->
     log.attempt(1)
     run = log.tracker("wandb")._run
     longer = dataclasses.replace(run, identity="another")
-    one, other = (About.of("study", each, log.run).identity for each in (run, longer))
+    one, other = (RunDescription.of("study", each, log.run).identity for each in (run, longer))
     assert one == other
 
 
@@ -406,9 +412,9 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class Following:
-    """`Tracker.follow` until it is let go."""
+    """`MetricsForwarder.follow` until it is let go."""
 
-    def __init__(self, tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, tracker: MetricsForwarder, monkeypatch: pytest.MonkeyPatch) -> None:
         self.codes: list[int] = []
         ends = threading.Event()
 
@@ -467,7 +473,7 @@ def test_secrets_are_where_the_library_looks(
     secrets.chmod(0o600)
     monkeypatch.setattr(os, "environ", dict(os.environ))
     place.submit("true", tracking={"wandb": OFFLINE}, environment={"secrets_file": str(secrets)})
-    tracker_module.take_secrets(Tracker("wandb", place.submission, 3, 1)._run)
+    tracker_module.export_secrets(MetricsForwarder("wandb", place.submission, 3, 1)._run)
     assert os.environ["WANDB_API_KEY"] == "0123abc"
 
 
@@ -532,18 +538,18 @@ def test_a_tracker_that_hangs_is_not_waited_for_by_the_run(place: Place, tmp_pat
 @pytest.fixture
 def kept(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], tracker_processes.Trackers]:
+) -> Callable[[str], tracker_processes.TrackerProcesses]:
     """Trackers of a run whose one process does what is asked here."""
 
-    def start(text: str) -> tracker_processes.Trackers:
+    def start(text: str) -> tracker_processes.TrackerProcesses:
         log = Log(place, wandb=OFFLINE)
         log.attempt(1)
         program = tmp_path / "python"
         program.write_text(f"#!/bin/bash\n{text}\n")
         program.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(program))
-        run = Tracker("wandb", place.submission, 3, 1)._run
-        return tracker_processes.Trackers(place.submission, run, place.run.attempt(1))
+        run = MetricsForwarder("wandb", place.submission, 3, 1)._run
+        return tracker_processes.TrackerProcesses(place.submission, run, place.run.attempt(1))
 
     return start
 
@@ -554,7 +560,9 @@ def _starts(place: Place) -> int:
 
 
 def test_a_tracker_that_dies_is_started_again(
-    place: Place, kept: Callable[[str], tracker_processes.Trackers], monkeypatch: pytest.MonkeyPatch
+    place: Place,
+    kept: Callable[[str], tracker_processes.TrackerProcesses],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tracker_processes, "PAUSE", 0.05)
     found = kept("echo started; kill -9 $$")
@@ -563,7 +571,9 @@ def test_a_tracker_that_dies_is_started_again(
 
 
 def test_one_that_is_of_no_use_is_not(
-    place: Place, kept: Callable[[str], tracker_processes.Trackers], monkeypatch: pytest.MonkeyPatch
+    place: Place,
+    kept: Callable[[str], tracker_processes.TrackerProcesses],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tracker_processes, "PAUSE", 0.01)
     found = kept(f"echo started; exit {tracker_processes.EXIT_USELESS}")
@@ -574,7 +584,9 @@ def test_one_that_is_of_no_use_is_not(
 
 
 def test_one_that_does_not_leave_is_killed(
-    place: Place, kept: Callable[[str], tracker_processes.Trackers], monkeypatch: pytest.MonkeyPatch
+    place: Place,
+    kept: Callable[[str], tracker_processes.TrackerProcesses],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tracker_processes, "PATIENCE", 0.5)
     found = kept("echo started; sleep 600 & wait")

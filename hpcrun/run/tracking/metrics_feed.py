@@ -1,10 +1,10 @@
-"""What a tracker has to be told next of the lines that a run's attempts logged."""
+"""The metrics that a tracker has not been sent yet, across the attempts of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from hpcrun.state import files, metrics_file
 from hpcrun.state.layout import RunPaths
@@ -12,17 +12,17 @@ from hpcrun.state.metrics_file import Line
 
 
 @dataclass(frozen=True)
-class Place:
-    """How far the lines were read.
+class FeedPosition:
+    """A position in the metrics of a run; kept on disk by these names.
 
     Attributes
     ----------
     attempt, offset
         Bytes of which attempt's ``metrics.jsonl``.
     begun
-        A step of that attempt was among them.
+        A step of that attempt was read.
     step
-        The newest step, without those that were done over again since.
+        The newest step, not counting those that were done again since.
     """
 
     attempt: int = 0
@@ -31,61 +31,33 @@ class Place:
     step: int = 0
 
 
-class News(NamedTuple):
-    """Lines that were not read before.
+class NewLines(NamedTuple):
+    """Lines up to ``position``; they replace all steps after ``kept`` (None: nothing)."""
 
-    Attributes
-    ----------
-    place
-        Where they end.
-    kept
-        The step from which on they replace what was logged before; None where they replace nothing.
-    """
-
-    place: Place
+    position: FeedPosition
     kept: int | None
     lines: list[Line]
 
 
-class Sink(Protocol):
-    """One tracker's run, open."""
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """What the next process has to know to go on; kept after each `send`."""
-
-    @property
-    def starts_over(self) -> bool:
-        """Whether lines that an earlier process had sent never came there.
-
-        All lines are to be sent again then, and it leaves out those that did.
-        """
-
-    def send(self, lines: Sequence[Line], kept: int | None) -> None:
-        """Tell it what `News` has."""
-
-    def close(self) -> None:
-        """Let it send what it holds back."""
-
-
-def news(run: RunPaths, place: Place) -> Iterator[News]:
-    """What was logged behind a place, a bounded part at a time."""
+def read_after(run: RunPaths, position: FeedPosition) -> Iterator[NewLines]:
+    """Yield what was logged after a position, a bounded part at a time."""
     for attempt in run.attempts():
-        # Once the next attempt is there, nobody adds to those before it.
-        if attempt.number < place.attempt:
+        # Nobody adds to an attempt once the next one exists.
+        if attempt.number < position.attempt:
             continue
-        if attempt.number > place.attempt:
-            place = Place(attempt.number, step=place.step)
+        if attempt.number > position.attempt:
+            position = FeedPosition(attempt.number, step=position.step)
         while True:
-            found, offset = files.read_on(attempt.metrics, place.offset)
-            if offset == place.offset:
+            found, offset = files.read_on(attempt.metrics, position.offset)
+            if offset == position.offset:
                 break
             lines = list(metrics_file.parse(found))
-            place = replace(place, offset=offset)
+            position = replace(position, offset=offset)
             kept = None
-            if lines and not place.begun:
+            if lines and not position.begun:
                 stands = metrics_file.kept(metrics_file.session(attempt)[1], lines[0].step)
-                kept = stands if stands is not None and stands < place.step else None
-                place = replace(place, begun=True, step=place.step if kept is None else kept)
-            place = replace(place, step=max([place.step, *(line.step for line in lines)]))
-            yield News(place, kept, lines)
+                kept = stands if stands is not None and stands < position.step else None
+                step = position.step if kept is None else kept
+                position = replace(position, begun=True, step=step)
+            position = replace(position, step=max([position.step, *(line.step for line in lines)]))
+            yield NewLines(position, kept, lines)

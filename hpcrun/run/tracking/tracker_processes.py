@@ -1,7 +1,7 @@
-"""The processes that forward a run's metrics to trackers, as its supervisor sees them.
+"""The tracker processes of a run, as its supervisor starts, restarts and ends them.
 
-They follow the run through all attempts of this start of the job. Nothing waits for them but, for a
-bounded time, the end of the job.
+They follow the run through all attempts of this start of the job. Only the end of the job waits for
+them, for a bounded time.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from hpcrun.run.protocol.log import say
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import RunPlan
 
-# Of a process that ended: it is not to be started again.
+# Exit code of a process that need not be started again.
 EXIT_USELESS = 3
 PAUSE, LONGEST_PAUSE = 60.0, 960.0
 PATIENCE = 20.0
 
 
-class Trackers:
-    """Starts one process a tracker, and again where one died.
+class TrackerProcesses:
+    """One process per tracker of a run, restarted when it dies.
 
     Parameters
     ----------
@@ -47,14 +47,14 @@ class Trackers:
             self._threads.append(thread)
 
     def ask_to_end(self) -> None:
-        """Have them send what is left, and leave; waits for nothing."""
+        """Have them send what is left and leave, without waiting."""
         with self._lock:
             self._over.set()
             for process in self._processes.values():
                 _close_input(process)
 
     def end(self) -> None:
-        """See them leave; those that have not within `PATIENCE` seconds are killed."""
+        """Wait until they have left; kill those still there after `PATIENCE` seconds."""
         self.ask_to_end()
         deadline = time.monotonic() + PATIENCE
         for thread in self._threads:
@@ -69,36 +69,32 @@ class Trackers:
 
     def _keep(self, name: str, command: list[str], attempt: AttemptPaths) -> None:
         pause = PAUSE
-        while (process := self._start(name, command, attempt)) is not None:
+        log = attempt.tracker_log(name)
+        while True:
+            with self._lock:
+                if self._over.is_set():
+                    return
+                try:
+                    with open(log, "ab") as output:
+                        # However this process ends, the tracker sees the end of the pipe.
+                        process = self._processes[name] = subprocess.Popen(
+                            command,
+                            stdin=subprocess.PIPE,
+                            stdout=output,
+                            stderr=subprocess.STDOUT,
+                            start_new_session=True,
+                        )
+                except OSError as error:
+                    say(f"the tracker {name} cannot be started: {error}")
+                    return
             code = process.wait()
             _close_input(process)
             if code in (0, EXIT_USELESS):
                 return
-            say(f"the tracker {name} ended with {code}; see {attempt.tracker_log(name).name}")
+            say(f"the tracker {name} ended with {code}; see {log.name}")
             if self._over.wait(pause):
                 return
             pause = min(2 * pause, LONGEST_PAUSE)
-
-    def _start(
-        self, name: str, command: list[str], attempt: AttemptPaths
-    ) -> subprocess.Popen[bytes] | None:
-        with self._lock:
-            if self._over.is_set():
-                return None
-            try:
-                with open(attempt.tracker_log(name), "ab") as log:
-                    # Its end is heard by who reads from this pipe, however this process ends.
-                    self._processes[name] = subprocess.Popen(
-                        command,
-                        stdin=subprocess.PIPE,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
-            except OSError as error:
-                say(f"the tracker {name} cannot be started: {error}")
-                return None
-            return self._processes[name]
 
 
 def _close_input(process: subprocess.Popen[bytes]) -> None:

@@ -1,6 +1,7 @@
-"""Reads what offline runs of Weights & Biases hold: wandb itself has no reader in Python by now.
+"""Reader of the files of offline W&B runs, for which wandb has no Python API any more.
 
-A file is in the format of LevelDB's logs, behind a header of seven bytes.
+Without it, the rows that a killed process had sent and wandb had not written yet would be lost. The
+format is that of LevelDB's log files, after a header of seven bytes.
 """
 
 from __future__ import annotations
@@ -15,43 +16,16 @@ _HEADER, _BLOCK = 7, 1 << 15
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 
-def arrived(directory: Path, state: dict[str, Any]) -> int:
-    """The newest step that is in the files of a run's offline directories.
-
-    Parameters
-    ----------
-    state
-        As the last process kept it: ``directory``, the name of its own, the step ``before`` that,
-        and the step that it had ``sent``. Where its own is gone by now, it has been synchronised
-        and removed.
-    """
-    own, there = str(state.get("directory", "")), files(directory)
-    is_gone = bool(own) and not any(path.parent.name == own for path in there)
-    found = int(state.get("sent" if is_gone else "before", 0))
-    for path in there:
-        if path.parent.name >= own:
-            steps = (one.history.step.num for one in read(path) if one.HasField("history"))
-            found = max(found, *steps, 0)
-    return found
-
-
 def files(directory: Path) -> list[Path]:
-    """The files of the offline directories, in the order in which these were begun."""
+    """Return the files of the offline directories, oldest first."""
     return sorted(directory.glob("offline-run-*/run-*.wandb"))
 
 
 def read(path: Path) -> Iterator[Any]:
-    """The records of a file (wandb's own ``Record``), up to where its writer was killed."""
+    """Yield the records of a file (wandb's own ``Record``), up to where its writer was killed."""
     from wandb.proto import wandb_internal_pb2
 
-    for data in _whole(path.read_bytes()):
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
-        yield record
-
-
-def _whole(data: bytes) -> Iterator[bytes]:
-    place, held = _HEADER, b""
+    data, place, held = path.read_bytes(), _HEADER, b""
     while place + _HEADER <= len(data):
         left = _BLOCK - place % _BLOCK
         if left < _HEADER:
@@ -64,5 +38,7 @@ def _whole(data: bytes) -> Iterator[bytes]:
             return
         held = part if kind in (_WHOLE, _FIRST) else held + part
         if kind in (_WHOLE, _LAST):
-            yield held
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(held)
+            yield record
         place += _HEADER + length

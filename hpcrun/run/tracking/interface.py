@@ -1,0 +1,100 @@
+"""The interface of a tracker, and the description of a run that each is given."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from hpcrun.policy import batch
+from hpcrun.state import ledger
+from hpcrun.state.layout import RunPaths
+from hpcrun.state.metrics_file import Line
+from hpcrun.state.plan import RunPlan
+
+
+@dataclass(frozen=True)
+class RunDescription:
+    """A run, as trackers show it.
+
+    Attributes
+    ----------
+    experiment, name
+        The experiment's name, and the run's: ``study/3 lr=0.1``.
+    identity
+        The same for all attempts of this run, and for no other run.
+    parameters
+        ``config`` of the spec, the batch sizes under ``deepspeed``, and ``swept``.
+    tracking
+        The spec's block of this name.
+    """
+
+    experiment: str
+    name: str
+    identity: str
+    parameters: dict[str, Any]
+    tracking: dict[str, Any]
+
+    @classmethod
+    def of(cls, experiment: str, run: RunPlan, paths: RunPaths) -> RunDescription:
+        """Describe a run from its plan and ledger.
+
+        The identity covers the time of the first start, because a directory that was removed and
+        made again holds another run. The plan's identity would change when a run is lengthened.
+        """
+        first = next((one.started.get("time") for one in ledger.read(paths)), None)
+        text = json.dumps([os.path.realpath(paths.directory), first])
+        deepspeed = run.spec.get("deepspeed") or {}
+        return cls(
+            experiment=experiment,
+            name=f"{experiment}/{run.number} {run.label}".rstrip(),
+            identity=hashlib.sha256(text.encode()).hexdigest()[:16],
+            parameters={
+                "config": run.spec.get("config") or {},
+                "deepspeed": {key: deepspeed[key] for key in batch.KEYS if key in deepspeed},
+                "swept": run.swept,
+            },
+            tracking=run.spec.get("tracking") or {},
+        )
+
+
+class Tracker(Protocol):
+    """One tracker's record of one run, open in this process.
+
+    Parameters
+    ----------
+    directory
+        For its files; not made yet.
+    state
+        `state` of the process before; empty for the first.
+    step
+        The newest step that was sent.
+
+    Attributes
+    ----------
+    state
+        What the next process needs to go on, as JSON; kept after each `send`.
+    starts_over
+        Some lines that an earlier process sent never arrived. All lines are sent again then, and
+        the tracker leaves out those that did arrive.
+    """
+
+    def __init__(
+        self, run: RunDescription, directory: Path, state: dict[str, Any], step: int
+    ) -> None: ...
+
+    @property
+    def state(self) -> dict[str, Any]: ...
+
+    @property
+    def starts_over(self) -> bool: ...
+
+    def send(self, lines: Sequence[Line], kept: int | None) -> None:
+        """Send new lines, which replace all steps after ``kept`` (None: they replace nothing)."""
+
+    def close(self) -> None:
+        """Send what is held back, and end."""
