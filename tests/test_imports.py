@@ -45,7 +45,7 @@ TRAINING = {"torch", "deepspeed", "numpy", "xxhash"}
 # Of the job's Python too, and done without where they are not.
 OPTIONAL = {"pynvml", "tensorboard", "wandb"}
 NEVER = {"torch", "deepspeed", "submitit", *OPTIONAL}
-NOT_FOR_HELP = {*NEVER, "omegaconf", "rich", "jinja2", "yaml"}
+NOT_FOR_HELP = {*NEVER, "omegaconf", "rich", "jinja2", "yaml", "pathspec"}
 
 
 @dataclass(frozen=True)

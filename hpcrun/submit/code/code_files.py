@@ -1,16 +1,19 @@
-"""Which files are the code: asked of git where there is git, otherwise walked for."""
+"""The files of the user's code, listed by git where there is git, else by a walk."""
 
 from __future__ import annotations
 
-import fnmatch
 import os
+import re
 import subprocess
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcrun.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
 
 MOST_FILES = 50_000
 
@@ -33,9 +36,9 @@ class Listing:
         Relative to the root, sorted.
     git
         ``commit`` (None before the first), ``branch`` (None when detached) and ``dirty``; None
-        where git was not asked.
+        when the files were not listed by git.
     notes
-        What the user should know.
+        Messages for the user.
     """
 
     paths: list[str]
@@ -55,16 +58,17 @@ def find(
     Raises
     ------
     UsageError
-        A required file is not there, or there are too many files for this to be code.
+        A required file is missing, a pattern is invalid, or there are too many files to be code.
     """
     notes: list[str] = []
+    excluded = _Excluded(exclude)
     git = _git_state(root, notes)
     paths = _git_files(root) if git is not None else None
     if not paths:
         # Nothing listed: the directory as a whole is ignored by a repository around it.
         git = None
-        paths = _walked(root, exclude, without)
-    chosen = {path for path in _without_environments(root, paths) if not excluded(path, exclude)}
+        paths = _walk(root, excluded, without)
+    chosen = {path for path in _without_environments(root, paths) if not excluded.file(path)}
     forbidden = [_inside(root, directory) for directory in without]
     chosen = {
         path
@@ -80,26 +84,45 @@ def find(
     return Listing(sorted(chosen), git, tuple(notes))
 
 
-def excluded(path: str, globs: Sequence[str]) -> bool:
-    """Whether a path relative to the root is left out by one of the globs."""
-    parts = path.split("/")
-    for glob in globs:
-        pattern = glob.removeprefix("./").rstrip("/")
-        if pattern.endswith("/**"):
-            pattern = pattern[:-3]
-        if "/" not in pattern:
-            if any(fnmatch.fnmatchcase(part, pattern) for part in parts):
-                return True
-        elif any(
-            fnmatch.fnmatchcase("/".join(parts[:count]), pattern.removeprefix("/"))
-            for count in range(1, len(parts) + 1)
-        ):
-            return True
-    return False
+class _Excluded:
+    """Match paths, relative to the root, with patterns by the rules of .gitignore.
+
+    As in git, no file of an excluded directory can be included again.
+    """
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._spec: GitIgnoreSpec | None = None
+        self._directories = {"": False}
+        if patterns:
+            # Slow to import, and needed only where the spec has patterns.
+            from pathspec import GitIgnoreSpec
+
+            try:
+                # git knows no `./`, but people write it.
+                lines = [re.sub(r"^(!?)\./", r"\1/", pattern) for pattern in patterns]
+                self._spec = GitIgnoreSpec.from_lines(lines)
+            except (ValueError, re.error) as error:
+                raise UsageError(
+                    f"code.exclude: {', '.join(map(repr, patterns))}: {error}",
+                    hint="patterns are those of .gitignore: data/, *.pt, /notes, a/**/b, !keep.pt",
+                ) from None
+
+    def file(self, path: str) -> bool:
+        return self._spec is not None and (
+            self.directory(path.rpartition("/")[0]) or self._spec.match_file(path)
+        )
+
+    def directory(self, path: str) -> bool:
+        if self._spec is None:
+            return False
+        if path not in self._directories:
+            parent = path.rpartition("/")[0]
+            self._directories[path] = self.directory(parent) or self._spec.match_file(path + "/")
+        return self._directories[path]
 
 
 def _inside(root: Path, directory: Path) -> str:
-    """``directory`` relative to ``root``; empty when it is elsewhere. A link is where it lies."""
+    """Return ``directory`` relative to ``root``, or "" if it is elsewhere; follow no link."""
     try:
         place = directory.parent.resolve() / directory.name
         relative = place.relative_to(root.resolve()).as_posix()
@@ -113,7 +136,7 @@ def _never(name: str) -> bool:
 
 
 def _without_environments(root: Path, paths: Collection[str]) -> Iterator[str]:
-    """Leave out Python environments and caches, which people forget to have git ignore."""
+    """Drop Python environments and caches, which people forget to put into .gitignore."""
     known: dict[str, bool] = {"": False}
 
     def foreign(directory: str) -> bool:
@@ -132,7 +155,7 @@ def _is_environment(directory: Path) -> bool:
     return any((directory / mark).exists() for mark in _ENVIRONMENT_MARKS)
 
 
-def _walked(root: Path, exclude: Sequence[str], without: Collection[Path]) -> list[str]:
+def _walk(root: Path, excluded: _Excluded, without: Collection[Path]) -> list[str]:
     forbidden = {directory.resolve() for directory in without}
     paths: list[str] = []
 
@@ -152,7 +175,7 @@ def _walked(root: Path, exclude: Sequence[str], without: Collection[Path]) -> li
                 files.append(name)
             elif (
                 _never(name)
-                or excluded(prefix + name, exclude)
+                or excluded.directory(prefix + name)
                 or _is_environment(path)
                 or path.resolve() in forbidden
             ):
@@ -172,7 +195,7 @@ def _too_many(root: Path) -> UsageError:
 
 
 def _git_state(root: Path, notes: list[str]) -> dict[str, Any] | None:
-    """Commit, branch and whether files differ from it; None where git is of no use."""
+    """Read commit, branch and dirtiness; None if git is missing or the root is in no repository."""
     inside = _git(root, "rev-parse", "--is-inside-work-tree")
     if inside is None:
         return None
@@ -194,7 +217,7 @@ def _git_state(root: Path, notes: list[str]) -> dict[str, Any] | None:
 
 
 def _git_files(root: Path) -> list[str] | None:
-    """What git tracks and does not ignore, with the files of repositories inside."""
+    """List what git tracks or does not ignore, including the files of nested repositories."""
     listed = _git(root, "ls-files", "--cached", "--others", "--exclude-standard", "-z")
     if listed is None or listed.returncode:
         return None
@@ -207,7 +230,7 @@ def _git_files(root: Path) -> list[str] | None:
         if path.is_dir() and not path.is_symlink():
             # A submodule, or a repository that is not tracked by this one.
             inner = _git_files(path) if (path / ".git").exists() else None
-            names = _walked(path, (), ()) if inner is None else inner
+            names = _walk(path, _Excluded(()), ()) if inner is None else inner
             paths.update(f"{name}/{each}" for each in names)
         else:
             paths.add(name)
@@ -215,7 +238,7 @@ def _git_files(root: Path) -> list[str] | None:
 
 
 def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[bytes] | None:
-    """Run git on ``root``; None where there is no git."""
+    """Run git in ``root``; None if git is missing or hangs."""
     environment = {name: value for name, value in os.environ.items() if name[:4] != "GIT_"}
     environment["GIT_OPTIONAL_LOCKS"] = "0"
     try:

@@ -183,6 +183,48 @@ def test_excluding(tmp_path: Path, glob: str, left: set[str]) -> None:
     assert _names(snapshot.freeze(code, tmp_path / "a", exclude=[glob])) == left
 
 
+@pytest.mark.parametrize("with_git", [False, True])
+@pytest.mark.parametrize(
+    ("patterns", "left_out"),
+    [
+        # The rules of .gitignore: a slash anchors, `*` stops at a slash, the last match decides.
+        (["/notes"], {"notes"}),
+        (["notes"], {"notes", "deep/notes", "deep/down/notes"}),
+        (["deep/*.pt"], {"deep/a.pt"}),
+        (["deep/**/*.pt"], {"deep/a.pt", "deep/down/a.pt"}),
+        (["down/"], {"deep/down/a.pt", "deep/down/notes"}),
+        (["notes/"], set()),
+        (["*.pt", "!best.pt"], {"deep/a.pt", "deep/down/a.pt"}),
+        (["deep/", "!deep/a.pt"], {"deep/a.pt", "deep/notes", "deep/down/a.pt", "deep/down/notes"}),
+        (["deep/*", "!deep/a.pt"], {"deep/notes", "deep/down/a.pt", "deep/down/notes"}),
+        (["[bn]o*", "# a.pt", ""], {"notes", "deep/notes", "deep/down/notes"}),
+    ],
+)
+def test_excluding_as_gitignore_does(
+    tmp_path: Path, patterns: list[str], left_out: set[str], with_git: bool
+) -> None:
+    code = tmp_path / "code"
+    names = {"notes", "best.pt", "deep/a.pt", "deep/notes", "deep/down/a.pt", "deep/down/notes"}
+    for name in names:
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_text("")
+    if with_git:
+        _git(code, "init")
+    frozen = snapshot.freeze(code, tmp_path / "a", exclude=patterns)
+    assert names - _names(frozen) == left_out
+    # git itself, asked for the same patterns.
+    (code / ".gitignore").write_text("".join(f"{pattern}\n" for pattern in patterns))
+    _git(code, "init")
+    assert names - _names(snapshot.freeze(code, tmp_path / "a")) == left_out
+
+
+@pytest.mark.parametrize("pattern", ["!", "data\\", "[z-a]"])
+def test_a_pattern_that_is_none(code: Path, tmp_path: Path, pattern: str) -> None:
+    with pytest.raises(UsageError, match=r"code\.exclude") as caught:
+        snapshot.freeze(code, tmp_path / "a", exclude=[pattern])
+    assert ".gitignore" in str(caught.value.hint)
+
+
 def test_files_of_secrets_are_no_code(code: Path, tmp_path: Path) -> None:
     (code / "mine").mkdir()
     (code / "mine" / "keys").write_text("A=b\n")
