@@ -121,7 +121,7 @@ def _print(selected: list[Selected], found: list[RunStatus], output: Output) -> 
 
 
 def _cost(selected: list[Selected], output: Output) -> None:
-    from hpcrun.observe.diagnosis import cost, cost_table
+    from hpcrun.observe.diagnosis import cost
     from hpcrun.observe.diagnosis.attempts import stories
 
     now = time.time()
@@ -132,10 +132,10 @@ def _cost(selected: list[Selected], output: Output) -> None:
         data = {"runs": costs, "experiments": totals}
         output.data({name: [one.to_data() for one in some] for name, some in data.items()})
         return
-    cost_table.runs(costs).print(color=output.color)
+    cost.table(costs).print(color=output.color)
     for total in totals:
         click.echo("")
-        for line in cost_table.sentences(total):
+        for line in cost.sentences(total):
             click.echo(line)
     silent = sum(
         1 for one, story in zip(costs, told, strict=True) if not one.hours.wall and story.attempts

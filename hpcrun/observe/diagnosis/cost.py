@@ -1,22 +1,24 @@
-"""What runs cost: GPU-hours (of runs without GPUs, CPU-hours) by run, experiment and cause.
+"""The cost of runs in GPU-hours, or CPU-hours: by run, experiment and cause.
 
 Pure: `hpcrun.observe.diagnosis.attempts` reads the files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcrun.observe.diagnosis.goodput import Goodput, Span
+from hpcrun.observe.diagnosis.goodput import WORDS, Goodput, Span
+from hpcrun.observe.tables import Table
 from hpcrun.state.plan import RunPlan
 
 GPU = "GPU-hours"
 CPU = "CPU-hours"
 
-# Kinds of time that a cause is charged with.
+# Kinds of time that a cause is charged with, and those in which no nodes are held.
 _LOST = ("replayed", "startup", "restore", "idle")
+_FREE = ("queued", "stopped")
 
 
 @dataclass(frozen=True)
@@ -25,18 +27,16 @@ class Cost:
 
     Attributes
     ----------
-    experiment
-        Its name.
-    run
-        The run's number; None of a sum.
+    experiment, run
+        The experiment's name, and the run's number; None for a total.
     unit
         `GPU` or `CPU`.
     hours
-        GPU-hours of each kind. Those queued and stopped are what the run would have had, had it
-        held its nodes; nobody pays for them.
+        Hours of each kind. Those queued and stopped are what the run would have had, had it held
+        its nodes; nobody pays for them.
     causes
-        Kind of end -> the hours in the allocation that it cost: idle after it, starting and
-        restoring after it, and steps done over again.
+        Kind of end -> the hours that it cost: idle after it, starting and restoring again, and
+        steps done over again.
     """
 
     experiment: str
@@ -55,8 +55,12 @@ class Cost:
         """The useful part of those; 0 of none."""
         return self.hours.useful / self.paid if self.paid else 0.0
 
+    def charge(self, cause: str, hours: float) -> None:
+        """Add to the hours of a cause."""
+        self.causes[cause] = self.causes.get(cause, 0.0) + hours
+
     def to_data(self) -> dict[str, Any]:
-        """Plain data, hours to a thousandth."""
+        """Return plain data, hours to a thousandth."""
         parts = {name: round(value, 3) for name, value in vars(self.hours).items()}
         return {
             "experiment": self.experiment,
@@ -72,23 +76,80 @@ class Cost:
 def of_run(
     experiment: str, plan_of: Callable[[int | None], RunPlan], spans: Sequence[Span]
 ) -> Cost:
-    """The hours of one run, spare nodes included.
+    """Return the cost of one run, spare nodes included.
 
     Parameters
     ----------
     plan_of
-        Gives the plan that an attempt was of, and of None the newest, which says what is counted.
+        Returns the plan of an attempt; for None the newest, which decides on the unit.
     """
     newest = plan_of(None)
     unit = GPU if _devices(newest, GPU) else CPU
-    hours = Goodput()
-    causes: dict[str, float] = {}
+    found = Cost(experiment, unit, Goodput(), run=newest.number)
     for span in spans:
-        value = span.seconds / 3600 * _devices(plan_of(span.attempt), unit)
-        setattr(hours, span.kind, getattr(hours, span.kind) + value)
+        hours = span.seconds / 3600 * _devices(plan_of(span.attempt), unit)
+        found.hours.add(span.kind, hours)
         if span.cause and span.kind in _LOST:
-            causes[span.cause] = causes.get(span.cause, 0.0) + value
-    return Cost(experiment, unit, hours, causes, newest.number)
+            found.charge(span.cause, hours)
+    return found
+
+
+def totals(costs: Iterable[Cost]) -> list[Cost]:
+    """Return one total for each experiment and unit, in the order of first appearance."""
+    found: dict[tuple[str, str], Cost] = {}
+    for cost in costs:
+        key = (cost.experiment, cost.unit)
+        total = found.setdefault(key, Cost(cost.experiment, cost.unit, Goodput()))
+        for kind, hours in vars(cost.hours).items():
+            total.hours.add(kind, hours)
+        for cause, hours in cost.causes.items():
+            total.charge(cause, hours)
+    return list(found.values())
+
+
+def table(costs: Sequence[Cost]) -> Table:
+    """Return a table with a row for each run."""
+    headers = ["RUN", "UNIT", "PAID", "USEFUL%", *(kind.upper() for kind in WORDS)]
+    found = Table(headers, right=frozenset(headers[2:]), spare=("STOPPED", "QUEUED"))
+    for one in costs:
+        cells = [in_words(one.paid), f"{100 * one.share:.0f}"]
+        cells += [in_words(hours) for hours in vars(one.hours).values()]
+        known = one.hours.wall > 0
+        name = f"{one.experiment}/{one.run}"
+        found.add(name, one.unit, *(cells if known else [""] * len(cells)))
+    return found
+
+
+def sentences(total: Cost) -> list[str]:
+    """Describe where the hours of an experiment went, and what each cause cost; the most first."""
+    paid = total.paid
+    if not total.hours.wall:
+        return [f"{total.experiment}: nothing is known of where its time went"]
+
+    def lines(hours: Mapping[str, float]) -> list[str]:
+        return [
+            f"  {in_words(value):>9}  {100 * value / paid if paid else 0:3.0f} %  {what}"
+            for what, value in sorted(hours.items(), key=lambda pair: -pair[1])
+        ]
+
+    spent = {kind: value for kind, value in vars(total.hours).items() if value}
+    share = f"{100 * total.share:.0f} % of them useful"
+    found = [f"{total.experiment}: {in_words(paid)} {total.unit}, {share}"]
+    found += lines({WORDS[kind]: value for kind, value in spent.items() if kind not in _FREE})
+    found += [
+        f"  {in_words(spent[kind]):>9}         {WORDS[kind]} (not charged)"
+        for kind in _FREE
+        if kind in spent
+    ]
+    if total.causes:
+        found.append("lost to ends of attempts (idle, starting, restoring, steps over again):")
+        found += lines(total.causes)
+    return found
+
+
+def in_words(hours: float) -> str:
+    """``1,234.50``: two decimals; three significant digits below a hundredth."""
+    return f"{hours:,.2f}" if hours >= 0.01 or hours == 0 else f"{hours:.3g}"
 
 
 def _devices(plan: RunPlan, unit: str) -> int:
@@ -96,15 +157,3 @@ def _devices(plan: RunPlan, unit: str) -> int:
     if unit == GPU:
         return plan.all_nodes * int(resources.get("gpus_per_node") or 0)
     return plan.all_nodes * plan.ranks_per_node * int(resources.get("cpus_per_task") or 1)
-
-
-def totals(costs: Iterable[Cost]) -> list[Cost]:
-    """One for each experiment and unit, in the order of first appearance."""
-    found: dict[tuple[str, str], Cost] = {}
-    for cost in costs:
-        key = (cost.experiment, cost.unit)
-        total = found.setdefault(key, Cost(cost.experiment, cost.unit, Goodput()))
-        total.hours.add(cost.hours)
-        for kind, value in cost.causes.items():
-            total.causes[kind] = total.causes.get(kind, 0.0) + value
-    return list(found.values())

@@ -1,4 +1,4 @@
-"""Where a run's time went, from its first submission to its end: to the second, and nothing twice.
+"""Goodput: where a run's time went, each second counted once.
 
 Pure: `hpcrun.observe.diagnosis.attempts` reads the files.
 """
@@ -6,7 +6,7 @@ Pure: `hpcrun.observe.diagnosis.attempts` reads the files.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hpcrun.policy import recovery
@@ -16,27 +16,27 @@ from hpcrun.state.ledger import Attempt
 
 @dataclass
 class Goodput:
-    """Seconds; they add up to the wall time.
+    """Seconds (in `hpcrun.observe.diagnosis.cost`, hours) of each kind; they sum to the wall time.
 
     Attributes
     ----------
     useful
-        Steps that no earlier attempt had done.
+        Steps done for the first time.
     replayed
-        Steps that one had, and had lost.
+        Steps that an earlier attempt had done and lost.
     startup
         From the start of an attempt until its ranks could restore.
     restore
-        Restoring.
+        Restoring a checkpoint.
     save
-        The training standing still for a save.
+        The training blocked by a save.
     idle
-        In the allocation with nothing of the run at work: from the last sign of an attempt until
-        its end was noticed and its ranks were gone, and until the next one in the same allocation.
+        Nodes held with no rank at work: from the last sign of an attempt until its end was noticed
+        and its ranks were gone, and until the next attempt in the same allocation.
     queued
         In the queue: from a submission, or from the end of what was requeued, to the next start.
     stopped
-        Given up, until somebody submitted it again.
+        Given up, until somebody submitted the run again.
     """
 
     useful: float = 0.0
@@ -50,32 +50,30 @@ class Goodput:
 
     @property
     def wall(self) -> float:
-        """All of it."""
-        return float(sum(getattr(self, each.name) for each in fields(self)))
+        return float(sum(vars(self).values()))
 
     @property
     def allocated(self) -> float:
-        """What of it the run held its nodes."""
+        """The part during which the run held its nodes."""
         return self.wall - self.queued - self.stopped
 
     @property
     def share(self) -> float:
-        """The useful part of the time in which somebody wanted the run to go on; 0 of none."""
+        """The useful share of the time in which somebody wanted the run to go on; 0 of none."""
         wanted = self.wall - self.stopped
         return self.useful / wanted if wanted else 0.0
 
-    def add(self, other: Goodput) -> None:
-        """Take in what another time went to."""
-        for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+    def add(self, kind: str, amount: float) -> None:
+        """Add to one of the fields."""
+        setattr(self, kind, getattr(self, kind) + amount)
 
     def to_data(self) -> dict[str, float]:
-        """Plain data, with the wall time and the useful share of it."""
-        parts = {name: round(value, 3) for name, value in asdict(self).items()}
+        """Return plain data, with the wall time and the useful share of it."""
+        parts = {name: round(value, 3) for name, value in vars(self).items()}
         return {"wall": round(self.wall, 3), **parts, "share": round(self.share, 4)}
 
 
-# Kinds of time, as a person reads them.
+# The fields of Goodput, as a person reads them.
 WORDS = {
     "useful": "new steps",
     "replayed": "steps done over again",
@@ -97,11 +95,11 @@ class Span:
     kind
         A field of `Goodput`.
     start, end
-        Seconds since the epoch; the next one's start is this one's end.
+        Seconds since the epoch; each span starts where the one before it ends.
     attempt
-        The attempt's number; between two, that of the later one; None after the last.
+        The attempt's number; between two attempts, the later one's; None after the last.
     cause
-        The kind of end (of `hpcrun.policy.causes`) that it has to be charged to: of an attempt that
+        The kind of end (of `hpcrun.policy.causes`) that the span is charged to: for an attempt that
         ended badly its idle end, and what came after it until new steps were done. None otherwise.
     """
 
@@ -118,18 +116,18 @@ class Span:
 
 @dataclass(frozen=True)
 class Traces:
-    """What an attempt left; times in seconds since the epoch, None where there is none.
+    """The traces of an attempt; times in seconds since the epoch, None if unknown.
 
     Attributes
     ----------
     session
-        The lines of its session.
+        The lines of its session log.
     first, last
-        Its first and last logged step.
+        When its first and its last logged step were done.
     again
-        The last step that an earlier attempt had done.
+        When it had done the last of the steps that an earlier attempt had done.
     reached
-        The number of the last.
+        The number of its last logged step.
     """
 
     session: Sequence[Mapping[str, Any]] = ()
@@ -140,10 +138,10 @@ class Traces:
 
 
 def summed(spans: Iterable[Span]) -> Goodput:
-    """The seconds of each kind."""
+    """Sum the seconds of each kind."""
     found = Goodput()
     for span in spans:
-        setattr(found, span.kind, getattr(found, span.kind) + span.seconds)
+        found.add(span.kind, span.seconds)
     return found
 
 
@@ -155,33 +153,32 @@ def spans(
     over: bool,
     resubmitted: float | None = None,
 ) -> list[Span]:
-    """What a run did when, without gaps, in order.
+    """Divide a run's time into spans, in order and without gaps.
 
     Parameters
     ----------
     submitted
-        Number of a submission -> when that was, in seconds since the epoch, where known.
+        Number of a submission -> its time in seconds since the epoch, where known.
     attempts
-        In their order, each with what finds its traces, given how many steps earlier ones did.
+        In order, each with a function that reads its traces, given the furthest earlier step.
     until
-        Now: the end of an attempt that goes on.
+        The current time: the end of an attempt that is still running.
     over
-        The run waits for nothing more after its last attempt; one without an end ended with its
-        last sign then.
+        Nothing more is to come after the last attempt; if it has no end, it ended with its last
+        trace.
     resubmitted
-        When it was submitted again after that, in seconds since the epoch; None where it was not.
+        When the run was submitted again after its last attempt, in seconds since the epoch.
 
     Returns
     -------
     list of Span
-        Empty where no time has passed, or ranks worked and none of them ever said a word: the
-        program does not tell.
+        Empty if no time has passed, or if ranks worked and none of them logged anything.
     """
     found: list[Span] = []
     at: float | None = None
     furthest = 0
     before: Attempt | None = None
-    silent = tells = False
+    silent = traced = False
     begun = [pair for pair in attempts if isinstance(pair[0].started.get("time"), (int, float))]
     starts = [float(attempt.started["time"]) for attempt, _ in begun]
     for (attempt, find), began, later in zip(begun, starts, (*starts[1:], until), strict=False):
@@ -189,9 +186,9 @@ def spans(
         ended = (attempt.ended or {}).get("time") or later
         if attempt.ended is None and over and later == until:
             ended = min(later, max(began, traces.last or began, *map(_time, traces.session)))
-        says = bool(traces.session) or traces.last is not None
-        tells |= says
-        silent |= attempt.workers_started is not None and not says
+        logged = bool(traces.session) or traces.last is not None
+        traced |= logged
+        silent |= attempt.workers_started is not None and not logged
         at = submitted.get(attempt.started.get("submission"), began) if at is None else at
         began = max(at, began)
         cause = _cause(before)
@@ -203,10 +200,11 @@ def spans(
         before = attempt
     if at is not None and not over and until > at:
         asked = at if resubmitted is None else min(max(resubmitted, at), until)
-        stays = resubmitted is None and _stays(before)
-        parts = [("stopped", at, asked), ("idle" if stays else "queued", asked, until)]
+        in_place = before is not None and (before.decided or {}).get("action") == recovery.RESTART
+        kind = "idle" if in_place and resubmitted is None else "queued"
+        parts = [("stopped", at, asked), (kind, asked, until)]
         found += (Span(*part, None, _cause(before)) for part in parts if part[2] > part[1])
-    return [] if silent and not tells else found
+    return [] if silent and not traced else found
 
 
 def _charged(span: Span, before: str | None, own: str | None) -> Span:
@@ -221,11 +219,6 @@ def _cause(attempt: Attempt | None) -> str | None:
     return str((attempt.cause or {}).get("kind") or attempt.outcome)
 
 
-def _stays(attempt: Attempt | None) -> bool:
-    """Whether the next attempt is to begin in the same allocation."""
-    return attempt is not None and (attempt.decided or {}).get("action") == recovery.RESTART
-
-
 def _between(
     before: Attempt | None,
     attempt: Attempt,
@@ -233,19 +226,20 @@ def _between(
     start: float,
     end: float,
 ) -> Iterator[Span]:
+    """Yield the time between two attempts, or between the first submission and the first."""
     cause, number = _cause(before), attempt.number
-    if before is not None and ledger.same_start(before, attempt):
-        if end > start:
-            yield Span("idle", start, end, number, cause)
-        return
-    again = attempt.started.get("submission")
-    if before is not None and again != before.started.get("submission"):
-        asked = min(max(submitted.get(again, start), start), end)
-        if asked > start:
-            yield Span("stopped", start, asked, number, cause)
-        start = asked
+    kind = "queued"
+    if before is not None:
+        again = attempt.started.get("submission")
+        if ledger.same_start(before, attempt):
+            kind = "idle"
+        elif again != before.started.get("submission"):
+            asked = min(max(submitted.get(again, start), start), end)
+            if asked > start:
+                yield Span("stopped", start, asked, number, cause)
+            start = asked
     if end > start:
-        yield Span("queued", start, end, number, cause)
+        yield Span(kind, start, end, number, cause)
 
 
 def _of_attempt(attempt: Attempt, traces: Traces, began: float, ended: float) -> list[Span]:
@@ -255,7 +249,7 @@ def _of_attempt(attempt: Attempt, traces: Traces, began: float, ended: float) ->
     restored = next((line for line in traces.session if line.get("event") == "restored"), None)
     ready = within(_time(restored) if restored else traces.first or ended)
     loading = max(began, ready - _seconds(restored, "seconds"))
-    signs = [traces.last or ready, *(_time(line) for line in traces.session)]
+    signs = [traces.last or ready, *map(_time, traces.session)]
     last = ended if attempt.ended is None else max(ready, within(max(signs)))
     new = max(ready, min(last, within(traces.again or ready)))
     edges = [("startup", began, loading), ("restore", loading, ready)]
@@ -269,7 +263,7 @@ def _of_attempt(attempt: Attempt, traces: Traces, began: float, ended: float) ->
 
 
 def _saves(traces: Traces) -> Iterator[tuple[float, float]]:
-    """From when to when the training stood still: at the beginning of a save."""
+    """Yield from when to when each save blocked the training, which it does at its beginning."""
     for line in traces.session:
         if line.get("event") in ("saved", "saved_nearby"):
             start = _time(line) - _seconds(line, "seconds", "blocked")

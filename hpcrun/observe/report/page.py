@@ -19,7 +19,7 @@ from typing import Any, TypeGuard
 
 from hpcrun import __version__, resources
 from hpcrun import text as words
-from hpcrun.observe.diagnosis import cost_table, narrative
+from hpcrun.observe.diagnosis import cost, narrative
 from hpcrun.observe.diagnosis.cost import Cost
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
 from hpcrun.observe.read import detail, history
@@ -300,7 +300,7 @@ def _mean_and_peak(pair: tuple[float, float] | None) -> str:
 
 
 def _hours(value: float) -> str:
-    return cost_table.hours(value) if value else ""
+    return cost.in_words(value) if value else ""
 
 
 def _moment(when: Any) -> str:
