@@ -25,11 +25,13 @@ def command(where: tuple[str, ...], conditions: tuple[str, ...], output: Output)
     WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
     without it, your newest experiment. One run is told in full, several by their causes.
     """
+    from hpcrun.observe.diagnosis.advice import advise
     from hpcrun.observe.diagnosis.attempts import stories
 
     found = stories(select(output, where, conditions), warn=output.say)
     if output.json:
-        output.data([run.to_data() for run in found])
+        now = time.time()
+        output.data([{**run.to_data(now), "advice": advise(run, run.status.name)} for run in found])
     elif len(found) == 1:
         _one(found[0])
     else:

@@ -1,17 +1,15 @@
-"""What the person can do next about a run that has not completed, by the kind of its cause."""
+"""Advice on a run that has not completed, by the kind of its cause."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hpcrun.observe.diagnosis.attempts import CANCELLED, NO_END, RunStory
 from hpcrun.observe.status import run_state
 from hpcrun.policy import causes, recovery
-
-if TYPE_CHECKING:
-    from hpcrun.observe.diagnosis.attempts import AttemptStory, RunStory
 
 _NEW_RUN = "values of deepspeed and config are part of what a run is: changed, it begins at step 0"
 _FIGURES = (
@@ -19,28 +17,39 @@ _FIGURES = (
     (re.compile(r"total capacity of ([\d.]+ ?\w+)|([\d.]+ ?\w+) total capacity"), "the GPU has {}"),
     (re.compile(r"of which ([\d.]+ ?\w+) is free|([\d.]+ ?\w+) free"), "{} were free"),
 )
+# Kinds whose advice needs no more than a run's name and what leads it on.
+_OUTSIDE = "The run did nothing wrong. {go_on}."
+_OTHER = "`hpcrun logs {name} --stream all --tail 50` may tell more. {go_on}."
+_TEXTS = {
+    causes.TIME_LIMIT: "{go_on}. resources.time is {time}: where no checkpoint fits in it, ask for "
+    "more or set checkpoint.every.",
+    causes.PREEMPTED: _OUTSIDE,
+    causes.REQUEUED: _OUTSIDE,
+    causes.SIGNAL: _OUTSIDE,
+    causes.SAVED: _OUTSIDE,
+    causes.SUPERVISOR_LOST: _OUTSIDE,
+    causes.LAUNCH: "The ranks could not be started; `hpcrun logs {name} --stream batch` tells "
+    "more, and `--stream agent` what each node said. {go_on}.",
+    causes.HANG: "Look at where the ranks stood: {attempt}/stacks-*.txt, one file a rank. A run "
+    "that is only slow there needs a longer recovery.hang_after, or calls session.step() or "
+    "session.log() between. {go_on}.",
+    CANCELLED: "It stays cancelled until you want it again: {go_on}.",
+    NO_END: "Nobody was left to record the end; the next start does so. `hpcrun logs {name} "
+    "--stream batch` may tell more. {go_on}.",
+}
 
 
 @dataclass(frozen=True)
 class _Case:
-    """A run with something amiss.
-
-    Attributes
-    ----------
-    run
-        The run itself, or the example of several.
-    where
-        The runs that the advice is for, as a WHERE.
-    several
-        Whether these are more than one.
-    bad
-        The newest attempt that ended badly; None where none did.
-    """
+    """A run with something wrong, alone or as the example of several."""
 
     run: RunStory
     where: str
     several: bool
-    bad: AttemptStory | None
+
+    @property
+    def name(self) -> str:
+        return self.run.status.name
 
     @property
     def spec(self) -> Mapping[str, Any]:
@@ -48,7 +57,7 @@ class _Case:
 
     @property
     def cause(self) -> Mapping[str, Any]:
-        return (self.bad.attempt.cause if self.bad else None) or {}
+        return self.run.bad.cause if self.run.bad else {}
 
     @property
     def resources(self) -> Mapping[str, Any]:
@@ -59,19 +68,20 @@ class _Case:
         return self.spec.get("deepspeed") or {}
 
     @property
+    def zero(self) -> Mapping[str, Any]:
+        return self.deepspeed.get("zero_optimization") or {}
+
+    @property
     def kept(self) -> int | None:
-        """The step of the newest checkpoint; None for several runs, or where nothing tells."""
-        return None if self.several or self.bad is None else self.bad.kept
+        """The step of the newest checkpoint; None for several runs, or if unknown."""
+        return None if self.several or self.run.bad is None else self.run.bad.kept
 
     @property
     def from_step(self) -> str:
         if self.kept is None:
             return "the newest checkpoint"
-        return (
-            f"the checkpoint of step {self.kept:,}"
-            if self.kept
-            else "step 0, as nothing was saved,"
-        )
+        saved = f"the checkpoint of step {self.kept:,}"
+        return saved if self.kept else "step 0, as nothing was saved,"
 
     @property
     def go_on(self) -> str:
@@ -80,9 +90,19 @@ class _Case:
             "`hpcrun submit` with the code of now"
         )
 
+    def format(self, text: str) -> str:
+        """Fill in one of the `_TEXTS`."""
+        number = self.run.bad.attempt.number if self.run.bad else "N"
+        return text.format(
+            name=self.name,
+            go_on=self.go_on,
+            time=self.resources.get("time"),
+            attempt=self.run.selected.paths.directory / "attempts" / str(number),
+        )
+
 
 def advise(run: RunStory, where: str, *, several: bool = False) -> str | None:
-    """The next step; None for a run that has completed, or with which nothing is amiss.
+    """Return the next step; None for a run that has completed, or with nothing wrong.
 
     Parameters
     ----------
@@ -94,16 +114,16 @@ def advise(run: RunStory, where: str, *, several: bool = False) -> str | None:
     kind = run.kind
     if kind is None:
         return None
-    case = _Case(run, where, several, run.bad)
-    text = _KINDS.get(kind, _other)(case)
+    case = _Case(run, where, several)
+    text = _KINDS[kind](case) if kind in _KINDS else case.format(_TEXTS.get(kind, _OTHER))
     status = run.status
     if not status.over and status.state not in (run_state.UNKNOWN, run_state.CANCELLED):
         if kind not in causes.OWN or kind in (causes.TIME_LIMIT, causes.SAVED):
             return "Nothing needs to be done: it goes on by itself."
         return f"It goes on by itself. Should it end so again: {text}"
-    action = ((case.bad.attempt.decided if case.bad else None) or {}).get("action")
+    action = ((run.bad.attempt.decided if run.bad else None) or {}).get("action")
     counted = (case.spec.get("recovery") or {}).get("requeue", True)
-    if action == recovery.STOP and counted and kind != "cancelled":
+    if action == recovery.STOP and counted and kind != CANCELLED:
         text += (
             f" Its ends are counted from its last submission: `hpcrun requeue {where}` and "
             "`hpcrun submit` start the count anew."
@@ -112,32 +132,30 @@ def advise(run: RunStory, where: str, *, several: bool = False) -> str | None:
 
 
 def _crash(case: _Case) -> str:
-    exception = case.cause.get("exception")
-    if exception:
-        return (
-            f"{exception} is the program's own: fix it and `hpcrun submit` again, which goes on "
-            f"from {case.from_step} with the code of now."
-        )
-    rank = case.cause.get("rank")
+    rank, exception = case.cause.get("rank"), case.cause.get("exception")
     option = "" if rank is None else f" --rank {rank}"
+    first = (
+        f"{exception} is the program's own: fix it"
+        if exception
+        else f"Look at what the rank wrote: `hpcrun logs {case.name}{option}`. Then fix it"
+    )
     return (
-        f"Look at what the rank wrote: `hpcrun logs {case.run.status.name}{option}`. Then fix it "
-        f"and `hpcrun submit` again, which goes on from {case.from_step} with the code of now."
+        f"{first} and `hpcrun submit` again, which goes on from {case.from_step} with the code of "
+        "now."
     )
 
 
 def _memory(case: _Case) -> str:
-    exception = str(case.cause.get("exception") or "")
-    if exception == "OutOfMemoryError":
+    if case.cause.get("exception") == "OutOfMemoryError":
         return _gpu_memory(case)
     resources = case.resources
     ranks = case.run.selected.run.ranks_per_node
     mem = resources.get("mem")
-    text = (
-        f"The memory of the node ran out; resources.mem is {mem}: ask for more and "
+    text = "The memory of the node ran out; resources.mem is "
+    text += (
+        f"{mem}: ask for more and "
         if mem
-        else "The memory of the node ran out; resources.mem is not set, so the partition's default "
-        "holds: set it and "
+        else "not set, so the partition's default holds: set it and "
     )
     text += f"`hpcrun submit` again, which goes on from {case.from_step}."
     if ranks > 1:
@@ -146,7 +164,7 @@ def _memory(case: _Case) -> str:
             f" {ranks} ranks share a node: fewer of them (resources.{key}) on more nodes "
             "(resources.nodes) have more each."
         )
-    if _offloads(case.deepspeed):
+    if "cpu" in (_device(case, "offload_optimizer"), _device(case, "offload_param")):
         text += " What DeepSpeed offloads to the CPU is in this memory too."
     return text
 
@@ -178,8 +196,7 @@ def _smaller_batch(deepspeed: Mapping[str, Any]) -> list[str]:
 
 
 def _more_sharding(case: _Case) -> list[str]:
-    zero = case.deepspeed.get("zero_optimization") or {}
-    stage, ranks = int(zero.get("stage") or 0), case.run.selected.run.world_size
+    stage, ranks = int(case.zero.get("stage") or 0), case.run.selected.run.world_size
     ways = []
     if stage < 3 and ranks > 1:
         shards = ("the optimizer's state", "gradients too", "parameters too")[stage:]
@@ -187,40 +204,30 @@ def _more_sharding(case: _Case) -> list[str]:
         ways.append(
             f"deepspeed.zero_optimization.stage is {stage}: over the {ranks} ranks, {offered}"
         )
-    if not _device(zero, "offload_optimizer"):
+    if not _device(case, "offload_optimizer"):
         ways.append("deepspeed.zero_optimization.offload_optimizer={device: cpu} (stage 1 and up)")
-    if stage == 3 and not _device(zero, "offload_param"):
+    if stage == 3 and not _device(case, "offload_param"):
         ways.append("deepspeed.zero_optimization.offload_param={device: cpu}")
     return ways
 
 
-def _offloads(deepspeed: Mapping[str, Any]) -> bool:
-    zero = deepspeed.get("zero_optimization") or {}
-    return any(_device(zero, key) == "cpu" for key in ("offload_optimizer", "offload_param"))
-
-
-def _device(zero: Mapping[str, Any], key: str) -> str | None:
-    found = (zero.get(key) or {}).get("device")
+def _device(case: _Case, key: str) -> str | None:
+    found = (case.zero.get(key) or {}).get("device")
     return str(found) if found not in (None, "none") else None
 
 
 def _non_finite(case: _Case) -> str:
     deepspeed = case.deepspeed
-    parts = []
     optimizer = (deepspeed.get("optimizer") or {}).get("params") or {}
     config = case.spec.get("config") or {}
+    rate = "a lower learning rate or a longer warm-up"
     if "lr" in optimizer:
-        parts.append(f"a lower learning rate (deepspeed.optimizer.params.lr is {optimizer['lr']})")
+        rate = f"a lower learning rate (deepspeed.optimizer.params.lr is {optimizer['lr']})"
     elif "lr" in config:
-        parts.append(f"a lower learning rate (config.lr is {config['lr']})")
-    else:
-        parts.append("a lower learning rate or a longer warm-up")
+        rate = f"a lower learning rate (config.lr is {config['lr']})"
     clip = deepspeed.get("gradient_clipping")
-    parts.append(
-        f"a lower deepspeed.gradient_clipping (now {clip})"
-        if clip
-        else "deepspeed.gradient_clipping=1.0 (now none)"
-    )
+    clipping = f"a lower deepspeed.gradient_clipping (now {clip})"
+    parts = [rate, clipping if clip else "deepspeed.gradient_clipping=1.0 (now none)"]
     if (deepspeed.get("fp16") or {}).get("enabled"):
         parts.append("deepspeed.bf16.enabled=true in place of fp16, whose range is small")
     good = "The newest checkpoint" if case.kept is None else f"The checkpoint of step {case.kept:,}"
@@ -233,34 +240,14 @@ def _non_finite(case: _Case) -> str:
     )
 
 
-def _time_limit(case: _Case) -> str:
-    asked = case.resources.get("time")
-    return (
-        f"{_sentence(case.go_on)} resources.time is {asked}: where no checkpoint fits in it, ask "
-        "for more or set checkpoint.every."
-    )
-
-
 def _node(case: _Case) -> str:
     nodes = ", ".join(case.cause.get("nodes") or ())
-    return f"The run did nothing wrong{f' ({nodes} was lost)' if nodes else ''}. " + _sentence(
-        case.go_on
-    )
-
-
-def _outside(case: _Case) -> str:
-    return f"The run did nothing wrong. {_sentence(case.go_on)}"
-
-
-def _launch(case: _Case) -> str:
-    return (
-        f"The ranks could not be started; `hpcrun logs {case.run.status.name} --stream batch` "
-        f"tells more, and `--stream agent` what each node said. {_sentence(case.go_on)}"
-    )
+    lost = f" ({nodes} was lost)" if nodes else ""
+    return f"The run did nothing wrong{lost}. {case.go_on}."
 
 
 def _checkpoint(case: _Case) -> str:
-    told = ""
+    found = ""
     for event, what in (("quarantined", "Set aside as damaged"), ("passed_over", "Unreadable")):
         names = {
             str(each.get("checkpoint")): None
@@ -268,60 +255,17 @@ def _checkpoint(case: _Case) -> str:
             for each in one.events
             if each["event"] == event
         }
-        told += f"{what}: {', '.join(names)}. " if names else ""
+        found += f"{what}: {', '.join(names)}. " if names else ""
     return (
-        f"{told}The run's checkpoints are in {case.run.selected.paths.checkpoints}; it goes on "
+        f"{found}The run's checkpoints are in {case.run.selected.paths.checkpoints}; it goes on "
         "from the newest that is whole. Where none is, `hpcrun submit --new` begins a fresh run."
     )
-
-
-def _hang(case: _Case) -> str:
-    number = case.bad.attempt.number if case.bad else "N"
-    directory = case.run.selected.paths.directory / "attempts" / str(number)
-    return (
-        f"Look at where the ranks stood: {directory}/stacks-*.txt, one file a rank. A run that is "
-        "only slow there needs a longer recovery.hang_after, or calls session.step() or "
-        f"session.log() between. {_sentence(case.go_on)}"
-    )
-
-
-def _cancelled(case: _Case) -> str:
-    return f"It stays cancelled until you want it again: {case.go_on}."
-
-
-def _no_end(case: _Case) -> str:
-    name = case.run.status.name
-    return (
-        "Nobody was left to record the end; the next start does so. "
-        f"`hpcrun logs {name} --stream batch` may tell more. {_sentence(case.go_on)}"
-    )
-
-
-def _other(case: _Case) -> str:
-    return (
-        f"`hpcrun logs {case.run.status.name} --stream all --tail 50` may tell more. "
-        f"{_sentence(case.go_on)}"
-    )
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
 
 
 _KINDS: dict[str, Callable[[_Case], str]] = {
     causes.RANK_CRASH: _crash,
     causes.OUT_OF_MEMORY: _memory,
     causes.NON_FINITE: _non_finite,
-    causes.TIME_LIMIT: _time_limit,
     causes.NODE_FAILURE: _node,
-    causes.PREEMPTED: _outside,
-    causes.REQUEUED: _outside,
-    causes.SIGNAL: _outside,
-    causes.SAVED: _outside,
-    causes.SUPERVISOR_LOST: _outside,
-    causes.LAUNCH: _launch,
     causes.BAD_CHECKPOINT: _checkpoint,
-    causes.HANG: _hang,
-    "cancelled": _cancelled,
-    "no_end": _no_end,
 }

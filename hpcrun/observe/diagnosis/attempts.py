@@ -1,9 +1,8 @@
-"""How runs came to be where they are: the end of each attempt, what it cost and what followed."""
+"""The attempts of runs: how each ended, what it lost and what followed."""
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +22,8 @@ from hpcrun.state.plan import RunPlan
 CANCELLED = "cancelled"
 NO_END = "no_end"
 
-TOLD = ("save_failed", "save_skipped", "quarantined", "passed_over")
+# Events of a session that are reported: saves that failed or were left out, checkpoints set aside.
+REPORTED = ("save_failed", "save_skipped", "quarantined", "passed_over")
 
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _NODE = "\0"
@@ -36,16 +36,16 @@ class AttemptStory:
     Attributes
     ----------
     attempt
-        What the ledger says.
+        The ledger's record.
     restored, reached, kept
-        The finished optimizer steps that it began with and reached, and the newest checkpoint as it
-        ended; None where nothing tells.
+        The finished optimizer steps that it began with and reached, and that of the newest
+        checkpoint when it ended; None if unknown.
     events
-        Saves that failed or were left out, and checkpoints that were set aside.
+        The `REPORTED` events of its session.
     replayed
         Steps that an earlier attempt had done already.
     gap
-        Seconds from its end to the start of the next attempt; None without either.
+        Seconds from its end to the start of the next attempt; None if there is none.
     resubmitted
         Whether the next attempt belongs to another submission.
     """
@@ -64,25 +64,29 @@ class AttemptStory:
         return self.attempt.outcome not in (None, "completed")
 
     @property
+    def cause(self) -> dict[str, Any]:
+        """The cause of its end, as the ledger has it; empty if it has none."""
+        return self.attempt.cause or {}
+
+    @property
     def kind(self) -> str:
         """The kind of its cause, of `hpcrun.policy.causes`."""
-        return str((self.attempt.cause or {}).get("kind") or "unknown")
+        return str(self.cause.get("kind") or "unknown")
 
     @property
     def message(self) -> str:
-        """Its cause in words, on one line."""
-        said = (self.attempt.cause or {}).get("message") or self.attempt.outcome or ""
-        return " ".join(str(said).split()).rstrip(".")
+        """The message of its cause, on one line."""
+        return one_line(self.cause.get("message") or self.attempt.outcome).rstrip(".")
 
     @property
     def lost(self) -> int | None:
-        """Steps beyond the newest checkpoint; None where there is no telling."""
+        """Steps beyond the newest checkpoint; None if unknown."""
         if not self.ended_badly or self.reached is None or self.kept is None:
             return None
         return max(0, self.reached - self.kept)
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data; times are seconds since the epoch."""
+        """Return plain data; times are seconds since the epoch."""
         found = self.attempt
         return {
             "attempt": found.number,
@@ -112,44 +116,6 @@ class RunStory:
     status: RunStatus
     attempts: tuple[AttemptStory, ...] = ()
 
-    def spans(self, now: float) -> list[Span]:
-        """What it did when, in order; empty where no attempt tells."""
-        experiment, paths = self.selected.experiment, self.selected.paths
-        numbers = {one.attempt.started.get("submission") for one in self.attempts}
-        dates = {
-            number: history.describe(experiment.submission(number)).get("time")
-            for number in numbers
-            if isinstance(number, int)
-        }
-        submitted = {
-            number: float(when) for number, when in dates.items() if isinstance(when, (int, float))
-        }
-        told = [
-            (one.attempt, partial(_traces, paths.attempt(one.attempt.number)))
-            for one in self.attempts
-        ]
-        again, resubmitted = self.selected.submission, None
-        if again is not None and again.event == history.SUBMITTED and self.attempts:
-            mine = self.attempts[-1].attempt.started.get("submission")
-            resubmitted = again.time if again.paths.number != mine else None
-        return goodput.spans(submitted, told, now, over=self.status.over, resubmitted=resubmitted)
-
-    def plan_of(self, attempt: int | None) -> RunPlan:
-        """The plan that an attempt was of; None for, or where that cannot be read, the newest."""
-        newest = self.selected.run
-        found = next((one.attempt for one in self.attempts if one.attempt.number == attempt), None)
-        number = found.started.get("submission") if found else None
-        if not isinstance(number, int) or number == self.selected.planned.paths.number:
-            return newest
-        plan = run_files.plan(self.selected.experiment.submission(number))
-        runs = plan.runs if plan else ()
-        return next((one for one in runs if one.number == newest.number), newest)
-
-    def goodput(self, now: float) -> Goodput | None:
-        """Where its time went; None where no attempt tells."""
-        found = self.spans(now)
-        return goodput.summed(found) if found else None
-
     @property
     def bad(self) -> AttemptStory | None:
         """The newest attempt that ended without completing the run."""
@@ -164,17 +130,16 @@ class RunStory:
     def kind(self) -> str | None:
         """What stands between the run and its completion.
 
-        A kind of `hpcrun.policy.causes`; ``no_end`` where the newest attempt left none and its job
-        is over; the run's state where no attempt tells; None where nothing is amiss.
+        A kind of `hpcrun.policy.causes`; `NO_END` if the newest attempt recorded no end and its job
+        is over; the run's state if there is no attempt; None if nothing is wrong.
         """
         status = self.status
         if status.state == run_state.COMPLETED:
             return None
         if status.state == run_state.CANCELLED:
             return CANCELLED
-        last = self.attempts[-1] if self.attempts else None
         settled = status.over or status.state == run_state.UNKNOWN
-        if last is not None and last.attempt.ended is None and settled:
+        if self.attempts and self.attempts[-1].attempt.ended is None and settled:
             return NO_END
         if self.bad is not None:
             return self.bad.kind
@@ -186,26 +151,58 @@ class RunStory:
         bad = self.bad
         if bad is not None and self.kind == bad.kind:
             return bad.message
-        return " ".join(str(self.status.reason or self.status.state).split())
+        return one_line(self.status.reason or self.status.state)
 
-    def to_data(self) -> dict[str, Any]:
-        """What ``hpcrun why --json`` says of the run."""
-        from hpcrun.observe.diagnosis.advice import advise
+    def plan_of(self, attempt: int | None) -> RunPlan:
+        """Return an attempt's plan; for None, or if it cannot be read, the newest."""
+        newest = self.selected.run
+        found = next((one.attempt for one in self.attempts if one.attempt.number == attempt), None)
+        number = found.started.get("submission") if found else None
+        if not isinstance(number, int) or number == self.selected.planned.paths.number:
+            return newest
+        plan = run_files.plan(self.selected.experiment.submission(number))
+        runs = plan.runs if plan else ()
+        return next((one for one in runs if one.number == newest.number), newest)
 
+    def spans(self, now: float) -> list[Span]:
+        """Divide the run's time by `goodput.spans`; empty if no attempt logged anything."""
+        experiment, paths = self.selected.experiment, self.selected.paths
+        attempts = [one.attempt for one in self.attempts]
+        submitted = {
+            number: float(when)
+            for number in {attempt.started.get("submission") for attempt in attempts}
+            if isinstance(number, int)
+            and isinstance(
+                when := history.describe(experiment.submission(number)).get("time"), (int, float)
+            )
+        }
+        again, resubmitted = self.selected.submission, None
+        if again is not None and again.event == history.SUBMITTED and attempts:
+            mine = attempts[-1].started.get("submission")
+            resubmitted = again.time if again.paths.number != mine else None
+        pairs = [(one, partial(_traces, paths.attempt(one.number))) for one in attempts]
+        return goodput.spans(submitted, pairs, now, over=self.status.over, resubmitted=resubmitted)
+
+    def goodput(self, now: float) -> Goodput | None:
+        """Sum `spans`; None if there are none."""
+        found = self.spans(now)
+        return goodput.summed(found) if found else None
+
+    def to_data(self, now: float) -> dict[str, Any]:
+        """Return plain data; ``now`` is the end of what is still running."""
         return {
             "experiment": self.status.experiment,
             "run": self.status.run,
             "state": self.status.state,
             "reason": self.status.reason,
             "replayed_steps": self.replayed,
-            "goodput": spent.to_data() if (spent := self.goodput(time.time())) else None,
+            "goodput": spent.to_data() if (spent := self.goodput(now)) else None,
             "attempts": [one.to_data() for one in self.attempts],
-            "advice": advise(self, self.status.name),
         }
 
 
 @dataclass(frozen=True)
-class Group:
+class CauseGroup:
     """Runs that share a kind of cause and, but for ranks, nodes and numbers, its message.
 
     Attributes
@@ -234,16 +231,16 @@ def stories(
     ask: Ask = jobs.ask,
     values: bool = False,
 ) -> list[RunStory]:
-    """What became of each run, in the order given.
+    """Read the state and the attempts of each run, in the order given.
 
     Parameters
     ----------
     warn
-        Told when Slurm does not answer; the last state on record is given then.
+        Called with a message if Slurm does not answer; the last recorded state is used then.
     ask
-        What asks the cluster.
+        Asks the cluster about jobs.
     values
-        Have the statuses tell steps and metrics too.
+        Include steps and metrics in the statuses.
     """
     found = observe(selected, warn=warn, ask=ask, values=values)
     return [
@@ -252,72 +249,71 @@ def stories(
     ]
 
 
-def grouped(runs: Iterable[RunStory]) -> list[Group]:
-    """Runs with something amiss by their causes; the most frequent first."""
+def grouped(runs: Iterable[RunStory]) -> list[CauseGroup]:
+    """Group the runs with something wrong by their causes; the most frequent first."""
     found: dict[tuple[str, bool, str], list[RunStory]] = {}
     for run in runs:
         if run.kind is not None:
             key = (run.kind, run.status.over, normal(run.message, _nodes(run)))
             found.setdefault(key, []).append(run)
-    groups = [Group(kind, over, tuple(these)) for (kind, over, _), these in found.items()]
+    groups = [CauseGroup(kind, over, tuple(these)) for (kind, over, _), these in found.items()]
     return sorted(groups, key=lambda group: -len(group.runs))
 
 
 def normal(message: str, nodes: Iterable[str] = ()) -> str:
-    """A message without what differs from run to run: names of nodes, ranks and other numbers."""
+    """Replace what differs from run to run: the names of ``nodes``, ranks and other numbers."""
     for name in sorted(filter(None, nodes), key=len, reverse=True):
         message = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", _NODE, message)
     message = re.sub(rf"\bnodes? {_NODE}(?:, {_NODE})*", f"node {_NODE}", message)
     return _NUMBER.sub("N", message).replace(_NODE, "NODE")
 
 
+def one_line(message: Any) -> str:
+    """Return a message on one line; empty for None."""
+    return " ".join(str(message or "").split())
+
+
 def _nodes(run: RunStory) -> set[str]:
     names: set[str] = set()
     for one in run.attempts:
-        cause = one.attempt.cause or {}
-        names.update(one.attempt.started.get("nodes") or (), cause.get("nodes") or ())
-        names.add(str(cause.get("node") or ""))
+        names.update(one.attempt.started.get("nodes") or (), one.cause.get("nodes") or ())
+        names.add(str(one.cause.get("node") or ""))
     return names
 
 
 def _attempts(selected: Selected, attempts: Sequence[Attempt]) -> tuple[AttemptStory, ...]:
     found: list[AttemptStory] = []
     furthest = 0
-    words = [_own_words(selected, attempt) for attempt in attempts]
-    later = [*zip(attempts[1:], words[1:], strict=True), (None, (None,))]
-    for attempt, told, (following, next_words) in zip(attempts, words, later, strict=False):
-        restored, reached, events = told
-        kept, went_on = (attempt.ended or {}).get("checkpoint_step"), next_words[0]
+    steps = [_steps(selected, attempt) for attempt in attempts]
+    later = [*zip(attempts[1:], steps[1:], strict=True), (None, (None,))]
+    for attempt, (restored, reached, events), (following, next_steps) in zip(
+        attempts, steps, later, strict=False
+    ):
+        kept, went_on = (attempt.ended or {}).get("checkpoint_step"), next_steps[0]
         if kept is not None and went_on is not None:
-            # The nodes' own storage had more.
+            # The nodes' own storage had a newer checkpoint.
             kept = max(kept, min(went_on, reached or 0))
         again = 0
         if restored is not None and reached is not None:
             again = max(0, min(reached, furthest) - restored)
         furthest = max(furthest, reached or 0)
+        resubmitted = following is not None and (
+            following.started.get("submission") != attempt.started.get("submission")
+        )
+        gap = _gap(attempt, following)
         found.append(
-            AttemptStory(
-                attempt=attempt,
-                restored=restored,
-                reached=reached,
-                kept=kept,
-                events=events,
-                replayed=again,
-                gap=_gap(attempt, following),
-                resubmitted=following is not None
-                and following.started.get("submission") != attempt.started.get("submission"),
-            )
+            AttemptStory(attempt, restored, reached, kept, events, again, gap, resubmitted)
         )
     return tuple(found)
 
 
-def _own_words(
+def _steps(
     selected: Selected, attempt: Attempt
 ) -> tuple[int | None, int | None, tuple[dict[str, Any], ...]]:
-    """Restored and reached step, and the events worth telling; of an open attempt as of now."""
+    """Read the restored and the reached step, so far for a running attempt, and the events."""
     paths = selected.paths.attempt(attempt.number)
     lines = list(files.read_lines(paths.session))
-    events = tuple(line for line in lines if line.get("event") in TOLD)
+    events = tuple(line for line in lines if line.get("event") in REPORTED)
     if attempt.ended is not None and "reached_step" in attempt.ended:
         return attempt.ended.get("restored_step"), attempt.ended["reached_step"], events
     restored = [_step(line) for line in lines if line.get("event") == "restored"]
@@ -328,7 +324,7 @@ def _own_words(
 
 
 def _traces(paths: AttemptPaths, furthest: int) -> Traces:
-    """Reads of the metrics no more than the first steps, those done over, and the last one."""
+    """Read only the metrics that `Traces` needs: the replayed steps, the next and the last one."""
     first, again = None, None
     for line in files.read_lines(paths.metrics):
         step, moment = _step(line), line.get("time")

@@ -1,4 +1,4 @@
-"""Tell what became of a run in sentences. Pure: `attempts` has read the files."""
+"""Sentences about a run and its attempts. Pure: `attempts` reads the files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hpcrun.observe.diagnosis.attempts import AttemptStory, RunStory
+from hpcrun.observe.diagnosis.attempts import AttemptStory, RunStory, one_line
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
 from hpcrun.observe.status import run_state
 from hpcrun.observe.tables import age
@@ -24,7 +24,7 @@ _MOST = 6
 
 
 def headline(run: RunStory) -> str:
-    """The run's state and how many attempts it took, in one line."""
+    """Describe the run's state and the number of its attempts in one line."""
     status, number = run.status, len(run.attempts)
     found = status.state
     if number:
@@ -36,23 +36,30 @@ def headline(run: RunStory) -> str:
             found += f", attempt {run.attempts[-1].attempt.number}"
     parts = [found, f"{steps(run.replayed)} replayed" if run.replayed else ""]
     if not any(one.message and one.message in str(status.reason) for one in run.attempts):
-        parts.append(" ".join((status.reason or "").split()))
+        parts.append(one_line(status.reason))
     return f"{status.name}: {'; '.join(filter(None, parts))}"
 
 
 def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
-    """How an attempt ended; then how far it came, what went wrong on the way and what followed."""
-    return [
-        end(one, run, now),
-        *filter(None, [_progress(one)]),
-        *filter(None, [_straggler(one)]),
-        *_events(one.events),
-        *filter(None, [_followed(one, run)]),
-    ]
+    """Describe an attempt: its end, how far it came, what went wrong before, what followed."""
+    parts = [_progress(one), _straggler(one), *_events(one.events), _followed(one, run)]
+    return [end(one, run, now), *filter(None, parts)]
+
+
+def end(one: AttemptStory, run: RunStory, now: float) -> str:
+    """Describe what ended an attempt, and when."""
+    found = one.attempt
+    if found.ended is None:
+        return _open(one, run, now)
+    name, at = f"Attempt {found.number}", _when(found.ended.get("time"), now)
+    if found.outcome == "completed":
+        return f"{name} completed the run{at}."
+    outcome = _OUTCOMES.get(str(found.outcome), str(found.outcome))
+    return f"{name} {outcome}{at}, {one.kind}: {one.message}{_first(one)}."
 
 
 def spent(found: Goodput) -> str:
-    """Where a run's time went, the useful part first."""
+    """Describe where a run's time went, the useful part first."""
     seconds = {what: getattr(found, kind) for kind, what in WORDS.items()}
     parts = [
         f"{100 * value / found.wall:.0f} % {what}"
@@ -62,31 +69,18 @@ def spent(found: Goodput) -> str:
     return f"Of {age(found.wall)} since it was submitted: {', '.join(parts)}."
 
 
-def end(one: AttemptStory, run: RunStory, now: float) -> str:
-    """What ended an attempt, and when."""
-    found = one.attempt
-    name = f"Attempt {found.number}"
-    if found.ended is None:
-        return _open(one, run, now)
-    at = when(found.ended.get("time"), now)
-    if found.outcome == "completed":
-        return f"{name} completed the run{at}."
-    outcome = _OUTCOMES.get(str(found.outcome), str(found.outcome))
-    return f"{name} {outcome}{at}, {one.kind}: {one.message}{_first(one)}."
-
-
 def steps(number: int) -> str:
     """``1 step``, ``2,000 steps``."""
     return count(number, "step")
 
 
 def count(number: int, what: str) -> str:
-    """A number and its noun."""
+    """``1 run``, ``2,000 runs``."""
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
-def when(moment: Any, now: float) -> str:
-    """`` 5 min ago (2026-01-31 12:00:00)``, with the space; empty where it is not known."""
+def _when(moment: Any, now: float) -> str:
+    """`` 5 min ago (2026-01-31 12:00:00)``, with the space; empty if unknown."""
     if not isinstance(moment, (int, float)):
         return ""
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
@@ -94,8 +88,9 @@ def when(moment: Any, now: float) -> str:
 
 
 def _open(one: AttemptStory, run: RunStory, now: float) -> str:
+    """Describe an attempt that has no end."""
     found = one.attempt
-    began = f"Attempt {found.number} began{when(found.started.get('time'), now)}"
+    began = f"Attempt {found.number} began{_when(found.started.get('time'), now)}"
     if one is not run.attempts[-1]:
         return f"{began}, and its end is not on record."
     if run.status.over or run.status.state == run_state.UNKNOWN:
@@ -108,9 +103,8 @@ def _open(one: AttemptStory, run: RunStory, now: float) -> str:
 
 
 def _first(one: AttemptStory) -> str:
-    """The first failing rank and its node, where the message does not name them."""
-    cause = one.attempt.cause or {}
-    rank, node = cause.get("rank"), cause.get("node")
+    """Name the first failing rank and its node, unless the message names them."""
+    rank, node = one.cause.get("rank"), one.cause.get("node")
     if rank is None or f"rank {rank}" in one.message:
         return ""
     return f" (first: rank {rank}" + (f" on {node})" if node else ")")
@@ -145,11 +139,11 @@ def _straggler(one: AttemptStory) -> str:
 
 
 def _events(events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """One sentence for all events that differ in nothing but the step."""
+    """Yield one sentence for all events that differ only in the step."""
     shared: dict[tuple[str, str], list[str]] = {}
     for event in events:
         place = event.get("checkpoint") or event.get("step")
-        message = " ".join(str(event.get("message") or "").split()).rstrip(".")
+        message = one_line(event.get("message")).rstrip(".")
         shared.setdefault((str(event["event"]), message), []).append(str(place))
     for (kind, message), places in shared.items():
         more = f" and {len(places) - _MOST} more" if len(places) > _MOST else ""
@@ -158,51 +152,41 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _followed(one: AttemptStory, run: RunStory) -> str:
-    """What hpcrun did about the end, and when the next attempt began."""
+    """Describe what hpcrun did about the end, and when the next attempt began."""
     found = one.attempt
     if found.ended is None or found.outcome == "completed":
         return ""
+    later = [other.attempt for other in run.attempts if other.attempt.number > found.number]
+    following = later[0] if later else None
     decided = found.decided or {}
     action, reason = decided.get("action"), decided.get("reason")
-    did = ""
+    did = then = ""
     if action == recovery.REQUEUE:
         exclude = ", ".join(decided.get("exclude") or ())
         did = "hpcrun requeued it" + (f", excluding {exclude}" if exclude else "")
     elif action == recovery.RESTART:
-        did = "hpcrun restarted it in place" + _with_spares(one, run)
+        did = "hpcrun restarted it in place" + _with_spares(found, following)
     elif action == recovery.STOP:
         did = f"hpcrun stopped it: {reason}"
     elif action == recovery.NOTHING and found.outcome != "cancelled":
         did = f"hpcrun left it to others: {reason}"
-    text = "; ".join(filter(None, [did, _next(one, run, action)]))
-    return f"{text if did else text[:1].upper() + text[1:]}." if text else ""
-
-
-def _with_spares(one: AttemptStory, run: RunStory) -> str:
-    """``, with n4 for n2`` or ``, without n2``: where the next attempt had other nodes."""
-    following = _following(one, run)
-    before, after = one.attempt.started.get("nodes"), following and following.started.get("nodes")
-    if not before or not after:
-        return ""
-    gone = [node for node in before if node not in after]
-    came = [node for node in after if node not in before]
-    if not gone:
-        return ""
-    without = ", ".join(gone)
-    return f", with {', '.join(came)} for {without}" if came else f", without {without}"
-
-
-def _following(one: AttemptStory, run: RunStory) -> Attempt | None:
-    later = [other.attempt for other in run.attempts if other.attempt.number > one.attempt.number]
-    return later[0] if later else None
-
-
-def _next(one: AttemptStory, run: RunStory, action: Any) -> str:
-    following = _following(one, run)
     if following is not None:
         gap = "" if one.gap is None else f" {age(one.gap)} later"
         again = ", after it was submitted again" if one.resubmitted else ""
-        return f"attempt {following.number} began{gap}{again}"
-    if action in recovery.GOES_ON:
-        return "no attempt came of it" if run.status.over else "the next attempt has not begun"
-    return ""
+        then = f"attempt {following.number} began{gap}{again}"
+    elif action in recovery.GOES_ON:
+        then = "no attempt came of it" if run.status.over else "the next attempt has not begun"
+    text = "; ".join(filter(None, [did, then]))
+    return f"{text if did else text[:1].upper() + text[1:]}." if text else ""
+
+
+def _with_spares(one: Attempt, following: Attempt | None) -> str:
+    """``, with n4 for n2`` or ``, without n2`` if the next attempt had other nodes."""
+    before, after = one.started.get("nodes"), following and following.started.get("nodes")
+    if not before or not after:
+        return ""
+    gone = ", ".join(node for node in before if node not in after)
+    came = ", ".join(node for node in after if node not in before)
+    if not gone:
+        return ""
+    return f", with {came} for {gone}" if came else f", without {gone}"

@@ -10,7 +10,7 @@ import pytest
 
 from hpcrun.observe.diagnosis import narrative
 from hpcrun.observe.diagnosis.advice import advise
-from hpcrun.observe.diagnosis.attempts import Group, RunStory, grouped, normal, stories
+from hpcrun.observe.diagnosis.attempts import CauseGroup, RunStory, grouped, normal, stories
 from hpcrun.observe.read.selection import Finder
 from hpcrun.observe.status.jobs import Answers
 from hpcrun.observe.status.run_state import Job
@@ -404,7 +404,7 @@ def _sweep(study: Experiment) -> None:
     end(study, 5, 2, "completed", came=(0, 100, 100))
 
 
-def _runs(group: Group) -> list[int]:
+def _runs(group: CauseGroup) -> list[int]:
     return [run.status.run for run in group.runs]
 
 
