@@ -1,4 +1,4 @@
-"""What became of a run that was hurt on purpose: fault by fault, from the ledger."""
+"""The faults that were injected into a run, and what each of them cost."""
 
 from __future__ import annotations
 
@@ -18,20 +18,18 @@ class Outcome:
 
     Attributes
     ----------
-    fault, rank, node
-        What was done to whom; the last two are None for a fault that never came.
-    attempt
-        In which attempt.
+    fault, rank, node, attempt
+        The fault, and where it was injected; None if the run ended before.
     cause
-        What hpcrun took it for, a kind of `hpcrun.policy.causes`; None while the attempt goes on.
+        The recorded cause, a kind of `hpcrun.policy.causes`; None while the attempt goes on.
     action
         ``restart``, ``requeue`` or ``stop``.
     seconds
-        From the fault to the first finished step after it; None where there was none.
+        From the fault to the first logged step after it; None if there was none.
     lost_steps
         Steps that were done again.
     came_back
-        The run got on, or came to its end, after it.
+        Whether the run got on, or completed, after it.
     """
 
     fault: str
@@ -45,16 +43,16 @@ class Outcome:
     came_back: bool = False
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data for ``--json``."""
+        """Return plain data."""
         return asdict(self)
 
 
 def outcomes(paths: RunPaths, faults: Sequence[str]) -> list[Outcome]:
-    """What followed each fault, in the order in which they were asked for."""
+    """Return what followed each of the requested faults, in their order."""
     attempts = ledger.read(paths)
-    done = ledger.faults(paths)
-    found = [_outcome(paths, record, attempts) for record in done]
-    return [*found, *(Outcome(fault) for fault in faults[len(done) :])]
+    injected = ledger.faults(paths)
+    found = [_outcome(paths, record, attempts) for record in injected]
+    return [*found, *map(Outcome, faults[len(injected) :])]
 
 
 def _outcome(paths: RunPaths, fault: dict[str, Any], attempts: Sequence[Attempt]) -> Outcome:
@@ -64,10 +62,9 @@ def _outcome(paths: RunPaths, fault: dict[str, Any], attempts: Sequence[Attempt]
         # It came too late to do any harm.
         return Outcome(str(fault["fault"]))
     later = [attempt.number for attempt in attempts if attempt.number > number]
-    ended = hurt.ended or {}
     first = _first_step(paths, later)
     restored = next((step for each in later if (step := _restored(paths, each)) is not None), None)
-    reached = ended.get("reached_step")
+    reached = (hurt.ended or {}).get("reached_step")
     return Outcome(
         fault=str(fault["fault"]),
         rank=fault.get("rank"),
