@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcrun.state import files
+from hpcrun.state import files, session_log
 from hpcrun.state.layout import RunPaths
 
 UNMEASURED = 60.0
@@ -53,10 +53,9 @@ def measured(run: RunPaths) -> tuple[float | None, float]:
     """
     attempts = run.attempts()
     saves = [
-        float(record.get("seconds") or 0.0)
+        event.seconds("seconds")
         for attempt in attempts
-        for record in files.read_lines(attempt.session)
-        if record.get("event") == "saved"
+        for event in session_log.read(attempt).of(session_log.SAVED)
     ]
     last = (files.last_line(attempts[-1].metrics) if attempts else None) or {}
     step = last.get("step_seconds")

@@ -29,7 +29,7 @@ from hpcrun.run.protocol.attempt_fence import EXIT_STALE, Fence
 from hpcrun.run.protocol.launch import VARIABLE, Launch, Node
 from hpcrun.run.protocol.log import tell
 from hpcrun.run.rank import secrets, warm_up
-from hpcrun.state import files
+from hpcrun.state import files, session_log
 
 _LOOK_EVERY = 0.2
 
@@ -213,7 +213,7 @@ def run_child(launch: Launch, node: Node, rank: int, child: Child | None = None)
         # Saved, or was about to begin: a program that had finished says so when started again.
         return EXIT_SAVED
     if code == 0 and rank == 0:
-        files.append(launch.paths.session, {"event": "finished", "time": time.time()})
+        files.append(launch.paths.session, session_log.record(session_log.FINISHED))
     return code
 
 

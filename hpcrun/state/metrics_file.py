@@ -6,9 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from hpcrun.state import files
-from hpcrun.state.layout import AttemptPaths
-
 # Fields of a line that are not metrics.
 RESERVED = frozenset({"step", "time", "ranks"})
 
@@ -54,18 +51,6 @@ def _number(value: Any) -> float | None:
         return float(value)
     except OverflowError:
         return None
-
-
-def session(attempt: AttemptPaths) -> tuple[int | None, int | None]:
-    """The total of steps that an attempt's session announced, and the step that it restored."""
-    total: int | None = None
-    step: int | None = None
-    for record in files.read_lines(attempt.session):
-        if record.get("event") == "started" and isinstance(record.get("total_steps"), int):
-            total = record["total_steps"]
-        elif record.get("event") == "restored" and isinstance(record.get("step"), int):
-            step = record["step"]
-    return total, step
 
 
 def kept(restored: int | None, first: int | None) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from hpcrun.observe.read import history, run_files
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import jobs, run_state
 from hpcrun.observe.status.status import Ask, RunStatus, observe
-from hpcrun.state import files
+from hpcrun.state import files, session_log
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.plan import RunPlan
@@ -54,7 +54,7 @@ class AttemptStory:
     restored: int | None
     reached: int | None
     kept: int | None
-    events: tuple[dict[str, Any], ...] = ()
+    events: tuple[Mapping[str, Any], ...] = ()
     replayed: int = 0
     gap: float | None = None
     resubmitted: bool = False
@@ -309,18 +309,16 @@ def _attempts(selected: Selected, attempts: Sequence[Attempt]) -> tuple[AttemptS
 
 def _steps(
     selected: Selected, attempt: Attempt
-) -> tuple[int | None, int | None, tuple[dict[str, Any], ...]]:
+) -> tuple[int | None, int | None, tuple[Mapping[str, Any], ...]]:
     """Read the restored and the reached step, so far for a running attempt, and the events."""
     paths = selected.paths.attempt(attempt.number)
-    lines = list(files.read_lines(paths.session))
-    events = tuple(line for line in lines if line.get("event") in REPORTED)
+    log = session_log.read(paths)
+    events = tuple(event.record for event in log.of(*REPORTED))
     if attempt.ended is not None and "reached_step" in attempt.ended:
         return attempt.ended.get("restored_step"), attempt.ended["reached_step"], events
-    restored = [_step(line) for line in lines if line.get("event") == "restored"]
-    steps = [_step(line) for line in lines if line.get("event") in ("saved", "finished")]
-    steps += [*restored, _step(files.last_line(paths.metrics) or {})]
+    steps = log.reached_step, _step(files.last_line(paths.metrics) or {})
     known = [step for step in steps if step is not None]
-    return (restored[-1] if restored else None), max(known, default=None), events
+    return log.restored_step, max(known, default=None), events
 
 
 def _traces(paths: AttemptPaths, furthest: int) -> Traces:
@@ -336,7 +334,7 @@ def _traces(paths: AttemptPaths, furthest: int) -> Traces:
         again = moment
     last = files.last_line(paths.metrics) or {}
     return Traces(
-        session=tuple(files.read_lines(paths.session)),
+        session=session_log.read(paths),
         first=first,
         last=last.get("time") if first is not None else None,
         again=again,

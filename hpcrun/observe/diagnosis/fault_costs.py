@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hpcrun.policy import causes
-from hpcrun.state import files, ledger
+from hpcrun.state import files, ledger, session_log
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.ledger import Attempt
 
@@ -63,7 +63,8 @@ def _outcome(paths: RunPaths, fault: dict[str, Any], attempts: Sequence[Attempt]
         return Outcome(str(fault["fault"]))
     later = [attempt.number for attempt in attempts if attempt.number > number]
     first = _first_step(paths, later)
-    restored = next((step for each in later if (step := _restored(paths, each)) is not None), None)
+    steps = (session_log.read(paths.attempt(each)).restored_step for each in later)
+    restored = next((step for step in steps if step is not None), None)
     reached = (hurt.ended or {}).get("reached_step")
     return Outcome(
         fault=str(fault["fault"]),
@@ -84,11 +85,4 @@ def _first_step(paths: RunPaths, attempts: Sequence[int]) -> float | None:
         for record in files.read_lines(paths.attempt(number).metrics):
             if isinstance(record.get("time"), (int, float)):
                 return float(record["time"])
-    return None
-
-
-def _restored(paths: RunPaths, attempt: int) -> int | None:
-    for record in files.read_lines(paths.attempt(attempt).session):
-        if record.get("event") == "restored" and isinstance(record.get("step"), int):
-            return int(record["step"])
     return None

@@ -6,12 +6,13 @@ Pure: `hpcrun.observe.diagnosis.attempts` reads the files.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hpcrun.policy import recovery
-from hpcrun.state import ledger
+from hpcrun.state import ledger, session_log
 from hpcrun.state.ledger import Attempt
+from hpcrun.state.session_log import SessionLog
 
 
 @dataclass
@@ -121,7 +122,7 @@ class Traces:
     Attributes
     ----------
     session
-        The lines of its session log.
+        The events of its session.
     first, last
         When its first and its last logged step were done.
     again
@@ -130,7 +131,7 @@ class Traces:
         The number of its last logged step.
     """
 
-    session: Sequence[Mapping[str, Any]] = ()
+    session: SessionLog = field(default_factory=SessionLog)
     first: float | None = None
     last: float | None = None
     again: float | None = None
@@ -185,7 +186,7 @@ def spans(
         traces = find(furthest)
         ended = (attempt.ended or {}).get("time") or later
         if attempt.ended is None and over and later == until:
-            ended = min(later, max(began, traces.last or began, *map(_time, traces.session)))
+            ended = min(later, max(began, traces.last or began, *traces.session.times))
         logged = bool(traces.session) or traces.last is not None
         traced |= logged
         silent |= attempt.workers_started is not None and not logged
@@ -246,10 +247,10 @@ def _of_attempt(attempt: Attempt, traces: Traces, began: float, ended: float) ->
     def within(moment: float) -> float:
         return min(max(moment, began), ended)
 
-    restored = next((line for line in traces.session if line.get("event") == "restored"), None)
-    ready = within(_time(restored) if restored else traces.first or ended)
-    loading = max(began, ready - _seconds(restored, "seconds"))
-    signs = [traces.last or ready, *map(_time, traces.session)]
+    restored = next(traces.session.of(session_log.RESTORED), None)
+    ready = within(restored.time if restored else traces.first or ended)
+    loading = max(began, ready - (restored.seconds("seconds") if restored else 0.0))
+    signs = [traces.last or ready, *traces.session.times]
     last = ended if attempt.ended is None else max(ready, within(max(signs)))
     new = max(ready, min(last, within(traces.again or ready)))
     edges = [("startup", began, loading), ("restore", loading, ready)]
@@ -264,24 +265,11 @@ def _of_attempt(attempt: Attempt, traces: Traces, began: float, ended: float) ->
 
 def _saves(traces: Traces) -> Iterator[tuple[float, float]]:
     """Yield from when to when each save blocked the training, which it does at its beginning."""
-    for line in traces.session:
-        if line.get("event") in ("saved", "saved_nearby"):
-            start = _time(line) - _seconds(line, "seconds", "blocked")
-            yield start, start + _seconds(line, "blocked", "seconds")
+    for event in traces.session.of(session_log.SAVED, session_log.SAVED_NEARBY):
+        start = event.time - event.seconds("seconds", "blocked")
+        yield start, start + event.seconds("blocked", "seconds")
 
 
 def _steps(start: float, end: float, new: float) -> Iterator[tuple[str, float, float]]:
     yield "replayed", start, min(end, new)
     yield "useful", max(start, new), end
-
-
-def _time(line: Mapping[str, Any]) -> float:
-    return _seconds(line, "time")
-
-
-def _seconds(line: Mapping[str, Any] | None, *names: str) -> float:
-    for name in names:
-        value = (line or {}).get(name)
-        if isinstance(value, (int, float)):
-            return max(0.0, float(value))
-    return 0.0

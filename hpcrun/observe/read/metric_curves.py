@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hpcrun.state import files, metrics_file
-from hpcrun.state.layout import AttemptPaths, RunPaths
+from hpcrun.state import files, metrics_file, session_log
+from hpcrun.state.layout import RunPaths
 from hpcrun.state.ledger import Attempt
 
 TAIL_BYTES = 16384
@@ -112,7 +112,8 @@ def read(run: RunPaths) -> Curve:
             own.setdefault(step, {}).update(values)
             if when is not None:
                 newest = times[step] = when
-        kept = metrics_file.kept(restored(attempt), min(own, default=None))
+        restored = session_log.read(attempt).restored_step
+        kept = metrics_file.kept(restored, min(own, default=None))
         if kept is not None:
             steps = {step: values for step, values in steps.items() if step <= kept}
         for step, values in own.items():
@@ -149,8 +150,9 @@ def latest(run: RunPaths, attempts: Iterable[int], *, patience: int = PATIENCE) 
     fallback: int | None = None
     for number in reversed(list(attempts)):
         attempt = run.attempt(number)
-        announced, from_step = metrics_file.session(attempt)
-        total = announced if total is None else total
+        log = session_log.read(attempt)
+        from_step = log.restored_step
+        total = log.total_steps if total is None else total
         found = _newest(attempt.metrics, limit, patience)
         if found.step is not None:
             step = found.step if fallback is None else fallback
@@ -161,11 +163,6 @@ def latest(run: RunPaths, attempts: Iterable[int], *, patience: int = PATIENCE) 
             if from_step == 0:
                 break
     return Latest(fallback, total)
-
-
-def restored(attempt: AttemptPaths) -> int | None:
-    """The step that an attempt restored; 0 for a fresh start, None where it did not tell."""
-    return metrics_file.session(attempt)[1]
 
 
 def _newest(path: Path, limit: int | None, patience: int) -> Latest:

@@ -25,6 +25,7 @@ from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.results import export_readme, results
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.state import files as state_files
+from hpcrun.state import session_log
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 
 Say = Callable[[str], None]
@@ -272,11 +273,11 @@ def _versions(
             str(number): {key: found.get(key) for key in keys} for number, found in facts.items()
         },
         "attempts": {
-            f"{one.run.number}/{attempt.number}": record["versions"]
+            f"{one.run.number}/{attempt.number}": event.record["versions"]
             for one in runs
             for attempt in one.paths.attempts()
-            for record in state_files.read_lines(attempt.session)
-            if isinstance(record.get("versions"), dict)
+            for event in session_log.read(attempt)
+            if isinstance(event.record.get("versions"), dict)
         },
     }
 

@@ -19,7 +19,7 @@ from hpcrun.run.job.warm_ranks import Standby
 from hpcrun.run.node.log_sizes import Record
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.log import say
-from hpcrun.state import files, ledger
+from hpcrun.state import files, ledger, session_log
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import Plan, RunPlan
 
@@ -105,7 +105,7 @@ class Attempt:
                     self._workers.kill(nodes_are_lost=bool(lost))
         failure = None if self._workers is None else self._failure(self._workers, first)
         return Evidence(
-            finished=code == 0 and evidence.finished(self._paths),
+            finished=code == 0 and session_log.read(self._paths).finished,
             exit_code=code,
             failure=failure,
             stop=self._warning.reason,

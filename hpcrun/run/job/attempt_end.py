@@ -17,7 +17,7 @@ from hpcrun.run.job import evidence
 from hpcrun.run.job.launchers import Launcher
 from hpcrun.slurm import job as slurm_job
 from hpcrun.slurm import requeue_nodes
-from hpcrun.state import files, ledger, plan_file
+from hpcrun.state import files, ledger, plan_file, session_log
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
 
@@ -64,7 +64,7 @@ class Aftermath:
             orphaned = evidence.orphaned(paths)
             found = Evidence(
                 intent=None,
-                finished=evidence.finished(paths),
+                finished=session_log.read(paths).finished,
                 lost_nodes=tuple((orphaned or {}).get("lost_nodes") or ()),
                 supervisor_lost=True,
                 orphaned=orphaned is not None,

@@ -12,7 +12,7 @@ from typing import Any
 from hpcrun.errors import EXIT_SAVED
 from hpcrun.run.health.progress import COLLECTIVE
 from hpcrun.run.job.launchers import RankEnd
-from hpcrun.state import files, manifest, metrics_file
+from hpcrun.state import files, manifest, metrics_file, session_log
 from hpcrun.state.layout import AttemptPaths, RunPaths
 
 TAIL_LINES = 20
@@ -57,17 +57,8 @@ class Progress:
 
 def progress(run: RunPaths, attempt: AttemptPaths) -> Progress:
     """Read how far an attempt came."""
-    restored, reached, total = None, None, None
-    for record in files.read_lines(attempt.session):
-        step = record.get("step")
-        if record.get("event") == "started" and isinstance(record.get("total_steps"), int):
-            total = record["total_steps"]
-        if not isinstance(step, int):
-            continue
-        if record.get("event") == "restored":
-            restored = step
-        if record.get("event") in ("restored", "saved", "finished"):
-            reached = max(reached or 0, step)
+    log = session_log.read(attempt)
+    restored, reached = log.restored_step, log.reached_step
     values: dict[str, float] = {}
     logged = None
     for line in metrics_file.parse(files.read_lines(attempt.metrics)):
@@ -78,12 +69,7 @@ def progress(run: RunPaths, attempt: AttemptPaths) -> Progress:
     if restored is not None:
         found = manifest.complete(run.checkpoints)
         kept = found[0][1].step if found else 0
-    return Progress(restored, reached, kept, total, values, logged)
-
-
-def finished(attempt: AttemptPaths) -> bool:
-    """Whether rank 0 recorded that the entry had come to its end."""
-    return any(record.get("event") == "finished" for record in files.read_lines(attempt.session))
+    return Progress(restored, reached, kept, log.total_steps, values, logged)
 
 
 def orphaned(attempt: AttemptPaths) -> dict[str, Any] | None:

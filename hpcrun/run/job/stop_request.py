@@ -11,7 +11,7 @@ from hpcrun.run.job.attempt_end import Aftermath
 from hpcrun.run.job.launchers import Launcher
 from hpcrun.slurm import job
 from hpcrun.slurm.duration import seconds
-from hpcrun.state import files, ledger
+from hpcrun.state import files, ledger, session_log
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import RunPlan
 
@@ -130,9 +130,7 @@ class WarnedStop:
         """Whether the ranks would do anything about it."""
         if (self._run.spec.get("recovery") or {}).get("stop_signal"):
             return self._attempt.launch.exists()
-        return any(
-            record.get("event") == "restored" for record in files.read_lines(self._attempt.session)
-        )
+        return any(session_log.read(self._attempt).of(session_log.RESTORED))
 
     def _limit_is_near(self) -> bool:
         if time.time() < self._look_at:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import platform
 import sys
-import time
 from typing import Any
 
 import hpcrun
 from hpcrun.run.protocol.attempt_fence import Fence
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.log import tell
-from hpcrun.state import files
+from hpcrun.state import files, session_log
 
 
 class Diary:
@@ -26,7 +25,7 @@ class Diary:
         """Add an event of now."""
         if self._file is not None and self._fence is not None:
             self._fence.check()
-            self._file.write({"event": event, "time": time.time(), **details})
+            self._file.write(session_log.record(event, **details))
 
     @property
     def error(self) -> OSError | None:
@@ -36,9 +35,8 @@ class Diary:
     def has_progress(self) -> bool:
         """Whether an earlier attempt saved: then a start at step 0 would lose it."""
         return self._launch is not None and any(
-            record.get("event") == "saved"
+            any(session_log.read(attempt).of(session_log.SAVED))
             for attempt in self._launch.run_paths.attempts()
-            for record in files.read_lines(attempt.session)
         )
 
 

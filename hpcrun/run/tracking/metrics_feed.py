@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from hpcrun.state import files, metrics_file
+from hpcrun.state import files, metrics_file, session_log
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.metrics_file import Line
 
@@ -55,7 +55,7 @@ def read_after(run: RunPaths, position: FeedPosition) -> Iterator[NewLines]:
             position = replace(position, offset=offset)
             kept = None
             if lines and not position.begun:
-                stands = metrics_file.kept(metrics_file.session(attempt)[1], lines[0].step)
+                stands = metrics_file.kept(session_log.read(attempt).restored_step, lines[0].step)
                 kept = stands if stands is not None and stands < position.step else None
                 step = position.step if kept is None else kept
                 position = replace(position, begun=True, step=step)

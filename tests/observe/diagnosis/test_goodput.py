@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from hpcrun.observe.diagnosis import cost, goodput
 from hpcrun.observe.diagnosis.goodput import Goodput, Span, Traces
+from hpcrun.state import session_log
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.plan import Entry, RunPlan
+from hpcrun.state.session_log import SessionLog
 
 Pair = tuple[Attempt, Any]
 
@@ -33,9 +35,10 @@ def of_run(
     return goodput.summed(found) if found else None
 
 
-def session(restored: float, seconds: float, *saves: tuple[float, float]) -> list[dict[str, Any]]:
+def session(restored: float, seconds: float, *saves: tuple[float, float]) -> SessionLog:
     lines = [{"event": "restored", "time": restored, "seconds": seconds}]
-    return lines + [{"event": "saved", "time": at, "blocked": blocked} for at, blocked in saves]
+    lines += [{"event": "saved", "time": at, "blocked": blocked} for at, blocked in saves]
+    return session_log.parse(lines)
 
 
 def test_a_run_that_lost_an_attempt() -> None:
@@ -140,10 +143,10 @@ def test_each_stretch_has_its_kind_and_the_cause_that_it_is_charged_to() -> None
 
 
 def test_a_save_behind_the_training_stands_still_at_its_beginning() -> None:
-    lines = session(110.0, 0.0)
-    lines.append({"event": "saved", "time": 150.0, "seconds": 20.0, "blocked": 1.0})
+    saved = {"event": "saved", "time": 150.0, "seconds": 20.0, "blocked": 1.0}
+    log = session_log.parse([*(event.record for event in session(110.0, 0.0)), saved])
     found = goodput.spans(
-        {}, [attempt(1, 100.0, 200.0, Traces(lines, 111.0, 200.0))], 999.0, over=True
+        {}, [attempt(1, 100.0, 200.0, Traces(log, 111.0, 200.0))], 999.0, over=True
     )
     assert [one for one in found if one.kind == "save"] == [Span("save", 130.0, 131.0, 1)]
 
@@ -185,7 +188,10 @@ def test_gpu_hours_count_spare_nodes_and_what_each_cause_cost() -> None:
 
 def test_a_script_that_logs_but_has_no_session() -> None:
     found = of_run(
-        100.0, [attempt(1, 100.0, 150.0, Traces((), 120.0, 150.0, None, 5))], 200.0, over=True
+        100.0,
+        [attempt(1, 100.0, 150.0, Traces(SessionLog(), 120.0, 150.0, None, 5))],
+        200.0,
+        over=True,
     )
     assert found == Goodput(useful=30.0, startup=20.0)
 

@@ -1,0 +1,128 @@
+"""The session's own events: an attempt's ``session.jsonl``, written by rank 0 and read by all.
+
+Each line has ``event`` and ``time`` (seconds since the epoch); the events are
+
+``started``
+    The loop begins: ``total_steps``, ``world_size``, ``versions`` (of Python, torch, …).
+``initialized``
+    The model got the weights of another run: ``checkpoint``, ``step``.
+``quarantined``, ``passed_over``
+    A checkpoint that was not restored: ``checkpoint``, ``message``.
+``restored``
+    ``step`` (0 for a fresh start), ``checkpoint`` (None then), ``seconds``.
+``saved``
+    ``step``, ``checkpoint``, ``bytes``, ``seconds`` that it took, of which the training stood still
+    for ``blocked``.
+``saved_nearby``
+    The same in the nodes' own storage: ``step``, ``bytes``, ``seconds``.
+``save_failed``, ``save_skipped``
+    ``step``, ``message``.
+``left``
+    All ranks left after ``step``, because the run was asked to stop.
+``finished``
+    The entry came to its end: of a session also ``step``, ``step_seconds``, ``own_seconds``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from hpcrun.state import files
+from hpcrun.state.layout import AttemptPaths
+
+STARTED = "started"
+RESTORED = "restored"
+SAVED = "saved"
+SAVED_NEARBY = "saved_nearby"
+FINISHED = "finished"
+
+
+class SessionEvent(NamedTuple):
+    """One event.
+
+    Attributes
+    ----------
+    kind
+        One of those above.
+    step
+        Finished optimizer steps; None where the event has none.
+    record
+        The whole line.
+    """
+
+    kind: str | None
+    step: int | None
+    record: Mapping[str, Any]
+
+    @property
+    def time(self) -> float:
+        """Seconds since the epoch; 0 where the line has none."""
+        return self.seconds("time")
+
+    def seconds(self, *names: str) -> float:
+        """Return the first of these fields that is a number, at least 0; 0 without any."""
+        for name in names:
+            value = self.record.get(name)
+            if isinstance(value, (int, float)):
+                return max(0.0, float(value))
+        return 0.0
+
+
+class SessionLog(tuple[SessionEvent, ...]):
+    """The events of one attempt, in order; empty where its session wrote none."""
+
+    __slots__ = ()
+
+    def of(self, *kinds: str) -> Iterator[SessionEvent]:
+        """Yield the events of these kinds."""
+        return (event for event in self if event.kind in kinds)
+
+    @property
+    def times(self) -> list[float]:
+        """When the events were, in seconds since the epoch."""
+        return [event.time for event in self]
+
+    @property
+    def finished(self) -> bool:
+        """The entry came to its end."""
+        return any(self.of(FINISHED))
+
+    @property
+    def total_steps(self) -> int | None:
+        """The number of steps that the session announced."""
+        totals = [event.record.get("total_steps") for event in self.of(STARTED)]
+        return next((total for total in reversed(totals) if isinstance(total, int)), None)
+
+    @property
+    def restored_step(self) -> int | None:
+        """The step that the attempt began from; 0 for a fresh start, None for a plain script."""
+        return next(reversed([*self._steps(RESTORED)]), None)
+
+    @property
+    def reached_step(self) -> int | None:
+        """The furthest step that was restored, saved or finished."""
+        return max(self._steps(RESTORED, SAVED, FINISHED), default=None)
+
+    def _steps(self, *kinds: str) -> Iterator[int]:
+        return (event.step for event in self.of(*kinds) if event.step is not None)
+
+
+def parse(records: Iterable[Mapping[str, Any]]) -> SessionLog:
+    """Return the events that lines of the file stand for."""
+    return SessionLog(
+        SessionEvent(record.get("event"), step if isinstance(step, int) else None, record)
+        for record in records
+        for step in (record.get("step"),)
+    )
+
+
+def read(attempt: AttemptPaths) -> SessionLog:
+    """Read an attempt's events."""
+    return parse(files.read_lines(attempt.session))
+
+
+def record(kind: str, **details: Any) -> dict[str, Any]:
+    """Return the line of an event that happens now."""
+    return {"event": kind, "time": time.time(), **details}
