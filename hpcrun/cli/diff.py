@@ -35,13 +35,13 @@ def command(before: str, after: str, code: bool, output: Output) -> None:
     if output.json:
         data = found.to_data()
         if code and found.code is not None:
-            data["patch"] = found.code.patch
+            data["patch"] = found.code.patch()
         output.data(data)
         return
     for line in _lines(found):
         click.echo(line)
     if code and found.code is not None:
-        click.echo(found.code.patch, nl=False)
+        click.echo(found.code.patch(), nl=False)
     if found.problem:
         output.say(f"the code was not compared: {found.problem}")
 
@@ -59,15 +59,11 @@ def _lines(found: Difference) -> list[str]:
         lines.append(f"only in A: {_some(found.only_before)}")
     if found.only_after:
         lines.append(f"only in B: {_some(found.only_after)}")
-    if found.code is not None and not found.code:
+    if found.code is not None and not found.code.files:
         lines.append("the same code")
     elif found.code is not None:
-        for sign, names in (
-            ("+", found.code.added),
-            ("-", found.code.removed),
-            ("~", found.code.changed),
-        ):
-            lines += [f"code {sign} {name}" for name in names]
+        for sign, how in (("+", "added"), ("-", "removed"), ("~", "changed")):
+            lines += [f"code {sign} {name}" for name in found.code.names(how)]
     return lines
 
 

@@ -1,8 +1,8 @@
-"""Runs whose code was another than that of now: those that completed, and those that go on."""
+"""Runs that were last submitted with other code than the code of now."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from hpcrun.errors import UsageError
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Plan
 from hpcrun.submit.code import snapshot
+from hpcrun.submit.code.code_diff import CodeDiff
 from hpcrun.submit.run_actions import Decision
 from hpcrun.submit.submission_dir import code_of, scope
 
@@ -18,8 +19,8 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Older:
-    """Runs, and the files of their code that are not what they were.
+class ChangedCode:
+    """Runs whose frozen code differs alike from the code of now.
 
     Attributes
     ----------
@@ -38,37 +39,42 @@ class Older:
         return f"{what}: {text.runs(self.runs)}: {', '.join(self.files[:_SHOWN])}{more}"
 
 
-def find(experiment: ExperimentPaths, plan: Plan, *groups: Sequence[Decision]) -> list[list[Older]]:
-    """Compare the code of now with what runs were last submitted with, for each group of them.
+def find(
+    experiment: ExperimentPaths, plan: Plan, *groups: Sequence[Decision]
+) -> list[list[ChangedCode]]:
+    """Compare the code of now with the code that runs were last submitted with, group by group.
 
-    The spec itself does not count: what a run computes of it is its identity.
+    The spec itself does not count: what a run computes from it is its identity.
 
     Raises
     ------
     UsageError
-        The code of now or of then cannot be read.
+        The code of now or the frozen code cannot be read.
     """
     archives = [_archives(experiment, decisions) for decisions in groups]
     if not any(archives):
         return [[] for _ in groups]
     now = snapshot.look(Path(plan.code_root), **scope(plan, experiment))
-    spec = Path(plan.spec_file)
-    changed: dict[Path, tuple[str, ...]] = {}
-    for archive in {each for group in archives for each in group}:
-        then = snapshot.read(archive)
-        changed[archive] = tuple(
-            f"{name} {_how(name, then, now)}"
-            for name in sorted({*then, *now})
-            if then.get(name) != now.get(name) and Path(plan.code_root, name) != spec
+    changed = {
+        archive: tuple(
+            f"{name} {how}"
+            for name, how in CodeDiff(snapshot.read(archive), now).files.items()
+            if Path(plan.code_root, name) != Path(plan.spec_file)
         )
+        for archive in {each for group in archives for each in group}
+    }
     return [
-        [Older(tuple(sorted(runs)), changed[one]) for one, runs in group.items() if changed[one]]
+        [
+            ChangedCode(tuple(sorted(runs)), changed[one])
+            for one, runs in group.items()
+            if changed[one]
+        ]
         for group in archives
     ]
 
 
 def _archives(experiment: ExperimentPaths, decisions: Sequence[Decision]) -> dict[Path, list[int]]:
-    """Frozen code -> the runs that were last submitted with it."""
+    """Map frozen archives to the runs that were last submitted with them."""
     found: dict[Path, list[int]] = {}
     by_submission: dict[int, list[int]] = {}
     for decision in decisions:
@@ -82,9 +88,3 @@ def _archives(experiment: ExperimentPaths, decisions: Sequence[Decision]) -> dic
             continue
         found.setdefault(archive, []).extend(runs)
     return found
-
-
-def _how(name: str, then: Mapping[str, bytes], now: Mapping[str, bytes]) -> str:
-    if name not in then:
-        return "added"
-    return "changed" if name in now else "removed"

@@ -29,6 +29,7 @@ from hpcrun.observe.results import diff, results
 from hpcrun.observe.results.diff import Change
 from hpcrun.observe.results.results import Results
 from hpcrun.state.layout import RunPaths
+from hpcrun.submit.code.code_diff import ADDED, CHANGED, REMOVED
 
 _ALL_SHOWN, _BEST_SHOWN = 20, 12
 _SAY_AFTER = 5.0
@@ -280,11 +281,10 @@ def _differs(before: Selected, after: Selected) -> tuple[str, ...]:
     except UsageError as error:
         return (error.message,)
     number = before.planned.paths.number
-    if not code:
+    if not code.files:
         return (f"the same code as in submission {number}",)
-    parts = ((code.changed, "changed"), (code.added, "added"), (code.removed, "removed"))
     return tuple(
         f"{text.count(len(names), 'file')} {how} since submission {number}: {', '.join(names)}"
-        for names, how in parts
-        if names
+        for how in (CHANGED, ADDED, REMOVED)
+        if (names := code.names(how))
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,7 @@ from hpcrun.observe.read.filter import MISSING, flatten, lookup
 from hpcrun.observe.read.selection import Selected
 from hpcrun.state.plan import RunPlan
 from hpcrun.submit.code import snapshot
-
-_TEXT = 1 << 20
+from hpcrun.submit.code.code_diff import ADDED, CHANGED, REMOVED, CodeDiff
 
 
 @dataclass(frozen=True)
@@ -44,27 +42,6 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Code:
-    """How frozen code differs.
-
-    Attributes
-    ----------
-    added, removed, changed
-        Names of files, sorted.
-    patch
-        A unified diff of the text files among them.
-    """
-
-    added: tuple[str, ...]
-    removed: tuple[str, ...]
-    changed: tuple[str, ...]
-    patch: str
-
-    def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.changed)
-
-
-@dataclass(frozen=True)
 class Difference:
     """All of it.
 
@@ -84,16 +61,14 @@ class Difference:
     same: int
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
-    code: Code | None
+    code: CodeDiff | None
     problem: str = ""
 
     def to_data(self) -> dict[str, Any]:
         """What ``hpcrun diff --json`` prints; a side that has no value has no entry."""
         code = None
         if self.code is not None:
-            code = {
-                name: list(getattr(self.code, name)) for name in ("added", "removed", "changed")
-            }
+            code = {how: self.code.names(how) for how in (ADDED, REMOVED, CHANGED)}
         return {
             "changed": [
                 {"runs": list(group.labels), "values": [_data(one) for one in group.changes]}
@@ -146,7 +121,7 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> tuple[Change, ...]
     )
 
 
-def code_difference(before: Selected, after: Selected) -> Code:
+def code_difference(before: Selected, after: Selected) -> CodeDiff:
     """Compare the code that was frozen for two runs.
 
     Raises
@@ -156,16 +131,8 @@ def code_difference(before: Selected, after: Selected) -> Code:
     """
     one, other = detail.code(before), detail.code(after)
     if one.get("digest") == other.get("digest"):
-        return Code((), (), (), "")
-    first, second = snapshot.read(Path(one["archive"])), snapshot.read(Path(other["archive"]))
-    added = tuple(sorted(second.keys() - first.keys()))
-    removed = tuple(sorted(first.keys() - second.keys()))
-    changed = tuple(
-        sorted(name for name in first.keys() & second.keys() if first[name] != second[name])
-    )
-    names = sorted({*added, *removed, *changed})
-    patch = "".join(_patch(name, first.get(name), second.get(name)) for name in names)
-    return Code(added, removed, changed, patch)
+        return CodeDiff({}, {})
+    return CodeDiff(snapshot.read(Path(one["archive"])), snapshot.read(Path(other["archive"])))
 
 
 def _by_label(selected: Sequence[Selected]) -> dict[str, RunPlan]:
@@ -184,20 +151,6 @@ def _values(run: RunPlan) -> dict[str, Any]:
 def _at(data: Any, key: str) -> Any:
     found = lookup(data, key)
     return MISSING if isinstance(found, dict) and found else found
-
-
-def _patch(name: str, before: bytes | None, after: bytes | None) -> str:
-    lines = []
-    for content in (before, after):
-        if content is not None and (len(content) > _TEXT or b"\0" in content):
-            return f"{name}: binary or large files differ\n"
-        lines.append((content or b"").decode(errors="replace").splitlines(keepends=True))
-    labels = (
-        "/dev/null" if before is None else f"a/{name}",
-        "/dev/null" if after is None else f"b/{name}",
-    )
-    found = difflib.unified_diff(lines[0], lines[1], *labels)
-    return "".join(line if line.endswith("\n") else f"{line}\n" for line in found)
 
 
 def _data(change: Change) -> dict[str, Any]:

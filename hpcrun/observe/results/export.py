@@ -8,7 +8,6 @@ give the same bytes.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import itertools
 import json
@@ -27,6 +26,7 @@ from hpcrun.observe.status.status import RunStatus
 from hpcrun.state import files as state_files
 from hpcrun.state import session_log
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
+from hpcrun.submit.code.hashing import HashingStream
 
 Say = Callable[[str], None]
 
@@ -149,26 +149,11 @@ def _add(archive: tarfile.TarFile, member: Member) -> str:
 
 def _copy(archive: tarfile.TarFile, info: tarfile.TarInfo, stream: BinaryIO, size: int) -> str:
     info.size = size
-    hashing = _Hashing(stream)
+    hashing = HashingStream(stream)
     archive.addfile(info, hashing)  # type: ignore[arg-type]
     if hashing.bytes != size:
         raise HpcrunError(f"{info.name} got shorter while it was read", hint="repeat the command")
-    return hashing.hash.hexdigest()
-
-
-class _Hashing:
-    """Hashes what is read of ``stream``."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self.hash = hashlib.sha256()
-        self.bytes = 0
-
-    def read(self, size: int) -> bytes:
-        data = self._stream.read(size)
-        self.hash.update(data)
-        self.bytes += len(data)
-        return data
+    return hashing.hexdigest()
 
 
 def _of_experiment(

@@ -12,7 +12,6 @@ directories hold data, and is reported; a broken one is left out and reported.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import os
 import stat
@@ -29,6 +28,7 @@ import hpcrun
 from hpcrun.errors import UsageError
 from hpcrun.state import files as state_files
 from hpcrun.submit.code import code_files
+from hpcrun.submit.code.hashing import HashingStream
 
 DEFAULT_LIMIT = 100_000_000
 _TIME = 946_684_800  # 2000-01-01; zip files know no time before 1980
@@ -202,21 +202,6 @@ def package(path: Path) -> None:
     state_files.write_bytes(path, buffer.getvalue())
 
 
-class _Hashing(io.RawIOBase):
-    """Passes what is written to ``stream`` and hashes it on the way."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self.hash = hashlib.sha256()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self.hash.update(data)
-        return self._stream.write(data)
-
-
 def _with_parents(paths: Sequence[str]) -> set[str]:
     return {str(part) for path in paths for part in (path, *PurePosixPath(path).parents)}
 
@@ -244,7 +229,7 @@ def _check_size(content: _Content, paths: Sequence[str]) -> None:
 def _write(content: _Content, members: Sequence[str], stream: IO[bytes]) -> tuple[str, int]:
     count = 0
     with gzip.GzipFile("", "wb", compresslevel=5, fileobj=stream, mtime=0) as compressed:
-        hashing = _Hashing(compressed)  # type: ignore[arg-type]
+        hashing: Any = HashingStream(compressed)
         with tarfile.open(fileobj=hashing, mode="w|", format=tarfile.PAX_FORMAT) as archive:
             for name in members:
                 found = _member(content, name)
@@ -252,7 +237,7 @@ def _write(content: _Content, members: Sequence[str], stream: IO[bytes]) -> tupl
                     info, data = found
                     archive.addfile(info, io.BytesIO(data))
                     count += 1
-    return hashing.hash.hexdigest(), count
+    return hashing.hexdigest(), count
 
 
 def _member(content: _Content, name: str) -> tuple[tarfile.TarInfo, bytes] | None:
