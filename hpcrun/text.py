@@ -1,13 +1,17 @@
-"""Numbers of runs in words."""
+"""Small text for people: counts, ranges, short lists, durations, signals."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import signal
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+# Takes one line for a person.
+Say = Callable[[str], None]
 
 
-def count(number: int, what: str) -> str:
-    """``1 run``, ``3 runs``."""
-    return f"{number} {what}" + ("" if number == 1 else "s")
+def plural(number: int, noun: str, form: str = "") -> str:
+    """``1 run``, ``3 runs``; ``form`` formats the number, as ``,`` for ``2,000 steps``."""
+    return f"{number:{form}} {noun}" + ("" if number == 1 else "s")
 
 
 def ranges(numbers: Iterable[int]) -> list[str]:
@@ -21,13 +25,67 @@ def ranges(numbers: Iterable[int]) -> list[str]:
     return [f"{low}-{high}" if high > low else str(low) for low, high in found]
 
 
-def numbers(found: Iterable[int]) -> str:
-    """``0-3, 7``; ``none`` for nothing."""
-    return ", ".join(ranges(found)) or "none"
+def range_text(numbers: Iterable[int]) -> str:
+    """``0-3, 7``; ``none`` for no numbers."""
+    return ", ".join(ranges(numbers)) or "none"
 
 
-def runs(numbers: Collection[int], most: int = 8) -> str:
-    """``run 3``, ``runs 0-3,7``; of many ranges the first ones and how many runs there are."""
-    parts = ranges(numbers)
-    more = f",… ({len(numbers)} runs)" if len(parts) > most else ""
-    return f"{'run' if len(numbers) == 1 else 'runs'} {','.join(parts[:most])}{more}"
+def runs_text(numbers: Collection[int], most: int = 8) -> str:
+    """``run 3``, ``runs 0-3,7``; of many ranges the first ones and the number of runs."""
+    shown = listed(ranges(numbers), most, ",", f",… ({len(numbers)} runs)")
+    return f"{'run' if len(numbers) == 1 else 'runs'} {shown}"
+
+
+def listed(
+    names: Sequence[str], most: int, separator: str = ", ", rest: str = " and {} more"
+) -> str:
+    """Join the first ``most`` names; ``rest`` then counts those left out."""
+    left = len(names) - most
+    return separator.join(names[:most]) + (rest.format(left) if left > 0 else "")
+
+
+def age(seconds: float) -> str:
+    """``42 s``, ``17 min``, ``5 h``, ``12 d``."""
+    for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):
+        if seconds < limit:
+            return f"{max(0, seconds) / size:.0f} {unit}"
+    return f"{seconds / 86400:.0f} d"
+
+
+def time_spent(seconds: float) -> str:
+    """As `age`, but in hours from two hours on: ``5.2 h``."""
+    return age(seconds) if seconds < 7200 else f"{seconds / 3600:,.1f} h"
+
+
+def duration(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``3 h 07 min``, ``2 d 03 h``."""
+    if seconds < 59.5:
+        return f"{max(0.0, seconds):.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minute = divmod(minutes, 60)
+    return f"{hours} h {minute:02} min" if hours < 24 else f"{hours // 24} d {hours % 24:02} h"
+
+
+def hours_text(value: float) -> str:
+    """``1,234.50``; three significant digits below a hundredth."""
+    return f"{value:,.2f}" if value >= 0.01 or value == 0 else f"{value:.3g}"
+
+
+def size(count: int) -> str:
+    """``512 B``, ``4.2 kB``, ``1.3 GB``: three digits at most."""
+    value, unit = float(count), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 999.5 or unit == "TB":
+            break
+        value /= 1000
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 99.5 else f"{value:.1f} {unit}"
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL`` of 9; ``signal 41`` of one without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcrun import text
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import acts_on_runs, confirm, select
 from hpcrun.errors import HpcrunError, Interrupted
+from hpcrun.text import listed, plural, size
 
 if TYPE_CHECKING:
     from hpcrun.control.cleanup import Choice, Item, Leftovers
@@ -51,7 +51,6 @@ def command(
     """
     from hpcrun.control import cleanup
     from hpcrun.observe.logs.log_times import parse_moment
-    from hpcrun.observe.tables import size
 
     before = parse_moment(older_than, option="--older-than") if older_than else None
     choice = cleanup.Choice(everything=checkpoints == "all", logs=logs, before=before)
@@ -62,7 +61,7 @@ def command(
     _tell_of_spared(found, output)
     count = sum(len(one.items) for one in found)
     total = sum(one.bytes for one in found)
-    what = f"remove {text.count(count, 'item')} ({size(total)})"
+    what = f"remove {plural(count, 'item')} ({size(total)})"
     removed: list[Item] = []
     if not count:
         output.say("there is nothing to remove")
@@ -90,7 +89,6 @@ def _remove(found: Sequence[Leftovers], choice: Choice, output: Output) -> list[
         Something cannot be removed; all else was.
     """
     from hpcrun.control import cleanup
-    from hpcrun.observe.tables import size
     from hpcrun.submit import lock
 
     shown = {item.path for one in found for item in one.items}
@@ -121,15 +119,14 @@ def _remove(found: Sequence[Leftovers], choice: Choice, output: Output) -> list[
     output.say(freed())
     if failed:
         raise HpcrunError(
-            f"{text.count(len(failed), 'item')} cannot be removed: {'; '.join(failed[:3])}"
-            f"{'; …' if len(failed) > 3 else ''}",
+            f"{plural(len(failed), 'item')} cannot be removed: {listed(failed, 3, '; ', '; …')}",
             hint="repeat the command once that is mended",
         )
     return removed
 
 
 def _show(found: Sequence[Leftovers], output: Output) -> None:
-    from hpcrun.observe.tables import Table, size
+    from hpcrun.observe.tables import Table
 
     table = Table(
         ["RUN", "STATE", "WHAT", "COUNT", "SIZE"],
@@ -152,5 +149,4 @@ def _tell_of_spared(found: Sequence[Leftovers], output: Output) -> None:
         if one.spared:
             reasons.setdefault(one.spared, []).append(one.run.name)
     for reason, names in reasons.items():
-        more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-        output.say(f"left alone: {', '.join(names[:6])}{more}: {reason}")
+        output.say(f"left alone: {listed(names, 6)}: {reason}")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcrun import text
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import complete_names, select
+from hpcrun.text import listed, plural
 
 if TYPE_CHECKING:
     from hpcrun.observe.results.diff import Change, Difference
@@ -51,10 +51,10 @@ def _lines(found: Difference) -> list[str]:
     several = len(found.groups) > 1 or found.same > 0
     for group in found.groups:
         if several or len(group.labels) > 1:
-            lines.append(f"{text.count(len(group.labels), 'run')} ({_some(group.labels)}):")
+            lines.append(f"{plural(len(group.labels), 'run')} ({_some(group.labels)}):")
         lines += [f"  {_change(one)}" for one in group.changes]
     if found.same:
-        lines.append(f"{text.count(found.same, 'run')} with the same values")
+        lines.append(f"{plural(found.same, 'run')} with the same values")
     if found.only_before:
         lines.append(f"only in A: {_some(found.only_before)}")
     if found.only_after:
@@ -78,5 +78,5 @@ def _value(value: Any) -> str:
 
 
 def _some(labels: Sequence[str]) -> str:
-    shown = "; ".join(label or "no swept value" for label in labels[:_SHOWN])
-    return shown + (f"; and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else "")
+    shown = [label or "no swept value" for label in labels]
+    return listed(shown, _SHOWN, "; ", "; and {} more")

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcrun import text
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import select, where_argument
 from hpcrun.errors import UsageError
+from hpcrun.text import plural, size
 
 if TYPE_CHECKING:
     from hpcrun.observe.read.selection import Selected
@@ -56,14 +56,13 @@ def command(
     """
     from hpcrun.observe.results import export
     from hpcrun.observe.status.status import statuses
-    from hpcrun.observe.tables import size
 
     _check(target, force or dry_run)
     selected = select(output, where, conditions)
     found = statuses(selected, warn=output.say)
     going_on = sum(not status.over for status in found)
     if going_on:
-        output.say(f"{text.count(going_on, 'run')} of {len(found)} not over: exported as of now")
+        output.say(f"{plural(going_on, 'run')} of {len(found)} not over: exported as of now")
     for name in sorted({name for one in selected for name in _suspicious(one)}):
         output.say(f"{name} looks like a secret, and its value is in the archive")
     members = export.members(selected, found, logs=logs, say=output.say)
@@ -81,7 +80,7 @@ def command(
         for one in listed:
             click.echo(f"{one['bytes']:>12}  {one['name']}")
     done = f"{target} would have" if dry_run else f"{target} has {size(target.stat().st_size)} with"
-    output.say(f"{done} {text.count(len(listed), 'file')} of {size(total)}")
+    output.say(f"{done} {plural(len(listed), 'file')} of {size(total)}")
 
 
 def _check(target: Path, may_replace: bool) -> None:

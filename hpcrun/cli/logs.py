@@ -12,6 +12,7 @@ import click
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import select, where_argument
 from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
+from hpcrun.text import listed
 
 if TYPE_CHECKING:
     from hpcrun.observe.logs.render import Presenter
@@ -188,6 +189,5 @@ def _announce(selected: Sequence[Selected], output: Output) -> None:
     there = begun(selected)
     quiet = [one.name for one, is_there in zip(selected, there, strict=True) if not is_there]
     if quiet:
-        shown = ", ".join(quiet[:4]) + (", …" if len(quiet) > 4 else "")
         runs = "1 run that has" if len(quiet) == 1 else f"{len(quiet)} runs that have"
-        output.say(f"waiting for {runs} not begun ({shown})")
+        output.say(f"waiting for {runs} not begun ({listed(quiet, 4, rest=', …')})")

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from hpcrun import text as words
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.spec_options import spec_arguments
 from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.text import plural, runs_text
 
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
@@ -47,20 +47,20 @@ def lines(plan: Plan, root: str) -> Iterator[str]:
     yield f"cluster     {plan.cluster['name']} ({plan.cluster['executor']})"
     yield f"root        {root}"
     for one in plan.depends_on:
-        yield f"after       {one.experiment} {words.runs(one.runs)} ({one.when})"
+        yield f"after       {one.experiment} {runs_text(one.runs)} ({one.when})"
     yield f"summary     {summary(plan)}"
     yield ""
     yield from _table([_row(run) for run in plan.runs])
     for index, array in enumerate(plan.arrays):
         if array.script:
-            yield from _heading(f"script {index}: {words.runs(array.runs)}")
+            yield from _heading(f"script {index}: {runs_text(array.runs)}")
             yield array.script.rstrip("\n")
     first, *others = _configurations(plan)
     if first[0] != "{}":
-        yield from _heading(f"DeepSpeed configuration of {words.runs(first[1])}")
+        yield from _heading(f"DeepSpeed configuration of {runs_text(first[1])}")
         yield first[0]
     for text, numbers in others:
-        yield from _heading(f"DeepSpeed configuration of {words.runs(numbers)}, where it differs")
+        yield from _heading(f"DeepSpeed configuration of {runs_text(numbers)}, where it differs")
         yield from _changes(first[0], text)
 
 
@@ -70,14 +70,14 @@ def summary(plan: Plan) -> str:
     hours = sum(array.gpu_hours for array in plan.arrays)
     several = sum(array.is_array for array in plan.arrays)
     single = len(plan.arrays) - several
-    parts = [words.count(several, "array")] if several else []
-    parts += [words.count(single, "job")] if single else []
+    parts = [plural(several, "array")] if several else []
+    parts += [plural(single, "job")] if single else []
     where = (
         "in " + " and ".join(parts) if plan.cluster["executor"] == "slurm" else "on this machine"
     )
     parallel = f", at most {plan.max_parallel} at once" if plan.max_parallel else ""
     cost = f"at most {hours:g} GPU-hours" if hours else "no GPUs"
-    return f"{words.count(runs, 'run')} {where}{parallel}, {cost}"
+    return f"{plural(runs, 'run')} {where}{parallel}, {cost}"
 
 
 def deepspeed_json(run: RunPlan) -> str:
@@ -95,11 +95,9 @@ def _configurations(plan: Plan) -> list[tuple[str, tuple[int, ...]]]:
 
 def _row(run: RunPlan) -> list[str]:
     gpus = run.spec["resources"]["gpus_per_node"]
-    on = f" on {words.count(gpus, 'GPU')} each" if gpus else ""
+    on = f" on {plural(gpus, 'GPU')} each" if gpus else ""
     spares = f" (and {run.spare_nodes} spare)" if run.spare_nodes else ""
-    where = (
-        f"{words.count(run.nodes, 'node')}{spares} x {words.count(run.ranks_per_node, 'rank')}{on}"
-    )
+    where = f"{plural(run.nodes, 'node')}{spares} x {plural(run.ranks_per_node, 'rank')}{on}"
     config: dict[str, Any] = run.spec["deepspeed"]
     batch = ""
     if all(isinstance(config.get(key), int) for key in BATCH):

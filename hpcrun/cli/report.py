@@ -9,6 +9,7 @@ import click
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import select, where_argument
 from hpcrun.errors import UsageError
+from hpcrun.text import plural
 
 
 @click.command("report")
@@ -38,7 +39,6 @@ def command(
     WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
     without it, your newest experiment.
     """
-    from hpcrun.observe.diagnosis import narrative
     from hpcrun.observe.report import page as report_page
     from hpcrun.observe.report import report
     from hpcrun.state import files
@@ -63,7 +63,7 @@ def command(
     if output.json:
         output.data({"file": str(file.absolute()), "bytes": len(page), "runs": len(found.runs)})
     else:
-        runs = narrative.count(len(found.runs), "run")
+        runs = plural(len(found.runs), "run", ",")
         click.echo(f"{file}: {runs}, {len(page) / 1000:,.0f} kB")
 
 

@@ -13,6 +13,7 @@ import click
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import acts_on_runs, ask_first, select
 from hpcrun.errors import UsageError
+from hpcrun.text import listed
 
 if TYPE_CHECKING:
     from hpcrun.control.requeue import Step
@@ -101,10 +102,9 @@ def _refuse_completed(planned: Sequence[tuple[_Runs, list[Step]]]) -> None:
         if ledger.intent(one.experiment.run(step.run)) == ledger.FINISHED
     ]
     if names and len(names) == sum(len(steps) for _, steps in planned):
-        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         have = "has" if len(names) == 1 else "have"
         raise UsageError(
-            f"{shown} {have} completed, and a completed run is never started again",
+            f"{listed(names, 6)} {have} completed, and a completed run is never started again",
             hint="`hpcrun submit --new` runs the same afresh, under a new number",
         )
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from hpcrun import text as words
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import complete_names, select
 from hpcrun.errors import UsageError
+from hpcrun.text import range_text
 
 
 @click.command("show")
@@ -36,7 +36,7 @@ def command(run: str, what: str | None, output: Output) -> None:
 
     selected = select(output, [run])
     if len(selected) > 1:
-        numbers = words.numbers(one.run.number for one in selected)
+        numbers = range_text(one.run.number for one in selected)
         raise UsageError(
             f"{run!r} is {len(selected)} runs ({numbers}); show takes one",
             hint=f"such as {selected[0].name}",

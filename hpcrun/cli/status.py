@@ -12,6 +12,7 @@ import click
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import finder, select, where_argument
 from hpcrun.errors import UsageError
+from hpcrun.text import Say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from hpcrun.observe.read.selection import Selected
     from hpcrun.observe.status.status import RunStatus
 
-    Look = Callable[[Callable[[str], None]], tuple[list[Selected], list[RunStatus]]]
+    Look = Callable[[Say], tuple[list[Selected], list[RunStatus]]]
 
 INTERVAL = 2.0
 # A look at very many runs is followed by so many times the processor time that it took.
@@ -53,7 +54,7 @@ def command(
         return
     last_answers = LastAnswers()
 
-    def look(warn: Callable[[str], None]) -> tuple[list[Selected], list[RunStatus]]:
+    def look(warn: Say) -> tuple[list[Selected], list[RunStatus]]:
         selected = select(output, where, conditions)
         if not conditions:
             selected = finder(output).with_chains(selected, where)

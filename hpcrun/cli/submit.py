@@ -14,6 +14,7 @@ import click
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.spec_options import spec_arguments
 from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from hpcrun.text import listed
 
 if TYPE_CHECKING:
     from hpcrun.cli.only import Only
@@ -148,12 +149,8 @@ def _wait(done: Sequence[Submitted], output: Output) -> int:
         )
         return EXIT_INTERRUPTED
     if failed:
-        more = f" and {len(failed) - 8} more" if len(failed) > 8 else ""
         first = failed[0].partition("/")[0]
-        output.say(
-            f"did not complete: {', '.join(failed[:8])}{more}; `hpcrun why{root} {first}` tells "
-            "more"
-        )
+        output.say(f"did not complete: {listed(failed, 8)}; `hpcrun why{root} {first}` tells more")
         return EXIT_FAILED
     output.say("the run has completed" if count == 1 else f"all {count} runs have completed")
     return EXIT_OK

@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 
 from hpcrun.cli.options import Output
 from hpcrun.errors import UsageError
+from hpcrun.text import listed
 
 if TYPE_CHECKING:
     from hpcrun.observe.read.selection import Finder, Selected
@@ -132,8 +133,7 @@ def ask_first(verb: str, names: Sequence[str]) -> None:
     click.Abort
         The answer was no.
     """
-    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-    confirm(f"{verb} {len(names)} runs", f" ({', '.join(names[:6])}{more})")
+    confirm(f"{verb} {len(names)} runs", f" ({listed(names, 6)})")
 
 
 def confirm(what: str, details: str = "") -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcrun import text
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import select, where_argument
+from hpcrun.text import plural, ranges
 
 if TYPE_CHECKING:
     from hpcrun.observe.diagnosis.attempts import RunStory
@@ -73,7 +73,7 @@ def _several(found: Sequence[RunStory]) -> None:
         example = group.example
         names = _names(group.runs)
         goes_on = "" if group.over else ", not over"
-        click.echo(f"{narrative.count(len(group.runs), 'run')}, {group.kind}{goes_on}: {names}")
+        click.echo(f"{plural(len(group.runs), 'run', ',')}, {group.kind}{goes_on}: {names}")
         story = example.bad or (example.attempts[-1] if example.attempts else None)
         if story is None or group.kind not in (story.kind, "no_end"):
             click.echo(f"  {narrative.headline(example)}")
@@ -90,7 +90,7 @@ def _several(found: Sequence[RunStory]) -> None:
     for what, runs in fine.items():
         replayed = sum(run.replayed for run in runs)
         more = f"; {narrative.steps(replayed)} replayed" if replayed else ""
-        click.echo(f"{narrative.count(len(runs), 'run')} {what}: {_names(runs)}{more}")
+        click.echo(f"{plural(len(runs), 'run', ',')} {what}: {_names(runs)}{more}")
 
 
 def _names(runs: Sequence[RunStory]) -> str:
@@ -99,4 +99,4 @@ def _names(runs: Sequence[RunStory]) -> str:
     numbers: dict[str, list[int]] = {}
     for run in runs:
         numbers.setdefault(run.status.experiment, []).append(run.status.run)
-    return " ".join(f"{name}/{','.join(text.ranges(these))}" for name, these in numbers.items())
+    return " ".join(f"{name}/{','.join(ranges(these))}" for name, these in numbers.items())

@@ -27,6 +27,7 @@ from hpcrun.state.plan import Plan
 from hpcrun.state.spec.cluster_profile import Profile
 from hpcrun.state.spec.experiment import Spec
 from hpcrun.state.spec.sweep_block import Sweep
+from hpcrun.text import listed
 
 
 def compile_spec(
@@ -333,8 +334,7 @@ def gathered(reports: list[tuple[str, list[Problem]]], limit: int = 5) -> list[P
         if shown[place] > limit:
             continue
         if len(where) < len(reports):
-            more = f" and {len(where) - 1} more" if len(where) > 1 else ""
-            message = f"{problem.message} [in {where[0]}{more}]"
+            message = f"{problem.message} [in {listed(where, 1)}]"
             problem = dataclasses.replace(problem, message=message)
         found.append(problem)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from hpcrun.state import files as state_files
 from hpcrun.state import layout, manifest
 from hpcrun.state.init_from import Origin
 from hpcrun.state.manifest import Fault, Manifest
+from hpcrun.text import Say
 
 CHECKPOINT = "checkpoint"
 INCOMPLETE = "incomplete checkpoint"
@@ -103,9 +104,7 @@ class Leftovers:
         }
 
 
-def find(
-    selected: Sequence[Selected], choice: Choice, warn: Callable[[str], None]
-) -> list[Leftovers]:
+def find(selected: Sequence[Selected], choice: Choice, warn: Say) -> list[Leftovers]:
     """What may go of each run, in the order given.
 
     Of a completed run all checkpoints but the newest and those of ``checkpoint.keep_best``; of one
@@ -142,9 +141,7 @@ def remove(item: Item) -> None:
         return
 
 
-def _over(
-    selected: Sequence[Selected], warn: Callable[[str], None]
-) -> list[tuple[Selected, RunStatus, str | None]]:
+def _over(selected: Sequence[Selected], warn: Say) -> list[tuple[Selected, RunStatus, str | None]]:
     """Each run, its state, and why it is not over; None where it is for certain."""
     answers = Answers()
 
@@ -240,7 +237,7 @@ def _size(path: Path) -> int:
     return sum(file.lstat().st_size for file in files)
 
 
-def _needed(root: Path, warn: Callable[[str], None], unread: list[str]) -> dict[Path, str]:
+def _needed(root: Path, warn: Say, unread: list[str]) -> dict[Path, str]:
     """Checkpoint -> a run under the root that began, or will begin, with it and is not over.
 
     Experiments of which that cannot be told are added to ``unread``.

@@ -16,11 +16,12 @@ from hpcrun.slurm import client
 from hpcrun.state import permissions, plan_file
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.submit import feeder, lock, run_actions
-from hpcrun.submit.feeder import Renew, Say
+from hpcrun.submit.feeder import Renew
 from hpcrun.submit.prepared import Prepared, job_of
 from hpcrun.submit.run_actions import Decision
 from hpcrun.submit.submission_dir import Draft, check_root
 from hpcrun.submit.submit import check_executor, probe_all
+from hpcrun.text import Say
 
 SUBMIT = "submit"
 REQUEUE = "requeue"

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from hpcrun.errors import ClusterUnreachable
 from hpcrun.state import ledger
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.submit import run_actions
+from hpcrun.text import Say
 
 
-def wait(
-    experiment: ExperimentPaths, runs: Sequence[int], *, say: Callable[[str], None]
-) -> list[int]:
+def wait(experiment: ExperimentPaths, runs: Sequence[int], *, say: Say) -> list[int]:
     """Wait until no run is queued or running; the numbers of those that did not complete.
 
     A cluster that does not answer is waited for.

@@ -139,21 +139,3 @@ def number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.6g}"
-
-
-def size(count: int) -> str:
-    """``512 B``, ``4.2 kB``, ``1.3 GB``: three digits at most."""
-    value, unit = float(count), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if value < 999.5 or unit == "TB":
-            break
-        value /= 1000
-    return f"{value:.0f} {unit}" if unit == "B" or value >= 99.5 else f"{value:.1f} {unit}"
-
-
-def age(seconds: float) -> str:
-    """``42 s``, ``17 min``, ``5 h``, ``12 d``."""
-    for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):
-        if seconds < limit:
-            return f"{max(0, seconds) / size:.0f} {unit}"
-    return f"{seconds / 86400:.0f} d"

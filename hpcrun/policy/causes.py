@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcrun import signals
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED
 from hpcrun.state.ledger import CANCELLED as INTENT_CANCELLED
+from hpcrun.text import signal_name
 
 COMPLETED = "completed"
 STOPPED = "stopped"
@@ -215,7 +215,7 @@ def decide(evidence: Evidence) -> End:
 
 def _code(code: int | None) -> str:
     if code is not None and code < 0:
-        return f"their launcher killed by {signals.name(-code)}"
+        return f"their launcher killed by {signal_name(-code)}"
     return f"exit code {code}"
 
 

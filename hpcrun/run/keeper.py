@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from hpcrun import signals
 from hpcrun.errors import EXIT_FAILED, EXIT_SAVED
 from hpcrun.policy import recovery
 from hpcrun.run.job.takeover import Orphan
@@ -23,6 +22,7 @@ from hpcrun.run.protocol.log import say
 from hpcrun.slurm import steps
 from hpcrun.state import ledger, permissions, plan_file
 from hpcrun.state.layout import SubmissionPaths
+from hpcrun.text import signal_name
 
 
 def main() -> None:
@@ -68,7 +68,7 @@ def replace(submission: SubmissionPaths, number: int, code: int) -> int:
     # A restart was its own to carry out.
     decided = said not in (None, recovery.RESTART)
     if not decided:
-        how = f"by {signals.name(-code)}" if code < 0 else f"with exit code {code}"
+        how = f"by {signal_name(-code)}" if code < 0 else f"with exit code {code}"
         say(f"the supervisor ended {how} and without a decision")
     if code > 0 and (decided or not attempts):
         return code

@@ -21,7 +21,6 @@ import warnings
 from pathlib import Path
 from typing import TypeAlias
 
-from hpcrun import signals
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.run.node import rank_processes
 from hpcrun.run.protocol import output, stop_flag
@@ -30,6 +29,7 @@ from hpcrun.run.protocol.launch import VARIABLE, Launch, Node
 from hpcrun.run.protocol.log import tell
 from hpcrun.run.rank import secrets, warm_up
 from hpcrun.state import files, session_log
+from hpcrun.text import signal_name
 
 _LOOK_EVERY = 0.2
 
@@ -259,7 +259,7 @@ def record_end(
         "node": launch.node_of(rank).name,
         "time": time.time(),
         "exit_code": None if number else code,
-        "signal": signals.name(number) if number else None,
+        "signal": signal_name(number) if number else None,
         "exception": exception,
         "message": _words(error),
         "traceback": shown and _printable(shown),

@@ -18,6 +18,7 @@ from hpcrun.policy.causes import JobFacts
 from hpcrun.slurm import client, lost_nodes, requeue_nodes, steps
 from hpcrun.slurm.parse import parse_time
 from hpcrun.state import files as records
+from hpcrun.text import Say
 
 _TIMEOUT = 8.0
 _TAIL = 1 << 18
@@ -34,8 +35,6 @@ _REFUSED = re.compile(
     re.IGNORECASE,
 )
 _SACCT = "JobID,State,Start,End,MaxRSS,ReqMem,JobName"
-
-Say = Callable[[str], None]
 
 
 def facts(

@@ -10,9 +10,10 @@ Standard library only, as `hpcrun.slurm.job`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from hpcrun.slurm import client
+from hpcrun.text import Say
 
 _TIMEOUT = 8.0
 _TOO_FEW = re.compile(r"requested (node|topology) configuration is not available", re.IGNORECASE)
@@ -25,7 +26,7 @@ def without(
     needed: int,
     *,
     kept: str | None,
-    say: Callable[[str], None],
+    say: Say,
 ) -> tuple[str, ...]:
     """Those of some nodes that a job can exclude and still be started some day.
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from hpcrun.text import Say
+
 
 class ShortWrite(OSError):
     """The disk filled in the middle of an `append`; ``whole`` lines are in the file."""
@@ -54,7 +56,7 @@ def append(path: Path, *records: dict[str, Any]) -> None:
 
 def patiently(
     write: Callable[[], None],
-    say: Callable[[str], None],
+    say: Say,
     what: str,
     *,
     pauses: Sequence[float] = (),
@@ -93,7 +95,7 @@ class Appender:
         Why the lines that wait could not be written; None when none waits.
     """
 
-    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, say: Say) -> None:
         self._path, self._say = path, say
         self._waiting: list[dict[str, Any]] = []
         self.error: OSError | None = None

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcrun import text as words
 from hpcrun.errors import UsageError
 from hpcrun.state import manifest, plan_file
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.manifest import Manifest
+from hpcrun.text import range_text
 
 KEY = "checkpoint.initialize_from"
 _SHOWN = 8
@@ -97,14 +97,14 @@ class Origin:
         numbers = experiment.run_numbers()
         planned = _planned(experiment)
         if number is None and len(planned) > 1:
-            several = f"{path.name} has several runs, {words.numbers(planned)}"
+            several = f"{path.name} has several runs, {range_text(planned)}"
             raise self._missing(several, f"say which, such as {self.run}/{min(planned)}")
         if number is None and len(numbers) != 1:
             raise self._missing(f"no run of {path.name} has begun", "`hpcrun status` shows them")
         if number is not None and number not in numbers:
             raise self._missing(
                 f"{path.name} has no run {number} that has begun",
-                f"those that have: {words.numbers(numbers)}",
+                f"those that have: {range_text(numbers)}",
             )
         return experiment.run(numbers[0] if number is None else number)
 

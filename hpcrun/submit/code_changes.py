@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcrun import text
 from hpcrun.errors import UsageError
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Plan
@@ -14,6 +13,7 @@ from hpcrun.submit.code import snapshot
 from hpcrun.submit.code.code_diff import CodeDiff
 from hpcrun.submit.run_actions import Decision
 from hpcrun.submit.submission_dir import code_of, scope
+from hpcrun.text import listed, runs_text
 
 _SHOWN = 5
 
@@ -35,8 +35,7 @@ class ChangedCode:
 
     def told(self, what: str) -> str:
         """``WHAT: runs 0-3: train.py changed``."""
-        more = f" and {len(self.files) - _SHOWN} more" if len(self.files) > _SHOWN else ""
-        return f"{what}: {text.runs(self.runs)}: {', '.join(self.files[:_SHOWN])}{more}"
+        return f"{what}: {runs_text(self.runs)}: {listed(self.files, _SHOWN)}"
 
 
 def find(

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcrun import text
 from hpcrun.compile.target import sbatch_script
 from hpcrun.errors import ClusterUnreachable, HpcrunError, Interrupted, UsageError
 from hpcrun.slurm import client
@@ -25,8 +24,8 @@ from hpcrun.submit import sbatch
 from hpcrun.submit.dependencies import Waits
 from hpcrun.submit.local import executor
 from hpcrun.submit.prepared import Prepared, SubmittedArray
+from hpcrun.text import Say, runs_text
 
-Say = Callable[[str], None]
 # Renews the lock under which this happens; False when another submit has it by now.
 Renew = Callable[[], bool]
 
@@ -149,7 +148,7 @@ class _Feed:
         done = sum(len(one.runs) for one in self._accepted)
         total = done + len(self._missing())
         count = f" ({done} of {total})" if len(self._accepted) > 1 or done < total else ""
-        self._say(f"submitted job {job_id}: {text.runs(runs)}{count}")
+        self._say(f"submitted job {job_id}: {runs_text(runs)}{count}")
 
     def _ask(self, script: Path, dependency: str | None) -> str:
         if script in self._lost:
@@ -269,11 +268,11 @@ class _Feed:
 
     def _told(self) -> str:
         """What was submitted and what was not, in lines."""
-        parts = [f"submitted: job {one.job_id}: {text.runs(one.runs)}" for one in self._accepted]
+        parts = [f"submitted: job {one.job_id}: {runs_text(one.runs)}" for one in self._accepted]
         if self._unknown:
-            parts.append(f"not known whether submitted: {text.runs(self._unknown)}")
+            parts.append(f"not known whether submitted: {runs_text(self._unknown)}")
         if missing := self._missing():
-            parts.append(f"not submitted: {text.runs(missing)}")
+            parts.append(f"not submitted: {runs_text(missing)}")
         return "\n".join(parts)
 
     def _given_up(self, error: HpcrunError | KeyboardInterrupt) -> HpcrunError:

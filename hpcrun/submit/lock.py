@@ -20,6 +20,7 @@ from hpcrun.state import permissions
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.submit.local import processes
 from hpcrun.submit.submission_dir import unwritable
+from hpcrun.text import Say
 
 # Of an owner on another host, whose process cannot be looked at.
 LONGEST = 600.0
@@ -28,7 +29,7 @@ _PAUSE = 0.2
 
 @contextlib.contextmanager
 def held(
-    experiment: ExperimentPaths, say: Callable[[str], None], group: int | None = None
+    experiment: ExperimentPaths, say: Say, group: int | None = None
 ) -> Iterator[Callable[[], bool]]:
     """Hold the lock; wait for it where another submit has it.
 
@@ -83,7 +84,7 @@ def _renew(owner: Path) -> bool:
     return True
 
 
-def _take(lock: Path, owner: str, name: str, say: Callable[[str], None]) -> None:
+def _take(lock: Path, owner: str, name: str, say: Say) -> None:
     said, vanished = False, 0
     while True:
         other = _owner(lock)
@@ -131,7 +132,7 @@ def _owner(lock: Path) -> str | None:
         return None
 
 
-def _is_left(lock: Path, owner: str, name: str, say: Callable[[str], None]) -> bool:
+def _is_left(lock: Path, owner: str, name: str, say: Say) -> bool:
     host, pid, ticks = _parts(owner)
     if host == os.uname().nodename:
         return not pid.isdigit() or str(processes.start_ticks(int(pid))) != ticks

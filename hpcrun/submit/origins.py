@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from hpcrun import text as words
 from hpcrun.errors import UsageError
 from hpcrun.state.init_from import Origin
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import RunPlan
+from hpcrun.text import runs_text
 
 
 def check(
@@ -37,4 +37,4 @@ def check(
         try:
             Origin.parse(text).find(experiment.directory.parent)
         except UsageError as error:
-            raise UsageError(f"{words.runs(numbers)}: {error.message}", hint=error.hint) from None
+            raise UsageError(f"{runs_text(numbers)}: {error.message}", hint=error.hint) from None

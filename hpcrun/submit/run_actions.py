@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcrun import text
 from hpcrun.errors import ClusterUnreachable, UsageError
 from hpcrun.slurm import client
 from hpcrun.state import journal, ledger, plan_file
@@ -17,6 +16,7 @@ from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Plan
 from hpcrun.submit import sbatch
 from hpcrun.submit.local import executor, processes
+from hpcrun.text import Say, plural
 
 COMPLETED = "completed"
 EXTENDED = "extended"
@@ -113,9 +113,7 @@ def decide(experiment: ExperimentPaths, runs: Sequence[int]) -> list[Decision]:
     return decisions
 
 
-def settle(
-    experiment: ExperimentPaths, runs: Sequence[int], say: Callable[[str], None]
-) -> list[Decision]:
+def settle(experiment: ExperimentPaths, runs: Sequence[int], say: Say) -> list[Decision]:
     """`decide`, once nothing is under way that would change it.
 
     That is the jobs of cancelled runs, which take up to Slurm's KillWait to end, and an sbatch
@@ -145,16 +143,14 @@ def settle(
         time.sleep(1)
 
 
-def wait_for_ends(
-    experiment: ExperimentPaths, decisions: Sequence[Decision], say: Callable[[str], None]
-) -> None:
+def wait_for_ends(experiment: ExperimentPaths, decisions: Sequence[Decision], say: Say) -> None:
     """Wait for the jobs of runs that have completed, which may still be ending."""
     deadline = time.monotonic() + CANCEL_PATIENCE
     jobs = [decision.job for decision in decisions if decision.job is not None]
     said = False
     while jobs and (living := _living(experiment, jobs)) and time.monotonic() < deadline:
         if not said:
-            say(f"waiting for {text.count(len(living), 'job')} of completed runs to end")
+            say(f"waiting for {plural(len(living), 'job')} of completed runs to end")
             said = True
         time.sleep(0.5)
 

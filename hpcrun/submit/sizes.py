@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from hpcrun.errors import UsageError
 from hpcrun.state import manifest
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import RunPlan
+from hpcrun.text import Say, listed
 
 _SHOWN = 5
 
 
-def check(runs: Sequence[RunPlan], experiment: ExperimentPaths, say: Callable[[str], None]) -> None:
+def check(runs: Sequence[RunPlan], experiment: ExperimentPaths, say: Say) -> None:
     """Look at the newest checkpoints of runs that were begun with another number of ranks.
 
     Parameters
@@ -41,16 +42,12 @@ def check(runs: Sequence[RunPlan], experiment: ExperimentPaths, say: Callable[[s
             divided.append(f"run {run.number}, {sizes}")
     if refused:
         raise UsageError(
-            "these runs cannot go on with another number of ranks:\n" + "\n".join(_some(refused)),
+            "these runs cannot go on with another number of ranks:\n"
+            + listed(refused, _SHOWN, "\n", "\nand {} more"),
             hint="ask for as many ranks as before, or start afresh with --new",
         )
     if divided:
         say(
             "checkpoints that are converted for another number of ranks as the jobs start: "
-            + "; ".join(_some(divided))
+            + listed(divided, _SHOWN, "; ", "; and {} more")
         )
-
-
-def _some(lines: Sequence[str]) -> list[str]:
-    more = len(lines) - _SHOWN
-    return [*lines[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]

@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from hpcrun import text as words
 from hpcrun.compile import Compiled, chain, extendable, freeze
 from hpcrun.errors import ClusterUnreachable, UsageError
 from hpcrun.slurm import client
@@ -26,11 +25,11 @@ from hpcrun.submit import (
     sizes,
     time_limit,
 )
-from hpcrun.submit.feeder import Say
 from hpcrun.submit.prepared import Prepared, Submitted
 from hpcrun.submit.python_probe import Probe, probe
 from hpcrun.submit.run_actions import Decision
 from hpcrun.submit.submission_dir import Draft, check_root
+from hpcrun.text import Say, plural, runs_text
 
 # Of an experiment's runs, the numbers of those that are asked for.
 Only = Callable[[ExperimentPaths, Sequence[RunPlan]], Collection[int]]
@@ -196,7 +195,7 @@ def _extended(
     ]
     if living:
         say(
-            f"{words.runs(living)}: queued or running with the values of before; repeat the "
+            f"{runs_text(living)}: queued or running with the values of before; repeat the "
             "command once they have ended"
         )
     return [
@@ -291,7 +290,7 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
         count = sum(decision.action == action for decision in decisions)
         if count:
             parts.append(f"{count} {told}")
-    text = f"{plan.name}: {words.count(len(decisions), 'run')} ({', '.join(parts)})"
+    text = f"{plan.name}: {plural(len(decisions), 'run')} ({', '.join(parts)})"
     if not plan.arrays:
         return f"{text}; nothing to submit"
     if plan.cluster["executor"] == "local":
@@ -299,8 +298,8 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
     hours = sum(array.gpu_hours for array in plan.arrays)
     arrays = sum(array.is_array for array in plan.arrays)
     jobs = len(plan.arrays) - arrays
-    shapes = [words.count(arrays, "array")] if arrays else []
-    shapes += [words.count(jobs, "job")] if jobs else []
+    shapes = [plural(arrays, "array")] if arrays else []
+    shapes += [plural(jobs, "job")] if jobs else []
     return f"{text}; {' and '.join(shapes)}; at most {hours:,.10g} GPU-hours"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun import text as words
+from hpcrun.text import plural
 from tests.cluster.ward import Ward
 from tests.testbed import Cluster
 from tests.testbed.daemons import until
@@ -127,4 +127,4 @@ def test_every_line_of_every_attempt_once_and_in_order(slurm: Cluster) -> None:
     again = ward.hpcrun("logs", "spoken", "--attempt", "all").stdout
     assert as_printed(again) == as_printed(followed[0].stdout)
     folded = sum(line.startswith(f"0 r0-{RANKS - 1} ") for line in again.splitlines())
-    assert folded == LINES, words.count(folded, "line")
+    assert folded == LINES, plural(folded, "line")

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from hpcrun.observe.tables import Table, age, number
+from hpcrun.observe.tables import Table, number
 
 
 class Terminal(io.StringIO):
@@ -62,14 +62,6 @@ def test_no_color(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_empty_table_has_its_header() -> None:
     assert Table(["A", "B"]).plain() == "A  B\n"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-5, "0 s"), (0, "0 s"), (119, "119 s"), (600, "10 min"), (86400, "24 h"), (1e6, "12 d")],
-)
-def test_age(seconds: float, text: str) -> None:
-    assert age(seconds) == text
 
 
 @pytest.mark.parametrize(

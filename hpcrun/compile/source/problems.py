@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 from hpcrun.compile.source.marked_tree import Key, Tree, dotted
 from hpcrun.errors import Problem, SpecError
+from hpcrun.text import listed
 
 
 class Problems:
@@ -72,6 +73,4 @@ def did_you_mean(word: str, accepted: Iterable[str], *, quote: str = "'") -> str
 
 def listing(names: Iterable[str], limit: int = 40) -> str:
     """The names, separated by commas, cut after ``limit``."""
-    found = [str(name) for name in names]
-    more = f", … ({len(found) - limit} more)" if len(found) > limit else ""
-    return ", ".join(found[:limit]) + more
+    return listed([str(name) for name in names], limit, rest=", … ({} more)")

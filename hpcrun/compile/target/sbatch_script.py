@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcrun import resources
-from hpcrun import text as words
 from hpcrun.errors import UsageError
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
+from hpcrun.text import ranges
 
 TEMPLATE = "job.sbatch.j2"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -94,7 +94,7 @@ def options(
     first = runs[0]
     wanted = first.spec["resources"]
     is_array = len(runs) > 1
-    array = ",".join(words.ranges(run.number - offset for run in runs))
+    array = ",".join(ranges(run.number - offset for run in runs))
     if parallel is not None and parallel < len(runs):
         array += f"%{parallel}"
     directory = submission.directory.as_posix()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from hpcrun.state import files, session_log
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.plan import RunPlan
+from hpcrun.text import Say
 
 CANCELLED = "cancelled"
 NO_END = "no_end"
@@ -227,7 +228,7 @@ class CauseGroup:
 def stories(
     selected: Sequence[Selected],
     *,
-    warn: Callable[[str], None] = lambda message: None,
+    warn: Say = lambda message: None,
     ask: Ask = jobs.ask,
     values: bool = False,
 ) -> list[RunStory]:

@@ -12,6 +12,7 @@ from typing import Any
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput, Span
 from hpcrun.observe.tables import Table
 from hpcrun.state.plan import RunPlan
+from hpcrun.text import hours_text
 
 GPU = "GPU-hours"
 CPU = "CPU-hours"
@@ -112,8 +113,8 @@ def table(costs: Sequence[Cost]) -> Table:
     headers = ["RUN", "UNIT", "PAID", "USEFUL%", *(kind.upper() for kind in WORDS)]
     found = Table(headers, right=frozenset(headers[2:]), spare=("STOPPED", "QUEUED"))
     for one in costs:
-        cells = [in_words(one.paid), f"{100 * one.share:.0f}"]
-        cells += [in_words(hours) for hours in vars(one.hours).values()]
+        cells = [hours_text(one.paid), f"{100 * one.share:.0f}"]
+        cells += [hours_text(value) for value in vars(one.hours).values()]
         known = one.hours.wall > 0
         name = f"{one.experiment}/{one.run}"
         found.add(name, one.unit, *(cells if known else [""] * len(cells)))
@@ -128,16 +129,16 @@ def sentences(total: Cost) -> list[str]:
 
     def lines(hours: Mapping[str, float]) -> list[str]:
         return [
-            f"  {in_words(value):>9}  {100 * value / paid if paid else 0:3.0f} %  {what}"
+            f"  {hours_text(value):>9}  {100 * value / paid if paid else 0:3.0f} %  {what}"
             for what, value in sorted(hours.items(), key=lambda pair: -pair[1])
         ]
 
     spent = {kind: value for kind, value in vars(total.hours).items() if value}
     share = f"{100 * total.share:.0f} % of them useful"
-    found = [f"{total.experiment}: {in_words(paid)} {total.unit}, {share}"]
+    found = [f"{total.experiment}: {hours_text(paid)} {total.unit}, {share}"]
     found += lines({WORDS[kind]: value for kind, value in spent.items() if kind not in _FREE})
     found += [
-        f"  {in_words(spent[kind]):>9}         {WORDS[kind]} (not charged)"
+        f"  {hours_text(spent[kind]):>9}         {WORDS[kind]} (not charged)"
         for kind in _FREE
         if kind in spent
     ]
@@ -145,11 +146,6 @@ def sentences(total: Cost) -> list[str]:
         found.append("lost to ends of attempts (idle, starting, restoring, steps over again):")
         found += lines(total.causes)
     return found
-
-
-def in_words(hours: float) -> str:
-    """``1,234.50``: two decimals; three significant digits below a hundredth."""
-    return f"{hours:,.2f}" if hours >= 0.01 or hours == 0 else f"{hours:.3g}"
 
 
 def _devices(plan: RunPlan, unit: str) -> int:

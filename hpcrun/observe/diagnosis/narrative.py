@@ -9,9 +9,9 @@ from typing import Any
 from hpcrun.observe.diagnosis.attempts import AttemptStory, RunStory, one_line
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
 from hpcrun.observe.status import run_state
-from hpcrun.observe.tables import age
 from hpcrun.policy import recovery
 from hpcrun.state.ledger import Attempt
+from hpcrun.text import age, listed, plural
 
 _OUTCOMES = {"failed": "failed", "stopped": "was stopped", "cancelled": "was cancelled"}
 _EVENTS = {
@@ -29,9 +29,9 @@ def headline(run: RunStory) -> str:
     found = status.state
     if number:
         if found == run_state.COMPLETED:
-            found += f" in {count(number, 'attempt')}"
+            found += f" in {plural(number, 'attempt', ',')}"
         elif status.over:
-            found += f" after {count(number, 'attempt')}"
+            found += f" after {plural(number, 'attempt', ',')}"
         else:
             found += f", attempt {run.attempts[-1].attempt.number}"
     parts = [found, f"{steps(run.replayed)} replayed" if run.replayed else ""]
@@ -71,12 +71,7 @@ def spent(found: Goodput) -> str:
 
 def steps(number: int) -> str:
     """``1 step``, ``2,000 steps``."""
-    return count(number, "step")
-
-
-def count(number: int, what: str) -> str:
-    """``1 run``, ``2,000 runs``."""
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
+    return plural(number, "step", ",")
 
 
 def _when(moment: Any, now: float) -> str:
@@ -146,8 +141,7 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         message = one_line(event.get("message")).rstrip(".")
         shared.setdefault((str(event["event"]), message), []).append(str(place))
     for (kind, message), places in shared.items():
-        more = f" and {len(places) - _MOST} more" if len(places) > _MOST else ""
-        text = _EVENTS[kind][len(places) > 1].format(", ".join(places[:_MOST]) + more)
+        text = _EVENTS[kind][len(places) > 1].format(listed(places, _MOST))
         yield f"{text}: {message}." if message else f"{text}."
 
 

@@ -7,11 +7,11 @@ import re
 import time
 from collections.abc import Sequence
 
-from hpcrun import text as words
 from hpcrun.observe.logs.fold import Folded
 from hpcrun.observe.logs.tail import Block, Source
 from hpcrun.observe.read.selection import Selected
 from hpcrun.state import ledger
+from hpcrun.text import listed, ranges
 
 _COLORS = ("36", "33", "35", "32", "34", "31", "96", "93", "95", "92", "94", "91")
 _MARK, _RESET = b"\x1b[1m", b"\x1b[0m"
@@ -140,7 +140,7 @@ class Printer:
 
     def _of_ranks(self, source: Source, mask: int) -> str:
         ranks = [rank for rank in range(mask.bit_length()) if mask >> rank & 1]
-        shown = f"r{','.join(words.ranges(ranks)):<{self._ranks_wide}}"
+        shown = f"r{','.join(ranges(ranks)):<{self._ranks_wide}}"
         if len(ranks) > 1:
             shown += f" ({len(ranks)})"
         return " ".join(filter(None, (self._name(source), shown)))
@@ -172,7 +172,7 @@ class Printer:
         nodes = mine.started.get("nodes") if mine else None
         begins = f"attempt {source.attempt}"
         if isinstance(nodes, list) and nodes:
-            begins += f" on {', '.join(map(str, nodes[:4]))}" + (", …" if len(nodes) > 4 else "")
+            begins += f" on {listed([*map(str, nodes)], 4, rest=', …')}"
         before = attempts.get(last)
         cause = before.cause if before else None
         if not cause:

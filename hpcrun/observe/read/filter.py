@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from hpcrun.errors import UsageError
 from hpcrun.state.plan import RunPlan
+from hpcrun.text import listed
 
 MISSING = object()
 
@@ -55,7 +56,7 @@ def narrow(
         before, left = left, [one for one in left if _meets(one, key, text.strip())]
         if not left:
             values = sorted({show(value) for one in before for value in values_of(one, key)})
-            shown = ", ".join(values[:12]) + (", …" if len(values) > 12 else "")
+            shown = listed(values, 12, rest=", …")
             raise UsageError(f"no run has {key}={text.strip()}; its values are {shown or 'none'}")
     return left
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -14,6 +13,7 @@ from hpcrun.state import files, journal, plan_file
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.submit.local import processes
+from hpcrun.text import Say
 
 SUBMITTING = journal.SUBMITTING
 SUBMITTED = journal.SUBMITTED
@@ -90,9 +90,7 @@ class History:
     newest: Planned | None = None
 
 
-def read(
-    experiment: ExperimentPaths, warn: Callable[[str], None] = lambda message: None
-) -> History:
+def read(experiment: ExperimentPaths, warn: Say = lambda message: None) -> History:
     """Read the plans and journals of an experiment.
 
     Parameters

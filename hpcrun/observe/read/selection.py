@@ -9,20 +9,18 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
-from hpcrun import text as words
 from hpcrun.errors import UsageError
 from hpcrun.observe.read import history
 from hpcrun.observe.read.history import History, Planned, Submission
 from hpcrun.state import layout
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.plan import Plan, RunPlan
-
-Warn = Callable[[str], None]
+from hpcrun.text import Say, listed, range_text
 
 _RUNS = re.compile(r"(?P<name>[A-Za-z][\w.+-]*)/(?P<numbers>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)/?")
 _NAME = re.compile(r"[A-Za-z][\w.+-]*")
@@ -103,7 +101,7 @@ class Finder:
     """
 
     root: Path
-    warn: Warn = lambda message: None
+    warn: Say = lambda message: None
     _histories: dict[Path, History] = field(default_factory=dict)
 
     def resolve(self, where: Sequence[str], *, default_newest: bool = True) -> list[Selected]:
@@ -236,7 +234,7 @@ class Finder:
             matching = [number for number in known if low <= number <= high]
             if not matching:
                 raise UsageError(
-                    f"{experiment.name} has no run {part}; its runs are {words.numbers(known)}"
+                    f"{experiment.name} has no run {part}; its runs are {range_text(known)}"
                 )
             numbers.update(dict.fromkeys(sorted(matching)))
         by_number = {one.run.number: one for one in self.runs(experiment, numbers)}
@@ -275,7 +273,7 @@ class Finder:
         names = [experiment.name for experiment in layout.experiments(self.root)]
         name = argument.partition("/")[0]
         if name in names:
-            numbers = words.numbers(self.history(layout.experiment(self.root, name)).runs)
+            numbers = range_text(self.history(layout.experiment(self.root, name)).runs)
             return UsageError(
                 f"{argument!r} is not a run of {name}; its runs are {numbers}",
                 hint=f"write {name}/0 or {name}/0-3",
@@ -296,5 +294,4 @@ def default_root() -> Path:
 
 
 def _names(experiments: Sequence[ExperimentPaths], most: int = 8) -> str:
-    shown = ", ".join(experiment.name for experiment in experiments[:most])
-    return shown + (f" and {len(experiments) - most} more" if len(experiments) > most else "")
+    return listed([experiment.name for experiment in experiments], most)

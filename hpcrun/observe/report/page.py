@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from typing import Any, TypeGuard
 
 from hpcrun import __version__, resources
-from hpcrun import text as words
-from hpcrun.observe.diagnosis import cost, narrative
+from hpcrun.observe.diagnosis import narrative
 from hpcrun.observe.diagnosis.cost import Cost
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
 from hpcrun.observe.read import detail, history
@@ -29,6 +28,7 @@ from hpcrun.observe.report.node_usage import SERIES
 from hpcrun.observe.report.report import CodeVersion, Report, RunReport
 from hpcrun.observe.report.svg import Line, Mark
 from hpcrun.observe.tables import number
+from hpcrun.text import hours_text, listed, plural, runs_text
 
 GENERATOR = "hpcrun report"
 
@@ -99,7 +99,7 @@ def is_report(head: bytes) -> bool:
 
 def _title(found: Report) -> str:
     names = found.experiments
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return listed(names, 3)
 
 
 def _policy(scripts: list[str]) -> str:
@@ -235,7 +235,7 @@ def _code(version: CodeVersion) -> dict[str, Any]:
     argv = facts.get("argv")
     return {
         "submission": f"{version.experiment} {version.submission}",
-        "runs": words.runs(version.runs),
+        "runs": runs_text(version.runs),
         "time": facts.get("time"),
         "user": facts.get("user"),
         "host": facts.get("host"),
@@ -282,7 +282,7 @@ def _notes(found: Report) -> list[str]:
         f"{svg.POINTS:,} points at most."
     )
     if bad := sum(run.curves.not_finite for run in found.runs):
-        notes.append(f"{words.count(bad, 'value')} that are not finite are not drawn.")
+        notes.append(f"{plural(bad, 'value')} that are not finite are not drawn.")
     if len(found.shown) < len(found.runs):
         notes.append(
             f"The charts begin with {len(found.shown)} of {len(found.runs):,} runs, the best ones "
@@ -291,7 +291,7 @@ def _notes(found: Report) -> list[str]:
     if samples := sum(run.telemetry.samples for run in found.runs):
         notes.append(f"Telemetry is averaged from {samples:,} samples.")
     if nodes := sum(run.telemetry.left_out for run in found.runs):
-        notes.append(f"The charts of telemetry leave out {words.count(nodes, 'node')}.")
+        notes.append(f"The charts of telemetry leave out {plural(nodes, 'node')}.")
     return notes
 
 
@@ -300,7 +300,7 @@ def _mean_and_peak(pair: tuple[float, float] | None) -> str:
 
 
 def _hours(value: float) -> str:
-    return cost.in_words(value) if value else ""
+    return hours_text(value) if value else ""
 
 
 def _moment(when: Any) -> str:

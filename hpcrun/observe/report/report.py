@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hpcrun import text
 from hpcrun.errors import UsageError
 from hpcrun.observe.diagnosis import attempts as diagnosis_attempts
 from hpcrun.observe.diagnosis import cost, narrative
@@ -30,11 +29,10 @@ from hpcrun.observe.results.diff import Change
 from hpcrun.observe.results.results import Results
 from hpcrun.state.layout import RunPaths
 from hpcrun.submit.code.code_diff import ADDED, CHANGED, REMOVED
+from hpcrun.text import Say, plural
 
 _ALL_SHOWN, _BEST_SHOWN = 20, 12
 _SAY_AFTER = 5.0
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -284,7 +282,7 @@ def _differs(before: Selected, after: Selected) -> tuple[str, ...]:
     if not code.files:
         return (f"the same code as in submission {number}",)
     return tuple(
-        f"{text.count(len(names), 'file')} {how} since submission {number}: {', '.join(names)}"
+        f"{plural(len(names), 'file')} {how} since submission {number}: {', '.join(names)}"
         for how in (CHANGED, ADDED, REMOVED)
         if (names := code.names(how))
     )

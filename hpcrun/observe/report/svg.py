@@ -14,6 +14,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 from hpcrun.observe.diagnosis.goodput import Span
 from hpcrun.observe.report.curves import Column
 from hpcrun.observe.tables import number
+from hpcrun.text import time_spent
 
 COLORS = 10
 DASHES = ("", "6 3", "2 3")
@@ -106,7 +107,7 @@ def timeline(
         part = _part(svg, f"k-{kind}", first, last - first)
         if told:
             whose = "" if attempt is None else f"attempt {attempt}, "
-            text = f"{whose}{kind}: {duration(spent[attempt, kind])} in all"
+            text = f"{whose}{kind}: {time_spent(spent[attempt, kind])} in all"
             SubElement(part, "title").text = text
     together: dict[int, list[Mark]] = {}
     for mark in marks:
@@ -138,13 +139,6 @@ def ticks(low: float, high: float, about: int) -> list[float]:
     size = 10.0 ** math.floor(math.log10(rough))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough * 0.999)
     return [step * place for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
-
-
-def duration(seconds: float) -> str:
-    """``42 s``, ``17 min``, ``5.2 h``."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
 
 
 def _stretches(

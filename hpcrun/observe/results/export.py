@@ -27,8 +27,7 @@ from hpcrun.state import files as state_files
 from hpcrun.state import session_log
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.submit.code.hashing import HashingStream
-
-Say = Callable[[str], None]
+from hpcrun.text import Say
 
 
 @dataclass(frozen=True)

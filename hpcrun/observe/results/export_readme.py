@@ -7,10 +7,10 @@ import shlex
 import time
 from collections.abc import Sequence
 
-from hpcrun import text as words
 from hpcrun.observe.read import history, run_files
 from hpcrun.observe.read.selection import Selected
 from hpcrun.state.layout import SubmissionPaths
+from hpcrun.text import runs_text
 
 NAME = "README.txt"
 SUMS = "SHA256SUMS"
@@ -51,7 +51,7 @@ def text(
     name: str, runs: Sequence[Selected], submissions: Sequence[SubmissionPaths], *, logs: bool
 ) -> str:
     """The file's content; the same for the same runs."""
-    numbers = words.runs([one.run.number for one in runs])
+    numbers = runs_text([one.run.number for one in runs])
     without = "checkpoints" if logs else "checkpoints and logs"
     head = f"{name}: {numbers}, exported by hpcrun without {without}.\n"
     parts = [head, _FILES, _READING.replace("NAME", name), _again(submissions)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from hpcrun.observe.read import history
 from hpcrun.observe.read.selection import Finder
 from hpcrun.observe.status.status import statuses
 from hpcrun.state import layout
+from hpcrun.text import Say
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Overview:
         return dict(vars(self))
 
 
-def overview(finder: Finder, *, warn: Callable[[str], None]) -> list[Overview]:
+def overview(finder: Finder, *, warn: Say) -> list[Overview]:
     """All experiments under the finder's root, the newest submission first; one query of Slurm."""
     experiments = layout.experiments(finder.root)
     selected = []

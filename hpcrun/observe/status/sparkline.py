@@ -38,14 +38,3 @@ def amount(value: float) -> str:
         if value >= 0.9995 * factor:
             return f"{value / factor:.3g}{unit}"
     return f"{value:.3g}"
-
-
-def duration(seconds: float) -> str:
-    """``45 s``, ``12 min``, ``3 h 07 min``, ``2 d 03 h``."""
-    if seconds < 59.5:
-        return f"{max(0.0, seconds):.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minute = divmod(minutes, 60)
-    return f"{hours} h {minute:02} min" if hours < 24 else f"{hours // 24} d {hours % 24:02} h"

@@ -20,6 +20,7 @@ from hpcrun.observe.status.jobs import Answers, Process
 from hpcrun.observe.status.run_state import Evidence, Job, Verdict
 from hpcrun.state import layout, ledger
 from hpcrun.state.ledger import Attempt
+from hpcrun.text import Say
 
 Ask = Callable[[Sequence[Process]], Answers]
 
@@ -164,7 +165,7 @@ def statuses(selected: Sequence[Selected], **options: Any) -> list[RunStatus]:
 def observe(
     selected: Sequence[Selected],
     *,
-    warn: Callable[[str], None] = lambda message: None,
+    warn: Say = lambda message: None,
     ask: Ask = jobs.ask,
     values: bool = True,
 ) -> list[Observed]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from hpcrun import text
 from hpcrun.observe.read.filter import show
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state
 from hpcrun.observe.status.metric_trend import Trends
-from hpcrun.observe.status.sparkline import amount, bar, duration, sparkline
+from hpcrun.observe.status.sparkline import amount, bar, sparkline
 from hpcrun.observe.status.status import RunStatus
-from hpcrun.observe.tables import Table, age, number
+from hpcrun.observe.tables import Table, number
+from hpcrun.text import age, duration, listed, ranges
 
 _GIB = 2**30
 _SPARE = ("JOB", "NODES", "PROGRESS", "TOK/S", "GPU-MEM", "UPDATED", "CAUSE", "TREND", "QUEUED")
@@ -84,7 +84,7 @@ def reasons(found: Sequence[RunStatus]) -> list[str]:
         if status.reason:
             shared.setdefault((status.experiment, status.reason), []).append(status.run)
     return [
-        f"{experiment}/{','.join(text.ranges(runs))}: {reason}"
+        f"{experiment}/{','.join(ranges(runs))}: {reason}"
         for (experiment, reason), runs in shared.items()
     ]
 
@@ -137,7 +137,7 @@ def _memory(status: RunStatus) -> str:
 def _nodes(nodes: list[str] | None) -> str:
     if not nodes:
         return ""
-    return ",".join(nodes[:4]) + (f",+{len(nodes) - 4}" if len(nodes) > 4 else "")
+    return listed(nodes, 4, ",", ",+{}")
 
 
 def _metric(selected: Sequence[Selected], found: Sequence[RunStatus]) -> str | None:

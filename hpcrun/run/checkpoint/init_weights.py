@@ -19,6 +19,7 @@ from hpcrun.state import files, manifest
 from hpcrun.state.init_from import KEY, Origin
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.manifest import Manifest
+from hpcrun.text import listed
 
 _WHOLE = "mp_rank_00_model_states.pt"
 _SHOWN = 5
@@ -169,7 +170,7 @@ def _compare(
         if name in weights and tuple(weights[name].shape) != tuple(_shape(target))
     ]
     wrong = [
-        f"{words}: {', '.join(names[:_SHOWN])}" + (", …" if len(names) > _SHOWN else "")
+        f"{words}: {listed(names, _SHOWN, rest=', …')}"
         for words, names in (
             ("missing there", missing),
             ("unknown here", unknown),

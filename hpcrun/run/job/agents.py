@@ -22,6 +22,7 @@ from hpcrun.run.protocol.launch import Node
 from hpcrun.run.protocol.log import say
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import RunPlan
+from hpcrun.text import listed
 
 START_TIMEOUT = 300.0
 LEAVE_TIMEOUT = 10.0
@@ -372,8 +373,8 @@ class Crew:
             ):
                 break
         if self._failed:
-            more = f" (and {len(self._failed) - 1} more)" if len(self._failed) > 1 else ""
-            raise self._unusable_nodes(next(iter(self._failed.values())) + more, self._failed)
+            message = listed([*self._failed.values()], 1, rest=" (and {} more)")
+            raise self._unusable_nodes(message, self._failed)
         if missing:
             names = ", ".join(missing)
             message = f"no answer within {timeout:.0f} s from the agents on {names}"

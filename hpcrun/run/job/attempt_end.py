@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,10 @@ from hpcrun.slurm import requeue_nodes
 from hpcrun.state import files, ledger, plan_file, session_log
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
+from hpcrun.text import Say
 
 # Before each further try to write to a disk that is full.
 _PAUSES = (0.5, 2.0, 5.0)
-
-Say = Callable[[str], None]
 
 
 class Aftermath:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from hpcrun import signals
 from hpcrun.errors import HpcrunError
 from hpcrun.slurm import job, steps
 from hpcrun.state.layout import AttemptPaths, slurm_path
 from hpcrun.state.plan import RunPlan
+from hpcrun.text import signal_name
 
 # Seconds in which ranks that their agents have killed are seen to end.
 _AGENTS_TURN = 2.0
@@ -339,7 +339,7 @@ class _LocalWorkers:
             return None
         node = self._nodes[rank // self._per_node]
         if code < 0:
-            return RankEnd(rank, node, None, signals.name(-code))
+            return RankEnd(rank, node, None, signal_name(-code))
         return RankEnd(rank, node, code, None)
 
     def exit_code(self) -> int | None:

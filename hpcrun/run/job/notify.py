@@ -6,24 +6,22 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcrun import signals
 from hpcrun.policy import notifications
 from hpcrun.run.protocol import stop_flag
 from hpcrun.state import ledger
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.plan import RunPlan
+from hpcrun.text import Say, signal_name
 
 # Seconds that the command has; the nodes are held for as long.
 TIMEOUT = 60.0
 
 # Characters of a variable: the kernel refuses much longer ones.
 _LONGEST = 4096
-
-Say = Callable[[str], None]
 
 
 def tell(
@@ -114,7 +112,7 @@ def _call(command: list[str], facts: Mapping[str, Any], timeout: float) -> str |
         process.wait()
         return f"notify.command was killed: it took more than {timeout:g} seconds"
     code = process.returncode
-    how = f"was ended by {signals.name(-code)}" if code < 0 else f"ended with exit code {code}"
+    how = f"was ended by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
     return f"notify.command {how}" if code else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from hpcrun.policy import causes, stop_lead_time
 from hpcrun.policy.causes import Evidence
@@ -14,6 +14,7 @@ from hpcrun.slurm.duration import seconds
 from hpcrun.state import files, ledger, session_log
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import RunPlan
+from hpcrun.text import Say
 
 _LOOK_EVERY = 2.0
 # Seconds between questions after a limit that is not known.
@@ -48,7 +49,7 @@ class WarnedStop:
         attempt: AttemptPaths,
         launcher: Launcher,
         aftermath: Aftermath,
-        say: Callable[[str], None],
+        say: Say,
     ) -> None:
         self._run, self._paths, self._attempt = run, paths, attempt
         self._launcher, self._aftermath, self._say = launcher, aftermath, say

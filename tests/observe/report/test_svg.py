@@ -109,8 +109,3 @@ def test_a_bar_covers_the_time_and_nothing_twice(drawn: list[tuple[str, float]])
 def test_shares_of_a_whole() -> None:
     drawn = parts(report_svg.shares("all", [("useful", 3.0), ("queued", 1.0), ("idle", 0.0)]))
     assert [one.get("d") for one in drawn[:2]] == ["M0 0h375v16h-375z", "M375 0h125v16h-125z"]
-
-
-def test_durations() -> None:
-    told = [report_svg.duration(seconds) for seconds in (9, 119, 120, 7199, 7200, 9e6)]
-    assert told == ["9 s", "119 s", "2 min", "120 min", "2.0 h", "2,500.0 h"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.observe.status.sparkline import amount, bar, duration, sparkline
+from hpcrun.observe.status.sparkline import amount, bar, sparkline
 
 
 @pytest.mark.parametrize(
@@ -37,14 +37,3 @@ def test_a_sparkline_is_never_wider_than_asked(values: list[float], width: int) 
 )
 def test_amount(value: float, text: str) -> None:
     assert amount(value) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        *((-1, "0 s"), (45, "45 s"), (59.7, "1 min"), (3_590, "1 h 00 min")),
-        *((11_220, "3 h 07 min"), (86_400 * 2 + 3_600 * 3, "2 d 03 h")),
-    ],
-)
-def test_duration(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
