@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from hpcrun.host import start_ticks
 from hpcrun.state import permissions
 from hpcrun.state.layout import ExperimentPaths
-from hpcrun.submit.local import processes
 from hpcrun.submit.submission_dir import unwritable
 from hpcrun.text import Say
 
@@ -50,7 +50,7 @@ def held(
         The experiment's directory cannot be written to.
     """
     lock = experiment.submit_lock
-    owner = f"{os.uname().nodename}:{os.getpid()}:{processes.start_ticks(os.getpid())}"
+    owner = f"{os.uname().nodename}:{os.getpid()}:{start_ticks(os.getpid())}"
     missing = [path for path in experiment.directory.parents if not path.exists()]
     taken = False
     try:
@@ -135,7 +135,7 @@ def _owner(lock: Path) -> str | None:
 def _is_left(lock: Path, owner: str, name: str, say: Say) -> bool:
     host, pid, ticks = _parts(owner)
     if host == os.uname().nodename:
-        return not pid.isdigit() or str(processes.start_ticks(int(pid))) != ticks
+        return not pid.isdigit() or str(start_ticks(int(pid))) != ticks
     try:
         age = time.time() - (lock / owner).stat().st_mtime
     except FileNotFoundError:

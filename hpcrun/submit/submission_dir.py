@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import getpass
 import os
 import shutil
 import time
@@ -14,6 +13,7 @@ from typing import Any
 
 import hpcrun
 from hpcrun.errors import UsageError
+from hpcrun.host import current_user
 from hpcrun.state import files, plan_file
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.state.plan import Plan
@@ -132,7 +132,7 @@ class Draft:
         return {
             "number": self.paths.number,
             "time": time.time(),
-            "user": _user(),
+            "user": current_user(),
             "host": os.uname().nodename,
             "argv": list(argv),
             "hpcrun": hpcrun.__version__,
@@ -214,10 +214,3 @@ def _module_file(root: Path, import_root: str, module: str) -> set[str]:
         if candidate.is_file():
             return {Path(os.path.relpath(candidate, root)).as_posix()}
     return set()
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.host import start_ticks
 from hpcrun.state import ledger
 from hpcrun.submit.local import processes
 from tests.support.command import hpcrun
@@ -139,7 +140,7 @@ def test_local_processes_end(tmp_path: Path) -> None:
         job_id = f"local:{child.pid}"
         journal.write(
             paths, "submitted", 0, [1, 2], job_id=job_id,
-            host=os.uname().nodename, start_ticks=processes.start_ticks(child.pid),
+            host=os.uname().nodename, start_ticks=start_ticks(child.pid),
         )  # fmt: skip
         study.start(1, job_id=job_id)
         done = hpcrun("cancel", "study", "--yes", root=tmp_path)
@@ -164,7 +165,7 @@ def test_local_processes_end_however_the_root_is_spelled(tmp_path: Path, spellin
         job_id = f"local:{child.pid}"
         journal.write(
             paths, "submitted", 0, [1], job_id=job_id,
-            host=os.uname().nodename, start_ticks=processes.start_ticks(child.pid),
+            host=os.uname().nodename, start_ticks=start_ticks(child.pid),
         )  # fmt: skip
         study.start(1, job_id=job_id)
         where = tmp_path / spelling if spelling.endswith("study") else "study"

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from hpcrun.errors import HpcrunError
+from hpcrun.host import start_ticks
 from hpcrun.policy import causes
 from hpcrun.policy.causes import Evidence
 from hpcrun.run.job.attempt_end import Aftermath
@@ -194,7 +195,7 @@ def test_ranks_that_ignore_everything_are_gone_before_the_next_begin(place: Plac
     until(lambda: log.exists() and log.read_text())
     shell = int(log.read_text())
     until(lambda: place.run.attempt(2).launch.exists())
-    assert processes.start_ticks(shell) is None
+    assert start_ticks(shell) is None
     assert place.end(supervisor)[0] == 0
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import UsageError
+from hpcrun.host import start_ticks
 from hpcrun.state.layout import experiment
 from hpcrun.submit import lock
-from hpcrun.submit.local import processes
 
 PROGRAM = """
 import sys, time
@@ -53,11 +53,11 @@ def test_one_after_another(tmp_path: Path) -> None:
 def test_who_is_waited_for(tmp_path: Path) -> None:
     paths, said = experiment(tmp_path, "e"), []
     other = subprocess.Popen(["sleep", "1.5"])
-    host, ticks = os.uname().nodename, processes.start_ticks(other.pid)
+    host, ticks = os.uname().nodename, start_ticks(other.pid)
     paths.submit_lock.mkdir(parents=True)
     (paths.submit_lock / f"{host}:{other.pid}:{ticks}").touch()
     with lock.held(paths, said.append):
-        assert processes.start_ticks(other.pid) is None
+        assert start_ticks(other.pid) is None
     other.wait()
     assert said == [
         f"another submit of e is under way (process {other.pid} on {host}); waiting for it"

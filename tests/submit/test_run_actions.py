@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import ClusterUnreachable, UsageError
+from hpcrun.host import start_ticks
 from hpcrun.state import journal, ledger
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.submit import run_actions
-from hpcrun.submit.local import processes
 from tests.support.plans import command_plan, submission_of
 from tests.support.slurm_shim import Shim
 
@@ -119,7 +119,7 @@ def test_local_processes(experiment: ExperimentPaths) -> None:
     me = {
         "job_id": f"local:{os.getpid()}",
         "host": os.uname().nodename,
-        "start_ticks": processes.start_ticks(os.getpid()),
+        "start_ticks": start_ticks(os.getpid()),
     }
     _submitted(experiment, [1, 2], **me)
     _submitted(experiment, [3], **{**me, "start_ticks": 1})

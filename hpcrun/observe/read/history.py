@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from hpcrun.errors import UsageError
+from hpcrun.host import start_ticks
 from hpcrun.state import files, journal, plan_file
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.state.plan import Plan, RunPlan
-from hpcrun.submit.local import processes
 from hpcrun.text import Say
 
 SUBMITTING = journal.SUBMITTING
@@ -184,7 +183,7 @@ def _is_gone(record: dict[str, Any]) -> bool:
     pid = record.get("pid")
     if record.get("host") != os.uname().nodename or not isinstance(pid, int):
         return False
-    return processes.start_ticks(pid) != record.get("start_ticks")
+    return start_ticks(pid) != record.get("start_ticks")
 
 
 def runs_of_job(experiment: ExperimentPaths, job: str, task: str | None) -> list[int]:
@@ -224,14 +223,6 @@ def last_submission(experiment: ExperimentPaths) -> tuple[float, str | None]:
         when = 0.0
     who = data.get("user")
     return when, who if isinstance(who, str) else None
-
-
-def user() -> str:
-    """The caller's login name, as ``submission.json`` records it."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
 
 
 def _number(value: Any) -> float:

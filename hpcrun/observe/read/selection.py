@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from hpcrun.errors import UsageError
+from hpcrun.host import current_user
 from hpcrun.observe.read import history
 from hpcrun.observe.read.history import History, Planned, Submission
 from hpcrun.state import layout
@@ -78,7 +79,7 @@ def begun(selected: Sequence[Selected]) -> list[bool]:
 def of_others(selected: Sequence[Selected]) -> dict[str, list[str]]:
     """Owner -> names of experiments, of the runs that somebody else has submitted last."""
     found: dict[str, list[str]] = {}
-    me = history.user()
+    me = current_user()
     for paths in dict.fromkeys(one.planned.paths for one in selected):
         owner = history.describe(paths).get("user")
         if isinstance(owner, str) and owner != me:
@@ -140,7 +141,7 @@ class Finder:
         """
         all_of_them = layout.experiments(self.root)
         dated = [(history.last_submission(experiment), experiment) for experiment in all_of_them]
-        me = history.user()
+        me = current_user()
         mine = [(when, experiment) for (when, who), experiment in dated if who in (None, me)]
         if not mine:
             others = f"; it has experiments of others: {_names(all_of_them)}" if all_of_them else ""

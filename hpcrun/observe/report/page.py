@@ -18,10 +18,11 @@ from collections.abc import Iterator
 from typing import Any, TypeGuard
 
 from hpcrun import __version__, resources
+from hpcrun.host import current_user
 from hpcrun.observe.diagnosis import narrative
 from hpcrun.observe.diagnosis.cost import Cost
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
-from hpcrun.observe.read import detail, history
+from hpcrun.observe.read import detail
 from hpcrun.observe.read.filter import MISSING, show
 from hpcrun.observe.report import curves, report, svg
 from hpcrun.observe.report.node_usage import SERIES
@@ -64,7 +65,7 @@ def render(found: Report) -> str:
         report=found,
         generator=GENERATOR,
         version=__version__,
-        made_by=history.user(),
+        made_by=current_user(),
         title=_title(found),
         policy=_policy(scripts),
         style=own("uPlot.min.css", "report.css"),

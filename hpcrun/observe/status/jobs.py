@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from hpcrun.errors import ClusterUnreachable
+from hpcrun.host import start_ticks
 from hpcrun.observe.status.run_state import Job
 
 
@@ -126,11 +127,11 @@ def ask_slurm(
 
 
 def _local(process: Process) -> Job:
-    from hpcrun.submit.local import executor, processes
+    from hpcrun.submit.local import executor
 
     if process.start_ticks is None:
         pid = process.job_id.partition(":")[2]
-        alive = bool(pid.isdigit() and processes.start_ticks(int(pid)))
+        alive = bool(pid.isdigit() and start_ticks(int(pid)))
     else:
         entry = {"job_id": process.job_id, "host": process.host, "start_ticks": process.start_ticks}
         alive = bool(executor.alive(entry))

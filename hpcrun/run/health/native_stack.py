@@ -14,7 +14,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from hpcrun.run.node import proc
+from hpcrun.host import process_stat
 
 # prctl(2), and its "whoever else may".
 _PR_SET_PTRACER = 0x59616D61
@@ -73,5 +73,5 @@ def threads(pid: int) -> str:
             where = ""
             with contextlib.suppress(OSError):
                 where = (task / "wchan").read_text().strip("0")
-            lines.append(f"  {task.name} {name} {proc.stat(task)[0]} {where}".rstrip())
+            lines.append(f"  {task.name} {name} {process_stat(task)[0]} {where}".rstrip())
     return "\n".join(lines) + "\n"

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from hpcrun.host import process_stat
 from hpcrun.run.health import native_stack
-from hpcrun.run.node import proc
 from hpcrun.run.protocol.log import tell
 
 # pid, step, phase, moves, looks, waits
@@ -177,7 +177,7 @@ def _is_taken(path: Path) -> bool:
 def _stat(pid: int) -> list[str]:
     """What the kernel says of a main thread, from its state on; only `GONE` if it has ended."""
     try:
-        fields = proc.stat(Path(f"/proc/{pid}/task/{pid}"))
+        fields = process_stat(Path(f"/proc/{pid}/task/{pid}"))
     except OSError:
         return [GONE]
     return [GONE] if fields[0] in "ZX" else fields

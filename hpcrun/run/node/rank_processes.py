@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpcrun.run.node import proc
+from hpcrun.host import process_stat
 from hpcrun.run.protocol.channel import TOKEN_VARIABLE
 
 SCRATCH_VARIABLE = "HPCRUN_SCRATCH"
@@ -49,7 +49,7 @@ def processor(group: int, but: int) -> int:
     for process in _PROC.iterdir():
         if process.name.isdigit() and int(process.name) != but:
             with contextlib.suppress(OSError, ValueError, IndexError):
-                fields = proc.stat(process)
+                fields = process_stat(process)
                 if int(fields[2]) == group:
                     ticks += int(fields[11]) + int(fields[12])
     return ticks
@@ -97,7 +97,7 @@ def _members(scratch: Path, groups: set[int]) -> Iterator[tuple[int, int]]:
         if not process.name.isdigit():
             continue
         with contextlib.suppress(OSError, ValueError, IndexError):
-            state, _, group = proc.stat(process)[:3]
+            state, _, group = process_stat(process)[:3]
             if state in "ZX":
                 continue
             variables = (process / "environ").read_bytes().split(b"\0")

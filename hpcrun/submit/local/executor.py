@@ -29,6 +29,7 @@ from hpcrun.errors import (
     EXIT_USAGE,
     HpcrunError,
 )
+from hpcrun.host import start_ticks
 from hpcrun.state import files, journal, ledger, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import Plan, RunPlan
@@ -67,7 +68,7 @@ def start(submission: SubmissionPaths) -> dict[str, Any]:
             env=_base_environment(submission),
             start_new_session=True,
         )
-    started = processes.start_ticks(process.pid)
+    started = start_ticks(process.pid)
     pid = process.pid
     # Detached: nobody waits for it, and no warning that nobody did.
     process.returncode = 0
@@ -87,7 +88,7 @@ def alive(entry: dict[str, Any]) -> bool | None:
     if entry.get("host") != os.uname().nodename:
         return None
     pid = str(entry.get("job_id", "")).partition(":")[2]
-    return pid.isdigit() and processes.start_ticks(int(pid)) == entry.get("start_ticks")
+    return pid.isdigit() and start_ticks(int(pid)) == entry.get("start_ticks")
 
 
 def cancel(
@@ -133,7 +134,7 @@ def _wait_for_record(submission: SubmissionPaths, runs: Collection[int | None]) 
 
 def this_process() -> dict[str, Any]:
     """``host`` and ``start_ticks`` of this process, for the journal of what it runs itself."""
-    return {"host": os.uname().nodename, "start_ticks": processes.start_ticks(os.getpid())}
+    return {"host": os.uname().nodename, "start_ticks": start_ticks(os.getpid())}
 
 
 @dataclass

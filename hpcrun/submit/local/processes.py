@@ -14,6 +14,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcrun.host import start_ticks
+
 SUBMISSION = "HPCRUN_LOCAL_SUBMISSION"
 RUN = "HPCRUN_LOCAL_RUN"
 
@@ -65,17 +67,6 @@ class Process:
     @property
     def alive(self) -> bool:
         return start_ticks(self.pid) == self.start_ticks
-
-
-def start_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when it is gone or a zombie."""
-    try:
-        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
-    except OSError:
-        return None
-    # The name, in parentheses, may hold anything, parentheses and spaces too.
-    fields = text[text.rindex(")") + 2 :].split()
-    return None if fields[0] in "ZX" else int(fields[19])
 
 
 def runs(*words: str) -> bool:

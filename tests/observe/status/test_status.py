@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.host import start_ticks
 from hpcrun.observe.read.selection import Finder
 from hpcrun.observe.status import jobs
 from hpcrun.observe.status.jobs import Answers, Process
 from hpcrun.observe.status.run_state import Job
 from hpcrun.observe.status.status import RunStatus, statuses
 from hpcrun.state import files, ledger
-from hpcrun.submit.local import processes
 from tests.support.experiment import T0, Experiment, path_with, shim_calls, slurm_shim
 
 FIELDS = {
@@ -173,7 +173,7 @@ def test_resubmitted_after_a_failure(study: Experiment, shim: Path) -> None:
 def test_local_process(study: Experiment) -> None:
     child = subprocess.Popen(["sleep", "60"])
     try:
-        where = {"host": os.uname().nodename, "start_ticks": processes.start_ticks(child.pid)}
+        where = {"host": os.uname().nodename, "start_ticks": start_ticks(child.pid)}
         job_id = f"local:{child.pid}"
         study.submit((0, 1, 2), job_id=job_id, **where)
         study.start(0, job_id=job_id)

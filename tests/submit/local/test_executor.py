@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun.host import start_ticks
 from hpcrun.state import files, journal, ledger
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.submit import run_actions
@@ -226,7 +227,7 @@ def test_an_interpreter_that_is_gone(
 
 def test_another_process_with_the_same_id_is_not_it() -> None:
     host, pid = os.uname().nodename, os.getpid()
-    ticks = processes.start_ticks(pid)
+    ticks = start_ticks(pid)
     assert ticks
     entry = {"job_id": f"local:{pid}", "host": host, "start_ticks": ticks}
     assert executor.alive(entry) is True
@@ -238,7 +239,7 @@ def test_another_process_with_the_same_id_is_not_it() -> None:
 
 def test_a_zombie_is_not_alive() -> None:
     process = subprocess.Popen(["true"])
-    _until(lambda: processes.start_ticks(process.pid) is None)
+    _until(lambda: start_ticks(process.pid) is None)
     process.wait()
 
 

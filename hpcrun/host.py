@@ -1,0 +1,40 @@
+"""This machine: the current user, and processes as /proc shows them."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from pathlib import Path
+
+
+def current_user() -> str:
+    """Return the login name, or the numeric id of a user without one."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def process_stat(process: Path) -> list[str]:
+    """Return the fields of ``/proc/PID/stat``, or of a thread's, from the state on.
+
+    Raises
+    ------
+    OSError
+        The process is gone.
+    """
+    text = (process / "stat").read_text(errors="replace")
+    # The name, in parentheses, may hold anything, parentheses and spaces too.
+    return text[text.rindex(")") + 2 :].split()
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot; None if gone or a zombie.
+
+    Process id and start time together identify a process: a reused id has another start time.
+    """
+    try:
+        fields = process_stat(Path(f"/proc/{pid}"))
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
