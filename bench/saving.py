@@ -39,7 +39,7 @@ def work(directory: Path, pairs: int) -> dict[str, Any]:
 
     from hpcrun.policy.retention import Retention
     from hpcrun.run.checkpoint.save import Saver
-    from hpcrun.run.protocol.attempt_fence import Fence
+    from hpcrun.run.protocol.attempt_fence import AttemptFence
     from hpcrun.run.rank.collectives import Together
     from hpcrun.state import manifest
     from hpcrun.state.layout import RunPaths
@@ -59,7 +59,7 @@ def work(directory: Path, pairs: int) -> dict[str, Any]:
     )
     run = RunPaths(directory / "ours")
     together = Together(rank, world)
-    fence = Fence(run.attempt(2).directory)
+    fence = AttemptFence(run.attempt(2).directory)
     saver = Saver(run, 1, together, fence, Retention(newest=1), set())
     step = 0
 

@@ -48,13 +48,13 @@ from typing import Any
 
 from hpcrun.errors import HpcrunError
 from hpcrun.run.health import native_stack, progress
-from hpcrun.run.job.takeover import Orphan
+from hpcrun.run.job.takeover import Takeover
 from hpcrun.run.node import log_sizes, op_cache, rank_processes, telemetry
 from hpcrun.run.node import network as node_network
-from hpcrun.run.node.node_dir import Scratch
+from hpcrun.run.node.node_dir import NodeDir
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.channel import TOKEN_VARIABLE, Channel
-from hpcrun.run.protocol.heartbeat import INTERVAL, SILENCE, Heartbeat, Listener
+from hpcrun.run.protocol.heartbeat import INTERVAL, SILENCE, Heartbeat, PeerLiveness
 from hpcrun.run.protocol.log import say
 from hpcrun.run.rank import warm_up
 from hpcrun.state import files, plan_file
@@ -82,26 +82,26 @@ class Agent:
         self.cache = extension_cache(self.submission)
         self.builders = _builders(self.run)
         self.key = op_cache.key(self.builders) if self.builders else None
-        self._scratch = Scratch(os.environ.get(TOKEN_VARIABLE, ""), self.node)
+        self._scratch = NodeDir(os.environ.get(TOKEN_VARIABLE, ""), self.node)
         self.attempt: int = arguments.attempt
         self.scratch = self._scratch.begin(self.attempt)
         self.reservation: node_network.PortReservation | None = None
-        self.orphan = Orphan(arguments, self.submission, self.run)
+        self.orphan = Takeover(arguments, self.submission, self.run)
         # Those that warm ranks may wait for, by the attempt in which these were started.
         self._calls: dict[int, warm_up.Call] = {}
         self._signals: list[int] = []
         self._report_at = 0.0
-        self._pulses: dict[int, progress.Pulse] = {}
-        self._log_sizes = log_sizes.Sizes()
+        self._pulses: dict[int, progress.RankProgress] = {}
+        self._log_sizes = log_sizes.LogSizes()
         # Interface and adapters of the attempt, once they are known.
         self._network: tuple[str, str | None] | None = None
-        self._telemetry: telemetry.Telemetry | None = None
+        self._telemetry: telemetry.NodeTelemetry | None = None
         for number in stop_flag.SIGNALS:
             signal.signal(number, self._hear)
 
     def serve(self, channel: Channel) -> None:
         """Answer the supervisor until it dismisses this agent, or is gone."""
-        supervisor = Listener()
+        supervisor = PeerLiveness()
         heartbeat = Heartbeat(channel.send)
         try:
             while not channel.closed and not supervisor.silent():
@@ -372,7 +372,7 @@ def _builders(run: RunPlan) -> list[str]:
     return op_cache.needed(run.spec) if uses_deepspeed else []
 
 
-def _ended_too_early(found: dict[int, progress.Pulse]) -> list[int]:
+def _ended_too_early(found: dict[int, progress.RankProgress]) -> list[int]:
     """Ranks that have ended and never said that they were about to."""
     return [
         rank

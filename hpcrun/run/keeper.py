@@ -16,7 +16,7 @@ from types import FrameType
 
 from hpcrun.errors import EXIT_FAILED, EXIT_SAVED
 from hpcrun.policy import recovery
-from hpcrun.run.job.takeover import Orphan
+from hpcrun.run.job.takeover import Takeover
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.log import say
 from hpcrun.slurm import steps
@@ -83,7 +83,7 @@ def replace(submission: SubmissionPaths, number: int, code: int) -> int:
         batch_node=allocation.nodes[0],
         supervisor=None,
     )
-    return EXIT_SAVED if Orphan(mine, submission, run).requeue(silent=False) else EXIT_FAILED
+    return EXIT_SAVED if Takeover(mine, submission, run).requeue(silent=False) else EXIT_FAILED
 
 
 if __name__ == "__main__":

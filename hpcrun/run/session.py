@@ -23,7 +23,7 @@ from hpcrun.run.checkpoint.restore import Store
 from hpcrun.run.checkpoint.save_policy import Saves
 from hpcrun.run.health import progress
 from hpcrun.run.protocol import stop_flag
-from hpcrun.run.protocol.attempt_fence import Fence
+from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.rank import process_groups, rng, samples, warm_up
 from hpcrun.run.rank.collectives import Together
@@ -82,7 +82,7 @@ class Session:
         self._own_seconds = 0.0
         self._step_seconds = 0.0
         self._metrics: MetricsLog | None = None
-        fence = Fence(launch.run_paths.attempt(launch.attempt + 1).directory) if launch else None
+        fence = AttemptFence(launch.successor) if launch else None
         self._diary = Diary(launch, self.rank, fence)
         self._heart = progress.heart(self.scratch, self.rank)
         self._together = Together(self.rank, self.world_size)

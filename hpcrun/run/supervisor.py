@@ -20,12 +20,12 @@ from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.policy import causes, recovery
 from hpcrun.policy.causes import End, Evidence, JobFacts
 from hpcrun.run.job import fewer_nodes, notify
-from hpcrun.run.job.agents import Crew
-from hpcrun.run.job.attempt import Attempt
-from hpcrun.run.job.attempt_end import Aftermath
+from hpcrun.run.job.agents import Agents
+from hpcrun.run.job.attempt import RunningAttempt
+from hpcrun.run.job.attempt_end import AttemptEnd
 from hpcrun.run.job.launchers import Launcher, LocalLauncher, SlurmLauncher
-from hpcrun.run.job.stop_request import WarnedStop
-from hpcrun.run.job.warm_ranks import Standby
+from hpcrun.run.job.stop_request import StopRequest
+from hpcrun.run.job.warm_ranks import WarmRanks
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE
 from hpcrun.run.protocol.log import say
@@ -44,8 +44,8 @@ class Supervisor:
         permissions.use_umask(self.plan.cluster)
         self.run = self.plan.run(number)
         self.paths = submission.experiment.run(number)
-        self._crew: Crew | None = None
-        self._standby: Standby | None = None
+        self._agents: Agents | None = None
+        self._warm_ranks: WarmRanks | None = None
         self._trackers: TrackerProcesses | None = None
         self._signals: list[str] = []
 
@@ -58,8 +58,8 @@ class Supervisor:
         for number in (*stop_flag.SIGNALS, signal.SIGINT):
             signal.signal(number, self._on_signal)
         launcher = self._launcher()
-        aftermath = Aftermath(self.submission, self.run, launcher, say)
-        concluded = aftermath.conclude_earlier()
+        attempt_end = AttemptEnd(self.submission, self.run, launcher, say)
+        concluded = attempt_end.conclude_earlier()
         if concluded is not None and concluded.kind == recovery.STOP:
             say(f"not started again: {concluded.reason}")
             self._notify()
@@ -68,12 +68,12 @@ class Supervisor:
             self._notify()
             return EXIT_OK
         try:
-            return self._bring_to_end(launcher, aftermath)
+            return self._bring_to_end(launcher, attempt_end)
         finally:
             if self._trackers is not None:
                 self._trackers.end()
 
-    def _bring_to_end(self, launcher: Launcher, aftermath: Aftermath) -> int:
+    def _bring_to_end(self, launcher: Launcher, attempt_end: AttemptEnd) -> int:
         run: RunPlan | None = self.run
         nodes: Sequence[str] = launcher.nodes[: self.run.nodes]
         lost: Sequence[str] = ()
@@ -83,8 +83,8 @@ class Supervisor:
                 attempt = self._begin(launcher, run, nodes)
                 if self._trackers is None:
                     self._trackers = TrackerProcesses(self.submission, run, attempt)
-                warning = WarnedStop(run, self.paths, attempt, launcher, aftermath, say)
-                end = self._attempt(launcher, run, attempt, nodes, warning, aftermath)
+                stop_request = StopRequest(run, self.paths, attempt, launcher, attempt_end, say)
+                end = self._attempt(launcher, run, attempt, nodes, stop_request, attempt_end)
                 say(
                     f"attempt {attempt.number} {end.outcome}"
                     + (f": {end.message}" if end.cause else "")
@@ -93,21 +93,21 @@ class Supervisor:
                     say("a later attempt has begun, and has recorded how this one ended")
                     return EXIT_STALE
                 run, nodes = self._seats(run, end)
-                here = run is not None and warning.leaves_time()
-                action = aftermath.record(attempt.number, end, here=here)
+                here = run is not None and stop_request.leaves_time()
+                action = attempt_end.record(attempt.number, end, here=here)
                 if action.kind != recovery.NOTHING:
                     say(f"{action.kind}: {action.reason}")
                 if action.kind != recovery.RESTART or ledger.intent(self.paths) is not None:
                     break
         finally:
-            if self._standby is not None:
-                self._standby.end()
+            if self._warm_ranks is not None:
+                self._warm_ranks.end()
             if self._trackers is not None:
                 self._trackers.ask_to_end()
-            if self._crew is not None:
-                lost = self._crew.lost
-                self._dismiss(self._crew)
-        goes_on = aftermath.carry_out(action, attempt.number, end, lost)
+            if self._agents is not None:
+                lost = self._agents.lost
+                self._dismiss(self._agents)
+        goes_on = attempt_end.carry_out(action, attempt.number, end, lost)
         self._notify(goes_on=goes_on)
         if goes_on:
             return EXIT_SAVED
@@ -125,13 +125,13 @@ class Supervisor:
 
         What it caused itself while it was shrunk may not come again at its full size.
         """
-        if self._crew is None or (last.nodes < self.run.nodes and end.kind in causes.OWN):
+        if self._agents is None or (last.nodes < self.run.nodes and end.kind in causes.OWN):
             return None, ()
-        nodes = self._crew.seats(self.run.nodes)
+        nodes = self._agents.seats(self.run.nodes)
         if len(nodes) == self.run.nodes:
             return self.run, nodes
         run = fewer_nodes.to_fit(self.run, self.paths, len(nodes))
-        return run, self._crew.seats(run.nodes) if run is not None else ()
+        return run, self._agents.seats(run.nodes) if run is not None else ()
 
     def _launcher(self) -> Launcher:
         network = self.plan.cluster.get("fabric") or {}
@@ -192,27 +192,29 @@ class Supervisor:
         run: RunPlan,
         attempt: AttemptPaths,
         nodes: Sequence[str],
-        warning: WarnedStop,
-        aftermath: Aftermath,
+        stop_request: StopRequest,
+        attempt_end: AttemptEnd,
     ) -> End:
         """One attempt, and how it ended."""
         try:
-            if self._crew is None:
-                self._crew = Crew(launcher, self.submission, self.run, attempt)
-            if self._standby is None:
-                self._standby = Standby(launcher, self._crew)
-            standby = self._standby
-            one = Attempt(self.plan, run, attempt, launcher, self._crew, warning, standby)
+            if self._agents is None:
+                self._agents = Agents(launcher, self.submission, self.run, attempt)
+            if self._warm_ranks is None:
+                self._warm_ranks = WarmRanks(launcher, self._agents)
+            warm_ranks = self._warm_ranks
+            one = RunningAttempt(
+                self.plan, run, attempt, launcher, self._agents, stop_request, warm_ranks
+            )
             found = one.bring_to_end(nodes, self._signals)
         except (HpcrunError, OSError) as error:
             found = Evidence(launch_error=str(error))
-        job = JobFacts() if found.finished else aftermath.facts(attempt.number)
+        job = JobFacts() if found.finished else attempt_end.facts(attempt.number)
         return causes.decide(replace(found, intent=ledger.intent(self.paths), job=job))
 
-    def _dismiss(self, crew: Crew) -> None:
+    def _dismiss(self, agents: Agents) -> None:
         """Agents that could not be dismissed leave when they lose this process."""
         try:
-            crew.dismiss()
+            agents.dismiss()
         except Exception:
             say(traceback.format_exc())
 

@@ -24,8 +24,8 @@ from typing import TypeAlias
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.run.node import rank_processes
 from hpcrun.run.protocol import output, stop_flag
-from hpcrun.run.protocol.attempt_fence import EXIT_STALE, Fence
-from hpcrun.run.protocol.launch import VARIABLE, Launch, Node
+from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
+from hpcrun.run.protocol.launch import VARIABLE, Launch, LaunchNode
 from hpcrun.run.protocol.log import tell
 from hpcrun.run.rank import secrets, warm_up
 from hpcrun.state import files, session_log
@@ -92,7 +92,7 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
     return {**{name: os.environ.get(name, value) for name, value in defaults.items()}, **forced}
 
 
-def import_paths(launch: Launch, node: Node) -> list[str]:
+def import_paths(launch: Launch, node: LaunchNode) -> list[str]:
     """Where the modules of a function or script are looked for first."""
     entry, code = launch.entry, Path(node.code)
     if entry.file is not None:
@@ -142,7 +142,7 @@ def take_place(launch: Launch, rank: int) -> None:
     os.chdir(Path(launch.node_of(rank).code) / launch.working_directory)
 
 
-def call_function(launch: Launch, node: Node, rank: int) -> int:
+def call_function(launch: Launch, node: LaunchNode, rank: int) -> int:
     """Import the entry's module from the frozen code and call its function with the session."""
     entry = launch.entry
     assert entry.module is not None
@@ -167,7 +167,7 @@ def call_function(launch: Launch, node: Node, rank: int) -> int:
     return EXIT_OK
 
 
-def command(launch: Launch, node: Node) -> list[str]:
+def command(launch: Launch, node: LaunchNode) -> list[str]:
     """The command line of a script or command."""
     entry = launch.entry
     arguments: list[str] = launch.fill(list(entry.argv), node)
@@ -180,7 +180,7 @@ def command(launch: Launch, node: Node) -> list[str]:
     return arguments
 
 
-def run_child(launch: Launch, node: Node, rank: int, child: Child | None = None) -> int:
+def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None = None) -> int:
     """Start the script or command, pass a stop on to it, and wait for its end.
 
     Parameters
@@ -199,7 +199,7 @@ def run_child(launch: Launch, node: Node, rank: int, child: Child | None = None)
     if child is None or child.poll() is not None:
         child = _start(launch, node)
     asked = False
-    fence = Fence(launch.run_paths.attempt(launch.attempt + 1).directory)
+    fence = AttemptFence(launch.successor)
     while (code := _ended(child)) is None:
         if fence.passed():
             child.kill()
@@ -217,7 +217,7 @@ def run_child(launch: Launch, node: Node, rank: int, child: Child | None = None)
     return code
 
 
-def _start(launch: Launch, node: Node) -> Child:
+def _start(launch: Launch, node: LaunchNode) -> Child:
     arguments = command(launch, node)
     ignores = ignores_slurms_signal(launch)
     try:
@@ -281,7 +281,7 @@ def _printable(text: str) -> str:
 def work(launch: Launch, rank: int, child: Child | None = None) -> int:
     """Run the entry in this rank; the exit code of this process."""
     node = launch.node_of(rank)
-    Fence(launch.run_paths.attempt(launch.attempt + 1).directory).check(always=True)
+    AttemptFence(launch.successor).check(always=True)
     code: int
     try:
         rank_processes.register(Path(node.scratch), rank)

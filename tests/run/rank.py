@@ -23,7 +23,7 @@ from hpcrun.run.checkpoint import checkpoint_files, init_weights
 from hpcrun.run.checkpoint import restore as checkpoint
 from hpcrun.run.checkpoint.node_copy import Nearby
 from hpcrun.run.checkpoint.restore import Store
-from hpcrun.run.protocol.attempt_fence import Fence
+from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.rank import rng
 from hpcrun.run.rank.collectives import Together
 from hpcrun.state import manifest
@@ -378,7 +378,7 @@ class Rank:
 
     def _store(self, run: str, attempt: int, keep: int, nearby: Nearby | None = None) -> Store:
         paths = RunPaths(Path(run))
-        fence = Fence(paths.attempt(attempt + 1).directory)
+        fence = AttemptFence(paths.attempt(attempt + 1).directory)
         retention = Retention(newest=keep)
         return Store(paths, attempt, Together(RANK, WORLD), fence, retention, nearby)
 

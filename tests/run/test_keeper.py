@@ -12,7 +12,7 @@ import pytest
 
 from hpcrun.errors import EXIT_FAILED, EXIT_SAVED
 from hpcrun.run import keeper
-from hpcrun.run.job.takeover import Orphan
+from hpcrun.run.job.takeover import Takeover
 from hpcrun.state import ledger
 from tests.support.place import Place
 
@@ -25,7 +25,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The attempts for which a requeue was asked."""
     found: list[int] = []
 
-    def requeue(orphan: Orphan, *, silent: bool) -> bool:
+    def requeue(orphan: Takeover, *, silent: bool) -> bool:
         assert not silent
         found.append(orphan.attempt)
         return True
@@ -39,7 +39,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         "SLURM_RESTART_COUNT": "1",
     }.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(Orphan, "requeue", requeue)
+    monkeypatch.setattr(Takeover, "requeue", requeue)
     return found
 
 

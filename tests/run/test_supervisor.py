@@ -21,7 +21,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.host import start_ticks
 from hpcrun.policy import causes
 from hpcrun.policy.causes import Evidence
-from hpcrun.run.job.attempt_end import Aftermath
+from hpcrun.run.job.attempt_end import AttemptEnd
 from hpcrun.run.node import network
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE
 from hpcrun.run.supervisor import Supervisor
@@ -325,7 +325,7 @@ def test_every_node_that_was_lost_is_excluded_whenever_it_was(place: Place) -> N
     place.run.directory.mkdir(parents=True)
     run = plan_file.read(place.submission.plan).run(3)
     launcher: Any = SimpleNamespace(requeues=False, is_slurm=False, job_id="1")
-    aftermath = Aftermath(place.submission, run, launcher, print)
+    aftermath = AttemptEnd(place.submission, run, launcher, print)
     for number, node in ((1, "n1"), (2, "n2")):
         ledger.write(place.run, ledger.STARTED, number, submission=1)
         lost = Evidence(lost_nodes=(node,))

@@ -9,14 +9,14 @@ import pytest
 
 from hpcrun.errors import HpcrunError
 from hpcrun.run import worker
-from hpcrun.run.protocol.launch import Launch, Node
+from hpcrun.run.protocol.launch import Launch, LaunchNode
 from hpcrun.run.rank import secrets
 from hpcrun.state import files
 from tests.support.place import launch_of
 
 NODES = (
-    Node("n1", "/n1/code", "/n1", "ib0", "10.9.0.1", hca="=mlx5_0:1", extensions="/n1/ext"),
-    Node("n2", "/n2/code", "/n2", "ib1", "10.9.0.2"),
+    LaunchNode("n1", "/n1/code", "/n1", "ib0", "10.9.0.1", hca="=mlx5_0:1", extensions="/n1/ext"),
+    LaunchNode("n2", "/n2/code", "/n2", "ib1", "10.9.0.2"),
 )
 DEFAULTS = (
     "GLOO_SOCKET_IFNAME",
@@ -94,7 +94,7 @@ def test_what_says_which_rank_this_is_never_stays(
 
 
 def test_with_gpus_deepspeed_finds_them_itself(tmp_path: Path) -> None:
-    node = Node("n1", "/c", "/s", "ib0", "10.9.0.1", devices="2,3")
+    node = LaunchNode("n1", "/c", "/s", "ib0", "10.9.0.1", devices="2,3")
     resources = {"gpus_per_node": 2, "cpus_per_task": 7}
     launch = launch_of(tmp_path, nodes=(node,), ranks_per_node=2, resources=resources)
     found = worker.environment(launch, 1)

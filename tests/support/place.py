@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpcrun.run.protocol.launch import Launch, Node
+from hpcrun.run.protocol.launch import Launch, LaunchNode
 from hpcrun.state import files, ledger, plan_file
 from hpcrun.state.layout import experiment
 from hpcrun.state.plan import Array, Entry, Plan, RunPlan
@@ -33,7 +33,7 @@ RESOURCES = {
 def launch_of(
     root: Path,
     *,
-    nodes: tuple[Node, ...] | None = None,
+    nodes: tuple[LaunchNode, ...] | None = None,
     ranks_per_node: int = 1,
     attempt: int = 1,
     entry: Entry | None = None,
@@ -41,7 +41,7 @@ def launch_of(
 ) -> Launch:
     """One attempt of run 3 of ``study`` under ``root``, its directory made."""
     if nodes is None:
-        nodes = (Node("n1", "/code", "/scratch", "ib0", "10.9.0.1"),)
+        nodes = (LaunchNode("n1", "/code", "/scratch", "ib0", "10.9.0.1"),)
     resources = {**RESOURCES, "nodes": len(nodes), "ntasks_per_node": ranks_per_node}
     spec["resources"] = {**resources, **spec.get("resources", {})}
     launch = Launch(

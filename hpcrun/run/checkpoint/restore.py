@@ -18,7 +18,7 @@ from hpcrun.run.checkpoint import checksums, deepspeed_io, rank_state, resize
 from hpcrun.run.checkpoint.deepspeed_io import Unreadable, local_reads
 from hpcrun.run.checkpoint.node_copy import Nearby
 from hpcrun.run.checkpoint.save import Saver
-from hpcrun.run.protocol.attempt_fence import Fence
+from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.log import tell
 from hpcrun.run.rank.collectives import Together, raise_first
 from hpcrun.state import manifest
@@ -58,7 +58,7 @@ class Store:
         run: RunPaths,
         attempt: int,
         together: Together,
-        fence: Fence,
+        fence: AttemptFence,
         retention: Retention,
         nearby: Nearby | None = None,
     ) -> None:

@@ -22,7 +22,7 @@ from hpcrun.errors import CheckpointError
 from hpcrun.policy.retention import Retention
 from hpcrun.run.checkpoint import checkpoint_files, checksums, deepspeed_io, rank_state, resize
 from hpcrun.run.checkpoint.checkpoint_files import Memory
-from hpcrun.run.protocol.attempt_fence import Fence
+from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.log import tell
 from hpcrun.run.rank import process_groups
 from hpcrun.run.rank.collectives import Together, raise_first
@@ -70,7 +70,7 @@ class Saver:
         run: RunPaths,
         attempt: int,
         together: Together,
-        fence: Fence,
+        fence: AttemptFence,
         retention: Retention,
         passed_over: set[Path],
     ) -> None:

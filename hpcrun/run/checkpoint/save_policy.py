@@ -11,7 +11,7 @@ from hpcrun.run.checkpoint import weights
 from hpcrun.run.checkpoint.node_copy import Nearby
 from hpcrun.run.checkpoint.save import Saver
 from hpcrun.run.health import progress
-from hpcrun.run.health.progress import Heart
+from hpcrun.run.health.progress import ProgressWriter
 from hpcrun.run.protocol.log import tell
 from hpcrun.run.rank.collectives import Together
 from hpcrun.run.rank.metrics import MetricsLog
@@ -41,7 +41,7 @@ class Saves:
         together: Together,
         metrics: MetricsLog,
         diary: Diary,
-        heart: Heart,
+        heart: ProgressWriter,
         *,
         behind: bool,
         nearby: Nearby | None,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcrun.run.health.progress import ENDING, GONE, PHASES, SAVING, STEPPING, Pulse
+from hpcrun.run.health.progress import ENDING, GONE, PHASES, SAVING, STEPPING, RankProgress
 
 # How much longer than `recovery.hang_after` ranks may move, or wait in a phase that is known to be
 # long, without a finished step.
@@ -48,12 +48,12 @@ class Hang:
 
 @dataclass
 class _Seen:
-    pulse: Pulse
+    pulse: RankProgress
     stopped: float | None = None
     gone: float | None = None
 
 
-class Liveness:
+class HangDetector:
     """The ranks of one attempt, from its beginning.
 
     Parameters
@@ -71,7 +71,7 @@ class Liveness:
         self._longest = 0.0
         self._step = 0
 
-    def update(self, pulses: Mapping[int, Pulse], now: float) -> None:
+    def update(self, pulses: Mapping[int, RankProgress], now: float) -> None:
         """Take in what the agents have read last; to be called every second."""
         self._forgive(now)
         for rank, pulse in pulses.items():
@@ -153,7 +153,7 @@ def _since(before: float | None, holds: bool, now: float) -> float | None:
     return now if before is None else before
 
 
-def _moved(before: Pulse, now: Pulse) -> bool:
+def _moved(before: RankProgress, now: RankProgress) -> bool:
     if (before.step, before.phase, before.moves) != (now.step, now.phase, now.moves):
         return True
     # It computes in one long call, or in a short one again and again.

@@ -41,7 +41,7 @@ PHASES = ("starting", "stepping", "saving", "restoring", "ending")
 
 
 @dataclass(frozen=True)
-class Pulse:
+class RankProgress:
     """What is known of a rank at one moment.
 
     Attributes
@@ -76,7 +76,7 @@ class Pulse:
     waits: int = 0
 
 
-class Heart:
+class ProgressWriter:
     """The rank's side: one a process, and of several processes of a rank the first that lives.
 
     Parameters
@@ -155,13 +155,13 @@ class Heart:
             self._memory[:] = _FORM.pack(self._pid, self._step, self._phase, *counts)
 
 
-_hearts: dict[Path | None, Heart] = {}
+_hearts: dict[Path | None, ProgressWriter] = {}
 
 
-def heart(scratch: Path | None, rank: int) -> Heart:
+def heart(scratch: Path | None, rank: int) -> ProgressWriter:
     """This process's heart, whoever asks."""
     if scratch not in _hearts:
-        _hearts[scratch] = Heart(scratch, rank)
+        _hearts[scratch] = ProgressWriter(scratch, rank)
     return _hearts[scratch]
 
 
@@ -201,20 +201,20 @@ def _in_collective(frame: FrameType | None) -> bool:
     return False
 
 
-def read(scratch: Path) -> dict[int, Pulse]:
+def read(scratch: Path) -> dict[int, RankProgress]:
     """Rank -> its pulse, of those ranks of this node that have one, or had until they ended."""
-    found: dict[int, Pulse] = {}
+    found: dict[int, RankProgress] = {}
     for path in scratch.glob("rank-*.pulse"):
         with contextlib.suppress(OSError, ValueError, IndexError, struct.error):
             pid, step, phase, moves, looks, waits = _FORM.unpack(path.read_bytes())
             fields = _stat(pid)
             rank = int(path.stem.removeprefix("rank-"))
             processor = 0 if fields == [GONE] else int(fields[11]) + int(fields[12])
-            found[rank] = Pulse(pid, step, phase, moves, looks, fields[0], processor, waits)
+            found[rank] = RankProgress(pid, step, phase, moves, looks, fields[0], processor, waits)
     return found
 
 
-def living(scratch: Path) -> dict[int, Pulse]:
+def living(scratch: Path) -> dict[int, RankProgress]:
     """As `read`, without those that have ended."""
     return {rank: found for rank, found in read(scratch).items() if found.state != GONE}
 

@@ -15,7 +15,7 @@ _LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[.\d]*)/|^<|/
 
 
 @dataclass(frozen=True)
-class Place:
+class ThreadPosition:
     """Where a rank's main thread is.
 
     Attributes
@@ -37,7 +37,7 @@ class Place:
         return f"{self.own}, in {self.call}" if self.own else self.call
 
 
-def place(text: str) -> Place | None:
+def place(text: str) -> ThreadPosition | None:
     """Where the main thread is, of what `faulthandler` wrote; None where it does not say."""
     for section in reversed(re.split(r"(?m)^(?:Current t|T)hread .*$", text)):
         frames = [match.groupdict() for match in map(_FRAME.match, section.splitlines()) if match]
@@ -48,11 +48,11 @@ def place(text: str) -> Place | None:
         if own is not None:
             where = f"{PurePath(own['file']).name}:{own['line']} ({own['function']})"
         waits = any(COLLECTIVE.search(frame["file"]) for frame in frames)
-        return Place(frames[0]["function"], where, waits)
+        return ThreadPosition(frames[0]["function"], where, waits)
     return None
 
 
-def culprit(places: Mapping[int, Place | None], steps: Mapping[int, int]) -> int | None:
+def culprit(places: Mapping[int, ThreadPosition | None], steps: Mapping[int, int]) -> int | None:
     """The one rank that holds up the others; None where that cannot be told.
 
     Parameters
@@ -78,7 +78,7 @@ def culprit(places: Mapping[int, Place | None], steps: Mapping[int, int]) -> int
     return rare[0] if len(rare) == 1 and len(places) > 2 else None
 
 
-def told(places: Mapping[int, Place | None], who: int | None) -> str:
+def told(places: Mapping[int, ThreadPosition | None], who: int | None) -> str:
     """In words where the ranks are."""
     others = Counter(str(found) for rank, found in places.items() if rank != who and found)
     rest = f"the others wait in {others.most_common(1)[0][0]}" if others and who is not None else ""

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcrun.run.health.progress import Pulse
+from hpcrun.run.health.progress import RankProgress
 
 # A part of the time: so many looks (one a second) at least, and so many finished steps.
 LOOKS = 10
@@ -40,15 +40,15 @@ class Straggler:
     others_wait: float
 
 
-class Stragglers:
+class StragglerDetector:
     """The ranks of one attempt, from its beginning."""
 
     def __init__(self) -> None:
-        self._from: dict[int, Pulse] = {}
+        self._from: dict[int, RankProgress] = {}
         self._parts: deque[Straggler | None] = deque(maxlen=PARTS)
         self._told: int | None = None
 
-    def update(self, pulses: Mapping[int, Pulse]) -> Straggler | None:
+    def update(self, pulses: Mapping[int, RankProgress]) -> Straggler | None:
         """Take in what the agents have read last; a straggler that was not told of before."""
         if pulses.keys() != self._from.keys():
             self._from = dict(pulses)
@@ -72,7 +72,7 @@ class Stragglers:
         return newest
 
 
-def _of(then: Mapping[int, Pulse], now: Mapping[int, Pulse]) -> Straggler | None:
+def _of(then: Mapping[int, RankProgress], now: Mapping[int, RankProgress]) -> Straggler | None:
     """The one rank that does not wait while all others do."""
     if len(now) < 2:
         return None

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import HpcrunError
-from hpcrun.run.health.progress import Pulse
+from hpcrun.run.health.progress import RankProgress
 from hpcrun.run.job.launchers import Launcher
 from hpcrun.run.node import network
 from hpcrun.run.protocol.channel import TOKEN_VARIABLE, Switchboard
-from hpcrun.run.protocol.heartbeat import SILENCE, Heartbeat, Listener
-from hpcrun.run.protocol.launch import Node
+from hpcrun.run.protocol.heartbeat import SILENCE, Heartbeat, PeerLiveness
+from hpcrun.run.protocol.launch import LaunchNode
 from hpcrun.run.protocol.log import say
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import RunPlan
@@ -61,7 +61,7 @@ class NodesUnusable(HpcrunError):
         self.nodes = tuple(nodes)
 
 
-class Crew:
+class Agents:
     """One agent a node, spares included, for as long as the job is of use.
 
     Parameters
@@ -97,13 +97,13 @@ class Crew:
         self._number = attempt.number
         self.working: tuple[str, ...] = ()
         self._unusable: set[str] = set()
-        self._listeners: dict[str, Listener] = {}
+        self._listeners: dict[str, PeerLiveness] = {}
         # What is asked -> node -> the answer of this attempt.
         self._answers: dict[str, dict[str, dict[str, Any]]] = {}
         self._failed: dict[str, str] = {}
         self.signals: list[str] = []
         self.lost: list[str] = []
-        self.pulses: dict[int, Pulse] = {}
+        self.pulses: dict[int, RankProgress] = {}
         self.log_sizes: dict[int, int] = {}
         self.gone: list[int] = []
         # Node -> since when it has no link to the fabric, and why.
@@ -137,7 +137,7 @@ class Crew:
 
     def prepare(
         self, attempt: int, nodes: Sequence[str], between: Callable[[], None]
-    ) -> tuple[tuple[Node, ...], int]:
+    ) -> tuple[tuple[LaunchNode, ...], int]:
         """Have the nodes of an attempt prepared; what they are, and the rendezvous' port.
 
         Parameters
@@ -174,7 +174,7 @@ class Crew:
             }
             self._ask([node], {**question, "first": node == nodes[0], "alone": len(nodes) == 1})
         ready = self._gather(nodes, "ready", START_TIMEOUT, between)
-        found = tuple(Node(**ready[node]["node"], devices=devices[node]) for node in nodes)
+        found = tuple(LaunchNode(**ready[node]["node"], devices=devices[node]) for node in nodes)
         return found, int(ready[nodes[0]]["port"])
 
     def turn(self, seconds: float) -> None:
@@ -194,7 +194,7 @@ class Crew:
                     # It was cut off for a while, and asks whether anybody is left.
                     self._switchboard.send(node, {"type": "dismiss"})
                 continue
-            self._listeners.setdefault(node, Listener()).heard()
+            self._listeners.setdefault(node, PeerLiveness()).heard()
             if message["type"] == "gone":
                 gone.append(node)
             else:
@@ -319,7 +319,7 @@ class Crew:
         elif kind != "alive" and message.get("attempt") == self._number:
             if kind == "pulse":
                 for rank, found in message["ranks"].items():
-                    self.pulses[int(rank)] = Pulse(**found)
+                    self.pulses[int(rank)] = RankProgress(**found)
                 self.log_sizes.update(
                     {int(rank): size for rank, size in (message.get("logs") or {}).items()}
                 )

@@ -10,13 +10,13 @@ from typing import Any
 from hpcrun.errors import EXIT_SAVED, HpcrunError
 from hpcrun.policy.causes import Evidence
 from hpcrun.run.job import evidence
-from hpcrun.run.job.agents import Crew, NodesLost, NodesUnusable
-from hpcrun.run.job.fault_injection import Drill
-from hpcrun.run.job.hang_watch import Hung, Watched
+from hpcrun.run.job.agents import Agents, NodesLost, NodesUnusable
+from hpcrun.run.job.fault_injection import FaultInjection
+from hpcrun.run.job.hang_watch import HangWatch, Hung
 from hpcrun.run.job.launchers import Launcher, RankEnd, Workers
-from hpcrun.run.job.stop_request import Ended, WarnedStop
-from hpcrun.run.job.warm_ranks import Standby
-from hpcrun.run.node.log_sizes import Record
+from hpcrun.run.job.stop_request import EndNow, StopRequest
+from hpcrun.run.job.warm_ranks import WarmRanks
+from hpcrun.run.node.log_sizes import LogSizeRecord
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.log import say
 from hpcrun.state import files, ledger, session_log
@@ -29,18 +29,18 @@ LEAVE_TOGETHER = 30.0
 START_TRIES = 3
 
 
-class Attempt:
+class RunningAttempt:
     """An attempt that has been claimed.
 
     Parameters
     ----------
     paths
         Of the attempt.
-    crew
+    agents
         The agents of the job.
-    warning
+    stop_request
         What says when the ranks are asked to stop.
-    standby
+    warm_ranks
         The warm ranks of the job.
     """
 
@@ -50,13 +50,13 @@ class Attempt:
         run: RunPlan,
         paths: AttemptPaths,
         launcher: Launcher,
-        crew: Crew,
-        warning: WarnedStop,
-        standby: Standby,
+        agents: Agents,
+        stop_request: StopRequest,
+        warm_ranks: WarmRanks,
     ) -> None:
         self._plan, self._run, self._paths = plan, run, paths
-        self._launcher, self._crew, self._warning = launcher, crew, warning
-        self._standby = standby
+        self._launcher, self._agents, self._stop_request = launcher, agents, stop_request
+        self._warm_ranks = warm_ranks
         self._heard: list[str] = []
         self._workers: Workers | None = None
         self._is_warm = False
@@ -76,7 +76,7 @@ class Attempt:
         try:
             self._prepare(nodes)
             code = self._run_ranks(nodes)
-        except Ended as ended:
+        except EndNow as ended:
             say(str(ended))
         except NodesLost as error:
             say(str(error))
@@ -96,9 +96,9 @@ class Attempt:
                 # What ends from here on, ends because it is killed.
                 first = self._workers.failure()
                 # Also where srun has returned: of a broken step it does so while ranks live.
-                self._crew.kill_ranks()
+                self._agents.kill_ranks()
                 # The end of a rank on a lost node may be seen before the node's silence.
-                if lost := tuple(node for node in nodes if node in self._crew.lost):
+                if lost := tuple(node for node in nodes if node in self._agents.lost):
                     known = [node for node in seen.get("lost_nodes", ()) if node not in lost]
                     seen.update(lost_nodes=(*known, *lost), cut_off=None)
                 if code != 0:
@@ -108,21 +108,21 @@ class Attempt:
             finished=code == 0 and session_log.read(self._paths).finished,
             exit_code=code,
             failure=failure,
-            stop=self._warning.reason,
-            signal=self._warning.signal,
+            stop=self._stop_request.reason,
+            signal=self._stop_request.signal,
             **seen,
         )
 
     def _failure(self, workers: Workers, first: RankEnd | None) -> dict[str, Any] | None:
         # What is no function may end when it likes.
-        gone = self._crew.gone if self._run.entry.kind == "function" else ()
+        gone = self._agents.gone if self._run.entry.kind == "function" else ()
         found = evidence.failure(self._paths, first, workers.ends(), gone)
         if found is not None and found.get("node") is None:
-            found["node"] = self._crew.working[found["rank"] // self._run.ranks_per_node]
+            found["node"] = self._agents.working[found["rank"] // self._run.ranks_per_node]
         return found
 
     def _prepare(self, names: Sequence[str]) -> None:
-        nodes, port = self._crew.prepare(self._paths.number, names, self._heed)
+        nodes, port = self._agents.prepare(self._paths.number, names, self._heed)
         launch = Launch(
             experiment=self._plan.name,
             run=self._run.number,
@@ -155,7 +155,7 @@ class Attempt:
         """
         refusals = 0
         while True:
-            self._workers = self._standby.take(self._run, self._paths, nodes)
+            self._workers = self._warm_ranks.take(self._run, self._paths, nodes)
             self._is_warm = self._workers is not None
             if self._workers is None:
                 self._workers = self._launcher.start_workers(self._run, self._paths, nodes)
@@ -194,18 +194,18 @@ class Attempt:
 
     def _watch(self, workers: Workers, nodes: Sequence[str]) -> int | None:
         """Wait for the ranks' end; what their launcher returned, None when they were killed."""
-        watched = Watched(self._run, self._crew, self._record_straggler)
+        watched = HangWatch(self._run, self._agents, self._record_straggler)
         number = self._paths.number
-        log_sizes = Record(self._paths, self._run.world_size)
-        drill = Drill(self._run, self._run_paths, number, self._crew, self._heard.append)
+        log_sizes = LogSizeRecord(self._paths, self._run.world_size)
+        drill = FaultInjection(self._run, self._run_paths, number, self._agents, self._heard.append)
         while (code := workers.exit_code()) is None:
             self._turn()
             if watched.look():
                 return workers.exit_code()
             drill.look()
-            log_sizes.keep(self._crew.log_sizes)
-            leaving = self._warning.reason is not None
-            self._standby.look(self._run, self._paths, nodes, leaving=leaving)
+            log_sizes.keep(self._agents.log_sizes)
+            leaving = self._stop_request.reason is not None
+            self._warm_ranks.look(self._run, self._paths, nodes, leaving=leaving)
             failure = workers.failure()
             if failure is None:
                 continue
@@ -218,7 +218,7 @@ class Attempt:
         return code
 
     def _turn(self) -> None:
-        self._crew.turn(0.2)
+        self._agents.turn(0.2)
         self._heed()
 
     def _heed(self) -> None:
@@ -226,12 +226,12 @@ class Attempt:
 
         Raises
         ------
-        Ended
+        EndNow
             There is nothing to save, or no time left.
         """
         heard = []
-        for names in (self._heard, self._crew.signals):
+        for names in (self._heard, self._agents.signals):
             while names:
                 heard.append(names.pop(0))
-        if self._warning.heed(heard):
-            self._crew.ask_to_stop()
+        if self._stop_request.heed(heard):
+            self._agents.ask_to_stop()

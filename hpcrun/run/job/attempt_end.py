@@ -26,7 +26,7 @@ from hpcrun.text import Say
 _PAUSES = (0.5, 2.0, 5.0)
 
 
-class Aftermath:
+class AttemptEnd:
     """The ends of one run's attempts, as the supervisor of the newest sees them."""
 
     def __init__(

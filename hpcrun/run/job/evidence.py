@@ -26,7 +26,7 @@ _OOM_KILL = re.compile(r"oom[-_ ]kill", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Progress:
+class AttemptProgress:
     """How far an attempt came, in finished optimizer steps; None where nothing tells.
 
     Attributes
@@ -55,7 +55,7 @@ class Progress:
     logged: float | None = None
 
 
-def progress(run: RunPaths, attempt: AttemptPaths) -> Progress:
+def progress(run: RunPaths, attempt: AttemptPaths) -> AttemptProgress:
     """Read how far an attempt came."""
     log = session_log.read(attempt)
     restored, reached = log.restored_step, log.reached_step
@@ -69,7 +69,7 @@ def progress(run: RunPaths, attempt: AttemptPaths) -> Progress:
     if restored is not None:
         found = manifest.complete(run.checkpoints)
         kept = found[0][1].step if found else 0
-    return Progress(restored, reached, kept, log.total_steps, values, logged)
+    return AttemptProgress(restored, reached, kept, log.total_steps, values, logged)
 
 
 def orphaned(attempt: AttemptPaths) -> dict[str, Any] | None:

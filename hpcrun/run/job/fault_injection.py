@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hpcrun.policy import faults
-from hpcrun.run.job.agents import Crew
+from hpcrun.run.job.agents import Agents
 from hpcrun.run.protocol.log import say
 from hpcrun.state import ledger, manifest
 from hpcrun.state.layout import RunPaths
@@ -23,7 +23,7 @@ _BLIND = 60.0
 _LOOK_EVERY = 0.5
 
 
-class Drill:
+class FaultInjection:
     """What of a drill is still to come in this attempt.
 
     Parameters
@@ -37,7 +37,7 @@ class Drill:
         run: RunPlan,
         paths: RunPaths,
         attempt: int,
-        crew: Crew,
+        agents: Agents,
         signal: Callable[[str], None],
     ) -> None:
         wanted = run.spec.get(faults.KEY) or {}
@@ -45,7 +45,7 @@ class Drill:
         self._faults: list[str] = list(wanted.get("faults") or ())[done:]
         self._steps = int(wanted.get("steps") or faults.STEPS)
         self._run, self._paths, self._attempt = run, paths, attempt
-        self._crew, self._signal = crew, signal
+        self._agents, self._signal = agents, signal
         self._began = time.monotonic()
         self._first: int | None = None
         self._look_at = 0.0
@@ -59,22 +59,22 @@ class Drill:
             return
         fault, self._faults = self._faults[0], []
         rank = 0 if fault == faults.CORRUPT_CHECKPOINT else self._run.world_size - 1
-        node = self._crew.working[rank // self._run.ranks_per_node]
+        node = self._agents.working[rank // self._run.ranks_per_node]
         say(f"drill: {faults.FAULTS[fault]}")
         ledger.write(self._paths, ledger.FAULT, self._attempt, fault=fault, rank=rank, node=node)
         if fault == faults.PREEMPT:
             self._signal("SIGTERM")
         elif fault == faults.LOSE_NODE:
-            self._crew.tell(node, {"type": "fall_silent"})
+            self._agents.tell(node, {"type": "fall_silent"})
         else:
             if fault == faults.CORRUPT_CHECKPOINT:
                 flip(newest(self._paths))
             number = "SIGSTOP" if fault == faults.STOP_RANK else "SIGKILL"
-            self._crew.tell(node, {"type": "hurt", "rank": rank, "signal": number})
+            self._agents.tell(node, {"type": "hurt", "rank": rank, "signal": number})
 
     def _is_due(self, fault: str) -> bool:
         """Whether the run has done some steps, and what the fault needs is there."""
-        pulses = self._crew.pulses.values()
+        pulses = self._agents.pulses.values()
         if not pulses and self._run.entry.kind != "function":
             waited = time.monotonic() - self._began > _BLIND
             return waited and fault not in (faults.CORRUPT_CHECKPOINT, faults.STOP_RANK)

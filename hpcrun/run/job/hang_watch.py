@@ -8,9 +8,9 @@ from typing import Any
 
 from hpcrun.errors import HpcrunError
 from hpcrun.run.health import stack_summary
-from hpcrun.run.health.hang_detector import Liveness
-from hpcrun.run.health.straggler import Stragglers
-from hpcrun.run.job.agents import Crew
+from hpcrun.run.health.hang_detector import HangDetector
+from hpcrun.run.health.straggler import StragglerDetector
+from hpcrun.run.job.agents import Agents
 from hpcrun.slurm.duration import seconds
 from hpcrun.state.plan import RunPlan
 
@@ -32,7 +32,7 @@ class Hung(HpcrunError):
         self.found = found
 
 
-class Watched:
+class HangWatch:
     """The ranks of one attempt, as their agents report on them.
 
     Parameters
@@ -41,11 +41,13 @@ class Watched:
         Told of a rank that holds up the others, as details of ``ledger.STRAGGLER``.
     """
 
-    def __init__(self, run: RunPlan, crew: Crew, tell: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self, run: RunPlan, agents: Agents, tell: Callable[[dict[str, Any]], None]
+    ) -> None:
         wanted = (run.spec.get("recovery") or {}).get("hang_after")
-        self._run, self._crew, self._tell = run, crew, tell
-        self._stragglers = Stragglers()
-        self._liveness = Liveness(seconds(wanted) or 0.0 if wanted else 0.0, time.monotonic())
+        self._run, self._agents, self._tell = run, agents, tell
+        self._stragglers = StragglerDetector()
+        self._liveness = HangDetector(seconds(wanted) or 0.0 if wanted else 0.0, time.monotonic())
         self._look_at = 0.0
 
     def look(self) -> bool:
@@ -65,8 +67,8 @@ class Watched:
         if now < self._look_at:
             return False
         self._look_at = now + _LOOK_EVERY
-        self._liveness.update(self._crew.pulses, now)
-        if (slow := self._stragglers.update(self._crew.pulses)) is not None:
+        self._liveness.update(self._agents.pulses, now)
+        if (slow := self._stragglers.update(self._agents.pulses)) is not None:
             self._tell({**vars(slow), "node": self._node(slow.rank)})
         # What is no function may end when it likes.
         if self._run.entry.kind == "function" and self._liveness.vanished(now):
@@ -74,8 +76,8 @@ class Watched:
         hang = self._liveness.hang(now)
         if hang is None:
             return False
-        texts = self._crew.stacks()
-        steps = {rank: pulse.step for rank, pulse in self._crew.pulses.items()}
+        texts = self._agents.stacks()
+        steps = {rank: pulse.step for rank, pulse in self._agents.pulses.items()}
         everybody = range(self._run.world_size)
         places = {rank: stack_summary.place(texts.get(rank, "")) for rank in everybody}
         who = hang.rank if hang.rank is not None else stack_summary.culprit(places, steps)
@@ -84,5 +86,5 @@ class Watched:
         raise Hung({"message": message, "rank": who, "node": self._node(who)})
 
     def _node(self, rank: int | None) -> str | None:
-        nodes = self._crew.working
+        nodes = self._agents.working
         return None if rank is None else nodes[rank // self._run.ranks_per_node]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hpcrun.policy import causes, stop_lead_time
 from hpcrun.policy.causes import Evidence
-from hpcrun.run.job.attempt_end import Aftermath
+from hpcrun.run.job.attempt_end import AttemptEnd
 from hpcrun.run.job.launchers import Launcher
 from hpcrun.slurm import job
 from hpcrun.slurm.duration import seconds
@@ -26,11 +26,11 @@ _LOCAL_GRACE = 15.0
 _START = 30.0
 
 
-class Ended(Exception):
+class EndNow(Exception):
     """The ranks are to be ended now: there is nothing to save, or no time left for it."""
 
 
-class WarnedStop:
+class StopRequest:
     """Whether and why the ranks of an attempt are asked to save and leave.
 
     Attributes
@@ -48,11 +48,11 @@ class WarnedStop:
         paths: RunPaths,
         attempt: AttemptPaths,
         launcher: Launcher,
-        aftermath: Aftermath,
+        attempt_end: AttemptEnd,
         say: Say,
     ) -> None:
         self._run, self._paths, self._attempt = run, paths, attempt
-        self._launcher, self._aftermath, self._say = launcher, aftermath, say
+        self._launcher, self._attempt_end, self._say = launcher, attempt_end, say
         self._began = time.time()
         self._end_time = launcher.end_time()
         self._deadline = float("inf")
@@ -75,7 +75,7 @@ class WarnedStop:
 
         Raises
         ------
-        Ended
+        EndNow
             The run was cancelled, there is nothing to save, or no time left.
         """
         before = self.reason
@@ -84,7 +84,7 @@ class WarnedStop:
         if self.reason is None and self._limit_is_near():
             self._begin(causes.TIME_LIMIT, (self._end_time or 0.0) - _KEPT)
         if self.reason is not None and time.time() > self._deadline:
-            raise Ended("no time is left to save")
+            raise EndNow("no time is left to save")
         return self.reason is not None and before is None
 
     def leaves_time(self) -> bool:
@@ -94,16 +94,16 @@ class WarnedStop:
 
     def _heard(self, name: str) -> None:
         if ledger.intent(self._paths) == ledger.CANCELLED:
-            raise Ended("cancelled")
+            raise EndNow("cancelled")
         if not self._launcher.requeues:
             self.signal = self.signal or name
             self._begin(causes.SIGNAL, time.time() + _LOCAL_GRACE)
             return
-        facts = self._aftermath.facts(self._attempt.number)
+        facts = self._attempt_end.facts(self._attempt.number)
         end = causes.decide(Evidence(supervisor_lost=True, job=facts))
         if end.outcome == causes.CANCELLED:
             ledger.set_intent(self._paths, ledger.CANCELLED)
-            raise Ended(end.message)
+            raise EndNow(end.message)
         over = facts.words is not None or facts.state not in ("", "RUNNING")
         deadline = (facts.ends or float("inf")) - _KEPT
         if over:
@@ -125,7 +125,7 @@ class WarnedStop:
             "the ledger",
         )
         if not self._can_save():
-            raise Ended("there is nothing to save")
+            raise EndNow("there is nothing to save")
 
     def _can_save(self) -> bool:
         """Whether the ranks would do anything about it."""

@@ -24,7 +24,7 @@ _FOREVER = 86_400.0
 _PATIENCE = 20.0
 
 
-class Orphan:
+class Takeover:
     """What an agent does about it.
 
     Parameters

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from hpcrun.policy import causes
 from hpcrun.run.health import progress
-from hpcrun.run.health.progress import Pulse
-from hpcrun.run.job.agents import Crew
+from hpcrun.run.health.progress import RankProgress
+from hpcrun.run.job.agents import Agents
 from hpcrun.run.job.launchers import Launcher, Workers
 from hpcrun.run.protocol.log import say
 from hpcrun.run.rank import warm_up
@@ -17,11 +17,11 @@ from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import RunPlan
 
 
-class Standby:
+class WarmRanks:
     """The warm ranks of one start of a job, as its supervisor sees them."""
 
-    def __init__(self, launcher: Launcher, crew: Crew) -> None:
-        self._launcher, self._crew = launcher, crew
+    def __init__(self, launcher: Launcher, agents: Agents) -> None:
+        self._launcher, self._agents = launcher, agents
         # The attempt that trains, and since when.
         self._training: tuple[int, float] | None = None
         self._workers: Workers | None = None
@@ -44,7 +44,7 @@ class Standby:
         if leaving or self._attempt == attempt.number:
             return
         due = warm_up.after(run)
-        pulses = self._crew.pulses
+        pulses = self._agents.pulses
         if due is None or len(pulses) < run.world_size or not all(map(_trains, pulses.values())):
             return
         if self._training is None or self._training[0] != attempt.number:
@@ -70,14 +70,14 @@ class Standby:
             return None
         self._workers = None
         found.become(attempt)
-        self._crew.call(self._attempt, attempt.launch)
+        self._agents.call(self._attempt, attempt.launch)
         say("warm ranks take over")
         return found
 
     def end(self) -> None:
         """Have them leave, without waiting for that."""
         if self._workers is not None:
-            self._crew.call(self._attempt, None)
+            self._agents.call(self._attempt, None)
             self._workers.abandon()
             self._workers = None
 
@@ -88,5 +88,5 @@ def _was_short_of_memory(attempt: AttemptPaths) -> bool:
     return any((one.cause or {}).get("kind") == causes.OUT_OF_MEMORY for one in attempts)
 
 
-def _trains(found: Pulse) -> bool:
+def _trains(found: RankProgress) -> bool:
     return found.step > 0 and found.phase != progress.ENDING

@@ -23,7 +23,7 @@ _PORT_UNIT = 4
 Pair = tuple[float, float]
 
 
-class Gauges:
+class Counters:
     """Reads the figures of this node; rates are those since the last reading.
 
     Parameters

@@ -20,7 +20,7 @@ EVERY = 10.0
 EVERY_A_RANK = 0.1
 
 
-class Sizes:
+class LogSizes:
     """The agent's side."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Sizes:
             self._found = found
 
 
-class Record:
+class LogSizeRecord:
     """The supervisor's side, for one attempt."""
 
     def __init__(self, paths: AttemptPaths, ranks: int) -> None:

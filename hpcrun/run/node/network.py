@@ -20,7 +20,7 @@ _ARPHRD_INFINIBAND = "32"
 
 
 @dataclass(frozen=True)
-class Port:
+class HcaPort:
     """One port of a host channel adapter, as ``/sys/class/infiniband`` tells it.
 
     Attributes
@@ -111,13 +111,13 @@ def fast(fabric: dict[str, Any], sysfs: Path = Path("/sys")) -> tuple[str, str]:
     return management(fabric)
 
 
-def ports(sysfs: Path = Path("/sys")) -> list[Port]:
+def ports(sysfs: Path = Path("/sys")) -> list[HcaPort]:
     """Every InfiniBand or RoCE port of this node."""
     found = []
     for path in sorted((sysfs / "class/infiniband").glob("*/ports/*")):
         rate = (_read(path / "rate") or "0").split()[0]
         found.append(
-            Port(
+            HcaPort(
                 hca=path.parent.parent.name,
                 number=int(path.name),
                 active=(_read(path / "state") or "").endswith("ACTIVE"),

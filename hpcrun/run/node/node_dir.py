@@ -16,7 +16,7 @@ _LOCK = "lock"
 _ATTEMPT = "attempt-"
 
 
-class Scratch:
+class NodeDir:
     """A new directory below the node's temporary one, locked for as long as its agent lives.
 
     Its name comes from the attempt's token, so that it is the same on every node where it can be;

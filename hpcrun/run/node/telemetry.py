@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.run.node import network as node_network
-from hpcrun.run.node.counters import Gauges
+from hpcrun.run.node.counters import Counters
 from hpcrun.run.node.gpus import Gpus
 from hpcrun.run.protocol.log import say
 from hpcrun.state import files
@@ -31,7 +31,7 @@ _MOST = 1000
 
 def begin(
     run: RunPlan, path: Path, network: dict[str, Any], node: dict[str, Any], devices: str | None
-) -> Telemetry | None:
+) -> NodeTelemetry | None:
     """Sample this node for an attempt; None where the spec wants none of that.
 
     Parameters
@@ -41,7 +41,7 @@ def begin(
     network
         The profile's ``fabric`` block.
     node
-        What `hpcrun.run.protocol.launch.Node` holds.
+        What `hpcrun.run.protocol.launch.LaunchNode` holds.
     devices
         CUDA_VISIBLE_DEVICES of the node's ranks, where hpcrun shares out the GPUs.
     """
@@ -49,12 +49,12 @@ def begin(
     if not every:
         return None
     is_apart = node["interface"] != node_network.management(network)[0]
-    gauges = Gauges(node["interface"] if is_apart else None, node["hca"])
+    gauges = Counters(node["interface"] if is_apart else None, node["hca"])
     open_gpus = (lambda: Gpus(devices)) if run.spec["resources"]["gpus_per_node"] else None
-    return Telemetry(path, gauges, open_gpus, float(every), run.nodes)
+    return NodeTelemetry(path, gauges, open_gpus, float(every), run.nodes)
 
 
-class Telemetry:
+class NodeTelemetry:
     """Samples this node until it is stopped.
 
     Parameters
@@ -74,7 +74,7 @@ class Telemetry:
     def __init__(
         self,
         path: Path,
-        gauges: Gauges,
+        gauges: Counters,
         open_gpus: Callable[[], Gpus] | None,
         every: float,
         nodes: int,

@@ -10,7 +10,7 @@ EXIT_STALE = 76
 _INTERVAL = 1.0
 
 
-class Fence:
+class AttemptFence:
     """Looks whether the next attempt has been claimed.
 
     A process that slept (stopped by a signal, or on a node that had lost its network) finds that

@@ -33,7 +33,7 @@ class Heartbeat:
             self._send(ALIVE)
 
 
-class Listener:
+class PeerLiveness:
     """When somebody was last heard.
 
     Time in which this process itself did not run (a suspended machine) is not held against others.

@@ -22,7 +22,7 @@ _PLACEHOLDER = re.compile(r"\$\{hpcrun:([A-Za-z_]+)\}")
 
 
 @dataclass(frozen=True)
-class Node:
+class LaunchNode:
     """What an agent found and prepared on its node.
 
     Attributes
@@ -86,7 +86,7 @@ class Launch:
     world_size: int
     ranks_per_node: int
     master_port: int
-    nodes: tuple[Node, ...]
+    nodes: tuple[LaunchNode, ...]
 
     @property
     def run_paths(self) -> RunPaths:
@@ -96,7 +96,12 @@ class Launch:
     def paths(self) -> AttemptPaths:
         return self.run_paths.attempt(self.attempt)
 
-    def node_of(self, rank: int) -> Node:
+    @property
+    def successor(self) -> Path:
+        """The directory whose existence means that the next attempt has been claimed."""
+        return self.run_paths.attempt(self.attempt + 1).directory
+
+    def node_of(self, rank: int) -> LaunchNode:
         """The node on which a rank runs."""
         return self.nodes[rank // self.ranks_per_node]
 
@@ -109,7 +114,7 @@ class Launch:
         """Read a ``launch.json``."""
         data = files.read_json(path)
         entry = Entry(**{**data["entry"], "argv": tuple(data["entry"]["argv"])})
-        nodes = tuple(Node(**node) for node in data["nodes"])
+        nodes = tuple(LaunchNode(**node) for node in data["nodes"])
         return cls(**{**data, "entry": entry, "nodes": nodes})
 
     @classmethod
@@ -118,7 +123,7 @@ class Launch:
         path = os.environ.get(VARIABLE)
         return cls.read(Path(path)) if path else None
 
-    def fill(self, value: Any, node: Node) -> Any:
+    def fill(self, value: Any, node: LaunchNode) -> Any:
         """Replace ``${hpcrun:…}`` in strings, lists and mappings.
 
         Raises

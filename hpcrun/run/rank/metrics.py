@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import NonFiniteLossError
-from hpcrun.run.protocol.attempt_fence import Fence
+from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.log import tell
 from hpcrun.run.rank import process_groups
 from hpcrun.run.rank.async_allreduce import Exchange
@@ -84,7 +84,7 @@ class MetricsLog:
         path: Path,
         rank: int,
         world_size: int,
-        fence: Fence,
+        fence: AttemptFence,
         watched: frozenset[str] = frozenset(),
         told_to_stop: Callable[[], bool] = lambda: False,
     ) -> None:

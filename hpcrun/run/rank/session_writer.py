@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import hpcrun
-from hpcrun.run.protocol.attempt_fence import Fence
+from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.log import tell
 from hpcrun.state import files, session_log
@@ -16,7 +16,7 @@ from hpcrun.state import files, session_log
 class Diary:
     """One rank's; nothing is written of ranks other than 0, or outside hpcrun (no ``launch``)."""
 
-    def __init__(self, launch: Launch | None, rank: int, fence: Fence | None) -> None:
+    def __init__(self, launch: Launch | None, rank: int, fence: AttemptFence | None) -> None:
         self._launch, self._fence = launch, fence
         writes = launch is not None and rank == 0
         self._file = files.Appender(launch.paths.session, tell) if launch and writes else None

@@ -16,7 +16,7 @@ import torch
 from hpcrun.errors import CheckpointError
 from hpcrun.policy.retention import Retention
 from hpcrun.run.checkpoint.restore import Store
-from hpcrun.run.protocol.attempt_fence import EXIT_STALE, Fence
+from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
 from hpcrun.run.rank.collectives import Together
 from hpcrun.state import files as state_files
 from hpcrun.state import manifest
@@ -265,7 +265,7 @@ def test_a_rank_that_dies_behind_the_training_leaves_no_checkpoint(bench: Bench,
 
 
 def _alone(run: RunPaths, **changes: Any) -> Store:
-    fence = Fence(run.attempt(2).directory)
+    fence = AttemptFence(run.attempt(2).directory)
     return Store(run, 1, Together(0, 1), fence, Retention(**changes))
 
 

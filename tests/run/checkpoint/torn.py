@@ -20,7 +20,7 @@ import torch
 
 from hpcrun.policy.retention import Retention
 from hpcrun.run.checkpoint.restore import Store
-from hpcrun.run.protocol.attempt_fence import Fence
+from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.rank import rng
 from hpcrun.run.rank.collectives import Together
 from hpcrun.state.layout import RunPaths
@@ -43,7 +43,7 @@ class Loader:
 
 
 def _store(run: RunPaths, attempt: int) -> Store:
-    fence = Fence(run.attempt(attempt + 1).directory)
+    fence = AttemptFence(run.attempt(attempt + 1).directory)
     return Store(run, attempt, Together(0, 1), fence, Retention(newest=1))
 
 

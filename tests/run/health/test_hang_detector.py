@@ -6,21 +6,29 @@ from collections.abc import Callable
 
 import pytest
 
-from hpcrun.run.health.hang_detector import PATIENCE, STOPPED, VANISHED, Liveness
-from hpcrun.run.health.progress import ENDING, GONE, RESTORING, SAVING, STARTING, STEPPING, Pulse
+from hpcrun.run.health.hang_detector import PATIENCE, STOPPED, VANISHED, HangDetector
+from hpcrun.run.health.progress import (
+    ENDING,
+    GONE,
+    RESTORING,
+    SAVING,
+    STARTING,
+    STEPPING,
+    RankProgress,
+)
 
 AFTER = 60.0
-Ranks = dict[int, Pulse]
+Ranks = dict[int, RankProgress]
 
 
-def pulse(step: int = 5, phase: int = STEPPING, moves: int = 0, **more: object) -> Pulse:
+def pulse(step: int = 5, phase: int = STEPPING, moves: int = 0, **more: object) -> RankProgress:
     """A rank's, of which the watching thread runs and the program sleeps."""
-    return Pulse(1, step, phase, moves, **{"looks": 0, "state": "S", "processor": 0, **more})  # type: ignore[arg-type]
+    return RankProgress(1, step, phase, moves, **{"looks": 0, "state": "S", "processor": 0, **more})  # type: ignore[arg-type]
 
 
 def first_alarm(pulses: Callable[[int], Ranks], until: int, after: float = AFTER) -> int | None:
     """The second at which a hang is told of; None if none is."""
-    liveness = Liveness(after, 0.0)
+    liveness = HangDetector(after, 0.0)
     for now in range(until):
         liveness.update(pulses(now), float(now))
         if liveness.hang(float(now)) is not None:
@@ -73,7 +81,7 @@ def test_a_rank_that_is_stopped_is_named_in_any_phase() -> None:
         return {0: pulse(phase=SAVING, moves=now), 3: pulse(phase=SAVING, state=state)}
 
     assert first_alarm(ranks, 1000) == 20 + STOPPED + 1
-    liveness = Liveness(AFTER, 0.0)
+    liveness = HangDetector(AFTER, 0.0)
     for now in range(40):
         liveness.update(ranks(now), float(now))
     found = liveness.hang(40.0)
@@ -112,7 +120,7 @@ def test_a_session_that_is_made_late() -> None:
 
 def test_time_in_which_nobody_looked_does_not_count() -> None:
     """The job was suspended, the supervisor with it."""
-    liveness = Liveness(AFTER, 0.0)
+    liveness = HangDetector(AFTER, 0.0)
     for now in range(10):
         liveness.update({0: pulse(moves=now), 1: pulse(state="T")}, float(now))
     later = 10_000.0
@@ -125,7 +133,7 @@ def test_time_in_which_nobody_looked_does_not_count() -> None:
 
 
 def test_a_rank_that_has_left_while_the_others_wait_for_it() -> None:
-    liveness = Liveness(AFTER, 0.0)
+    liveness = HangDetector(AFTER, 0.0)
     for now in range(int(AFTER) + 2):
         liveness.update({0: pulse(), 1: pulse(phase=ENDING), 2: pulse()}, float(now))
     found = liveness.hang(AFTER + 1)
@@ -140,7 +148,7 @@ def test_a_rank_that_has_left_while_the_others_wait_for_it() -> None:
 @pytest.mark.parametrize(("phase", "seen"), [(STEPPING, True), (STARTING, True), (ENDING, False)])
 def test_a_rank_that_is_gone(phase: int, seen: bool) -> None:
     """It may do so at its end; the launcher tells of it, if it was bad, within some seconds."""
-    liveness = Liveness(AFTER, 0.0)
+    liveness = HangDetector(AFTER, 0.0)
     told = []
     for now in range(60):
         gone = pulse(phase=phase, state=GONE if now >= 10 else "S")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.run.health import progress, stack_summary
-from hpcrun.run.health.stack_summary import Place
+from hpcrun.run.health.stack_summary import ThreadPosition
 from tests.support.place import REPOSITORY, until
 
 RANK = """
@@ -58,7 +58,7 @@ def test_a_rank_that_waits(rank: subprocess.Popen[bytes], tmp_path: Path) -> Non
     # The main thread's is the last that is written.
     until(lambda: "<module>" in progress.stacks(tmp_path).get(4, ""))
     found = stack_summary.place(progress.stacks(tmp_path)[4])
-    assert found == Place("read_batch", "train.py:11 (read_batch)", collective=False)
+    assert found == ThreadPosition("read_batch", "train.py:11 (read_batch)", collective=False)
     assert rank.poll() is None
 
 
@@ -87,7 +87,7 @@ def test_a_rank_that_is_stopped(rank: subprocess.Popen[bytes], tmp_path: Path) -
 def test_another_process_of_the_same_rank_does_not_speak_for_it(
     rank: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    other = progress.Heart(tmp_path, 4)
+    other = progress.ProgressWriter(tmp_path, 4)
     other.beat(progress.SAVING, 99)
     found = progress.read(tmp_path)[4]
     assert (found.pid, found.step) == (rank.pid, 7)
@@ -96,13 +96,13 @@ def test_another_process_of_the_same_rank_does_not_speak_for_it(
 def test_where_there_is_no_place_for_a_pulse(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progress.Heart(tmp_path / "gone", 0).beat(progress.STEPPING, 1)
+    progress.ProgressWriter(tmp_path / "gone", 0).beat(progress.STEPPING, 1)
     assert "hangs of this rank will not be noticed: " in capsys.readouterr().out
 
 
-WAITS = Place("all_reduce", "train.py:40 (train)", collective=True)
-SAVES = Place("barrier", "x.py:1 (f)", collective=True)
-READS = Place("get", "train.py:30 (read)", collective=False)
+WAITS = ThreadPosition("all_reduce", "train.py:40 (train)", collective=True)
+SAVES = ThreadPosition("barrier", "x.py:1 (f)", collective=True)
+READS = ThreadPosition("get", "train.py:30 (read)", collective=False)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ READS = Place("get", "train.py:30 (read)", collective=False)
         ({0: WAITS, 1: WAITS}, {0: 5, 1: 5}, None),
         ({0: READS}, {0: 5}, 0),
         (
-            {0: WAITS, 1: WAITS, 2: Place("barrier", "x.py:1 (f)", True)},
+            {0: WAITS, 1: WAITS, 2: ThreadPosition("barrier", "x.py:1 (f)", True)},
             dict.fromkeys(range(3), 5),
             2,
         ),
@@ -122,13 +122,13 @@ READS = Place("get", "train.py:30 (read)", collective=False)
     ],
 )
 def test_the_culprit(
-    places: dict[int, Place | None], steps: dict[int, int], expected: int | None
+    places: dict[int, ThreadPosition | None], steps: dict[int, int], expected: int | None
 ) -> None:
     assert stack_summary.culprit(places, steps) == expected
 
 
 def test_what_is_told() -> None:
-    places: dict[int, Place | None] = {0: WAITS, 1: READS, 2: WAITS}
+    places: dict[int, ThreadPosition | None] = {0: WAITS, 1: READS, 2: WAITS}
     assert stack_summary.told(places, 1) == (
         "rank 1 is in train.py:30 (read), in get; the others wait in train.py:40 (train), in "
         "all_reduce"

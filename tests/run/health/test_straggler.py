@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpcrun.run.health import progress
-from hpcrun.run.health.progress import STEPPING, Pulse
-from hpcrun.run.health.straggler import AGREE, LOOKS, PARTS, Straggler, Stragglers
+from hpcrun.run.health.progress import STEPPING, RankProgress
+from hpcrun.run.health.straggler import AGREE, LOOKS, PARTS, Straggler, StragglerDetector
 from tests.support.place import REPOSITORY, until
 
 # Share of the looks at which each rank waits.
@@ -20,13 +20,15 @@ Shares = dict[int, float]
 
 def told(shares: Callable[[int], Shares], seconds: int, steps: float = 1.0) -> list[Straggler]:
     """What is told in so many seconds, in each of which some steps are finished."""
-    found, waits = Stragglers(), dict.fromkeys(shares(0), 0.0)
+    found, waits = StragglerDetector(), dict.fromkeys(shares(0), 0.0)
     answers = []
     for now in range(seconds):
         for rank, share in shares(now).items():
             waits[rank] += share
         pulses = {
-            rank: Pulse(rank, int(now * steps), STEPPING, now, now, "S", 0, round(waits[rank]))
+            rank: RankProgress(
+                rank, int(now * steps), STEPPING, now, now, "S", 0, round(waits[rank])
+            )
             for rank in waits
         }
         answers.append(found.update(pulses))
@@ -76,8 +78,8 @@ def test_without_steps_nothing_is_told() -> None:
 
 
 def test_ranks_that_come_and_go_begin_anew() -> None:
-    found = Stragglers()
-    one = Pulse(1, 5, STEPPING, 0, 20, "S", 0, 0)
+    found = StragglerDetector()
+    one = RankProgress(1, 5, STEPPING, 0, 20, "S", 0, 0)
     assert found.update({}) is None
     assert found.update({0: one}) is None
     assert found.update({0: one, 1: one}) is None

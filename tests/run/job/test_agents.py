@@ -13,13 +13,13 @@ from types import SimpleNamespace
 import pytest
 
 from hpcrun.run.job import agents
-from hpcrun.run.job.agents import Crew, NodesLost, NodesUnusable
+from hpcrun.run.job.agents import Agents, NodesLost, NodesUnusable
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from tests.support.place import REPOSITORY
 
 AGENT = """
 import sys, time
-from hpcrun.run.channel import Channel
+from hpcrun.run.protocol.channel import Channel
 address, node, token, fate, after = sys.argv[1:]
 channel = Channel.connect(address)
 if fate == "mute":
@@ -59,8 +59,8 @@ class _Launcher:
         return subprocess.Popen([sys.executable, "-c", AGENT, *arguments], cwd=REPOSITORY)
 
 
-def _crew(tmp_path: Path, nodes: int, **fates: tuple[str, float]) -> Crew:
-    return Crew(
+def _crew(tmp_path: Path, nodes: int, **fates: tuple[str, float]) -> Agents:
+    return Agents(
         _Launcher(fates),  # type: ignore[arg-type]
         SubmissionPaths(tmp_path),
         SimpleNamespace(number=3, nodes=nodes),  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ def test_what_is_wrong_with_all_is_not_tried_on_spares(tmp_path: Path) -> None:
     assert refused.nodes == ()
 
 
-def _lost(found: Crew) -> NodesLost | NodesUnusable:
+def _lost(found: Agents) -> NodesLost | NodesUnusable:
     found.working = found._launcher.nodes
     deadline = time.monotonic() + 30
     try:
@@ -166,7 +166,7 @@ def test_where_nobody_is_heard_because_the_own_link_is_down(
     found = _crew(tmp_path, 2, n1=("fails", 0), n2=("fails", 0), n3=("fails", 0))
     while len(found._listeners) < 3:
         found.turn(0.1)
-    monkeypatch.setattr(agents.Listener, "silent", lambda self: True)
+    monkeypatch.setattr(agents.PeerLiveness, "silent", lambda self: True)
     monkeypatch.setattr(agents.fabric, "trouble", lambda interface, hca: f"{interface} is down")
     lost = _lost(found)
     assert lost.nodes == ("n1",)

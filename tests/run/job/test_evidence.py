@@ -115,11 +115,11 @@ def test_how_far_it_came(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "3")
     attempt = run.attempt(2)
     attempt.directory.mkdir(parents=True)
-    assert evidence.progress(run, attempt) == evidence.Progress(None, None, None)
+    assert evidence.progress(run, attempt) == evidence.AttemptProgress(None, None, None)
     files.append(attempt.metrics, {"step": 7})
-    assert evidence.progress(run, attempt) == evidence.Progress(None, 7, None)
+    assert evidence.progress(run, attempt) == evidence.AttemptProgress(None, 7, None)
     files.append(attempt.session, {"event": "restored", "step": 4})
-    assert evidence.progress(run, attempt) == evidence.Progress(4, 7, 0)
+    assert evidence.progress(run, attempt) == evidence.AttemptProgress(4, 7, 0)
     directory = run.checkpoint(6, 2)
     directory.mkdir(parents=True)
     (directory / "model.pt").write_bytes(b"weights")
@@ -127,7 +127,7 @@ def test_how_far_it_came(tmp_path: Path) -> None:
         directory
     )
     files.append(attempt.session, {"event": "saved", "step": 6})
-    assert evidence.progress(run, attempt) == evidence.Progress(4, 7, 6)
+    assert evidence.progress(run, attempt) == evidence.AttemptProgress(4, 7, 6)
 
 
 WAITED = 'File "/site-packages/torch/distributed/distributed_c10d.py", line 1, in all_reduce'

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hpcrun.policy.causes import JobFacts
-from hpcrun.run.job.takeover import _PATIENCE, Orphan
+from hpcrun.run.job.takeover import _PATIENCE, Takeover
 from hpcrun.run.protocol.channel import TOKEN_VARIABLE, Switchboard
 from hpcrun.slurm import job
 from hpcrun.state import ledger
@@ -38,7 +38,7 @@ def switchboard() -> Iterator[Switchboard]:
     found.close()
 
 
-def _orphan(directory: Path, supervisor: str | None = None) -> Orphan:
+def _orphan(directory: Path, supervisor: str | None = None) -> Takeover:
     paths = RunPaths(directory)
     submission: Any = SimpleNamespace(experiment=SimpleNamespace(run=lambda number: paths))
     arguments = argparse.Namespace(
@@ -47,7 +47,7 @@ def _orphan(directory: Path, supervisor: str | None = None) -> Orphan:
     run: Any = SimpleNamespace(number=3, spec={})
     directory.mkdir(exist_ok=True)
     ledger.write(paths, ledger.STARTED, 2, **START)
-    return Orphan(arguments, submission, run)
+    return Takeover(arguments, submission, run)
 
 
 def test_a_job_that_nobody_leads(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.run.node import counters as gauges
-from hpcrun.run.node.counters import Gauges
+from hpcrun.run.node.counters import Counters
 
 KIB, MIB = 1 << 10, 1 << 20
 NET, PORTS = "sys/class/net", "sys/class/infiniband"
@@ -42,8 +42,8 @@ class Node:
         self.write({f"{place}/state": "4: ACTIVE", f"{place}/rate": "400 Gb/sec (4X NDR)"})
         self.write({f"{place}/counters/{name}": value for name, value in counters.items()})
 
-    def gauges(self, interface: str | None = None, hca: str | None = None) -> Gauges:
-        return Gauges(interface, hca, self.root)
+    def gauges(self, interface: str | None = None, hca: str | None = None) -> Counters:
+        return Counters(interface, hca, self.root)
 
 
 @pytest.fixture
@@ -147,11 +147,11 @@ def test_counters_that_begin_anew_give_no_rate(node: Node) -> None:
 
 
 def test_what_cannot_be_read_is_absent(tmp_path: Path) -> None:
-    assert Gauges("ib0", "=mlx5_0", tmp_path).read() == {}
+    assert Counters("ib0", "=mlx5_0", tmp_path).read() == {}
 
 
 def test_this_machine() -> None:
-    found = Gauges(None, None)
+    found = Counters(None, None)
     sum(range(2_000_000))
     read = found.read()
     assert 0 < read["cpu"] <= 100

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.run.node import log_sizes
-from hpcrun.run.node.log_sizes import Record, Sizes
+from hpcrun.run.node.log_sizes import LogSizeRecord, LogSizes
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths
 
@@ -28,7 +28,7 @@ def scratch(tmp_path: Path) -> Path:
     return tmp_path / "scratch"
 
 
-def next_look(sizes: Sizes, scratch: Path, paths: AttemptPaths) -> dict[int, int]:
+def next_look(sizes: LogSizes, scratch: Path, paths: AttemptPaths) -> dict[int, int]:
     """What the next look brings, which an agent is told one report later."""
     sizes.changed(scratch, paths)
     assert sizes._thread is not None
@@ -42,7 +42,7 @@ def test_what_has_grown_is_told_once(
     paths: AttemptPaths, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_sizes, "EVERY", 0.0)
-    sizes = Sizes()
+    sizes = LogSizes()
     assert next_look(sizes, scratch, paths) == {}
     paths.rank_log(2).write_text("four")
     assert next_look(sizes, scratch, paths) == {2: 4}
@@ -52,7 +52,7 @@ def test_what_has_grown_is_told_once(
 
 
 def test_nobody_looks_between(paths: AttemptPaths, scratch: Path) -> None:
-    sizes = Sizes()
+    sizes = LogSizes()
     next_look(sizes, scratch, paths)
     paths.rank_log(2).write_text("four")
     assert next_look(sizes, scratch, paths) == {}
@@ -62,7 +62,7 @@ def test_an_attempt_begins_anew(
     paths: AttemptPaths, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_sizes, "EVERY", 0.0)
-    sizes = Sizes()
+    sizes = LogSizes()
     paths.rank_log(2).write_text("four")
     assert next_look(sizes, scratch, paths) == {2: 4}
     after = AttemptPaths(paths.directory.parent / "2")
@@ -71,13 +71,13 @@ def test_an_attempt_begins_anew(
     assert next_look(sizes, scratch, after) == {2: 4}
 
 
-def written(record: Record) -> None:
+def written(record: LogSizeRecord) -> None:
     if record._thread is not None:
         record._thread.join(10)
 
 
 def test_the_supervisor_keeps_it(paths: AttemptPaths) -> None:
-    record, sizes = Record(paths, 8), {0: 10, 1: 20}
+    record, sizes = LogSizeRecord(paths, 8), {0: 10, 1: 20}
     before = time.time() - 0.1
     record.keep(sizes)
     written(record)
@@ -93,6 +93,6 @@ def test_the_supervisor_keeps_it(paths: AttemptPaths) -> None:
 
 
 def test_it_is_done_without_where_nothing_can_be_written(tmp_path: Path) -> None:
-    record = Record(AttemptPaths(tmp_path / "nothing"), 1)
+    record = LogSizeRecord(AttemptPaths(tmp_path / "nothing"), 1)
     record.keep({0: 1})
     written(record)

@@ -124,9 +124,9 @@ def test_ports_as_sysfs_tells_them(sysfs: Sysfs) -> None:
     sysfs.port("mlx5_0", 2, state="1: DOWN", rate="10 Gb/sec (4X SDR)")
     sysfs.port("mlx5_0", 1)
     assert network.ports(sysfs.root) == [
-        network.Port("mlx5_0", 1, True, 400.0, "InfiniBand"),
-        network.Port("mlx5_0", 2, False, 10.0, "InfiniBand"),
-        network.Port("mlx5_1", 1, True, 100.0, "Ethernet"),
+        network.HcaPort("mlx5_0", 1, True, 400.0, "InfiniBand"),
+        network.HcaPort("mlx5_0", 2, False, 10.0, "InfiniBand"),
+        network.HcaPort("mlx5_1", 1, True, 100.0, "Ethernet"),
     ]
     assert network.ports(sysfs.root / "none") == []
 
@@ -134,7 +134,7 @@ def test_ports_as_sysfs_tells_them(sysfs: Sysfs) -> None:
 def test_a_port_whose_files_are_empty_or_gone_is_not_active(sysfs: Sysfs) -> None:
     sysfs.port("mlx5_0", 1, state="", rate="")
     (sysfs.root / "class/infiniband/mlx5_0/ports/1/link_layer").unlink()
-    assert network.ports(sysfs.root) == [network.Port("mlx5_0", 1, False, 0.0, "")]
+    assert network.ports(sysfs.root) == [network.HcaPort("mlx5_0", 1, False, 0.0, "")]
     assert network.hca_filter({}, sysfs.root) is None
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.run.node.node_dir import Scratch, sweep
+from hpcrun.run.node.node_dir import NodeDir, sweep
 
 HOLDER = """
 import sys
-from hpcrun.run.scratch import Scratch
-print(Scratch(sys.argv[1], "n1").path, flush=True)
+from hpcrun.run.node.node_dir import NodeDir
+print(NodeDir(sys.argv[1], "n1").path, flush=True)
 sys.stdin.read()
 """
 
@@ -36,7 +36,7 @@ def _hold(token: str) -> tuple[subprocess.Popen[str], Path]:
 
 
 def test_agents_of_one_attempt_on_one_machine_have_one_each(base: Path) -> None:
-    first, second = Scratch("token", "n1"), Scratch("token", "n2")
+    first, second = NodeDir("token", "n1"), NodeDir("token", "n2")
     assert second.path.name == f"{first.path.name}-n2"
     assert first.path.stat().st_mode & 0o777 == 0o700
     first.remove()
@@ -49,7 +49,7 @@ def test_what_a_killed_agent_left_goes_with_the_next_one(base: Path) -> None:
     (left / "code").mkdir()
     killed.send_signal(signal.SIGKILL)
     killed.wait()
-    mine = Scratch("mine", "n1")
+    mine = NodeDir("mine", "n1")
     assert sorted(base.iterdir()) == sorted([mine.path, used])
     living.communicate("")
 

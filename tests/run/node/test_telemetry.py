@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from hpcrun.run.node import telemetry
-from hpcrun.run.node.counters import Gauges
+from hpcrun.run.node.counters import Counters
 from hpcrun.run.node.gpus import Gpus
-from hpcrun.run.node.telemetry import Telemetry
+from hpcrun.run.node.telemetry import NodeTelemetry
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths
 from tests.support.place import REPOSITORY, Place, until
@@ -145,8 +145,8 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def sampling(
     path: Path, open_gpus: Callable[[], Gpus] | None = None, *, every: float = 0.02, nodes: int = 0
-) -> Telemetry:
-    return Telemetry(path, Gauges(None, None), open_gpus, every, nodes)
+) -> NodeTelemetry:
+    return NodeTelemetry(path, Counters(None, None), open_gpus, every, nodes)
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import HpcrunError
-from hpcrun.run.protocol.launch import VARIABLE, Launch, Node
+from hpcrun.run.protocol.launch import VARIABLE, Launch, LaunchNode
 from hpcrun.state.plan import Entry
 from tests.support.place import launch_of
 
 NODES = (
-    Node("n1", "/local/n1/code", "/local/n1", "ib0", "10.9.0.1", hca="=mlx5_0:1"),
-    Node("n2", "/local/n2/code", "/local/n2", "ib0", "10.9.0.2", extensions="/x", devices="0,1"),
+    LaunchNode("n1", "/local/n1/code", "/local/n1", "ib0", "10.9.0.1", hca="=mlx5_0:1"),
+    LaunchNode(
+        "n2", "/local/n2/code", "/local/n2", "ib0", "10.9.0.2", extensions="/x", devices="0,1"
+    ),
 )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.run.protocol import stop_flag
-from hpcrun.run.protocol.attempt_fence import EXIT_STALE, Fence
+from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
 from hpcrun.state.plan import Entry
 from tests.support.place import REPOSITORY, Place, command_of, until
 
@@ -114,8 +114,8 @@ def test_a_forked_child_outlives_a_signal_of_the_whole_step_alone(
 def test_a_stale_process_leaves_without_writing(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path\n"
-        "from hpcrun.run.protocol.attempt_fence import Fence\n"
-        "fence = Fence(Path(sys.argv[1])); fence.check(); print('mine', flush=True)\n"
+        "from hpcrun.run.protocol.attempt_fence import AttemptFence\n"
+        "fence = AttemptFence(Path(sys.argv[1])); fence.check(); print('mine', flush=True)\n"
         "sys.stdin.readline(); fence.check(); Path(sys.argv[2]).write_text('stale')\n"
     )
     successor, written = tmp_path / "2", tmp_path / "written"
@@ -138,7 +138,7 @@ def test_a_stale_process_leaves_without_writing(tmp_path: Path) -> None:
 
 
 def test_the_fence_is_open_while_the_attempt_is_the_newest(tmp_path: Path) -> None:
-    fence = Fence(tmp_path / "2")
+    fence = AttemptFence(tmp_path / "2")
     for _ in range(3):
         fence.check()
         fence.check(always=True)
