@@ -16,7 +16,7 @@ from tests.support.place import until
 
 PROGRAM = """
 import threading, time
-from hpcrun.run import native
+from hpcrun.run.health import native_stack as native
 native.allow()
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 print("ready", flush=True)

@@ -19,7 +19,7 @@ from tests.support.place import REPOSITORY, until
 RANK = """
 import sys, threading, time
 from pathlib import Path
-from hpcrun.run import pulse
+from hpcrun.run.health import progress as pulse
 scratch = Path(sys.argv[1])
 heart = pulse.heart(scratch, 4)
 assert pulse.heart(scratch, 4) is heart

@@ -88,7 +88,7 @@ def test_ranks_that_come_and_go_begin_anew() -> None:
 WAITS = """
 import sys, types
 from pathlib import Path
-from hpcrun.run import pulse
+from hpcrun.run.health import progress as pulse
 heart = pulse.heart(Path(sys.argv[1]), 0)
 heart.beat(pulse.STEPPING, 1)
 code = "import time\\ndef all_reduce(): time.sleep(60)"

@@ -167,7 +167,7 @@ def test_where_nobody_is_heard_because_the_own_link_is_down(
     while len(found._listeners) < 3:
         found.turn(0.1)
     monkeypatch.setattr(agents.PeerLiveness, "silent", lambda self: True)
-    monkeypatch.setattr(agents.fabric, "trouble", lambda interface, hca: f"{interface} is down")
+    monkeypatch.setattr(agents.network, "trouble", lambda interface, hca: f"{interface} is down")
     lost = _lost(found)
     assert lost.nodes == ("n1",)
     assert str(lost) == "node n1 is cut off from the others: lo is down"

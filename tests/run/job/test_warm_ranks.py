@@ -104,7 +104,7 @@ def test_they_leave_when_all_else_is_killed(place: Place, supervised: Running) -
 IMPORT = """
 import os, signal, sys
 from pathlib import Path
-from hpcrun.run import warm
+from hpcrun.run.rank import warm_up as warm
 scratch, code = Path(sys.argv[1]), Path(sys.argv[2])
 warm.import_all(scratch, {"OF_A_RANK": "1", "HOME": "2"}, code, [str(code)])
 assert "OF_A_RANK" not in os.environ and os.environ["HOME"] != "2"

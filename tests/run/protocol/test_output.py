@@ -9,7 +9,7 @@ from tests.support.place import REPOSITORY
 
 PROGRAM = """
 import logging, sys, traceback
-from hpcrun.run import lossy
+from hpcrun.run.protocol import output as lossy
 lossy.install()
 print("said", flush=True)
 print("snow \\u2603")

@@ -75,7 +75,7 @@ def test_a_script_hears_its_own_signal_and_not_slurms(place: Place) -> None:
 OUTLIVE = """
 import os, sys, time
 from pathlib import Path
-from hpcrun.run import stop
+from hpcrun.run.protocol import stop_flag as stop
 stop.outlive_signals(Path(sys.argv[1]))
 child = os.fork()
 if child == 0:

@@ -29,7 +29,7 @@ def test_seeds_are_what_they_always_were(parts: tuple[int, ...], value: int) -> 
 
 
 def test_seeds_are_the_same_in_another_process() -> None:
-    program = "from hpcrun.run import rng; print(rng.derive(7, 4200, 15))"
+    program = "from hpcrun.run.rank import rng; print(rng.derive(7, 4200, 15))"
     environment = {"PYTHONHASHSEED": "77", "PYTHONPATH": ":".join(sys.path)}
     answer = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
     assert int(answer) == rng.derive(7, 4200, 15)
@@ -141,7 +141,7 @@ def test_another_accelerator_and_deepspeeds_named_generators(
 def test_what_deepspeed_is_asked_for_is_there() -> None:
     """`rng` looks for DeepSpeed's modules by name, and finds nothing where a name has changed."""
     program = (
-        "import deepspeed; from hpcrun.run import rng; "
+        "import deepspeed; from hpcrun.run.rank import rng; "
         "assert rng._tracker().get_states() == {}; "
         "assert rng._other_accelerator() is None; "
         "import sys; assert 'deepspeed.accelerator' in sys.modules"
