@@ -15,9 +15,7 @@ from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
 from hpcrun.text import listed
 
 if TYPE_CHECKING:
-    from hpcrun.observe.logs.render import Presenter
     from hpcrun.observe.logs.tail import Tail
-    from hpcrun.observe.logs.watch import Watch
     from hpcrun.observe.read.selection import Selected
 
 
@@ -72,23 +70,23 @@ def command(
     the ranks. A run that has no output of ranks shows what its agents and its batch step said.
     """
     from hpcrun.observe.logs import log_times
-    from hpcrun.observe.logs.log_files import Choice, parse_ranks, sources
+    from hpcrun.observe.logs.log_files import LogChoice, parse_ranks, sources
     from hpcrun.observe.logs.log_format import Printer
-    from hpcrun.observe.logs.render import Filter, Presenter, read
+    from hpcrun.observe.logs.render import LineFilter, Presenter, read
     from hpcrun.observe.logs.watch import Watch
 
     if exit_with_run and not follow:
         raise UsageError("--exit-with-run is for -f, which waits for the runs to end")
     if raw and output.json:
         raise UsageError("--raw gives bytes and --json gives records; choose one")
-    choice = Choice(
+    choice = LogChoice(
         streams=stream,
         ranks=parse_ranks(rank) if rank else None,
         node=node,
         attempt=_attempt(attempt or ("all" if since else None)),
     )
     begin = _beginning(tail, log_times.parse_moment(since) if since else None, timestamps)
-    chosen = Filter(_pattern("--grep", grep), _pattern("--exclude", exclude))
+    chosen = LineFilter(_pattern("--grep", grep), _pattern("--exclude", exclude))
     marked = _pattern("--highlight", highlight)
     selected = select(output, where, conditions)
     printer = Printer(
@@ -104,7 +102,11 @@ def command(
         _announce(selected, output)
         watch = Watch(selected, choice)
         presenter = Presenter(printer, chosen, watch.ranks if fold else None)
-        return _follow(watch, presenter, begin, raw, exit_with_run)
+        try:
+            watch.show(presenter, sys.stdout.buffer, begin=begin, raw=raw)
+        except KeyboardInterrupt:
+            return EXIT_INTERRUPTED
+        return EXIT_FAILED if exit_with_run and watch.not_completed() else EXIT_OK
     found = sources(selected, choice)
     try:
         some = _write(read(found, printer, chosen, begin=begin, fold=fold, raw=raw))
@@ -125,33 +127,10 @@ def _write(parts: Iterable[bytes]) -> bool:
     return some
 
 
-def _follow(
-    watch: Watch,
-    presenter: Presenter,
-    begin: Callable[[Tail], object] | None,
-    raw: bool,
-    exit_with_run: bool,
-) -> int:
-    out = sys.stdout.buffer
-
-    def idle() -> None:
-        out.write(presenter.due())
-        out.flush()
-
-    try:
-        for block in watch.follower(begin=begin, idle=idle, raw=raw).blocks():
-            out.write(presenter.block(block))
-        out.write(presenter.rest())
-        out.flush()
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    return EXIT_FAILED if exit_with_run and watch.not_completed() else EXIT_OK
-
-
 def _beginning(
     tail: int | None, since: float | None, timestamps: bool
 ) -> Callable[[Tail], object] | None:
-    """Where to begin with files that exist, and what is to be known of them."""
+    """Return what sets where to begin in a file, and the times of its lines."""
     from hpcrun.observe.logs import log_times
 
     def begin(one: Tail) -> None:
@@ -183,7 +162,7 @@ def _pattern(option: str, text: str | None) -> re.Pattern[str] | None:
 
 
 def _announce(selected: Sequence[Selected], output: Output) -> None:
-    """Say what is waited for, so that silence is not a riddle."""
+    """Print which runs have not begun, and so show nothing yet."""
     from hpcrun.observe.read.selection import begun
 
     there = begun(selected)

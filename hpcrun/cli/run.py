@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -17,8 +20,6 @@ from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
     from hpcrun.compile import Compiled
-    from hpcrun.observe.logs.tail import Source
-    from hpcrun.observe.read.selection import Selected
     from hpcrun.submit.prepared import Prepared, Submitted
 
 
@@ -79,12 +80,10 @@ def _bring_to_end(prepared: Prepared, allocation: str | None, output: Output) ->
 
     if prepared.draft is None:
         return _nothing_to_do(prepared)
-    follower = _Follower(prepared, output)
+    announce = partial(_announce, prepared, output)
     try:
-        with follower:
-            return run_here.bring_to_end(
-                prepared, allocation, announce=follower.announce, say=output.say
-            )
+        with _output_shown(prepared, output):
+            return run_here.bring_to_end(prepared, allocation, announce=announce, say=output.say)
     except KeyboardInterrupt:
         output.say("interrupted; the same command goes on from the newest checkpoint")
         return EXIT_INTERRUPTED
@@ -111,71 +110,51 @@ def _nothing_to_do(prepared: Prepared) -> int:
     )
 
 
-class _Follower:
-    """Shows the ranks' output while runs go on; with ``--json`` or ``-q`` nothing is shown."""
+def _announce(prepared: Prepared, output: Output, run: int) -> None:
+    """Print which run begins, where there are several."""
+    plan = prepared.plan
+    if len(_runs(prepared)) > 1:
+        label = plan.run(run).label
+        output.say(f"--- {plan.name}/{run}" + (f" {label}" if label else ""))
 
-    def __init__(self, prepared: Prepared, output: Output) -> None:
-        self._prepared, self._output = prepared, output
-        self._runs = [run for array in prepared.plan.arrays for run in array.runs]
-        self._begun: dict[int, int] = {}
-        for run in self._runs:
-            attempts = prepared.experiment.run(run).attempts()
-            self._begun[run] = attempts[-1].number if attempts else 0
-        self._chosen: list[Selected] = []
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._show, daemon=True)
 
-    def __enter__(self) -> _Follower:
-        if not self._output.json and self._output.verbosity >= 0:
-            self._thread.start()
-        return self
+def _runs(prepared: Prepared) -> list[int]:
+    return [run for array in prepared.plan.arrays for run in array.runs]
 
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=10)
 
-    def announce(self, run: int) -> None:
-        """Say which run begins, where there are several."""
-        if len(self._runs) > 1:
-            plan = self._prepared.plan
-            label = plan.run(run).label
-            self._output.say(f"--- {plan.name}/{run}" + (f" {label}" if label else ""))
+@contextlib.contextmanager
+def _output_shown(prepared: Prepared, output: Output) -> Iterator[None]:
+    """Show the ranks' output meanwhile; nothing with ``--json`` or ``-q``."""
+    if output.json or output.verbosity < 0:
+        yield
+        return
+    after: dict[Path, int] = {}
+    for run in map(prepared.experiment.run, _runs(prepared)):
+        after.update((run.directory, attempt.number) for attempt in run.attempts()[-1:])
+    over = threading.Event()
+    thread = threading.Thread(target=_show, args=(prepared, after, over, output), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(timeout=10)
 
-    def _show(self) -> None:
-        from hpcrun.observe.logs.follow import LOCAL, REMOTE, Follower
-        from hpcrun.observe.logs.log_format import Printer
-        from hpcrun.observe.logs.remote_storage import is_remote
-        from hpcrun.observe.logs.render import Presenter
 
-        self._chosen = self._selected()
+def _show(
+    prepared: Prepared, after: dict[Path, int], over: threading.Event, output: Output
+) -> None:
+    from hpcrun.observe.logs.log_files import LogChoice
+    from hpcrun.observe.logs.log_format import Printer
+    from hpcrun.observe.logs.render import Presenter
+    from hpcrun.observe.logs.watch import Watch
+    from hpcrun.observe.read.selection import Finder
 
-        out = sys.stdout.buffer
-        presenter = Presenter(Printer(self._chosen, color=self._output.color))
-        pace = REMOTE if is_remote(self._prepared.experiment.directory) else LOCAL
-        follower = Follower(self._sources, self._over.is_set, idle=out.flush, check=0.1, pace=pace)
-        try:
-            for block in follower.blocks():
-                out.write(presenter.block(block))
-            out.flush()
-        except OSError as error:
-            self._output.say(f"the output is shown no more: {error.strerror or error}")
-
-    def _sources(self, final: bool) -> Iterable[Source]:
-        """The logs of the attempts of now; agents' and supervisors' where no rank said a word."""
-        from hpcrun.observe.logs import log_files
-
-        if final:
-            self._chosen = self._selected()
-        for source in log_files.sources(
-            self._chosen, log_files.Choice(attempt="all"), fallback=final
-        ):
-            if source.attempt is None or source.attempt > self._begun[source.run]:
-                yield source
-
-    def _selected(self) -> list[Selected]:
-        from hpcrun.observe.read.selection import Finder
-
-        directory = self._prepared.experiment.directory
-        numbers = ",".join(map(str, self._runs))
-        return Finder(directory.parent).resolve([f"{directory.name}/{numbers}"])
+    experiment = prepared.experiment
+    selected = Finder(experiment.directory.parent).runs(experiment, _runs(prepared))
+    watch = Watch(selected, LogChoice(attempt="all"), after=after, over=over.is_set)
+    try:
+        presenter = Presenter(Printer(selected, color=output.color))
+        watch.show(presenter, sys.stdout.buffer, check=0.1)
+    except OSError as error:
+        output.say(f"the output is shown no more: {error.strerror or error}")

@@ -36,6 +36,7 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,9 +85,8 @@ def same_start(one: Attempt, other: Attempt) -> bool:
     return all(one.started.get(key) == other.started.get(key) for key in keys)
 
 
-def first_of_start(run: RunPaths, number: int) -> int:
-    """The first attempt of the start of the job that an attempt belongs to."""
-    attempts = read(run)
+def first_of_start(attempts: Sequence[Attempt], number: int) -> int:
+    """Return the first attempt of the start of the job that an attempt belongs to."""
     mine = next((one for one in attempts if one.number == number), None)
     together = [one.number for one in attempts if mine is not None and same_start(one, mine)]
     return min(together, default=number)

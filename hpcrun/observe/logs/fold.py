@@ -1,28 +1,36 @@
-"""Lines that several ranks of one attempt wrote alike, told once.
+"""Folding: a line that several ranks wrote is shown once, with the ranks.
 
 ::
 
-    group = Group()
-    group.feed(0, [b"step 1", b"loss 2.5"])
-    group.feed(1, [b"step 1"])
-    group.take()          # [(0b11, b"step 1"), (0b01, b"loss 2.5")]
+    folder = LineFolder()
+    folder.feed(0, [b"step 1", b"loss 2.5"])
+    folder.feed(1, [b"step 1"])
+    folder.take()         # [(0b11, b"step 1"), (0b01, b"loss 2.5")]
 
 The order of each rank's lines is kept. A line waits until all ranks that have it queued have come
-to it; where two wrote the same lines in different orders, one of these is told twice.
+to it; where two wrote the same lines in different orders, one of these lines is shown twice.
+
+`LineFolder` folds lines as they come (following). `fold` folds a window of long files (reading):
+most lines are written by all ranks or by one, and where that is so of a whole window, and the
+common lines have one order, sets fold it without a step per line; `LineFolder` does the others.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from itertools import compress
 
+# A bit mask of ranks, and the line that they wrote.
 Folded = tuple[int, bytes]
+# Rank -> its next lines, without their ends.
+Window = Mapping[int, list[bytes]]
 
 _MASKS = 500
 
 
 class _Queue:
-    """Lines of one rank that wait; ``keys[head:]`` are still to be told."""
+    """The lines of one rank that wait: ``keys[head:]``."""
 
     __slots__ = ("bit", "head", "keys", "limit", "times", "waiting")
 
@@ -35,13 +43,13 @@ class _Queue:
         self.waiting: dict[bytes, int] = {}
 
     def again(self, line: bytes) -> Hashable:
-        """The key of a line that waits in this queue already."""
+        """Return a key for a line that waits in this queue already."""
         count = self.waiting.get(line, 1)
         self.waiting[line] = count + 1
         return line, count
 
     def older_than(self, moment: float) -> int:
-        """How many of the keys had come by then, those told included."""
+        """Return how many of the keys had come by then, those shown already included."""
         count = 0
         for came, end in self.times:
             if came > moment:
@@ -50,6 +58,7 @@ class _Queue:
         return count
 
     def compact(self) -> None:
+        """Drop the keys that were shown."""
         head = self.head
         if not head:
             return
@@ -61,13 +70,13 @@ class _Queue:
             self.waiting = {line: count + 1 for line, count in again}
 
 
-class Group:
-    """The queues of an attempt's ranks; a set of ranks is a bit mask.
+class LineFolder:
+    """Folds the lines of an attempt's ranks as they come.
 
     Attributes
     ----------
     ranks
-        Those that are known to write.
+        Bit mask of the ranks that are known to write.
     """
 
     def __init__(self) -> None:
@@ -78,7 +87,7 @@ class Group:
         self._members: dict[int, list[_Queue]] = {}
 
     def join(self, rank: int) -> None:
-        """A rank that will write."""
+        """Announce a rank that will write."""
         if rank not in self._queues:
             self._queues[rank] = _Queue(1 << rank)
             self.ranks |= 1 << rank
@@ -89,7 +98,7 @@ class Group:
         return not self._holders
 
     def rest(self) -> dict[int, list[bytes]]:
-        """The lines of each rank that wait."""
+        """Return each rank's waiting lines."""
         return {
             rank: [_line(key) for key in queue.keys[queue.head :]]
             for rank, queue in self._queues.items()
@@ -114,17 +123,17 @@ class Group:
     def take(
         self, *, before: float | None = None, open_ranks: frozenset[int] = frozenset()
     ) -> list[Folded]:
-        """Lines that are told now, each with the ranks that wrote it.
+        """Return the lines that need not wait any longer, each with the ranks that wrote it.
 
-        What all ranks wrote is told as soon as they have. Of the rest
+        A line that all ranks wrote is returned as soon as all have come to it.
 
         Parameters
         ----------
         before
-            Only what had come by this time is told; what is older than that and still waits for
-            another rank is told without it. None: all is told but for
+            Of the other lines, return those that had come by this time; the ones that still wait
+            for another rank are returned without it. None: return all, except for
         open_ranks
-            the later half of what waits of these: their next lines may be like it.
+            the later half of what waits of these ranks, whose next lines may be alike.
         """
         for rank, queue in self._queues.items():
             queue.compact()
@@ -133,19 +142,19 @@ class Group:
                 queue.limit = queue.older_than(before)
             else:
                 queue.limit = left // 2 if rank in open_ranks else left
-        told: list[Folded] = []
-        self._merge([queue for queue in self._queues.values() if queue.keys], told)
+        folded: list[Folded] = []
+        self._merge([queue for queue in self._queues.values() if queue.keys], folded)
         while (key := self._crossed()) is not None:
             here = self._arrived.pop(key)
             self._holders[key] &= ~here
-            self._merge(self._tell(key, here, told), told)
-        return told
+            self._merge(self._pop(key, here, folded), folded)
+        return folded
 
-    def _merge(self, todo: list[_Queue], told: list[Folded]) -> None:
+    def _merge(self, todo: list[_Queue], folded: list[Folded]) -> None:
         todo = todo[::-1]
         while todo:
             queue = todo.pop()
-            key = self._next_shared(queue, told)
+            key = self._next_shared(queue, folded)
             if key is None:
                 continue
             mask = self._holders[key]
@@ -153,12 +162,12 @@ class Group:
             if here == mask and (mask == self.ranks or self._ripe(mask)):
                 del self._holders[key]
                 self._arrived.pop(key, None)
-                todo += reversed(self._tell(key, mask, told))
+                todo += reversed(self._pop(key, mask, folded))
             else:
                 self._arrived[key] = here
 
-    def _next_shared(self, queue: _Queue, told: list[Folded]) -> Hashable | None:
-        """Tell what a rank alone wrote, up to a line that others wrote too."""
+    def _next_shared(self, queue: _Queue, folded: list[Folded]) -> Hashable | None:
+        """Move a rank's own lines to ``folded``, up to a line that others wrote too."""
         keys, head, limit, bit = queue.keys, queue.head, queue.limit, queue.bit
         end = len(keys) if bit == self.ranks else limit
         holders = self._holders
@@ -171,14 +180,14 @@ class Group:
             if head >= end:
                 break
             del holders[key]
-            told.append((bit, _line(key)))
+            folded.append((bit, _line(key)))
             head += 1
         queue.head = head
         return shared
 
-    def _tell(self, key: Hashable, mask: int, told: list[Folded]) -> list[_Queue]:
-        """Tell a line that these ranks have come to; their queues."""
-        told.append((mask, _line(key)))
+    def _pop(self, key: Hashable, mask: int, folded: list[Folded]) -> list[_Queue]:
+        """Move the line that these ranks have come to; return their queues."""
+        folded.append((mask, _line(key)))
         queues = self._of(mask)
         for queue in queues:
             queue.head += 1
@@ -197,7 +206,7 @@ class Group:
         return found
 
     def _crossed(self) -> Hashable | None:
-        """A line at which ranks wait for others that wait for them."""
+        """Find a deadlock: a line at which ranks wait for others that wait for them."""
         for queue in self._queues.values():
             seen: set[int] = set()
             while queue.head < min(queue.limit, len(queue.keys)):
@@ -214,3 +223,67 @@ class Group:
 
 def _line(key: Hashable) -> bytes:
     return key if type(key) is bytes else key[0]  # type: ignore[index]
+
+
+def fold(window: Window, open_ranks: frozenset[int]) -> tuple[list[Folded], dict[int, list[bytes]]]:
+    """Fold the next lines of files; return what is folded, and what waits for further lines.
+
+    Parameters
+    ----------
+    open_ranks
+        Ranks that have more lines than those in the window. At least one line is folded, unless
+        one of these ranks has fewer than two.
+    """
+    rest: dict[int, list[bytes]] = {rank: [] for rank in window}
+    window = {rank: lines for rank, lines in window.items() if lines or rank in open_ranks}
+    if not window:
+        return [], rest
+    folded, left = _by_sets(window) or _by_queues(window, open_ranks)
+    return folded, {**rest, **left}
+
+
+def _by_queues(
+    window: Window, open_ranks: frozenset[int]
+) -> tuple[list[Folded], dict[int, list[bytes]]]:
+    folder = LineFolder()
+    for rank, lines in window.items():
+        folder.feed(rank, lines)
+    return folder.take(open_ranks=open_ranks), folder.rest()
+
+
+def _by_sets(window: Window) -> tuple[list[Folded], dict[int, list[bytes]]] | None:
+    """Fold up to the last line that all have; None where it is not as simple as that."""
+    everyone = sum(1 << rank for rank in window)
+    common = set.intersection(*map(set, window.values()))
+    marks = {rank: list(map(common.__contains__, lines)) for rank, lines in window.items()}
+    anchors = [list(compress(lines, marks[rank])) for rank, lines in window.items()]
+    count = min(map(len, anchors))
+    first = anchors[0][:count]
+    if not count or any(other[:count] != first for other in anchors[1:]):
+        return None
+    between: dict[int, list[Folded]] = {}
+    rest: dict[int, list[bytes]] = {}
+    alone: set[bytes] = set()
+    number_alone = 0
+    for rank, lines in window.items():
+        bit = 1 << rank
+        own = [index for index, is_common in enumerate(marks[rank]) if not is_common]
+        mine = []
+        for passed, index in enumerate(own):
+            anchor = index - passed
+            if anchor >= count:
+                break
+            mine.append(lines[index])
+            between.setdefault(anchor, []).append((bit, lines[index]))
+        different = set(mine)
+        number_alone += len(different)
+        alone |= different
+        rest[rank] = lines[count + len(mine) :]
+    if len(alone) != number_alone:
+        return None
+    folded: list[Folded] = []
+    for index, line in enumerate(first):
+        if index in between:
+            folded += between[index]
+        folded.append((everyone, line))
+    return folded, rest

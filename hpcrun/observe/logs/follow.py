@@ -1,4 +1,4 @@
-"""Follow many growing files by polling: works on NFS and Lustre, where inotify sees nothing.
+"""The follower of many growing files: polls, since inotify sees nothing on NFS or Lustre.
 
 ::
 
@@ -6,8 +6,8 @@
     for block in follower.blocks():
         sys.stdout.buffer.write(block.data)
 
-Files that grow keep their descriptor and are looked at in every turn. Those that have been quiet
-for a while are closed and looked at in turns, so many a second and no more, whatever their number.
+Growing (hot) files stay open and are polled in every turn. Files that have been quiet for a while
+(cold) are closed and polled in turns, at a bounded rate whatever their number.
 """
 
 from __future__ import annotations
@@ -16,43 +16,48 @@ import resource
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcrun.observe.background import Beside
-from hpcrun.observe.logs.tail import FULL, Block, Source, Tail
+from hpcrun.observe.logs.remote_storage import is_remote
+from hpcrun.observe.logs.tail import FULL, LineBlock, Source, Tail
 
 CHECK = 3.0
 SOON = 0.05
 MOST_OPEN = 4096
-# Seconds for which nothing is looked at, printed or asked, at most.
+# Longest sleep in seconds, so that waiting lines and the answer to a question are seen soon.
 SLICE = 0.5
-# Seconds between two questions whether all is over, where an answer takes long.
+# Longest pause in seconds between two questions whether all is over, where an answer takes long.
 SELDOM = 60.0
-# The same, where the answers of very many runs take long to read, and lines wait for that.
+# The same, where reading the answers for very many runs holds up the lines.
 HELD = 20.0
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How often is looked.
+    """How often files are polled.
 
     Attributes
     ----------
     interval
-        Seconds between looks at files that grow.
+        Seconds between polls of hot files.
     hot_looks, cold_looks
-        How many looks a second there are at most, at files that grow and at quiet ones.
+        Most polls per second, of hot and of cold files.
     cold
-        Seconds between looks at a quiet file, where their number allows it.
+        Seconds between polls of a cold file, where their number allows it.
     linger
-        How many seconds a file that does not grow is looked at like one that does.
+        Seconds for which a file that does not grow stays hot.
     discover
         Seconds between looks for new files.
     reopen
-        Open files again for each look, as clients of network file systems want it.
+        Reopen files for each poll, as clients of network file systems need it.
     burst
-        How many blocks are read of a file before it is another's turn.
+        Blocks read from one file before it is another's turn.
+    runs
+        Runs per second that are searched for new files.
+    ledgers
+        Ledgers that are looked at per question whether the runs are over.
     """
 
     interval: float = 0.1
@@ -63,35 +68,56 @@ class Pace:
     discover: float = 1.0
     reopen: bool = False
     burst: int = 1
+    runs: float = 100.0
+    ledgers: int = 2000
 
 
 LOCAL = Pace()
 REMOTE = Pace(
-    interval=0.25, hot_looks=100, cold_looks=25, cold=2.0, discover=2.0, reopen=True, burst=16
+    interval=0.25,
+    hot_looks=100,
+    cold_looks=25,
+    cold=2.0,
+    discover=2.0,
+    reopen=True,
+    burst=16,
+    runs=10.0,
+    ledgers=20,
 )
 
 
+def pace_of(directories: Iterable[Path]) -> Pace:
+    """Return `REMOTE` if any of these lies on network storage, else `LOCAL`."""
+    return REMOTE if any(map(is_remote, set(directories))) else LOCAL
+
+
+@dataclass
+class _Newest:
+    """The newest attempt of a run, and its files."""
+
+    attempt: int = 0
+    tails: list[Tail] = field(default_factory=list)
+
+
 class Follower:
-    """Yields what files gain as they grow, and what files hold as they appear.
+    """Yields the lines of files as they appear and grow.
 
     Parameters
     ----------
     discover
-        Gives the sources of now; called again and again. Its argument is True the last time, when
-        everything is over. A source that was given once is followed to the end.
+        Returns the current sources; called repeatedly. Its argument is True the last time, when
+        everything is over. A source is followed to the end once it was returned.
     over
-        Whether nothing more will be written; asked at most every ``check`` seconds, and more rarely
-        when the answer is slow.
+        Returns True once nothing more will be written. Called at most every ``check`` seconds, and
+        more rarely when the answer is slow.
     ended
-        Whether nothing more will be written to one source.
+        Returns True once nothing more will be written to a source.
     begin
-        Called with each file that exists at the start, to begin elsewhere than at its beginning.
+        Called with each file that exists at the start, to choose where to begin in it.
     idle
-        Called before each pause, when all lines there are have been given: the time to flush.
-    pace
-        `LOCAL`, `REMOTE` or another.
+        Called before each pause, when all lines were yielded: the time to flush.
     raw
-        Leave carriage returns and broken encodings as they are.
+        Leave carriage returns and broken encodings unchanged.
     """
 
     def __init__(
@@ -115,19 +141,18 @@ class Follower:
         self._check = check
         self._raw = raw
         self._tails: dict[Path, Tail | None] = {}
-        self._newest: dict[Path, int] = {}
-        self._of_run: dict[Path, list[Tail]] = {}
+        self._newest: dict[Path, _Newest] = {}
         self._hot: list[Tail] = []
         self._cold: deque[Tail] = deque()
         self._looks = 0.0
         self._is_first = True
         self._most_open = descriptors()
 
-    def blocks(self) -> Iterator[Block]:
-        """Yield lines in the order of each file, until all is over and read.
+    def blocks(self) -> Iterator[LineBlock]:
+        """Yield the lines of each file in their order, until all is over and read.
 
-        What is there of an attempt comes before the first line of a later one. Closing the
-        generator closes every file.
+        An attempt's lines precede the first line of a later attempt. Closing the generator closes
+        every file.
         """
         try:
             yield from self._look(final=False, first=True)
@@ -138,7 +163,7 @@ class Follower:
             for tail in filter(None, self._tails.values()):
                 tail.close()
 
-    def _watch(self) -> Iterator[Block]:
+    def _watch(self) -> Iterator[LineBlock]:
         check = _Check(self._over, self._check)
         pace = self._pace
         turn = time.monotonic()
@@ -166,10 +191,10 @@ class Follower:
                 if check.over():
                     return
 
-    def _read_hot(self, now: float, paths_too: bool) -> Generator[Block, None, bool]:
-        """What those that grow have gained; returns whether there is more at once.
+    def _read_hot(self, now: float, paths_too: bool) -> Generator[LineBlock, None, bool]:
+        """Poll the hot files; return whether there is more to read at once.
 
-        On a network storage some of them in each turn: it would feel a burst.
+        On network storage each turn polls only some of them, to spare the server bursts.
         """
         more = False
         close = len(self._hot) > self._most_open
@@ -197,18 +222,18 @@ class Follower:
         self._hot = hot
         return more
 
-    def _read(self, tail: Tail) -> Generator[Block, None, int]:
-        """What one file gained, in so many reads at most; returns what the last one brought."""
+    def _read(self, tail: Tail) -> Generator[LineBlock, None, int]:
+        """Poll one file, with a bounded number of reads; return the size of the last one."""
         read, times = FULL, self._pace.burst
         while times and read >= FULL:
             times -= 1
             block, read = tail.read()
             if block:
-                yield Block(tail.source, block, tail.written)
+                yield LineBlock(tail.source, block, tail.written)
         return read
 
-    def _read_cold(self, now: float, passed: float) -> Iterator[Block]:
-        """What as many quiet files as are due have gained."""
+    def _read_cold(self, now: float, passed: float) -> Iterator[LineBlock]:
+        """Poll as many cold files as are due."""
         a_second = min(len(self._cold) / self._pace.cold, self._pace.cold_looks)
         self._looks = min(self._looks + passed * a_second, float(len(self._cold)))
         while self._looks >= 1 and self._cold:
@@ -227,14 +252,15 @@ class Follower:
                 self._cold.append(tail)
 
     def _is_done(self, source: Source) -> bool:
-        newest = self._newest.get(source.run_key, 0)
+        run = self._newest.get(source.run_key)
+        newest = run.attempt if run is not None else 0
         return (source.attempt or newest) < newest or self._ended(source)
 
-    def _drain(self, tails: Iterable[Tail]) -> Iterator[Block]:
-        """All that these files hold, some of each in turn; closes them."""
+    def _drain(self, tails: Iterable[Tail]) -> Iterator[LineBlock]:
+        """Read these files to their ends, some of each in turn, and close them."""
         left = list(tails)
         if self._pace.reopen:
-            # A descriptor may not know yet what another machine has written.
+            # An open file may not show yet what another machine has written.
             for tail in left:
                 if tail.is_open:
                     tail.replaced(anew=True)
@@ -251,46 +277,43 @@ class Follower:
                     if close:
                         tail.close()
                 if block:
-                    yield Block(tail.source, block, written)
+                    yield LineBlock(tail.source, block, written)
             left = more
 
-    def _look(self, *, final: bool, first: bool = False) -> Iterator[Block]:
+    def _look(self, *, final: bool, first: bool = False) -> Iterator[LineBlock]:
         for source in self._discover(final):
             if source.path in self._tails:
                 continue
             yield from self._attempts_before(source)
             tail = self._tails[source.path] = Tail(source, raw=self._raw)
-            self._of_run.setdefault(source.run_key, []).append(tail)
+            self._newest.setdefault(source.run_key, _Newest()).tails.append(tail)
             tail.quiet_since = time.monotonic()
             self._hot.append(tail)
             if self._begin is not None and first:
                 self._begin(tail)
 
-    def _attempts_before(self, source: Source) -> Iterator[Block]:
-        """The rest of the attempts before the one that begins with ``source``."""
-        key = source.run_key
-        newest = self._newest.get(key, 0)
-        if source.attempt is None or source.attempt <= newest:
+    def _attempts_before(self, source: Source) -> Iterator[LineBlock]:
+        """Read the earlier attempts to their ends, if ``source`` begins a new one."""
+        run = self._newest.setdefault(source.run_key, _Newest())
+        if source.attempt is None or source.attempt <= run.attempt:
             return
-        self._newest[key] = source.attempt
-        before = self._of_run.get(key, [])
-        if newest:
-            yield from self._drain(tail for tail in before if self._tails[tail.source.path])
-        self._of_run[key] = []
+        before = run.tails if run.attempt else []
+        run.attempt, run.tails = source.attempt, []
+        yield from self._drain(tail for tail in before if self._tails[tail.source.path])
 
 
 def descriptors() -> int:
-    """How many files may be kept open, after this process's limit was raised as far as it may."""
+    """Raise this process's limit of open files; return how many of them logs may take."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_OPEN if hard == resource.RLIM_INFINITY else min(MOST_OPEN, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    # Some are for files that are looked at once, and for all else.
+    # The rest is for files that are read once, and for everything else.
     return max(16, most * 3 // 4)
 
 
 class _Check:
-    """Asks ``over`` beside the reading of files, because Slurm may take a minute to answer."""
+    """Asks ``over`` in the background, because Slurm may take a minute to answer."""
 
     def __init__(self, over: Callable[[], bool], every: float) -> None:
         self._ask, self._every = over, every
@@ -299,13 +322,7 @@ class _Check:
         self._over = False
 
     def over(self) -> bool:
-        """The newest answer; False until there is one.
-
-        Raises
-        ------
-        Exception
-            What asking raised.
-        """
+        """Return the latest answer; False until there is one. Raises what ``over`` raised."""
         now = time.monotonic()
         seconds = 0.0
         if self._asked is None and not self._over and now >= self._due:

@@ -1,4 +1,4 @@
-"""Bytes of a log to whole lines: torn ends, progress bars, broken encodings and endless lines."""
+"""Whole lines out of bytes: torn ends, progress bars, broken encodings, endless lines."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ CHUNK = 1 << 18
 class LineSplitter:
     """Cuts a stream of bytes into blocks of whole lines, in memory bounded by ``max_line``.
 
-    Of a line with carriage returns the part after the last one counts, as on a terminal. A line
-    longer than ``max_line`` bytes comes in pieces, each a line of its own. Invalid UTF-8 becomes
-    U+FFFD.
+    A line with carriage returns is reduced to the part after the last one, as a terminal shows it.
+    A line longer than ``max_line`` bytes is cut into several. Invalid UTF-8 becomes U+FFFD.
 
     Parameters
     ----------
     raw
-        Leave the bytes as they are; a line takes as much memory as it is long.
+        Leave the bytes unchanged; memory is then bounded by the longest line.
     """
 
     def __init__(self, max_line: int = MAX_LINE, *, raw: bool = False) -> None:
@@ -28,9 +27,9 @@ class LineSplitter:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> bytes:
-        """The lines that ``data`` completes, each with its newline; empty where it completes none.
+        """Return the lines that ``data`` completes, each with its newline; perhaps none.
 
-        A block is as long as ``data`` and a line of ``max_line`` at most.
+        A block is never longer than ``data`` and ``max_line`` together.
         """
         end = data.rfind(b"\n") + 1
         block = b""
@@ -46,7 +45,7 @@ class LineSplitter:
         return block
 
     def flush(self) -> bytes:
-        """What is left of a line without an end, with one unless it is raw."""
+        """Return the torn last line, with an end unless raw."""
         rest, self._rest = bytes(self._rest), bytearray()
         if self._raw:
             return rest
@@ -72,7 +71,7 @@ class LineSplitter:
 
 
 def _overwritten(line: bytes, *, keep_last: bool) -> bytes:
-    """The part that a terminal would still show; ``keep_last`` leaves a last ``\\r`` standing."""
+    """Return what a terminal would still show; ``keep_last`` keeps a final ``\\r``."""
     body = line.rstrip(b"\r")
     shown = body.rpartition(b"\r")[2]
     return shown + b"\r" if keep_last and len(body) < len(line) else shown
@@ -95,7 +94,7 @@ def _character_boundary(data: bytes, limit: int) -> int:
 
 
 def start_of_line(stream: BinaryIO, offset: int) -> int:
-    """Where the line begins that has the byte at ``offset``, or the end of a shorter file."""
+    """Return where the line with the byte at ``offset`` begins, or the end of a shorter file."""
     position = min(offset, stream.seek(0, os.SEEK_END))
     while position > 0:
         size = min(CHUNK, position)
@@ -108,7 +107,7 @@ def start_of_line(stream: BinaryIO, offset: int) -> int:
 
 
 def start_of_tail(stream: BinaryIO, count: int) -> int:
-    """The offset at which the last ``count`` lines begin; a torn last line counts as one."""
+    """Return the offset of the last ``count`` lines; a torn last line counts as one."""
     position = stream.seek(0, os.SEEK_END)
     if count <= 0:
         return position

@@ -1,10 +1,11 @@
-"""Which log files belong to selected runs."""
+"""The log files of selected runs, by stream, rank, node and attempt."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from hpcrun.errors import UsageError
@@ -12,18 +13,19 @@ from hpcrun.observe.logs.tail import Source
 from hpcrun.observe.read.selection import Selected, begun
 from hpcrun.state import ledger
 from hpcrun.state.layout import AttemptPaths
+from hpcrun.state.ledger import Attempt
 
 
 @dataclass(frozen=True)
-class Choice:
+class LogChoice:
     """Which of a run's logs are wanted.
 
     Attributes
     ----------
     streams
         ``worker``, ``agent``, ``batch``, ``other`` (trackers, conversions, ranks that waited) or
-        ``all``. Of a run that has no worker output, and (when following) is over, the agents' and
-        the batch step's logs are given instead.
+        ``all``. A run without worker output (when following: once it is over) shows the agents'
+        and the batch step's logs instead.
     ranks
         Only these ranks; None for all.
     node
@@ -38,23 +40,19 @@ class Choice:
     attempt: int | str | None = None
 
 
-NEWEST = Choice()
+NEWEST = LogChoice()
 
 
-def sources(
-    selected: Sequence[Selected], choice: Choice = NEWEST, *, fallback: bool = True
-) -> list[Source]:
-    """The log files that exist now, by run, attempt and rank.
-
-    Parameters
-    ----------
-    fallback
-        Give the agents' and batch step's logs of runs without any worker output.
-    """
+def sources(selected: Sequence[Selected], choice: LogChoice = NEWEST) -> list[Source]:
+    """Return the log files that exist now, by run, attempt and rank."""
     found: list[Source] = []
     for one, is_there in zip(selected, begun(selected), strict=True):
-        attempts = _chosen(one, choice) if is_there else []
-        found += of_run(one, attempts, choice, fallback=fallback)
+        attempts = one.paths.attempts() if is_there else []
+        if choice.attempt is None:
+            attempts = attempts[-1:]
+        elif choice.attempt != "all":
+            attempts = [attempt for attempt in attempts if attempt.number == choice.attempt]
+        found += of_run(one, attempts, choice, is_silent=is_silent(attempts, choice))
     return found
 
 
@@ -75,23 +73,44 @@ def parse_ranks(text: str) -> frozenset[int]:
     return frozenset(ranks)
 
 
+def is_silent(attempts: Sequence[AttemptPaths], choice: LogChoice) -> bool:
+    """Check whether workers are wanted, and those of the last attempt have written nothing."""
+    if choice.streams != "worker":
+        return False
+    for attempt in attempts[-1:]:
+        for path in attempt.rank_logs().values():
+            try:
+                if path.stat().st_size > 0:
+                    return False
+            except OSError:
+                continue
+    return True
+
+
 def of_run(
-    one: Selected, attempts: Sequence[AttemptPaths], choice: Choice, *, fallback: bool
+    one: Selected, attempts: Sequence[AttemptPaths], choice: LogChoice, *, is_silent: bool
 ) -> list[Source]:
-    """The log files of a run's attempts, oldest first."""
+    """Return the log files of a run's attempts, oldest first.
+
+    Parameters
+    ----------
+    is_silent
+        Add the agents' logs of the last attempt and the batch step's.
+    """
+    logs = _RunLogs(one, choice)
+    streams = choice.streams
     found: list[Source] = []
-    if choice.streams in ("worker", "all"):
+    if streams in ("worker", "all"):
         for attempt in attempts:
-            found += _workers(one, attempt, choice)
-    silent = fallback and choice.streams == "worker" and not _has_output(attempts[-1:])
-    if choice.streams in ("agent", "all") or silent:
-        for attempt in attempts[-1:] if silent else attempts:
-            found += _agents(one, attempt, choice)
-    if choice.streams in ("other", "all"):
+            found += logs.workers(attempt)
+    if streams in ("agent", "all") or is_silent:
+        for attempt in attempts[-1:] if is_silent else attempts:
+            found += logs.agents(attempt)
+    if streams in ("other", "all"):
         for attempt in attempts:
-            found += _others(one, attempt)
-    if choice.streams in ("batch", "all") or silent:
-        found += _batch(one)
+            found += logs.others(attempt)
+    if streams in ("batch", "all") or is_silent:
+        found += logs.batch()
     # Attempts of one start of a job share their agents' and trackers' logs.
     once: dict[Path, Source] = {}
     for source in found:
@@ -99,94 +118,93 @@ def of_run(
     return list(once.values())
 
 
-def _chosen(one: Selected, choice: Choice) -> list[AttemptPaths]:
-    attempts = one.paths.attempts()
-    if choice.attempt is None:
-        return attempts[-1:]
-    if choice.attempt == "all":
-        return attempts
-    return [attempt for attempt in attempts if attempt.number == choice.attempt]
+def world_size(one: Selected, attempt: int) -> int:
+    """Return the number of ranks that an attempt began with."""
+    return _RunLogs(one, NEWEST).seats(attempt)[1]
 
 
-def _workers(one: Selected, attempt: AttemptPaths, choice: Choice) -> Iterator[Source]:
-    allowed = choice.ranks
-    if choice.node is not None:
-        node = _name(one, attempt.number, choice.node)
-        on_node = _ranks_of_node(one, attempt.number, node)
-        allowed = on_node if allowed is None else allowed & on_node
-    for rank, path in attempt.rank_logs().items():
-        if allowed is None or rank in allowed:
-            yield Source(
-                path, one.experiment.name, one.run.number, attempt.number, "worker", rank=rank
-            )
+class _RunLogs:
+    """The log files of one run; reads its ledger once, and only where it is needed."""
 
+    def __init__(self, one: Selected, choice: LogChoice) -> None:
+        self._one, self._choice = one, choice
 
-def _agents(one: Selected, attempt: AttemptPaths, choice: Choice) -> Iterator[Source]:
-    pattern = attempt.agent_log("*").name
-    before, _, after = pattern.partition("*")
-    wanted = _name(one, attempt.number, choice.node) if choice.node else None
-    for path in sorted(_first_of_start(one, attempt).directory.glob(pattern)):
-        node = path.name[len(before) : len(path.name) - len(after)]
-        if wanted in (None, node):
-            yield Source(
-                path, one.experiment.name, one.run.number, attempt.number, "agent", node=node
-            )
+    @cached_property
+    def _ledger(self) -> list[Attempt]:
+        return ledger.read(self._one.paths)
 
+    def seats(self, attempt: int) -> tuple[list[str], int]:
+        """Return an attempt's nodes, in the order of NODE_RANK, and its world size."""
+        planned = self._one.run.world_size
+        for found in self._ledger:
+            nodes = found.started.get("nodes")
+            if found.number == attempt and isinstance(nodes, list):
+                return nodes, int(found.started.get("world_size") or planned)
+        return [], planned
 
-def _others(one: Selected, attempt: AttemptPaths) -> Iterator[Source]:
-    """What trackers, the conversion of a checkpoint, and ranks that waited have printed."""
-    own = (attempt.conversion_log, attempt.warm_log)
-    for path in (*filter(Path.is_file, own), *_first_of_start(one, attempt).tracker_logs()):
-        yield Source(path, one.experiment.name, one.run.number, attempt.number, path.stem)
+    def workers(self, attempt: AttemptPaths) -> Iterator[Source]:
+        allowed = self._choice.ranks
+        if self._choice.node is not None:
+            on_node = self._ranks_of_node(attempt)
+            allowed = on_node if allowed is None else allowed & on_node
+        for rank, path in attempt.rank_logs().items():
+            if allowed is None or rank in allowed:
+                yield self._source(path, attempt.number, "worker", rank=rank)
 
+    def agents(self, attempt: AttemptPaths) -> Iterator[Source]:
+        pattern = attempt.agent_log("*").name
+        before, _, after = pattern.partition("*")
+        wanted = self._node(attempt)
+        for path in sorted(self._first_of_start(attempt).directory.glob(pattern)):
+            node = path.name[len(before) : len(path.name) - len(after)]
+            if wanted in (None, node):
+                yield self._source(path, attempt.number, "agent", node=node)
 
-def _first_of_start(one: Selected, attempt: AttemptPaths) -> AttemptPaths:
-    """Into whose directory the agents and trackers of an attempt write."""
-    return one.paths.attempt(ledger.first_of_start(one.paths, attempt.number))
+    def others(self, attempt: AttemptPaths) -> Iterator[Source]:
+        """Yield the logs of trackers, of a checkpoint's conversion, and of ranks that waited."""
+        own = (attempt.conversion_log, attempt.warm_log)
+        for path in (*filter(Path.is_file, own), *self._first_of_start(attempt).tracker_logs()):
+            yield self._source(path, attempt.number, path.stem)
 
+    def batch(self) -> Iterator[Source]:
+        submission = self._one.submission
+        if submission is None or submission.job_id is None:
+            return
+        if submission.is_local or submission.foreground:
+            path = submission.paths.local_log(self._one.run.number)
+        else:
+            path = submission.paths.batch_log(submission.job_id)
+        if path.is_file():
+            yield self._source(path, None, "batch")
 
-def _batch(one: Selected) -> Iterator[Source]:
-    submission = one.submission
-    if submission is None or submission.job_id is None:
-        return
-    if submission.is_local or submission.foreground:
-        path = submission.paths.local_log(one.run.number)
-    else:
-        path = submission.paths.batch_log(submission.job_id)
-    if path.is_file():
-        yield Source(path, one.experiment.name, one.run.number, None, "batch")
+    def _source(
+        self,
+        path: Path,
+        attempt: int | None,
+        stream: str,
+        rank: int | None = None,
+        node: str | None = None,
+    ) -> Source:
+        one = self._one
+        return Source(path, one.experiment.name, one.run.number, attempt, stream, rank, node)
 
+    def _first_of_start(self, attempt: AttemptPaths) -> AttemptPaths:
+        """Return the attempt into whose directory this one's agents and trackers write."""
+        return self._one.paths.attempt(ledger.first_of_start(self._ledger, attempt.number))
 
-def _ranks_of_node(one: Selected, attempt: int, node: str) -> frozenset[int]:
-    names, world_size = seats(one, attempt)
-    if node not in names:
-        return frozenset()
-    each = world_size // len(names)
-    index = names.index(node)
-    return frozenset(range(index * each, (index + 1) * each))
+    def _node(self, attempt: AttemptPaths) -> str | None:
+        """Return the name of the node that is wanted; None for all."""
+        node = self._choice.node or None
+        if node is None or not node.isdigit():
+            return node
+        names, _ = self.seats(attempt.number)
+        return names[int(node)] if int(node) < len(names) else node
 
-
-def _name(one: Selected, attempt: int, node: str) -> str:
-    """A node's name, given by itself or by its index in an attempt."""
-    names, _ = seats(one, attempt)
-    return names[int(node)] if node.isdigit() and int(node) < len(names) else node
-
-
-def seats(one: Selected, attempt: int) -> tuple[list[str], int]:
-    """The nodes of an attempt, in the order of NODE_RANK, and its world size."""
-    for found in ledger.read(one.paths):
-        nodes = found.started.get("nodes")
-        if found.number == attempt and isinstance(nodes, list):
-            return nodes, int(found.started.get("world_size") or one.run.world_size)
-    return [], one.run.world_size
-
-
-def _has_output(attempts: Iterable[AttemptPaths]) -> bool:
-    for attempt in attempts:
-        for path in attempt.rank_logs().values():
-            try:
-                if path.stat().st_size > 0:
-                    return True
-            except OSError:
-                continue
-    return False
+    def _ranks_of_node(self, attempt: AttemptPaths) -> frozenset[int]:
+        names, ranks = self.seats(attempt.number)
+        node = self._node(attempt)
+        if node not in names:
+            return frozenset()
+        each = ranks // len(names)
+        index = names.index(node)
+        return frozenset(range(index * each, (index + 1) * each))

@@ -1,4 +1,4 @@
-"""How lines of logs are shown: where each comes from, colours, JSON; bytes in, bytes out."""
+"""The format of printed log lines: prefixes, colours, times, JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from hpcrun.observe.logs.fold import Folded
-from hpcrun.observe.logs.tail import Block, Source
+from hpcrun.observe.logs.tail import LineBlock, Source
 from hpcrun.observe.read.selection import Selected
 from hpcrun.state import ledger
 from hpcrun.text import listed, ranges
@@ -29,26 +29,26 @@ _CONTROLS = bytes({*range(32), 127} - {*b"\t\n\r\x1b"})
 
 
 class Printer:
-    """Gives each line the prefix that tells where it comes from.
+    """Prefixes each line with its origin.
 
     Escape sequences that do more than colour, and other control characters, never reach the
-    terminal; without colour no escape sequence is printed.
+    terminal; without colour no escape sequence does.
 
     Parameters
     ----------
     selected
-        What the lines may come from; decides which parts the prefix needs.
+        The runs that lines may come from; decides which parts the prefix needs.
     color
-        Colour the prefix, the same for a run each time (for a rank, where there is one run).
+        Colour the prefix by run, or by rank where there is one run.
     as_json
-        JSON lines ``{experiment, run, attempt, rank, stream, node, line}`` instead.
+        Print JSON lines ``{experiment, run, attempt, rank, stream, node, line}`` instead.
     raw
-        The bytes as they are, without prefixes.
+        Print the bytes unchanged, without prefixes.
     timestamps
-        Put before each line by when it was written, or now where it comes just now; ``time`` in
-        seconds in JSON.
+        Print before each line by when it was written, or now if it has just come; in JSON,
+        ``time`` in seconds.
     highlight
-        Show in reverse what this finds, where there is colour.
+        Show matches in reverse, where there is colour.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class Printer:
         self._prefixes: dict[object, bytes] = {}
         self._attempts: dict[object, int] = {}
 
-    def format(self, block: Block) -> bytes:
-        """A block as it is printed."""
+    def format(self, block: LineBlock) -> bytes:
+        """Return a block as it is printed."""
         source, data, written = block
         if self._json:
             return self._records(block)
@@ -91,7 +91,7 @@ class Printer:
         return prefix + data[:-1].replace(b"\n", b"\n" + prefix) + b"\n" if prefix else data
 
     def folded(self, source: Source, lines: Sequence[Folded]) -> bytes:
-        """Lines of an attempt with the ranks that wrote them; ``source`` is one of its ranks."""
+        """Return folded lines of an attempt as they are printed; ``source`` is one of its ranks."""
         if not lines:
             return b""
         now = self._time(None)
@@ -110,7 +110,7 @@ class Printer:
         return b"\n".join(parts) + b"\n"
 
     def new_attempt(self, source: Source) -> bytes | None:
-        """What stands before a run's next attempt; None where ``source`` does not begin one."""
+        """Return the heading of a run's next attempt; None if ``source`` does not begin one."""
         if source.attempt is None:
             return None
         last = self._attempts.get(source.run_key)
@@ -124,7 +124,7 @@ class Printer:
         return _MARK + mark[:-1] + _RESET + b"\n" if self._color else mark
 
     def prefix(self, source: Source) -> str:
-        """``NAME/3 r0``, as far as several are shown."""
+        """Return ``NAME/3 r0``, without the parts that all lines share."""
         parts = [self._name(source)]
         if source.stream == "worker":
             if self._rank:
@@ -153,7 +153,7 @@ class Printer:
         color = _COLORS[(run if self._run else rank or 0) % len(_COLORS)]
         return f"\x1b[{color}m{prefix} |\x1b[0m ".encode()
 
-    def _records(self, block: Block) -> bytes:
+    def _records(self, block: LineBlock) -> bytes:
         about = {name: getattr(block.source, name) for name in _FIELDS}
         if self._timestamps:
             about["time"] = round(block.written or time.time(), 1)
@@ -165,7 +165,7 @@ class Printer:
         return "".join([f'{head}, "line": {text}}}\n' for text in texts]).encode()
 
     def _story(self, source: Source, last: int) -> str:
-        """Which attempt begins, where, and how the one before ended."""
+        """Describe which attempt begins, where, and how the one before ended."""
         one = self._runs.get(source.run_key)
         attempts = {each.number: each for each in ledger.read(one.paths)} if one else {}
         mine = attempts.get(source.attempt or 0)
@@ -186,7 +186,7 @@ class Printer:
         return time.strftime("%Y-%m-%d %H:%M:%S ", moment).encode()
 
     def _tamed(self, data: bytes) -> bytes:
-        """Without what would do more to a terminal than show text in colours."""
+        """Remove everything that would do more to a terminal than show coloured text."""
         if b"\x1b" in data:
             data = _ESCAPE.sub(_if_color if self._color else b"", data)
         data = data.translate(None, _CONTROLS)

@@ -1,4 +1,4 @@
-"""When lines of a rank's log were written, by the record that `hpcrun.run.node.log_sizes` keeps."""
+"""Times of log lines, from the recorded sizes of the logs."""
 
 from __future__ import annotations
 
@@ -10,40 +10,39 @@ from functools import lru_cache
 from pathlib import Path
 
 from hpcrun.errors import UsageError
-from hpcrun.observe.logs.tail import Mark, Source
+from hpcrun.observe.logs.tail import SizeMark, Source
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def marks(source: Source) -> list[Mark]:
-    """When a log was seen to be how long, oldest first; empty for what is no rank's."""
+def marks(source: Source) -> list[SizeMark]:
+    """Return a log's recorded sizes, oldest first; empty unless it is a rank's."""
     if source.rank is None:
         return []
     rank = str(source.rank)
-    found = [
-        Mark(when, sizes[rank]) for when, sizes in _read(source.path.parent) if sizes.get(rank)
+    return [
+        SizeMark(when, sizes[rank]) for when, sizes in _read(source.path.parent) if sizes.get(rank)
     ]
-    return found
 
 
-def until_now(source: Source) -> list[Mark]:
-    """The same, up to how long the log is now and when it was written last."""
+def until_now(source: Source) -> list[SizeMark]:
+    """Return the recorded sizes and, last, the size and the time of the last write of now."""
     try:
         found = os.stat(source.path)
     except OSError:
         return marks(source)
-    now = Mark(found.st_mtime, found.st_size)
+    now = SizeMark(found.st_mtime, found.st_size)
     return [*(mark for mark in marks(source) if mark.size < now.size), now]
 
 
 def start(source: Source, moment: float) -> int:
-    """Where to begin with what was written at ``moment`` (seconds since the epoch) and later.
+    """Return the offset of what was written at ``moment`` (seconds since the epoch) and later.
 
-    Some lines may be older by the seconds between two lines of the record, which are ten and more
-    where there are hundreds of ranks. Of a log without a record it is the beginning or, where it
-    has not been written to since then, the end.
+    Some lines may be older, by the seconds between two lines of the record: ten and more where
+    there are hundreds of ranks. For a log without a record it is the beginning, or the end of one
+    that has not been written to since then.
     """
     try:
         found = os.stat(source.path)
@@ -79,7 +78,6 @@ def _read(directory: Path) -> list[tuple[float, dict[str, int]]]:
     for line in files.read_lines(AttemptPaths(directory).log_sizes):
         when, sizes = line.get("time"), line.get("sizes")
         if isinstance(when, (int, float)) and isinstance(sizes, dict):
-            found.append(
-                (float(when), {rank: size for rank, size in sizes.items() if isinstance(size, int)})
-            )
+            whole = {rank: size for rank, size in sizes.items() if isinstance(size, int)}
+            found.append((float(when), whole))
     return found

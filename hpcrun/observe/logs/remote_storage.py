@@ -1,4 +1,4 @@
-"""What kind of storage a directory lies on: looking at a file costs a remote call on some."""
+"""Detection of network storage, where each look at a file is a remote call."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def is_remote(path: Path, mounts: Path = _MOUNTS) -> bool:
-    """Whether the file system that ``path`` lies on, or will lie on, is another machine's.
+    """Check whether ``path`` lies, or will lie, on the file system of another machine.
 
-    ``HPCRUN_STORAGE=network`` or ``local`` in the environment says so of all.
+    ``HPCRUN_STORAGE=network`` or ``local`` in the environment overrides the answer.
 
     Parameters
     ----------
     mounts
-        In the form of ``/proc/PID/mountinfo`` (proc(5)); False is answered where it is unreadable.
+        A file in the format of ``/proc/PID/mountinfo`` (proc(5)); False where it is unreadable.
     """
-    told = os.environ.get("HPCRUN_STORAGE")
-    if told in ("network", "local"):
-        return told == "network"
+    override = os.environ.get("HPCRUN_STORAGE")
+    if override in ("network", "local"):
+        return override == "network"
     try:
         lines = mounts.read_text(errors="surrogateescape").splitlines()
     except OSError:
@@ -43,7 +43,7 @@ def is_remote(path: Path, mounts: Path = _MOUNTS) -> bool:
             continue
         point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4])
         inside = real == point or real.startswith(point.rstrip("/") + "/")
-        # Of mounts at one point the last hides the others.
+        # The last of several mounts at one point hides the others.
         if inside and len(point) >= longest:
             longest, kind = len(point), after.split(" ")[0]
     return kind in NETWORK

@@ -1,19 +1,18 @@
-"""From blocks of lines to what is printed: chosen by pattern, folded over ranks, dressed."""
+"""Rendering of log lines: filtered by pattern, folded over ranks, printed."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcrun.observe.logs.fold import Group
-from hpcrun.observe.logs.fold_window import fold
+from hpcrun.observe.logs.fold import LineFolder, fold
 from hpcrun.observe.logs.follow import descriptors
 from hpcrun.observe.logs.lines import CHUNK
 from hpcrun.observe.logs.log_format import Printer
-from hpcrun.observe.logs.tail import Block, Source, Tail
+from hpcrun.observe.logs.tail import LineBlock, Source, Tail
 
 DELAY = 0.5
 WINDOW = 16 << 20
@@ -22,20 +21,14 @@ LEAST_WAITING = 4 << 20
 
 
 @dataclass(frozen=True)
-class Filter:
-    """Which lines are wanted.
-
-    Attributes
-    ----------
-    grep, exclude
-        What a line must have, and must not have; None for no such wish.
-    """
+class LineFilter:
+    """Selects lines: those that ``grep`` finds something in and ``exclude`` does not."""
 
     grep: re.Pattern[str] | None = None
     exclude: re.Pattern[str] | None = None
 
     def keep(self, lines: list[bytes]) -> list[bytes]:
-        """Those that are wanted."""
+        """Return the selected lines."""
         if self.grep is not None:
             found = self.grep.search
             lines = [line for line in lines if found(line.decode("utf-8", "replace"))]
@@ -44,124 +37,133 @@ class Filter:
             lines = [line for line in lines if not unwanted(line.decode("utf-8", "replace"))]
         return lines
 
-    def block(self, block: Block) -> Block | None:
-        """The same of a block; None where no line of it is."""
+    def block(self, block: LineBlock) -> LineBlock | None:
+        """Return a block's selected lines; None if there are none."""
         if self.grep is None and self.exclude is None:
             return block
         lines = self.keep(block.lines())
         return block._replace(data=b"\n".join(lines) + b"\n") if lines else None
 
 
-ALL = Filter()
+ALL = LineFilter()
+
+
+@dataclass
+class _Attempt:
+    """An attempt whose ranks' lines are folded.
+
+    Attributes
+    ----------
+    source
+        One of its ranks.
+    fed
+        Bytes that came since lines were last shown.
+    """
+
+    source: Source
+    folder: LineFolder = field(default_factory=LineFolder)
+    fed: int = 0
 
 
 class Presenter:
-    """Turns blocks, as they come, into what is printed.
+    """Turns blocks of lines, as they come, into printed bytes.
 
     Parameters
     ----------
-    printer
-        How lines are dressed.
-    chosen
-        Which lines are wanted.
     ranks
-        Gives the ranks of a source's run that may be shown; what they write alike within half a
-        second is told once. None folds nothing.
+        Returns the ranks of a source's run that may be shown; lines that they write alike within
+        half a second are folded. None folds nothing.
     """
 
     def __init__(
         self,
         printer: Printer,
-        chosen: Filter = ALL,
+        chosen: LineFilter = ALL,
         ranks: Callable[[Source], Collection[int]] | None = None,
     ) -> None:
         self._printer, self._chosen, self._ranks = printer, chosen, ranks
-        # By an attempt's directory.
-        self._groups: dict[Path, Group | None] = {}
-        self._waiting: dict[Path, tuple[Source, Group]] = {}
-        self._fed: dict[Path, int] = {}
+        # By the attempt's directory; None where nothing is folded.
+        self._attempts: dict[Path, _Attempt | None] = {}
+        self._waiting: dict[Path, _Attempt] = {}
 
-    def block(self, block: Block) -> bytes:
-        """What is printed at once of a block."""
+    def block(self, block: LineBlock) -> bytes:
+        """Return what is printed at once of a block."""
         kept = self._chosen.block(block)
         if kept is None:
             return b""
         source = kept.source
         mark = self._printer.new_attempt(source)
         before = b"" if mark is None else self._rest_of_run(source) + mark
-        group = self._group(source)
-        if group is None or source.rank is None:
+        attempt = self._attempt(source)
+        if attempt is None or source.rank is None:
             return before + self._printer.format(kept)
-        key = source.path.parent
-        group.feed(source.rank, kept.lines(), time.monotonic())
-        self._waiting[key] = (source, group)
-        self._fed[key] = self._fed.get(key, 0) + len(kept.data)
-        if self._fed[key] < max(LEAST_WAITING, 2 * CHUNK * group.ranks.bit_count()):
+        folder = attempt.folder
+        folder.feed(source.rank, kept.lines(), time.monotonic())
+        self._waiting[source.path.parent] = attempt
+        attempt.fed += len(kept.data)
+        if attempt.fed < max(LEAST_WAITING, 2 * CHUNK * folder.ranks.bit_count()):
             return before
-        # So much at once is no news: it was there already.
-        self._fed[key] = 0
-        open_ranks = frozenset(range(group.ranks.bit_length()))
-        return before + self._printer.folded(source, group.take(open_ranks=open_ranks))
+        # So much at once was written before it was followed.
+        attempt.fed = 0
+        open_ranks = frozenset(range(folder.ranks.bit_length()))
+        return before + self._printer.folded(source, folder.take(open_ranks=open_ranks))
 
     def due(self) -> bytes:
-        """What has waited long enough for other ranks."""
+        """Return the lines that have waited long enough for other ranks."""
         moment = time.monotonic() - DELAY
         printed = []
-        for key, (source, group) in list(self._waiting.items()):
-            printed.append(self._printer.folded(source, group.take(before=moment)))
-            if group.is_empty:
+        for key, attempt in list(self._waiting.items()):
+            attempt.fed = 0
+            printed.append(self._printer.folded(attempt.source, attempt.folder.take(before=moment)))
+            if attempt.folder.is_empty:
                 del self._waiting[key]
-        self._fed.clear()
         return b"".join(printed)
 
     def rest(self) -> bytes:
-        """What still waits, at the end."""
-        waiting, self._waiting = self._waiting, {}
-        return b"".join(
-            self._printer.folded(source, group.take()) for source, group in waiting.values()
-        )
+        """Return the lines that still wait, at the end."""
+        return self._rest(list(self._waiting))
 
     def _rest_of_run(self, of: Source) -> bytes:
-        """The same of the attempts of one run."""
-        keys = [key for key in self._waiting if key.parent == of.path.parent.parent]
-        rest = [self._waiting.pop(key) for key in keys]
-        return b"".join(self._printer.folded(source, group.take()) for source, group in rest)
+        run = of.path.parent.parent
+        return self._rest([key for key in self._waiting if key.parent == run])
 
-    def _group(self, source: Source) -> Group | None:
+    def _rest(self, keys: list[Path]) -> bytes:
+        rest = [self._waiting.pop(key) for key in keys]
+        return b"".join(self._printer.folded(one.source, one.folder.take()) for one in rest)
+
+    def _attempt(self, source: Source) -> _Attempt | None:
         if self._ranks is None or source.stream != "worker":
             return None
         key = source.path.parent
-        if key not in self._groups:
+        if key not in self._attempts:
             ranks = self._ranks(source)
-            group = None
-            if len(ranks) > 1:
-                group = Group()
+            attempt = self._attempts[key] = _Attempt(source) if len(ranks) > 1 else None
+            if attempt is not None:
                 for rank in ranks:
-                    group.join(rank)
-            self._groups[key] = group
-        return self._groups[key]
+                    attempt.folder.join(rank)
+        return self._attempts[key]
 
 
 def read(
     sources: Sequence[Source],
     printer: Printer,
-    chosen: Filter = ALL,
+    chosen: LineFilter = ALL,
     *,
     begin: Callable[[Tail], object] | None = None,
     fold: bool = True,
     raw: bool = False,
 ) -> Iterator[bytes]:
-    """What is printed of files as they are now, run by run, attempt by attempt.
+    """Yield the printed lines of files as they are now, run by run, attempt by attempt.
 
     Parameters
     ----------
     begin
-        Called with each file, to begin elsewhere than at its beginning.
+        Called with each file, to choose where to begin in it.
     fold
-        Tell what ranks of an attempt wrote alike once; takes memory for 16 MiB of lines at a time,
-        or for 8 KiB and a line of each rank. Otherwise one file comes after another.
+        Fold the ranks of an attempt, in memory for 16 MiB of lines at a time, or for 8 KiB and a
+        line of each rank. Otherwise one file comes after another.
     raw
-        Leave carriage returns and broken encodings as they are.
+        Leave carriage returns and broken encodings unchanged.
     """
     most_open = descriptors()
     together: dict[object, list[Source]] = {}
@@ -181,19 +183,19 @@ def read(
             yield (printer.new_attempt(group[0]) or b"") + part
 
 
-def _alone(tail: Tail, printer: Printer, chosen: Filter) -> Iterator[bytes]:
+def _alone(tail: Tail, printer: Printer, chosen: LineFilter) -> Iterator[bytes]:
     read = 1
     while read:
         data, read = tail.read()
         written = tail.written
         data = data if read else data + tail.finish()
-        kept = chosen.block(Block(tail.source, data, written)) if data else None
+        kept = chosen.block(LineBlock(tail.source, data, written)) if data else None
         if kept is not None:
             yield printer.format(kept)
 
 
 def _folded(
-    tails: dict[int, Tail], printer: Printer, chosen: Filter, *, close: bool
+    tails: dict[int, Tail], printer: Printer, chosen: LineFilter, *, close: bool
 ) -> Iterator[bytes]:
     size = min(CHUNK, max(LEAST_CHUNK, WINDOW // len(tails)))
     source = next(iter(tails.values())).source
@@ -212,5 +214,5 @@ def _folded(
                 tail.close()
             if data:
                 window[rank] += chosen.keep(data[:-1].split(b"\n"))
-        told, window = fold(window, frozenset(left))
-        yield printer.folded(source, told)
+        folded, window = fold(window, frozenset(left))
+        yield printer.folded(source, folded)

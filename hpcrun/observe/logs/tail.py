@@ -1,4 +1,4 @@
-"""One growing file: what came since the last look, through truncation and replacement.
+"""One growing log file, read on through truncation and replacement.
 
 ::
 
@@ -26,20 +26,20 @@ FULL = CHUNK - _KEPT
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """One log file; equal to itself alone.
+    """One log file; compares by identity.
 
     Attributes
     ----------
     path
         The file; it need not exist yet.
     experiment, run, attempt
-        Whose it is; the attempt is None for the batch step's log, which covers several.
+        What it belongs to; the attempt is None for the batch step's log, which covers several.
     stream
         ``worker``, ``agent``, ``batch``, or the name of another log, such as ``tracker-wandb``.
     rank
-        Of a worker.
+        The worker's rank; None for other streams.
     node
-        Of an agent.
+        The agent's node; None for other streams.
     """
 
     path: Path
@@ -52,49 +52,50 @@ class Source:
 
     @cached_property
     def run_key(self) -> Path:
-        """The run's directory, of a worker or an agent; for the batch step, the experiment's."""
+        """The run's directory; for the batch step's log, the experiment's."""
         return self.path.parent.parent.parent
 
 
-class Mark(NamedTuple):
-    """At a time (seconds since the epoch), how many bytes a file had."""
+class SizeMark(NamedTuple):
+    """A file's size in bytes at a time, in seconds since the epoch."""
 
     time: float
     size: int
 
 
-class Block(NamedTuple):
-    """Whole lines of one file, each with its newline; by when they were written, if known."""
+class LineBlock(NamedTuple):
+    """Whole lines of one file, each with its newline, and by when they were written, if known."""
 
     source: Source
     data: bytes
     written: float | None = None
 
     def lines(self) -> list[bytes]:
-        """Without their ends."""
+        """Return the lines without their ends."""
         return self.data.removesuffix(b"\n").split(b"\n")
 
 
 class Tail:
-    """How far one file was read.
+    """Reads one file as it grows.
 
-    The last bytes that were read are read again with what follows them: where they have changed,
-    the file was truncated and written anew, and is read from its beginning. So a look at a file
-    that is kept open and has not grown is one call, and needs no status of the file.
+    Each read repeats the last bytes of the read before: if they have changed, the file was
+    truncated and written anew, and is read from its beginning. So polling an open file that has
+    not grown costs a single system call.
 
     Parameters
     ----------
     raw
-        Leave the bytes as they are (`LineSplitter`).
+        Leave the bytes unchanged (`LineSplitter`).
 
     Attributes
     ----------
     quiet_since
-        When the file grew last, for whoever follows it.
+        When the file grew last, on the monotonic clock; kept by the follower.
     marks
-        When the file was how long, oldest first: what is read at once lies between two of them.
+        The file's sizes over time, oldest first; a single read never crosses one.
     written
-        By when the lines read last were written, in seconds since the epoch; None beyond the marks.
+        By when the lines read last were written, in seconds since the epoch; None after the last
+        mark.
     """
 
     __slots__ = (
@@ -105,7 +106,7 @@ class Tail:
     def __init__(self, source: Source, *, raw: bool = False) -> None:
         self.source = source
         self.quiet_since = 0.0
-        self.marks: deque[Mark] = deque()
+        self.marks: deque[SizeMark] = deque()
         self.written: float | None = None
         self._path = os.fspath(source.path)
         self._descriptor = -1
@@ -120,11 +121,11 @@ class Tail:
         return self._descriptor >= 0
 
     def begin_with(self, count: int) -> None:
-        """Begin with the last ``count`` lines of what is there now."""
+        """Begin with the last ``count`` lines of the file as it is now."""
         self._begin(lambda stream: start_of_tail(stream, count))
 
     def begin_at(self, offset: int) -> None:
-        """Begin with the line that has this byte; of several beginnings the last one counts."""
+        """Begin with the line that contains this byte; the latest of several beginnings counts."""
         self._begin(lambda stream: start_of_line(stream, offset))
 
     def _begin(self, find: Callable[[BinaryIO], int]) -> None:
@@ -138,10 +139,10 @@ class Tail:
             self._offset, self._kept = 0, b""
 
     def read(self, size: int = CHUNK) -> tuple[bytes, int]:
-        """Whole lines that came since the last read, and by how many bytes the file had grown.
+        """Return the whole lines written since the last read, and the number of bytes read.
 
-        Reads ``size`` bytes at most; from `FULL` on there may be more at once. Opens the file where
-        it is not open; nothing comes of one that cannot be read.
+        Reads at most ``size`` bytes; when `FULL` or more were read, there may be more. Opens the
+        file if necessary; one that cannot be read counts as empty.
         """
         if self._descriptor < 0:
             before = self._inode
@@ -171,7 +172,7 @@ class Tail:
         return self._splitter.flush(), FULL
 
     def _up_to_mark(self, size: int) -> int:
-        """How much may be read, so that what is read was written by the next mark's time."""
+        """Limit a read to the next mark, so that its time holds for all that is read."""
         marks = self.marks
         while marks and marks[0].size <= self._offset:
             marks.popleft()
@@ -179,13 +180,13 @@ class Tail:
         return min(size, marks[0].size - self._offset + len(self._kept)) if marks else size
 
     def replaced(self, *, anew: bool = False) -> bool:
-        """Whether another file stands at the path than the one that is open.
+        """Check whether the path names another file than the open one.
 
         Parameters
         ----------
         anew
-            Open the one that is open again, which makes a network file system's client ask the
-            server how long it is; otherwise the path is asked for alone.
+            Also reopen the file, which makes the client of a network file system ask the server
+            for its size.
         """
         try:
             if not anew:
@@ -207,12 +208,12 @@ class Tail:
         return replaced
 
     def restart(self) -> None:
-        """Begin anew with the file that stands at the path now."""
+        """Begin anew with the file that the path names now."""
         self.close()
         self._offset, self._kept, self._inode = 0, b"", 0
 
     def changed(self) -> bool:
-        """Whether a closed file may be another than it was when it was read."""
+        """Check whether a closed file has changed since it was read."""
         try:
             found = os.stat(self._path)
         except OSError:
@@ -221,11 +222,11 @@ class Tail:
         return now != (self._inode, self._offset, self._modified)
 
     def age(self) -> float:
-        """Seconds since the file was written last, as it was opened."""
+        """Return the seconds since the file's last write, as of when it was opened."""
         return max(0.0, time.time() - self._modified / 1e9)
 
     def finish(self) -> bytes:
-        """Close the file; the line that has no end, with one."""
+        """Close the file; return the torn last line, with an end."""
         self.close()
         return self._splitter.flush()
 

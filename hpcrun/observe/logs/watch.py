@@ -1,10 +1,9 @@
-"""The runs that are followed: what each of them has begun to write, and which are over.
+"""Discovery of the files of followed runs, and of when all runs are over.
 
 ::
 
     watch = Watch(selected)
-    for block in watch.follower().blocks():
-        sys.stdout.buffer.write(block.data)
+    watch.show(Presenter(printer), sys.stdout.buffer)
     failed = watch.not_completed()
 """
 
@@ -14,13 +13,14 @@ import itertools
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from hpcrun.observe.logs import log_files
-from hpcrun.observe.logs.follow import LOCAL, REMOTE, Follower
-from hpcrun.observe.logs.remote_storage import is_remote
+from hpcrun.observe.logs.follow import CHECK, Follower, Pace, pace_of
+from hpcrun.observe.logs.render import Presenter
 from hpcrun.observe.logs.tail import Source, Tail
 from hpcrun.observe.read.history import SUBMITTED
 from hpcrun.observe.read.selection import Finder, Selected, begun
@@ -29,28 +29,26 @@ from hpcrun.observe.status.jobs import Answers, Process
 from hpcrun.observe.status.status import Ask, RunStatus, process_of, statuses
 
 UNKNOWN_FOR = 30.0
-# Seconds between two looks at what was submitted since, while something waits to be.
+# Seconds between two looks at later submissions, while a run is not submitted yet.
 RENEW = 10.0
 FAILURES = 5
 LAST_WORDS = 5.0
-LOOKS, REMOTE_LOOKS = 100.0, 10.0
-LEDGERS, REMOTE_LEDGERS = 2000, 20
 
 
 @dataclass(eq=False)
 class _Run:
-    """What is known of one run.
+    """A followed run.
 
     Attributes
     ----------
     first
-        The oldest attempt that is looked at.
+        The oldest attempt that is followed.
     full
-        The newest attempt, once the output of all its ranks was found.
+        The newest attempt whose ranks' logs were all found.
     process
         The job that decides; None until it was read.
     closed
-        It was looked at for the last time.
+        Its files were looked for for the last time.
     """
 
     selected: Selected
@@ -69,35 +67,43 @@ class _Run:
 
 
 class Watch:
-    """Finds the files of runs as they begin, and asks the cluster which runs are over.
+    """Finds the log files of runs as they appear, and asks the cluster which runs are over.
 
-    A run of which nothing is known, or that was never submitted, counts as over after it has stayed
-    so for half a minute.
+    A run whose state is unknown, or that was never submitted, counts as over after half a minute.
 
     Parameters
     ----------
     selected, choice
         The runs, and which of their logs.
     ask
-        What asks the cluster; called once a question, whatever the number of runs.
-    remote
-        Whether looking at files costs a call to another machine; found out where it is None.
+        Asks the cluster; called once a question, whatever the number of runs.
+    pace
+        How often files are polled; by default as the storage of the runs needs it.
+    after
+        A run's directory -> its last attempt that is not shown.
+    over
+        Returns True once all runs are over, where the caller knows and the cluster is not asked.
     """
 
     def __init__(
         self,
         selected: Sequence[Selected],
-        choice: log_files.Choice = log_files.NEWEST,
+        choice: log_files.LogChoice = log_files.NEWEST,
         *,
         ask: Ask = jobs.ask,
-        remote: bool | None = None,
+        pace: Pace | None = None,
+        after: Mapping[Path, int] | None = None,
+        over: Callable[[], bool] | None = None,
     ) -> None:
         self._choice = choice
         self._ask = ask
-        if remote is None:
-            remote = any(map(is_remote, {one.experiment.directory for one in selected}))
-        self.remote = remote
-        self._runs = {one.paths.directory: _Run(one) for one in selected}
+        self._pace = pace or pace_of(one.experiment.directory for one in selected)
+        self._is_over = over
+        after = after or {}
+        self._runs = {
+            one.paths.directory: _Run(one, first=after.get(one.paths.directory, -1) + 1)
+            for one in selected
+        }
         self._asked_for = list(self._runs.values())
         self._not_begun = dict(self._runs)
         self._pressing: deque[_Run] = deque()
@@ -109,25 +115,41 @@ class Watch:
         self._failures = 0
         self._ledgers = 0
 
-    def follower(
+    def show(
         self,
+        presenter: Presenter,
+        out: BinaryIO,
         *,
         begin: Callable[[Tail], object] | None = None,
-        idle: Callable[[], object] = lambda: None,
+        check: float = CHECK,
         raw: bool = False,
-    ) -> Follower:
-        """A follower of the runs, of those that have not begun too (see `Follower`)."""
-        pace = REMOTE if self.remote else LOCAL
-        return Follower(
-            self.discover, self.over, ended=self.ended, begin=begin, idle=idle, pace=pace, raw=raw
+    ) -> None:
+        """Write the runs' lines as they come, until all runs are over (see `Follower`)."""
+
+        def idle() -> None:
+            out.write(presenter.due())
+            out.flush()
+
+        follower = Follower(
+            self.discover,
+            self.over,
+            ended=self.ended,
+            begin=begin,
+            idle=idle,
+            pace=self._pace,
+            check=check,
+            raw=raw,
         )
+        for block in follower.blocks():
+            out.write(presenter.block(block))
+        out.write(presenter.rest())
+        out.flush()
 
     def discover(self, final: bool) -> Iterator[Source]:
-        """Sources of the runs that are looked at now: so many a second, new ones first."""
+        """Yield the sources of the runs whose turn it is: new runs first, so many a second."""
         now = time.monotonic()
         first = self._looked is None
-        rate = REMOTE_LOOKS if self.remote else LOOKS
-        allowed = len(self._runs) if first else int(rate * (now - (self._looked or 0.0)))
+        allowed = len(self._runs) if first else int(self._pace.runs * (now - (self._looked or 0.0)))
         self._looked = now
         if self._not_begun:
             paths = sorted(self._not_begun)
@@ -138,6 +160,8 @@ class Watch:
         while self._just_ended:
             yield from self._sources(self._just_ended.popleft(), final=True)
         if final:
+            if self._is_over is not None:
+                self._renew(self._runs.values())
             for run in self._runs.values():
                 yield from self._sources(run, final=True)
             return
@@ -152,15 +176,17 @@ class Watch:
                 (self._turns if run.full or run.closed else self._pressing).append(run)
 
     def over(self) -> bool:
-        """Whether nothing more will happen to any of the runs by itself; one query a call.
+        """Check whether all runs are over, with one query of the cluster.
 
-        What became of a run is read once the cluster says that its job is over, or knows none.
+        A run's end is read once the cluster says that its job is over, or knows no such job.
 
         Raises
         ------
         OSError
-            The storage cannot be read, time and again.
+            The storage could not be read several times in a row.
         """
+        if self._is_over is not None:
+            return self._is_over()
         try:
             self._ask_for_ends()
             self._failures = 0
@@ -171,14 +197,14 @@ class Watch:
         if self._asked_for or self._came_back:
             return False
         last = max((run.ended or 0.0 for run in self._runs.values()), default=0.0)
-        # What is no rank's is written until the job's last moment.
+        # Other logs than the ranks' are written until the job's last moment.
         return self._choice.streams == "worker" or time.monotonic() - last > LAST_WORDS
 
     def _ask_for_ends(self) -> None:
         while self._came_back:
             self._asked_for.append(self._came_back.popleft())
-        self._ledgers = REMOTE_LEDGERS if self.remote else LEDGERS
-        # Where there are more than may be looked at, those that were not come first.
+        self._ledgers = self._pace.ledgers
+        # If there are more ledgers than that, those looked at longest ago come first.
         self._asked_for.sort(key=lambda run: run.looked)
         now = time.monotonic()
         if now >= self._renew_at:
@@ -202,7 +228,7 @@ class Watch:
             else:
                 run.unknown_since = None
                 is_over = status.over
-            # Between the end of an attempt and what is decided about it, a run looks failed.
+            # Between the end of an attempt and the decision about it, a run looks failed.
             may_go_on = status.state == run_state.FAILED and job is not None and job.live
             if is_over and (run.failed_before or not may_go_on):
                 run.ended = now
@@ -210,8 +236,8 @@ class Watch:
             run.failed_before = may_go_on
         self._asked_for = [run for run in self._asked_for if run.ended is None]
 
-    def _renew(self, runs: Sequence[_Run]) -> None:
-        """Take in what was submitted since, for these runs."""
+    def _renew(self, runs: Iterable[_Run]) -> None:
+        """Select these runs again, to see later submissions."""
         by_experiment: dict[Path, list[_Run]] = {}
         for run in runs:
             by_experiment.setdefault(run.selected.experiment.directory, []).append(run)
@@ -226,7 +252,7 @@ class Watch:
                 run.selected = found.get(run.selected.run.number, run.selected)
 
     def _is_doubtful(self, run: _Run, answers: Answers) -> bool:
-        """Whether a run may be over: what its job says is not enough, or its ledger has grown."""
+        """Check whether a run may be over: its job does not live, or its ledger has grown."""
         if run.process is None:
             return True
         job = answers.jobs.get(run.process.job_id)
@@ -241,27 +267,27 @@ class Watch:
         return grown
 
     def ended(self, source: Source) -> bool:
-        """Whether the run of a source has been over for a while, and will not write again."""
+        """Check whether the run of a source has been over for a while, and writes no more."""
         run = self._runs.get(source.run_key)
         if run is None or run.ended is None:
             return False
         return time.monotonic() - run.ended > LAST_WORDS
 
     def ranks(self, source: Source) -> frozenset[int]:
-        """The ranks of a source's run that are wanted."""
+        """Return the wanted ranks of a source's run."""
         run = self._runs.get(source.run_key)
         if run is None:
             return frozenset()
-        _, world_size = log_files.seats(run.selected, source.attempt or 0)
+        world_size = log_files.world_size(run.selected, source.attempt or 0)
         return self._wanted(run) & frozenset(range(world_size))
 
     def not_completed(self) -> list[RunStatus]:
-        """Runs that ended otherwise than completed, or of which it is not known."""
+        """Return the runs that have not completed, as far as their states are known."""
         found = [run.status for run in self._runs.values()]
         return [one for one in found if one is not None and one.state != run_state.COMPLETED]
 
     def _sources(self, run: _Run, *, final: bool = False, first: bool = False) -> list[Source]:
-        """What is to be followed of a run; of one whose files cannot be read now, the next time."""
+        """Return a run's sources; none while its files cannot be read."""
         try:
             return self._files(run, final=final, first=first)
         except OSError:
@@ -274,7 +300,7 @@ class Watch:
         if run.closed:
             if newest <= run.newest or run.ended is None:
                 return []
-            # Somebody had it requeued, or submitted it again.
+            # Somebody requeued it, or submitted it again.
             run.closed, run.ended = False, None
             self._renew([run])
             self._came_back.append(run)
@@ -285,10 +311,11 @@ class Watch:
             run.first = newest
         if newest == run.full and newest and not final:
             return []
+        is_silent = final and log_files.is_silent(attempts, choice)
         attempts = [one for one in attempts if one.number >= run.first]
-        found = log_files.of_run(selected, attempts, choice, fallback=final)
+        found = log_files.of_run(selected, attempts, choice, is_silent=is_silent)
         if choice.attempt is None or choice.attempt == "all":
-            # Those before the newest have got all their files, which were looked for just now.
+            # Attempts before the newest create no more files.
             run.first = max(run.first, newest)
         ranks = [one for one in found if one.attempt == newest and one.rank is not None]
         if choice.streams == "worker" and len(ranks) >= len(self._wanted(run)):

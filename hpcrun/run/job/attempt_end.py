@@ -83,8 +83,9 @@ class AttemptEnd:
         if not self._launcher.requeues:
             return JobFacts()
         log = self._submission.batch_log(self._launcher.job_id)
-        words = slurm_job.last_words(log, attempt, ledger.first_of_start(self._paths, attempt))
-        warm = any(one.warm for one in ledger.read(self._paths) if one.number == attempt)
+        attempts = ledger.read(self._paths)
+        words = slurm_job.last_words(log, attempt, ledger.first_of_start(attempts, attempt))
+        warm = any(one.warm for one in attempts if one.number == attempt)
         job = self._launcher.job_id
         return slurm_job.facts(job, self._began, words, attempt=attempt, warm=warm)
 
@@ -204,9 +205,8 @@ class AttemptEnd:
         number = attempt.started.get("submission") or self._submission.number
         submission = self._submission.experiment.submission(number)
         log = submission.batch_log(job)
-        words = slurm_job.last_words(
-            log, attempt.number, ledger.first_of_start(self._paths, attempt.number)
-        )
+        first = ledger.first_of_start(ledger.read(self._paths), attempt.number)
+        words = slurm_job.last_words(log, attempt.number, first)
         began = attempt.started.get("time") or 0.0
         number, warm = attempt.number, attempt.warm
         facts = slurm_job.facts(job, began, words, attempt=number, warm=warm, over=True)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcrun.observe.logs.fold import Folded, Group
-from hpcrun.observe.logs.fold_window import fold
+from hpcrun.observe.logs.fold import Folded, LineFolder, fold
 
 few = st.lists(st.sampled_from([b"a", b"b", b"c", b""]), max_size=25)
 many = st.lists(st.binary(max_size=2).filter(lambda line: b"\n" not in line), max_size=25)
@@ -47,7 +46,7 @@ def test_each_rank_s_lines_come_back_in_windows(logs: list[list[bytes]], size: i
 def test_each_rank_s_lines_come_back_as_they_come(
     logs: list[list[bytes]], sizes: list[int]
 ) -> None:
-    group = Group()
+    group = LineFolder()
     told: list[Folded] = []
     read = [0] * len(logs)
     for moment, size in enumerate(sizes):
@@ -88,7 +87,7 @@ def test_a_log_that_ends_early_does_not_keep_the_others_apart() -> None:
 
 
 def test_what_all_wrote_is_told_at_once_and_the_rest_in_time() -> None:
-    group = Group()
+    group = LineFolder()
     for rank in range(3):
         group.join(rank)
     group.feed(0, [b"x", b"y"], 1.0)
@@ -102,7 +101,7 @@ def test_what_all_wrote_is_told_at_once_and_the_rest_in_time() -> None:
 
 
 def test_other_orders_are_told_apart() -> None:
-    group = Group()
+    group = LineFolder()
     group.feed(0, [b"x", b"y"])
     group.feed(1, [b"y", b"x"])
     told = group.take()

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from hpcrun.observe.logs import render
-from hpcrun.observe.logs.log_files import Choice, sources
+from hpcrun.observe.logs.log_files import LogChoice, sources
 from hpcrun.observe.logs.log_format import Printer
-from hpcrun.observe.logs.render import Filter, Presenter, read
-from hpcrun.observe.logs.tail import Block, Source
+from hpcrun.observe.logs.render import LineFilter, Presenter, read
+from hpcrun.observe.logs.tail import LineBlock, Source
 from hpcrun.observe.read.selection import Finder, Selected
 from tests.support.experiment import Experiment
 
@@ -39,7 +39,7 @@ def test_lines_of_attempts_that_come_in_turns_are_all_shown(tmp_path: Path) -> N
     shown = presenter(selected)
     made = {attempt: of(attempt, 0) for attempt in (1, 2)}
     out = b"".join(
-        shown.block(Block(made[attempt], b"line %d\n" % number))
+        shown.block(LineBlock(made[attempt], b"line %d\n" % number))
         for number, attempt in enumerate((1, 2, 1, 2, 1, 2))
     )
     out += shown.rest()
@@ -60,7 +60,7 @@ def test_what_was_there_already_is_not_kept_until_the_end(
     for number in range(200):
         for one in ranks:
             data = b"".join(b"step %d, line %d\n" % (number, line) for line in range(20))
-            printed += shown.block(Block(one, data)).count(b"\n")
+            printed += shown.block(LineBlock(one, data)).count(b"\n")
         most = max(most, (number + 1) * 20 - printed)
     rest = shown.rest()
     assert printed + rest.count(b"\n") == 200 * 20
@@ -103,8 +103,8 @@ def test_attempts_without_a_line_have_no_heading(tmp_path: Path) -> None:
     for attempt in (2, 3):
         study.start(0, attempt, world=1)
         study.log(0, attempt, 0, "three\n" if attempt == 3 else "two\n")
-    found = sources(selected, Choice(attempt="all"))
-    chosen = Filter(grep=re.compile("one|three"))
+    found = sources(selected, LogChoice(attempt="all"))
+    chosen = LineFilter(grep=re.compile("one|three"))
     assert b"".join(read(found, Printer(selected), chosen)).splitlines() == [
         b"one",
         b"--- study/0: attempt 3 on node1 ---",
@@ -115,7 +115,7 @@ def test_attempts_without_a_line_have_no_heading(tmp_path: Path) -> None:
 def test_what_is_highlighted_is_text_and_no_colour(tmp_path: Path) -> None:
     _, selected = runs(tmp_path, 1)
     printer = Printer(selected, color=True, highlight=re.compile("3|m|^"))
-    out = printer.format(Block(of(1, 0), b"\x1b[31mloss 3\x1b[0m m\n"))
+    out = printer.format(LineBlock(of(1, 0), b"\x1b[31mloss 3\x1b[0m m\n"))
     reverse, back = b"\x1b[7m", b"\x1b[27m"
     assert out == (
         b"\x1b[31mloss "
@@ -133,6 +133,6 @@ def test_what_is_highlighted_is_text_and_no_colour(tmp_path: Path) -> None:
 def test_a_folded_line_has_the_colour_of_its_lowest_rank(tmp_path: Path) -> None:
     _, selected = runs(tmp_path, 3)
     printer = Printer(selected, color=True)
-    direct = printer.format(Block(of(1, 1), b"x\n"))
+    direct = printer.format(LineBlock(of(1, 1), b"x\n"))
     folded = printer.folded(of(1, 2), [(0b110, b"x")])
     assert folded[:5] == direct[:5]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from hpcrun.observe.logs import follow
 from hpcrun.observe.logs import watch as module
-from hpcrun.observe.logs.log_files import Choice
+from hpcrun.observe.logs.follow import LOCAL, REMOTE
+from hpcrun.observe.logs.log_files import LogChoice
+from hpcrun.observe.logs.log_format import Printer
+from hpcrun.observe.logs.render import Presenter
 from hpcrun.observe.logs.watch import Watch
 from hpcrun.observe.read.selection import Finder, Selected
 from hpcrun.observe.status.jobs import Answers, Process
@@ -60,7 +66,7 @@ def begin(study: Experiment, run: int, attempt: int = 1, ranks: Sequence[int] = 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if enough time had passed for every run to be looked at."""
-    monkeypatch.setattr(module, "LOOKS", 1e12)
+    monkeypatch.setattr(follow, "LOCAL", dataclasses.replace(LOCAL, runs=1e12))
 
 
 @pytest.mark.usefixtures("at_once")
@@ -82,10 +88,13 @@ def test_runs_ranks_and_attempts_are_found_as_they_come(study: Experiment) -> No
 def test_attempts_before_the_newest_are_not_shown(study: Experiment) -> None:
     begin(study, 1)
     begin(study, 1, 2)
-    every = Watch(selected(study), Choice(attempt="all"))
+    every = Watch(selected(study), LogChoice(attempt="all"))
     assert [name[:3] for name in names(every)] == ["1.1", "1.1", "1.2", "1.2"]
     assert [name[:3] for name in names(Watch(selected(study)))] == ["1.2", "1.2"]
-    assert [name[:3] for name in names(Watch(selected(study), Choice(attempt=1)))] == ["1.1", "1.1"]
+    assert [name[:3] for name in names(Watch(selected(study), LogChoice(attempt=1)))] == [
+        "1.1",
+        "1.1",
+    ]
 
 
 def test_so_many_runs_are_looked_at_a_second(tmp_path: Path) -> None:
@@ -93,14 +102,14 @@ def test_so_many_runs_are_looked_at_a_second(tmp_path: Path) -> None:
     study.submit(range(200), world=1)
     for run in range(200):
         begin(study, run, ranks=[0])
-    watch = Watch(selected(study), remote=True)
+    watch = Watch(selected(study), pace=REMOTE)
     assert len(names(watch)) == 200
     for run in range(200):
         begin(study, run, 2, ranks=[0])
     watch._looked = time.monotonic()
     assert names(watch) == []
     watch._looked = time.monotonic() - 1.0
-    assert len({name.split(".")[0] for name in names(watch)}) == module.REMOTE_LOOKS
+    assert len({name.split(".")[0] for name in names(watch)}) == REMOTE.runs
 
 
 @pytest.mark.usefixtures("at_once")
@@ -223,3 +232,31 @@ def test_what_a_run_without_output_leaves_is_shown_at_its_end(study: Experiment)
     assert names(watch) == []
     study.paths.submission(1).batch_log("100_2").write_text("no such python\n")
     assert names(watch, final=True) == ["2.None slurm-100_2"]
+
+
+def test_what_a_caller_runs_is_shown_until_the_caller_says_that_it_is_over(
+    study: Experiment,
+) -> None:
+    begin(study, 1)
+    begin(study, 1, 2)
+    study.log(1, 2, 0, "new\n")
+    found = selected(study)
+    over = iter([False, False, True])
+    watch = Watch(
+        found,
+        LogChoice(attempt="all"),
+        ask=lambda jobs: pytest.fail("the cluster was asked"),
+        after={study.run(1).directory: 1},
+        over=lambda: next(over),
+    )
+    # Submitted while it is followed: the batch step's log is found by that.
+    study.submit((2,), world=2, job_id="200")
+    study.paths.submission(2).batch_log("200").write_text("no such python\n")
+    out = io.BytesIO()
+    watch.show(Presenter(Printer(found)), out, check=0.0)
+    assert sorted(out.getvalue().decode().splitlines()) == [
+        "1 r0 | new",
+        "1 r0 | x",
+        "1 r1 | x",
+        "2 batch | no such python",
+    ]
