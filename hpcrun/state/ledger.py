@@ -71,12 +71,49 @@ class Attempt:
     warm: bool = False
 
     @property
+    def job_id(self) -> str | None:
+        """``123``, ``123_4`` or ``local:PID``."""
+        return self.started.get("job_id")
+
+    @property
+    def submission(self) -> int | None:
+        """The number of the submission that it belongs to."""
+        return self.started.get("submission")
+
+    @property
+    def nodes(self) -> list[str] | None:
+        """The names of its nodes."""
+        return self.started.get("nodes")
+
+    @property
+    def began(self) -> float | None:
+        """When it started, in seconds since the epoch."""
+        return self.started.get("time")
+
+    @property
+    def end(self) -> dict[str, Any]:
+        """The record of its end; empty while it goes on."""
+        return self.ended or {}
+
+    @property
     def outcome(self) -> str | None:
+        """``completed``, ``failed``, ``cancelled`` or ``stopped``."""
         return self.ended["outcome"] if self.ended else None
 
     @property
-    def cause(self) -> dict[str, Any] | None:
-        return self.ended.get("cause") if self.ended else None
+    def cause(self) -> dict[str, Any]:
+        """Why it ended; empty while it goes on, and where it completed."""
+        return self.end.get("cause") or {}
+
+    @property
+    def kind(self) -> str | None:
+        """The cause's kind, one of `hpcrun.policy.causes`."""
+        return self.cause.get("kind")
+
+    @property
+    def action(self) -> str | None:
+        """The action that was decided on after its end."""
+        return (self.decided or {}).get("action")
 
 
 def same_start(one: Attempt, other: Attempt) -> bool:

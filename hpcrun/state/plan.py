@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrun.errors import UsageError
+from hpcrun.state.spec.blocks import SpecBlocks
 
 FORMAT = 1
 
@@ -45,7 +46,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class RunPlan:
+class RunPlan(SpecBlocks):
     """One fully resolved configuration.
 
     Attributes
@@ -74,12 +75,13 @@ class RunPlan:
 
     @property
     def nodes(self) -> int:
-        return int(self.spec["resources"]["nodes"])
+        """Nodes that train."""
+        return self.resources.nodes
 
     @property
     def spare_nodes(self) -> int:
-        """Nodes of its job beyond those."""
-        return int(self.spec["resources"].get("spare_nodes") or 0)
+        """Further nodes of its job, which stand by."""
+        return self.resources.spare_nodes
 
     @property
     def all_nodes(self) -> int:
@@ -88,9 +90,8 @@ class RunPlan:
 
     @property
     def outlives_nodes(self) -> bool:
-        """Whether its job is to go on without a node that was lost."""
-        shrinks = bool((self.spec.get("recovery") or {}).get("shrink")) and self.nodes > 1
-        return self.spare_nodes > 0 or shrinks
+        """The job is to go on without a node that was lost."""
+        return self.spare_nodes > 0 or (self.recovery.shrink and self.nodes > 1)
 
     @property
     def trackers(self) -> tuple[str, ...]:
@@ -101,8 +102,7 @@ class RunPlan:
     @property
     def ranks_per_node(self) -> int:
         """One per GPU, or as many as ``ntasks_per_node`` asks for."""
-        resources = self.spec["resources"]
-        return int(resources["ntasks_per_node"] or resources["gpus_per_node"] or 1)
+        return self.resources.ntasks_per_node or self.resources.gpus_per_node or 1
 
     @property
     def world_size(self) -> int:

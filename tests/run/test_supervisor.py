@@ -49,7 +49,7 @@ def test_a_run_that_completes(place: Place) -> None:
     assert attempt.outcome == "completed"
     assert attempt.decided is not None
     assert attempt.decided["action"] == "nothing"
-    assert attempt.cause is None
+    assert attempt.cause == {}
     assert attempt.started["nodes"] == ["local0"]
     assert attempt.started["world_size"] == 2
     assert attempt.started["submission"] == 1

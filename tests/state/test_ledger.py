@@ -39,7 +39,7 @@ def test_attempts_in_order_with_what_is_known_of_each(run: RunPaths) -> None:
     assert first.cause["rank"] == 3
     assert first.workers_started is not None
     assert before <= first.started["time"] <= first.workers_started <= time.time()
-    assert (second.number, second.outcome, second.cause) == (2, None, None)
+    assert (second.number, second.outcome, second.cause) == (2, None, {})
     assert second.workers_started is None
     assert second.ended is None
 

@@ -96,7 +96,7 @@ class AttemptStory:
             "started": found.started.get("time"),
             "ended": (found.ended or {}).get("time"),
             "outcome": found.outcome,
-            "cause": found.cause,
+            "cause": found.cause or None,
             "stopping": _without_head(found.stopping),
             "restored_step": self.restored,
             "reached_step": self.reached,

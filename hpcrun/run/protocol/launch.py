@@ -16,6 +16,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import Entry
+from hpcrun.state.spec.blocks import SpecBlocks
 
 VARIABLE = "HPCRUN_LAUNCH"
 _PLACEHOLDER = re.compile(r"\$\{hpcrun:([A-Za-z_]+)\}")
@@ -54,7 +55,7 @@ class LaunchNode:
 
 
 @dataclass(frozen=True)
-class Launch:
+class Launch(SpecBlocks):
     """One attempt, as its workers see it.
 
     Attributes
