@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcrun.observe.read.history import user
+from hpcrun.host import current_user
 from hpcrun.run.job import evidence
 from hpcrun.state import files, layout, ledger, plan_file
 from hpcrun.state.layout import AttemptPaths, RunPaths, SubmissionPaths
@@ -61,7 +61,7 @@ class Experiment:
             {
                 "number": paths.number,
                 "time": when,
-                "user": who or user(),
+                "user": who or current_user(),
                 "host": "login",
                 "argv": ["hpcrun", "submit", plan.spec_file],
                 "hpcrun": "0",
