@@ -55,7 +55,7 @@ from hpcrun.run.node.node_dir import NodeDir
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.channel import TOKEN_VARIABLE, Channel
 from hpcrun.run.protocol.heartbeat import INTERVAL, SILENCE, Heartbeat, PeerLiveness
-from hpcrun.run.protocol.log import say
+from hpcrun.run.protocol.output import say
 from hpcrun.run.rank import warm_up
 from hpcrun.state import files, plan_file
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths, extension_cache

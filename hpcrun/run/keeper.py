@@ -18,7 +18,7 @@ from hpcrun.errors import EXIT_FAILED, EXIT_SAVED
 from hpcrun.policy import recovery
 from hpcrun.run.job.takeover import Takeover
 from hpcrun.run.protocol import stop_flag
-from hpcrun.run.protocol.log import say
+from hpcrun.run.protocol.output import say
 from hpcrun.slurm import steps
 from hpcrun.state import ledger, permissions, plan_file
 from hpcrun.state.layout import SubmissionPaths

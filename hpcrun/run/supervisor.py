@@ -28,7 +28,7 @@ from hpcrun.run.job.stop_request import StopRequest
 from hpcrun.run.job.warm_ranks import WarmRanks
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE
-from hpcrun.run.protocol.log import say
+from hpcrun.run.protocol.output import say
 from hpcrun.run.tracking.tracker_processes import TrackerProcesses
 from hpcrun.state import ledger, permissions, plan_file
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths

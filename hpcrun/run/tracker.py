@@ -21,7 +21,7 @@ from typing import Any
 
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, HpcrunError
 from hpcrun.run.protocol import stop_flag
-from hpcrun.run.protocol.log import say
+from hpcrun.run.protocol.output import say
 from hpcrun.run.rank import secrets
 from hpcrun.run.tracking.interface import RunDescription, Tracker
 from hpcrun.run.tracking.metrics_feed import FeedPosition, NewLines, read_after

@@ -26,7 +26,7 @@ from hpcrun.run.node import rank_processes
 from hpcrun.run.protocol import output, stop_flag
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
 from hpcrun.run.protocol.launch import VARIABLE, Launch, LaunchNode
-from hpcrun.run.protocol.log import tell
+from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank import secrets, warm_up
 from hpcrun.state import files, session_log
 from hpcrun.text import signal_name
@@ -314,7 +314,7 @@ def main() -> None:
     parser.add_argument("--rank", type=int)
     parser.add_argument("--warm", action="store_true", help="wait for the next attempt")
     arguments = parser.parse_args()
-    output.install()
+    output.drop_lines_on_full_disk()
     launch = Launch.read(arguments.launch)
     rank = rank_of(launch, arguments.rank)
     child: Child | None = None

@@ -20,7 +20,7 @@ from typing import Any
 from hpcrun.run.checkpoint import checkpoint_files, checksums, deepspeed_io, transfer
 from hpcrun.run.checkpoint.save import hand_over
 from hpcrun.run.protocol.launch import Launch
-from hpcrun.run.protocol.log import tell
+from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank import process_groups
 from hpcrun.run.rank.collectives import Together, raise_first
 from hpcrun.state.manifest import File

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.run.checkpoint.deepspeed_io import Unreadable
-from hpcrun.run.protocol.log import tell
+from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank import rng
 
 

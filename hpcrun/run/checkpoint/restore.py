@@ -19,7 +19,7 @@ from hpcrun.run.checkpoint.deepspeed_io import Unreadable, local_reads
 from hpcrun.run.checkpoint.node_copy import Nearby
 from hpcrun.run.checkpoint.save import Saver
 from hpcrun.run.protocol.attempt_fence import AttemptFence
-from hpcrun.run.protocol.log import tell
+from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank.collectives import Together, raise_first
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths

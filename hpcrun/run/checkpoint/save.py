@@ -23,7 +23,7 @@ from hpcrun.policy.retention import Retention
 from hpcrun.run.checkpoint import checkpoint_files, checksums, deepspeed_io, rank_state, resize
 from hpcrun.run.checkpoint.checkpoint_files import Memory
 from hpcrun.run.protocol.attempt_fence import AttemptFence
-from hpcrun.run.protocol.log import tell
+from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank import process_groups
 from hpcrun.run.rank.collectives import Together, raise_first
 from hpcrun.state import manifest

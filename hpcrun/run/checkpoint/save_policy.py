@@ -12,7 +12,7 @@ from hpcrun.run.checkpoint.node_copy import Nearby
 from hpcrun.run.checkpoint.save import Saver
 from hpcrun.run.health import progress
 from hpcrun.run.health.progress import ProgressWriter
-from hpcrun.run.protocol.log import tell
+from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank.collectives import Together
 from hpcrun.run.rank.metrics import MetricsLog
 from hpcrun.run.rank.session_writer import Diary

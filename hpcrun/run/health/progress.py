@@ -24,7 +24,7 @@ from types import FrameType
 
 from hpcrun.host import process_stat
 from hpcrun.run.health import native_stack
-from hpcrun.run.protocol.log import tell
+from hpcrun.run.protocol.output import tell
 
 # pid, step, phase, moves, looks, waits
 _FORM = struct.Struct("<qqqqqq")

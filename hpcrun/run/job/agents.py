@@ -19,7 +19,7 @@ from hpcrun.run.node import network
 from hpcrun.run.protocol.channel import TOKEN_VARIABLE, Switchboard
 from hpcrun.run.protocol.heartbeat import SILENCE, Heartbeat, PeerLiveness
 from hpcrun.run.protocol.launch import LaunchNode
-from hpcrun.run.protocol.log import say
+from hpcrun.run.protocol.output import say
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.text import listed

@@ -18,7 +18,7 @@ from hpcrun.run.job.stop_request import EndNow, StopRequest
 from hpcrun.run.job.warm_ranks import WarmRanks
 from hpcrun.run.node.log_sizes import LogSizeRecord
 from hpcrun.run.protocol.launch import Launch
-from hpcrun.run.protocol.log import say
+from hpcrun.run.protocol.output import say
 from hpcrun.state import files, ledger, session_log
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import Plan, RunPlan

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hpcrun.policy import faults
 from hpcrun.run.job.agents import Agents
-from hpcrun.run.protocol.log import say
+from hpcrun.run.protocol.output import say
 from hpcrun.state import ledger, manifest
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.plan import RunPlan

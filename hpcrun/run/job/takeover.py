@@ -11,7 +11,7 @@ from hpcrun.policy import recovery
 from hpcrun.policy.causes import JobFacts
 from hpcrun.policy.recovery import Policy
 from hpcrun.run.protocol.channel import TOKEN_VARIABLE, Channel
-from hpcrun.run.protocol.log import say
+from hpcrun.run.protocol.output import say
 from hpcrun.slurm import job
 from hpcrun.state import files, ledger
 from hpcrun.state.layout import SubmissionPaths

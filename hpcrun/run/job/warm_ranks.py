@@ -10,7 +10,7 @@ from hpcrun.run.health import progress
 from hpcrun.run.health.progress import RankProgress
 from hpcrun.run.job.agents import Agents
 from hpcrun.run.job.launchers import Launcher, Workers
-from hpcrun.run.protocol.log import say
+from hpcrun.run.protocol.output import say
 from hpcrun.run.rank import warm_up
 from hpcrun.state import ledger
 from hpcrun.state.layout import AttemptPaths, RunPaths

@@ -16,7 +16,7 @@ from typing import Any
 from hpcrun.run.node import network as node_network
 from hpcrun.run.node.counters import Counters
 from hpcrun.run.node.gpus import Gpus
-from hpcrun.run.protocol.log import say
+from hpcrun.run.protocol.output import say
 from hpcrun.state import files
 from hpcrun.state.plan import RunPlan
 

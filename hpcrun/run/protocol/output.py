@@ -1,40 +1,60 @@
-"""Standard output and error of a rank, which no full disk can end: a log goes without a line."""
+"""Standard output of hpcrun's processes on compute nodes. Best effort: a full disk drops lines."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
+import os
 import sys
+import time
 from typing import TextIO
 
 # The file system takes nothing now, or no more at all.
-_TAKES_NOTHING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE}
+_DROPPED = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE}
 
 
-class _Raw(io.FileIO):
-    """A descriptor that seems to take what it cannot."""
+def tell(message: str) -> None:
+    """Print a line in a rank's log."""
+    with contextlib.suppress(OSError):
+        print(f"hpcrun: {message}", flush=True)
+
+
+def say(message: str) -> None:
+    """Write a line, with its time, in the log of the batch step or of an agent.
+
+    Bypasses the buffer of ``sys.stdout``, which would be flushed again at exit, and a failure there
+    would change the exit code.
+    """
+    line = f"{time.strftime('%Y-%m-%dT%H:%M:%S')} hpcrun: {message}\n"
+    with contextlib.suppress(OSError):
+        os.write(1, line.encode(errors="backslashreplace"))
+
+
+class _LossyFile(io.FileIO):
+    """A descriptor that reports success for what a full disk dropped."""
 
     def write(self, data: object, /) -> int:
         try:
             return int(super().write(data) or 0)  # type: ignore[arg-type]
         except OSError as error:
-            if error.errno not in _TAKES_NOTHING:
+            if error.errno not in _DROPPED:
                 raise
             return memoryview(data).nbytes  # type: ignore[arg-type]
 
 
-def install() -> None:
+def drop_lines_on_full_disk() -> None:
     """Have print, logging and tracebacks of this process lose lines rather than raise."""
-    sys.stdout = _stream(1, sys.stdout)
-    sys.stderr = _stream(2, sys.stderr)
+    sys.stdout = _lossy(1, sys.stdout)
+    sys.stderr = _lossy(2, sys.stderr)
 
 
-def _stream(descriptor: int, before: TextIO) -> TextIO:
+def _lossy(descriptor: int, before: TextIO) -> TextIO:
     before.flush()
     return io.TextIOWrapper(
-        _Raw(descriptor, "w", closefd=False),
+        _LossyFile(descriptor, "w", closefd=False),
         encoding=before.encoding,
-        # A character that the locale does not know is no reason to end a run either.
+        # A character outside the locale must not end a run either.
         errors="backslashreplace",
         write_through=True,
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 from hpcrun.errors import NonFiniteLossError
 from hpcrun.run.protocol.attempt_fence import AttemptFence
-from hpcrun.run.protocol.log import tell
+from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank import process_groups
 from hpcrun.run.rank.async_allreduce import Exchange
 from hpcrun.state import files

@@ -9,7 +9,7 @@ from typing import Any
 import hpcrun
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.launch import Launch
-from hpcrun.run.protocol.log import tell
+from hpcrun.run.protocol.output import tell
 from hpcrun.state import files, session_log
 
 

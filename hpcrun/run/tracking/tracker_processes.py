@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 
-from hpcrun.run.protocol.log import say
+from hpcrun.run.protocol.output import say
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import RunPlan
 

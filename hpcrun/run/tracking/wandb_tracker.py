@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcrun.run.protocol.log import say
+from hpcrun.run.protocol.output import say
 from hpcrun.run.tracking import wandb_file
 from hpcrun.run.tracking.interface import RunDescription
 from hpcrun.state.metrics_file import Line

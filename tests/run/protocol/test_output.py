@@ -10,7 +10,7 @@ from tests.support.place import REPOSITORY
 PROGRAM = """
 import logging, sys, traceback
 from hpcrun.run.protocol import output as lossy
-lossy.install()
+lossy.drop_lines_on_full_disk()
 print("said", flush=True)
 print("snow \\u2603")
 logging.basicConfig()
