@@ -1,8 +1,8 @@
-"""An experiment without its checkpoints, as one archive: for a paper, or for somebody else.
+"""An experiment without its checkpoints as one archive: for a paper, or for somebody else.
 
 The archive has the tree of `hpcrun.state.layout`, so that hpcrun reads it, unpacked, as it reads
-any experiment. Beside it lie a ``README.txt``, what it names, and the checksums. The same files
-give the same bytes.
+any experiment. Beside it lie a ``README.txt``, the files that this names, and the checksums. The
+same files give the same bytes.
 """
 
 from __future__ import annotations
@@ -12,22 +12,27 @@ import io
 import itertools
 import json
 import os
+import shlex
 import tarfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from hpcrun import resources, text
 from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.observe.read import history, run_files
 from hpcrun.observe.read.selection import Selected
-from hpcrun.observe.results import export_readme, results
+from hpcrun.observe.results import results
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.state import files as state_files
 from hpcrun.state import session_log
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.submit.code.hashing import HashingStream
 from hpcrun.text import Say
+
+_README = "export.txt.j2"
 
 
 @dataclass(frozen=True)
@@ -37,11 +42,11 @@ class Member:
     Attributes
     ----------
     experiment, name
-        The experiment that it belongs to, and its path in that one's directory.
+        The experiment, and the file's path in the experiment's directory.
     source
-        The file that it is a copy of, or its content.
+        The file to copy, or the content.
     bytes, time
-        Its size, and when it was last changed, in whole seconds since the epoch.
+        Its size, and its last change in whole seconds since the epoch.
     """
 
     experiment: str
@@ -58,14 +63,14 @@ class Member:
 def members(
     selected: Sequence[Selected], statuses: Sequence[RunStatus], *, logs: bool, say: Say
 ) -> list[Member]:
-    """What the archive of these runs has, but for the checksums; grouped by experiment.
+    """List the files of the archive, without the checksums, grouped by experiment.
 
     Parameters
     ----------
     logs
-        With all that was printed.
+        Include all logs.
     say
-        Told of what is left out.
+        Called with a message on what is left out.
 
     Raises
     ------
@@ -92,14 +97,14 @@ def members(
 def write(
     target: Path, members: Sequence[Member], read: Callable[[int], None]
 ) -> list[tuple[Member, str]]:
-    """Write the archive; nothing is at ``target``, or what was there, until all of it is written.
+    """Write the archive; ``target`` is replaced once all of it is written.
 
     A file that grows meanwhile is taken as long as it was when its turn came.
 
     Parameters
     ----------
     read
-        Told how many bytes each file had.
+        Called with the number of bytes of each file.
 
     Returns
     -------
@@ -124,20 +129,15 @@ def write(
             for member in group:
                 mine.append((member, _add(archive, member)))
                 read(member.bytes)
-            sums = checksums(mine)
-            written += [*mine, (sums, _add(archive, sums))]
+            # As `sha256sum --check` reads them.
+            sums = "".join(f"{digest}  {member.name}\n" for member, digest in mine)
+            one = _made(mine[0][0].experiment, "SHA256SUMS", sums, mine[0][0].time)
+            written += [*mine, (one, _add(archive, one))]
     return written
 
 
-def checksums(digests: Sequence[tuple[Member, str]]) -> Member:
-    """The file of an experiment's checksums, as ``sha256sum --check`` reads it."""
-    text = "".join(f"{digest}  {member.name}\n" for member, digest in digests)
-    one = digests[0][0]
-    return Member(one.experiment, export_readme.SUMS, text.encode(), len(text.encode()), one.time)
-
-
 def _add(archive: tarfile.TarFile, member: Member) -> str:
-    """Add a file; its SHA-256."""
+    """Add a file, and return its SHA-256."""
     info = tarfile.TarInfo(member.path)
     info.mtime = member.time
     if isinstance(member.source, bytes):
@@ -163,34 +163,21 @@ def _of_experiment(
         {paths for one in runs for paths in run_files.submissions(one)},
         key=lambda paths: paths.number,
     )
-    paths = sorted(
-        {
-            *_of_submissions(submissions),
-            *_code(submissions, say),
-            *(path for one in runs for path in _of_run(one, logs)),
-        }
-    )
-    copies = [_copied(experiment, path) for path in paths if path.is_file()]
+    facts = {paths: history.describe(paths) for paths in submissions}
+    paths = {path for each in submissions for path in _of_submission(each, facts[each], say)}
+    paths.update(path for one in runs for path in _of_run(one, logs))
+    copies = [_copied(experiment, path) for path in sorted(paths) if path.is_file()]
+    made = {
+        "results.csv": results.collect(runs, [status for _, status in part]).csv(),
+        "versions.json": _json(_versions(facts, runs)),
+        **{f"configurations/{one.run.number}.json": _json(one.run.spec) for one in runs},
+    }
     newest = max(member.time for member in copies)
-
-    def made(name: str, content: str) -> Member:
-        data = content.encode()
-        return Member(experiment.name, name, data, len(data), newest)
-
-    table = results.collect(runs, [status for _, status in part])
-    readme = export_readme.text(experiment.name, runs, submissions, logs=logs)
-    return [
-        made(export_readme.NAME, readme),
-        *sorted(
-            [
-                *copies,
-                made(export_readme.RESULTS, table.csv()),
-                made(export_readme.VERSIONS, _json(_versions(submissions, runs))),
-                *(made(export_readme.configuration(one), _json(one.run.spec)) for one in runs),
-            ],
-            key=lambda member: member.name,
-        ),
-    ]
+    found = [*copies, *(_made(experiment.name, *item, newest) for item in made.items())]
+    readme = _made(
+        experiment.name, "README.txt", _readme(experiment.name, runs, facts, logs), newest
+    )
+    return [readme, *sorted(found, key=lambda member: member.name)]
 
 
 def _copied(experiment: ExperimentPaths, path: Path) -> Member:
@@ -199,18 +186,15 @@ def _copied(experiment: ExperimentPaths, path: Path) -> Member:
     return Member(experiment.name, name, path, found.st_size, int(found.st_mtime))
 
 
-def _of_submissions(submissions: Sequence[SubmissionPaths]) -> Iterator[Path]:
-    for paths in submissions:
-        yield from (paths.plan, paths.submission, paths.package, paths.journal)
-        yield from paths.scripts()
+def _made(experiment: str, name: str, content: str, time: int) -> Member:
+    data = content.encode()
+    return Member(experiment, name, data, len(data), time)
 
 
-def _code(submissions: Sequence[SubmissionPaths], say: Say) -> Iterator[Path]:
-    """The frozen code, but for archives that have a file of secrets in them."""
-    for paths in submissions:
-        archive = (history.describe(paths).get("code") or {}).get("archive")
-        if not archive:
-            continue
+def _of_submission(paths: SubmissionPaths, facts: dict[str, Any], say: Say) -> Iterator[Path]:
+    """Yield the files of a submission, without frozen code that has a file of secrets in it."""
+    yield from (paths.plan, paths.submission, paths.package, paths.journal, *paths.scripts())
+    if archive := (facts.get("code") or {}).get("archive"):
         path = paths.experiment.code / str(archive)
         secret = _frozen_secret(paths, path)
         if secret is None:
@@ -220,17 +204,17 @@ def _code(submissions: Sequence[SubmissionPaths], say: Say) -> Iterator[Path]:
 
 
 def _frozen_secret(paths: SubmissionPaths, archive: Path) -> str | None:
-    """The secrets of a submission's runs in its frozen code, where an older hpcrun put them."""
+    """Name the file of secrets in a submission's frozen code: an older hpcrun froze those too."""
     plan = run_files.plan(paths)
-    runs = plan.runs if plan is not None else ()
-    files = {(run.spec.get("environment") or {}).get("secrets_file") for run in runs}
+    if plan is None or not archive.is_file():
+        return None
+    files = {(run.spec.get("environment") or {}).get("secrets_file") for run in plan.runs}
     wanted = {
         os.path.relpath(path, plan.code_root)
-        for file in files
-        if file and plan is not None
+        for file in filter(None, files)
         for path in (file, os.path.realpath(file))
     }
-    if not wanted or not archive.is_file():
+    if not wanted:
         return None
     with tarfile.open(archive) as tar:
         return next((name for name in tar.getnames() if name in wanted), None)
@@ -247,14 +231,14 @@ def _of_run(one: Selected, logs: bool) -> Iterator[Path]:
 
 
 def _versions(
-    submissions: Sequence[SubmissionPaths], runs: Sequence[Selected]
+    submissions: dict[SubmissionPaths, dict[str, Any]], runs: Sequence[Selected]
 ) -> dict[str, dict[str, Any]]:
-    """What each submission found, and what each attempt said that it trained with."""
-    facts = {paths.number: history.describe(paths) for paths in submissions}
+    """List what each submission found, and what each attempt recorded that it trained with."""
     keys = ("time", "hpcrun", "python", "code")
     return {
         "submissions": {
-            str(number): {key: found.get(key) for key in keys} for number, found in facts.items()
+            str(paths.number): {key: facts.get(key) for key in keys}
+            for paths, facts in submissions.items()
         },
         "attempts": {
             f"{one.run.number}/{attempt.number}": event.record["versions"]
@@ -263,6 +247,42 @@ def _versions(
             for event in session_log.read(attempt)
             if isinstance(event.record.get("versions"), dict)
         },
+    }
+
+
+def _readme(
+    name: str,
+    runs: Sequence[Selected],
+    submissions: dict[SubmissionPaths, dict[str, Any]],
+    logs: bool,
+) -> str:
+    """Render what is in the archive, and how it is read and run again."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(resources.directory("templates")),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(_README).render(
+        name=name,
+        runs=text.runs([one.run.number for one in runs]),
+        left_out="checkpoints" if logs else "checkpoints and logs",
+        submissions=[_submission(paths, facts) for paths, facts in submissions.items()],
+    )
+
+
+def _submission(paths: SubmissionPaths, facts: dict[str, Any]) -> dict[str, Any]:
+    plan = run_files.plan(paths)
+    when = time.gmtime(float(facts.get("time") or 0))
+    return {
+        "number": paths.number,
+        "when": time.strftime("%Y-%m-%d %H:%M UTC", when),
+        "user": facts.get("user"),
+        "archive": (facts.get("code") or {}).get("archive"),
+        "spec": os.path.relpath(plan.spec_file, plan.code_root) if plan else "unknown",
+        "command": shlex.join(str(word) for word in facts.get("argv") or ()),
     }
 
 
