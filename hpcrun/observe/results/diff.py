@@ -1,4 +1,4 @@
-"""What changed between two experiments, or two runs: values, runs and frozen code."""
+"""The difference of two experiments, or of two runs: values, runs and frozen code."""
 
 from __future__ import annotations
 
@@ -18,24 +18,21 @@ from hpcrun.submit.code.code_diff import ADDED, CHANGED, REMOVED, CodeDiff
 
 @dataclass(frozen=True)
 class Change:
-    """A value that is not the same; ``MISSING`` where a side has none."""
+    """A value that differs; ``MISSING`` on the side that has none."""
 
     key: str
     before: Any
     after: Any
 
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data; a side that has no value has no entry."""
+        sides = {"before": self.before, "after": self.after}
+        return {"key": self.key, **{k: v for k, v in sides.items() if v is not MISSING}}
+
 
 @dataclass(frozen=True)
-class Group:
-    """Runs of both sides that changed alike.
-
-    Attributes
-    ----------
-    labels
-        Of the runs; one that is empty for a run without swept values.
-    changes
-        By key, in the order of the spec.
-    """
+class ChangedRuns:
+    """The labels of runs that changed alike (empty without swept values), and the changes."""
 
     labels: tuple[str, ...]
     changes: tuple[Change, ...]
@@ -43,21 +40,21 @@ class Group:
 
 @dataclass(frozen=True)
 class Difference:
-    """All of it.
+    """The difference of two selections.
 
     Attributes
     ----------
     groups
         Runs that both sides have and whose values differ.
     same
-        How many runs are the same on both sides.
+        The number of runs that are the same on both sides.
     only_before, only_after
-        Labels of the runs that one side alone has.
+        Labels of the runs that only one side has.
     code
-        None where a side's frozen code cannot be read; ``problem`` says why.
+        None if the frozen code of a side cannot be read; ``problem`` is the reason.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[ChangedRuns, ...]
     same: int
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
@@ -65,59 +62,56 @@ class Difference:
     problem: str = ""
 
     def to_data(self) -> dict[str, Any]:
-        """What ``hpcrun diff --json`` prints; a side that has no value has no entry."""
-        code = None
-        if self.code is not None:
-            code = {how: self.code.names(how) for how in (ADDED, REMOVED, CHANGED)}
+        """Return plain data, without the patch."""
+        code = self.code
         return {
             "changed": [
-                {"runs": list(group.labels), "values": [_data(one) for one in group.changes]}
+                {"runs": list(group.labels), "values": [one.to_data() for one in group.changes]}
                 for group in self.groups
             ],
             "same": self.same,
             "only_before": list(self.only_before),
             "only_after": list(self.only_after),
-            "code": code,
+            "code": code and {how: code.names(how) for how in (ADDED, REMOVED, CHANGED)},
         }
 
 
 def difference(before: Sequence[Selected], after: Sequence[Selected]) -> Difference:
     """Compare two selections; runs are paired by their swept values, two single runs always."""
+    one, other = _by_label(before), _by_label(after)
     if len(before) == len(after) == 1:
-        pairs = [(before[0].run.label, before[0].run, after[0].run)]
-        missing: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-    else:
-        one, other = _by_label(before), _by_label(after)
-        pairs = [(label, one[label], other[label]) for label in one if label in other]
-        missing = (
-            tuple(label for label in one if label not in other),
-            tuple(label for label in other if label not in one),
-        )
+        other = dict.fromkeys(one, after[0].run)
     alike: dict[str, tuple[list[str], tuple[Change, ...]]] = {}
     same = 0
-    for label, first, second in pairs:
-        found = changes(_values(first), _values(second))
-        if not found:
-            same += 1
+    for label in one:
+        if label not in other:
             continue
-        alike.setdefault(repr(found), ([], found))[0].append(label)
-    groups = tuple(Group(tuple(labels), found) for labels, found in alike.values())
+        found = changes(_values(one[label]), _values(other[label]))
+        if found:
+            alike.setdefault(repr(found), ([], found))[0].append(label)
+        else:
+            same += 1
     code, problem = None, ""
     try:
         code = code_difference(before[0], after[0])
     except UsageError as error:
         problem = error.message
-    return Difference(groups, same, *missing, code, problem)
+    return Difference(
+        groups=tuple(ChangedRuns(tuple(labels), found) for labels, found in alike.values()),
+        same=same,
+        only_before=tuple(label for label in one if label not in other),
+        only_after=tuple(label for label in other if label not in one),
+        code=code,
+        problem=problem,
+    )
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> tuple[Change, ...]:
-    """The leaves of nested mappings that differ; 1, 1.0 and true are three values."""
+    """List the leaves of nested mappings that differ; 1, 1.0 and true are three values."""
     keys = dict.fromkeys([*flatten(before), *flatten(after)])
-    pairs = [(key, _at(before, key), _at(after, key)) for key in keys]
+    found = [Change(key, _at(before, key), _at(after, key)) for key in keys]
     return tuple(
-        Change(key, one, other)
-        for key, one, other in pairs
-        if (type(one), one) != (type(other), other)
+        one for one in found if (type(one.before), one.before) != (type(one.after), one.after)
     )
 
 
@@ -136,12 +130,12 @@ def code_difference(before: Selected, after: Selected) -> CodeDiff:
 
 
 def _by_label(selected: Sequence[Selected]) -> dict[str, RunPlan]:
-    """The newest run of each label."""
+    """Return the newest run of each label."""
     return {one.run.label: one.run for one in sorted(selected, key=lambda one: one.run.number)}
 
 
 def _values(run: RunPlan) -> dict[str, Any]:
-    """What a run is, but for its experiment's name; the entry as one would write it."""
+    """Return a run's spec without its experiment's name, and the entry as one would write it."""
     entry = run.entry
     what = f"{entry.module}:{entry.function}" if entry.module else entry.file
     spec = {name: value for name, value in run.spec.items() if name not in ("name", "entry")}
@@ -151,8 +145,3 @@ def _values(run: RunPlan) -> dict[str, Any]:
 def _at(data: Any, key: str) -> Any:
     found = lookup(data, key)
     return MISSING if isinstance(found, dict) and found else found
-
-
-def _data(change: Change) -> dict[str, Any]:
-    sides = {"before": change.before, "after": change.after}
-    return {"key": change.key, **{k: v for k, v in sides.items() if v is not MISSING}}
