@@ -1,4 +1,4 @@
-"""Swept values beside metrics: one row a run, or one a group of runs."""
+"""The table of results: swept values beside metrics, a row a run or a group of runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from hpcrun.observe.status.status import RunStatus
 from hpcrun.observe.tables import number
 from hpcrun.state.layout import RunPaths
 
-Value = Any
+# Column -> value; None for an empty cell.
+Row = dict[str, Any]
 
 # Beside the swept keys, what rows can be grouped by.
 EXPERIMENT = "experiment"
@@ -31,6 +32,11 @@ _ORDER: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
+}
+_TEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "\\": r"\textbackslash{}",
 }
 
 
@@ -46,15 +52,15 @@ class Results:
         With groups, the swept keys grouped by, ``runs`` (how many), and ``METRIC`` (mean) and
         ``METRIC.se`` (standard error of the mean).
     rows
-        Column -> value; None where there is none.
+        One for each run or group.
     """
 
     columns: tuple[str, ...]
-    rows: tuple[dict[str, Value], ...]
+    rows: tuple[Row, ...]
 
     @property
     def numeric(self) -> frozenset[str]:
-        """Columns in which there is a number."""
+        """The columns that hold numbers."""
         return frozenset(
             column
             for column in self.columns
@@ -62,7 +68,7 @@ class Results:
         )
 
     def sort(self, key: str) -> Results:
-        """Rows ascending by a column (descending with ``-`` before it), empty cells last.
+        """Sort by a column, descending if ``-`` is before it; empty cells come last.
 
         Raises
         ------
@@ -70,8 +76,8 @@ class Results:
             There is no such column.
         """
         column = find_column(self.columns, key.removeprefix("-"))
-        filled = [row for row in self.rows if not _empty(row.get(column))]
-        empty = [row for row in self.rows if _empty(row.get(column))]
+        filled = [row for row in self.rows if not _is_empty(row.get(column))]
+        empty = [row for row in self.rows if _is_empty(row.get(column))]
         numeric = all(isinstance(row[column], (int, float)) for row in filled)
         filled.sort(
             key=lambda row: row[column] if numeric else show(row[column]),
@@ -80,13 +86,13 @@ class Results:
         return Results(self.columns, (*filled, *empty))
 
     def filter(self, conditions: Sequence[str]) -> Results:
-        """The rows that meet every condition, such as ``loss<2.5`` or ``state=completed``.
+        """Keep the rows that meet every condition, such as ``loss<2.5`` or ``state=completed``.
 
         Parameters
         ----------
         conditions
-            A column (the end of its name is enough), one of ``< <= > >= = !=``, and a value. Only
-            numbers are less or more than another: an empty cell is neither.
+            A column (a unique suffix is enough), one of ``< <= > >= = !=``, and a value. An empty
+            cell is neither less nor greater than a number.
 
         Raises
         ------
@@ -104,7 +110,7 @@ class Results:
         return Results(self.columns, rows)
 
     def choose(self, names: Sequence[str]) -> Results:
-        """The same rows with these columns alone, in this order.
+        """Keep only these columns, in this order.
 
         Raises
         ------
@@ -113,25 +119,25 @@ class Results:
         """
         return Results(tuple(find_column(self.columns, name) for name in names), self.rows)
 
-    def to_data(self) -> list[dict[str, Value]]:
-        """Rows as JSON can hold them."""
+    def to_data(self) -> list[Row]:
+        """Return rows as JSON can hold them."""
         return [{column: _plain(row.get(column)) for column in self.columns} for row in self.rows]
 
-    def cells(self, row: dict[str, Value]) -> list[str]:
-        """A row as text, numbers to six digits."""
+    def cells(self, row: Row) -> list[str]:
+        """Return a row as text, numbers to six digits."""
         return [_text(row.get(column)) for column in self.columns]
 
     def csv(self) -> str:
-        """Comma-separated values with a header, numbers in full."""
+        """Return comma-separated values with a header, numbers in full."""
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(self.columns)
         for row in self.rows:
-            writer.writerow([_full(row.get(column)) for column in self.columns])
+            writer.writerow([_text(row.get(column), repr) for column in self.columns])
         return stream.getvalue()
 
     def latex(self) -> str:
-        """A ``tabular`` for the booktabs package; a mean and its standard error share a cell."""
+        """Return a ``tabular`` for booktabs; a mean and its standard error share a cell."""
         columns = [column for column in self.columns if not column.endswith(".se")]
         numeric = self.numeric
         lines = [
@@ -155,23 +161,19 @@ def collect(
     statuses: Sequence[RunStatus],
     read: Callable[[RunPaths], Curve] = metric_curves.read,
 ) -> Results:
-    """One row a run, with the metrics of all its attempts.
+    """Return one row for each run, with the metrics of all its attempts.
 
     Parameters
     ----------
     read
-        What reads the metrics of a run that has begun; called once for each, in their order.
+        Reads the metrics of a run that has begun; called once for each, in their order.
     """
-    swept = swept_keys(selected)
-    rows: list[dict[str, Value]] = []
+    rows: list[Row] = []
     objectives: list[str] = []
     others: list[str] = []
     for one, status in zip(selected, statuses, strict=True):
-        row: dict[str, Value] = {
-            **{EXPERIMENT: one.experiment.name, "run": one.name},
-            **{"state": status.state, "step": status.step},
-        }
-        row.update(one.run.swept)
+        row: Row = {EXPERIMENT: one.experiment.name, "run": one.name, "state": status.state}
+        row |= {"step": status.step, **one.run.swept}
         curve = read(one.paths) if status.attempt is not None else Curve()
         objective = one.run.spec.get("objective") or {}
         name = objective.get("metric")
@@ -179,13 +181,11 @@ def collect(
             row[metric] = curve.last(metric)
             (objectives if metric == name else others).append(metric)
         if name in curve.names:
-            best = curve.best(name, str(objective.get("mode") or "min"))
             row[f"{name}.first"] = curve.first(name)
-            row[f"{name}.best"], row[f"{name}.best_step"] = (
-                (best[1], best[0]) if best else (None,) * 2
-            )
+            best = curve.best(name, str(objective.get("mode") or "min")) or (None, None)
+            row[f"{name}.best_step"], row[f"{name}.best"] = best
         rows.append(row)
-    columns = ["run", *swept, "state", "step"]
+    columns = ["run", *swept_keys(selected), "state", "step"]
     for name in dict.fromkeys(objectives):
         columns += [f"{name}.first", name, f"{name}.best", f"{name}.best_step"]
     columns += [name for name in dict.fromkeys(others) if name not in columns]
@@ -193,7 +193,7 @@ def collect(
 
 
 def group(results: Results, keys: Sequence[str], swept: Sequence[str]) -> Results:
-    """One row for each combination of the values of ``keys``: means and standard errors.
+    """Return means and standard errors for each combination of the values of ``keys``.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ def group(results: Results, keys: Sequence[str], swept: Sequence[str]) -> Result
         A key is not swept.
     """
     by = [find_column((*swept, EXPERIMENT), key, "swept key") for key in keys]
-    groups: dict[tuple[str, ...], list[dict[str, Value]]] = {}
+    groups: dict[tuple[str, ...], list[Row]] = {}
     for row in results.rows:
         groups.setdefault(tuple(show(row.get(key)) for key in by), []).append(row)
     left_out = {"run", "state", *swept}
@@ -217,22 +217,19 @@ def group(results: Results, keys: Sequence[str], swept: Sequence[str]) -> Result
         for column in results.columns
         if column not in left_out and not column.endswith(".best_step")
     ]
-    columns = (*by, "runs", *(c for name in measured for c in (name, f"{name}.se")))
     rows = []
     for members in groups.values():
-        summary: dict[str, Value] = {key: members[0].get(key) for key in by}
-        summary["runs"] = len(members)
+        summary: Row = {key: members[0].get(key) for key in by} | {"runs": len(members)}
         for name in measured:
-            values = [
-                float(row[name]) for row in members if isinstance(row.get(name), (int, float))
-            ]
-            summary[name], summary[f"{name}.se"] = mean_and_error(values)
+            values = [row[name] for row in members if isinstance(row.get(name), (int, float))]
+            summary[name], summary[f"{name}.se"] = mean_and_error([*map(float, values)])
         rows.append(summary)
+    columns = (*by, "runs", *(c for name in measured for c in (name, f"{name}.se")))
     return Results(columns, tuple(rows))
 
 
 def keys_but_repeats(selected: Sequence[Selected]) -> list[str]:
-    """What to group by for means over the keys of ``sweep.repeat``: the other swept keys.
+    """Return the swept keys without those of ``sweep.repeat``, to group by for means over these.
 
     Several experiments are not mixed.
 
@@ -252,12 +249,12 @@ def keys_but_repeats(selected: Sequence[Selected]) -> list[str]:
 
 
 def swept_keys(selected: Sequence[Selected]) -> list[str]:
-    """The keys that any of the runs was swept over, in their order."""
+    """Return the keys that any of the runs was swept over, in their order."""
     return list(dict.fromkeys(key for one in selected for key in one.run.swept))
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Mean, and standard error of the mean from the sample's variance; None where undefined."""
+    """Return the mean, and its standard error from the sample's variance; None if undefined."""
     if not values:
         return None, None
     mean = math.fsum(values) / len(values) if all(map(math.isfinite, values)) else math.nan
@@ -268,7 +265,7 @@ def mean_and_error(values: Sequence[float]) -> tuple[float | None, float | None]
 
 
 def find_column(columns: Sequence[str], key: str, what: str = "column") -> str:
-    """The column of that name, or the only one whose last parts are ``key``.
+    """Return the column of that name, or the only one whose last parts are ``key``.
 
     Raises
     ------
@@ -287,8 +284,8 @@ def find_column(columns: Sequence[str], key: str, what: str = "column") -> str:
     )
 
 
-def _condition(text: str, columns: Sequence[str]) -> tuple[str, Callable[[Value], bool]]:
-    """The column that a condition is about, and whether a value of it meets the condition."""
+def _condition(text: str, columns: Sequence[str]) -> tuple[str, Callable[[Any], bool]]:
+    """Parse a condition into a column and a test of its values."""
     found = _CONDITION.fullmatch(text)
     if not found:
         raise UsageError(
@@ -296,23 +293,20 @@ def _condition(text: str, columns: Sequence[str]) -> tuple[str, Callable[[Value]
             hint="such as 'loss<2.5' or state=completed, in quotes because of the shell",
         )
     column, sign, wanted = find_column(columns, found["key"]), found["sign"], found["value"].strip()
-    if sign in ("=", "=="):
-        return column, lambda value: equal(value, wanted)
-    if sign == "!=":
-        return column, lambda value: not equal(value, wanted)
+    if sign not in _ORDER:
+        return column, lambda value: equal(value, wanted) != (sign == "!=")
     try:
         bound = float(wanted)
     except ValueError:
         raise UsageError(
             f"--filter {text!r}: found {wanted!r} after {sign}; accepted is a number"
         ) from None
-    order = _ORDER[sign]
-    return column, lambda value: isinstance(value, (int, float)) and order(value, bound)
+    return column, lambda value: isinstance(value, (int, float)) and _ORDER[sign](value, bound)
 
 
-def _range(rows: Sequence[dict[str, Value]], column: str) -> str:
-    """The values of a column in words."""
-    values = [row[column] for row in rows if not _empty(row.get(column))]
+def _range(rows: Sequence[Row], column: str) -> str:
+    """Describe the values of a column."""
+    values = [row[column] for row in rows if not _is_empty(row.get(column))]
     if not values:
         return "empty"
     if all(isinstance(value, (int, float)) for value in values):
@@ -320,33 +314,20 @@ def _range(rows: Sequence[dict[str, Value]], column: str) -> str:
     return ", ".join(sorted({_text(value) for value in values})[:12])
 
 
-def _empty(value: Value) -> bool:
+def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _plain(value: Value) -> Value:
+def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
     return value
 
 
-def _text(value: Value) -> str:
+def _text(value: Any, of_float: Callable[[float], str] = number) -> str:
     if value is None:
         return ""
-    return number(value) if isinstance(value, float) else show(value)
-
-
-def _full(value: Value) -> str:
-    if value is None:
-        return ""
-    return repr(value) if isinstance(value, float) else show(value)
-
-
-_TEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "\\": r"\textbackslash{}",
-}
+    return of_float(value) if isinstance(value, float) else show(value)
 
 
 def _tex(text: str) -> str:
