@@ -267,7 +267,7 @@ def _readme(
     )
     return environment.get_template(_README).render(
         name=name,
-        runs=text.runs([one.run.number for one in runs]),
+        runs=text.runs_text([one.run.number for one in runs]),
         left_out="checkpoints" if logs else "checkpoints and logs",
         submissions=[_submission(paths, facts) for paths, facts in submissions.items()],
     )
