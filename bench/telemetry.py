@@ -33,7 +33,7 @@ from bench.training_report import Pair, bootstrap
 from bench.turns import Referee
 from hpcrun.state import files, layout
 from hpcrun.submit.local import processes
-from hpcrun.submit.local.processes import Process
+from hpcrun.submit.local.processes import LocalProcess
 from tests.support import operators
 
 HERE = Path(__file__).parent
@@ -185,10 +185,10 @@ class Bench:
                     trackers += after[1] - before[1]
         return sides, Behind(agents, trackers, elapsed)
 
-    def _left(self) -> list[Process]:
+    def _left(self) -> list[LocalProcess]:
         return list(processes.of_submission(self._submission))
 
-    def _behind(self) -> list[tuple[Process, bool]]:
+    def _behind(self) -> list[tuple[LocalProcess, bool]]:
         """The processes that sample and forward, and whether they are agents."""
         found = []
         for process in self._left():
@@ -228,12 +228,12 @@ class Bench:
             raise RuntimeError("the node was not sampled")
 
 
-def _signal(found: list[tuple[Process, bool]], number: int) -> None:
+def _signal(found: list[tuple[LocalProcess, bool]], number: int) -> None:
     for process, _ in found:
         process.signal(number)
 
 
-def _seconds(found: list[tuple[Process, bool]]) -> tuple[float, float]:
+def _seconds(found: list[tuple[LocalProcess, bool]]) -> tuple[float, float]:
     """Processor seconds so far, of agents and of the others."""
     totals = [0.0, 0.0]
     for process, is_agent in found:

@@ -1,15 +1,23 @@
-"""What jobs wait for: the jobs of experiments that come before, in Slurm's words."""
+"""Dependencies between runs: sbatch's ``--dependency``, and waiting on this machine.
+
+Standard library only, because the local executor uses it from the frozen ``hpcrun.zip``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
 from hpcrun.errors import UsageError
-from hpcrun.state import layout
+from hpcrun.state import journal, layout, ledger
 from hpcrun.state.journal import Job
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Array, Dependence, Plan
 from hpcrun.submit import run_actions
+from hpcrun.submit.local import processes
+
+# Whether a run on this machine may start.
+READY = "ready"
+WAITING = "waiting"
 
 Living = dict[int, Job]
 
@@ -113,3 +121,19 @@ def _ids(living: Living, one: Dependence) -> list[str]:
         whole = runs <= set(one.runs) and not runs & others
         found[str(job.record["job_id"] if whole else job.job_id)] = None
     return list(found)
+
+
+def standing(plan: Plan, experiment: ExperimentPaths, run: int) -> str:
+    """Return ``READY``, ``WAITING``, or why a run on this machine can never start."""
+    for one in plan.depends_on:
+        before = layout.experiment(experiment.directory.parent, one.experiment)
+        jobs = journal.newest_jobs(before)
+        for number in one.of(run):
+            if ledger.intent(before.run(number)) == ledger.FINISHED:
+                continue
+            job = jobs.get(number)
+            if job is not None and not job.ended and processes.alive(job.record):
+                return WAITING
+            if one.when == "success":
+                return f"{one.experiment}/{number}, which it depends on, did not complete"
+    return READY

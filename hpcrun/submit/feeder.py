@@ -22,7 +22,7 @@ from hpcrun.state import files, journal, ledger
 from hpcrun.state.plan import Array
 from hpcrun.submit import sbatch
 from hpcrun.submit.dependencies import Waits
-from hpcrun.submit.local import executor
+from hpcrun.submit.local import executor, processes
 from hpcrun.submit.prepared import Prepared, SubmittedArray
 from hpcrun.text import Say, runs_text
 
@@ -336,7 +336,7 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _this_process() -> dict[str, Any]:
-    return {"pid": os.getpid(), **executor.this_process()}
+    return {"pid": os.getpid(), **processes.this_process()}
 
 
 def _queued() -> int | None:

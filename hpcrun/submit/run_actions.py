@@ -15,7 +15,7 @@ from hpcrun.state.journal import Job
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Plan
 from hpcrun.submit import sbatch
-from hpcrun.submit.local import executor, processes
+from hpcrun.submit.local import processes
 from hpcrun.text import Say, plural
 
 COMPLETED = "completed"
@@ -217,7 +217,7 @@ def _living(experiment: ExperimentPaths, jobs: Collection[Job]) -> set[int]:
 
 
 def _lives_here(job: Job) -> bool:
-    lives = executor.alive(job.record)
+    lives = processes.alive(job.record)
     if lives is None and not job.ended:
         raise _elsewhere(job)
     return bool(lives) and not job.ended

@@ -50,7 +50,7 @@ def bring_to_end(
     prepared.take_back_intents(runs)
     begun: list[int] = []
     if allocation is None:
-        entry = {"job_id": f"local:{os.getpid()}", **executor.this_process()}
+        entry = {"job_id": f"local:{os.getpid()}", **processes.this_process()}
         for run in runs:
             journal.write(prepared.submission, journal.SUBMITTED, 0, [run], **entry)
 

@@ -237,7 +237,7 @@ class Place:
         """One attempt, from start to end."""
         return self.end(self.start(**variables), timeout)
 
-    def left(self) -> list[processes.Process]:
+    def left(self) -> list[processes.LocalProcess]:
         """Processes that still work for the submission."""
         return list(processes.of_submission(self.submission.directory))
 

@@ -127,12 +127,12 @@ def ask_slurm(
 
 
 def _local(process: Process) -> Job:
-    from hpcrun.submit.local import executor
+    from hpcrun.submit.local import processes
 
     if process.start_ticks is None:
         pid = process.job_id.partition(":")[2]
         alive = bool(pid.isdigit() and start_ticks(int(pid)))
     else:
         entry = {"job_id": process.job_id, "host": process.host, "start_ticks": process.start_ticks}
-        alive = bool(executor.alive(entry))
+        alive = bool(processes.alive(entry))
     return Job("RUNNING") if alive else Job("GONE", ended=True)

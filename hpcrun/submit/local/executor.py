@@ -33,7 +33,9 @@ from hpcrun.host import start_ticks
 from hpcrun.state import files, journal, ledger, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import Plan, RunPlan
-from hpcrun.submit.local import prior, processes
+from hpcrun.submit import dependencies
+from hpcrun.submit.local import processes
+from hpcrun.submit.local.processes import LocalProcess
 
 GRACE = 30.0
 # Seconds between looks at what runs wait for.
@@ -77,20 +79,6 @@ def start(submission: SubmissionPaths) -> dict[str, Any]:
     return {"job_id": f"local:{pid}", "host": os.uname().nodename, "start_ticks": started}
 
 
-def alive(entry: dict[str, Any]) -> bool | None:
-    """Whether the process of a journal entry still runs its runs.
-
-    Returns
-    -------
-    bool or None
-        None when it was started on another host, from where nothing can be said.
-    """
-    if entry.get("host") != os.uname().nodename:
-        return None
-    pid = str(entry.get("job_id", "")).partition(":")[2]
-    return pid.isdigit() and start_ticks(int(pid)) == entry.get("start_ticks")
-
-
 def cancel(
     submission: SubmissionPaths, runs: Collection[int] | None = None, *, grace: float = GRACE
 ) -> None:
@@ -130,11 +118,6 @@ def _wait_for_record(submission: SubmissionPaths, runs: Collection[int | None]) 
         if not executor or all(jobs[run].ended for run in runs if run in jobs):
             return
         time.sleep(0.05)
-
-
-def this_process() -> dict[str, Any]:
-    """``host`` and ``start_ticks`` of this process, for the journal of what it runs itself."""
-    return {"host": os.uname().nodename, "start_ticks": start_ticks(os.getpid())}
 
 
 @dataclass
@@ -218,11 +201,11 @@ class Runner:
         if time.monotonic() < self._look_again:
             return None
         for number in list(waiting):
-            found = prior.standing(plan, self.submission.experiment, number, alive)
-            if found == prior.READY:
+            found = dependencies.standing(plan, self.submission.experiment, number)
+            if found == dependencies.READY:
                 waiting.remove(number)
                 return number
-            if found != prior.WAITING:
+            if found != dependencies.WAITING:
                 waiting.remove(number)
                 self._say(f"run {number} is not started: {found}")
                 self._ended(number, EXIT_FAILED, found)
@@ -355,9 +338,9 @@ def _base_environment(submission: SubmissionPaths, run: int | None = None) -> di
     return {**base, processes.RUN: str(run)}
 
 
-def _supervisors(found: Sequence[processes.Process]) -> list[processes.Process]:
+def _supervisors(found: Sequence[LocalProcess]) -> list[LocalProcess]:
     """Those that lead a session of their own and were started by the runner: the oldest a run."""
-    oldest: dict[int | None, processes.Process] = {}
+    oldest: dict[int | None, LocalProcess] = {}
     for process in found:
         first = oldest.get(process.run)
         if first is None or process.start_ticks < first.start_ticks:

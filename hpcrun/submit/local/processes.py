@@ -1,8 +1,8 @@
-"""Processes of this machine that belong to a local submission, found by what /proc says of them.
+"""Processes of this machine that belong to a local submission, found through /proc.
 
-A process is known by its id together with its start time, so that a reused id is never mistaken for
-it. Everything that a submission starts inherits two variables that say which run it works for; by
-these its descendants are found even when they have left their process group, or their parent.
+A process is identified by its id together with its start time, so that a reused id is never
+mistaken for it. Everything that a submission starts inherits two variables that name the submission
+and the run; by these its descendants are found even when they left their process group or parent.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpcrun.host import start_ticks
 
@@ -27,9 +28,9 @@ _PASSED = (
 
 
 def clean_environment() -> dict[str, str]:
-    """What of the user's environment a job on this machine gets: what says who and where.
+    """Return the part of the user's environment that a job on this machine gets: who and where.
 
-    Whatever else a run needs belongs to its spec or to the cluster's profile, as under Slurm.
+    Whatever else a run needs belongs to its spec or to the cluster profile, as under Slurm.
     """
     return {
         name: value
@@ -39,7 +40,7 @@ def clean_environment() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Process:
+class LocalProcess:
     """A process that works for a run of a local submission.
 
     Attributes
@@ -69,8 +70,21 @@ class Process:
         return start_ticks(self.pid) == self.start_ticks
 
 
+def this_process() -> dict[str, Any]:
+    """Return ``host`` and ``start_ticks`` of this process, for the journal."""
+    return {"host": os.uname().nodename, "start_ticks": start_ticks(os.getpid())}
+
+
+def alive(entry: dict[str, Any]) -> bool | None:
+    """Check whether the process of a journal entry lives; None if it is on another host."""
+    if entry.get("host") != os.uname().nodename:
+        return None
+    pid = str(entry.get("job_id", "")).partition(":")[2]
+    return pid.isdigit() and start_ticks(int(pid)) == entry.get("start_ticks")
+
+
 def runs(*words: str) -> bool:
-    """Whether a process of this machine has all of these words in its command line."""
+    """Check whether a process of this machine has all of these words in its command line."""
     wanted = {os.fsencode(word) for word in words}
     for path in _PROC.iterdir():
         try:
@@ -83,15 +97,15 @@ def runs(*words: str) -> bool:
 
 def of_submission(
     submission: Path, runs: Collection[int] | None = None, *, besides: Collection[int] = ()
-) -> Iterator[Process]:
-    """Yield my processes that work for a submission, in the order of their ids.
+) -> Iterator[LocalProcess]:
+    """Yield this user's processes that work for a submission, in the order of their ids.
 
     Parameters
     ----------
     submission
         The submission's directory.
     runs
-        Only those of these runs.
+        Only processes of these runs.
     besides
         Process ids to leave out.
     """
@@ -108,21 +122,15 @@ def of_submission(
         started = start_ticks(pid)
         run = _run_of(variables)
         if started is not None and (runs is None or run in runs):
-            yield Process(pid, started, run)
+            yield LocalProcess(pid, started, run)
 
 
 def kill_all(
     submission: Path, runs: Collection[int] | None = None, *, besides: Collection[int] = ()
 ) -> int:
-    """Kill what is left of a submission or of some of its runs, and wait until it is gone.
-
-    Returns
-    -------
-    int
-        How many processes there were.
-    """
+    """Kill what is left of a submission or some of its runs; return how many processes it was."""
     count = 0
-    # A process may start another between the look and the kill.
+    # A process may start another one between the look and the kill.
     for _ in range(50):
         left = list(of_submission(submission, runs, besides=besides))
         if not left:
@@ -132,8 +140,8 @@ def kill_all(
     return count
 
 
-def wait_all(waited: Collection[Process], timeout: float) -> bool:
-    """Wait until all are gone; False when some are not after ``timeout`` seconds."""
+def wait_all(waited: Collection[LocalProcess], timeout: float) -> bool:
+    """Wait until all are gone; return False after ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     while any(process.alive for process in waited):
         if time.monotonic() > deadline:

@@ -67,7 +67,7 @@ def _works(submission: SubmissionPaths, run: int) -> bool:
     return bool(attempts and attempts[-1].workers_started)
 
 
-def _left(submission: SubmissionPaths) -> list[processes.Process]:
+def _left(submission: SubmissionPaths) -> list[processes.LocalProcess]:
     return list(processes.of_submission(submission.directory))
 
 
@@ -75,7 +75,7 @@ def test_runs_come_to_their_end(tmp_path: Path, code: Path, started: list[Submis
     commands = {1: ["true"], 2: ["false"]}
     submission, entry = _submit(tmp_path, code, started, commands)
     assert entry["job_id"] == f"local:{entry['job_id'].partition(':')[2]}"
-    _until(lambda: not executor.alive(entry))
+    _until(lambda: not processes.alive(entry))
     assert _outcomes(submission, 1) == ["completed"]
     assert _outcomes(submission, 2) == ["failed"]
     jobs = journal.jobs(submission)
@@ -98,7 +98,7 @@ def test_the_environment_is_clean(
     submission, entry = _submit(
         tmp_path, code, started, {1: ["env", "-0"]}, environment=environment
     )
-    _until(lambda: not executor.alive(entry))
+    _until(lambda: not processes.alive(entry))
     output = submission.experiment.run(1).attempt(1).rank_log(0).read_text()
     assert "leaked" not in output
     assert f"GREETING={environment['variables']['GREETING']}\0" in output  # type: ignore[call-overload]
@@ -153,7 +153,7 @@ def test_cancel_leaves_nothing(tmp_path: Path, code: Path, started: list[Submiss
     ledger.set_intent(submission.experiment.run(1), ledger.CANCELLED)
     executor.cancel(submission)
     assert _left(submission) == []
-    assert not executor.alive(entry)
+    assert not processes.alive(entry)
     assert _outcomes(submission, 1) == ["cancelled"]
 
 
@@ -164,7 +164,7 @@ def test_cancel_of_one_run_lets_the_others_go_on(
     _until(lambda: _works(submission, 1))
     ledger.set_intent(submission.experiment.run(1), ledger.CANCELLED)
     executor.cancel(submission, {1})
-    _until(lambda: not executor.alive(entry))
+    _until(lambda: not processes.alive(entry))
     assert _outcomes(submission, 1) == ["cancelled"]
     assert _outcomes(submission, 2) == ["completed"]
 
@@ -174,7 +174,7 @@ def test_a_run_that_was_cancelled_while_it_waited_never_starts(
 ) -> None:
     submission, entry = _submit(tmp_path, code, started, {1: ["sleep", "3"], 2: ["true"]})
     ledger.set_intent(submission.experiment.run(2), ledger.CANCELLED)
-    _until(lambda: not executor.alive(entry))
+    _until(lambda: not processes.alive(entry))
     assert _outcomes(submission, 1) == ["completed"]
     assert _outcomes(submission, 2) == []
     assert journal.jobs(submission)[2].ended
@@ -188,7 +188,7 @@ def test_a_run_that_was_cancelled_while_it_waited_is_over_at_once(
     waiting = submission.experiment.run(2)
     ledger.set_intent(waiting, ledger.CANCELLED)
     executor.cancel(submission, {2})
-    assert executor.alive(entry)
+    assert processes.alive(entry)
     decisions = run_actions.decide(submission.experiment, [1, 2])
     assert [decision.action for decision in decisions] == [
         run_actions.ATTACHED,
@@ -196,7 +196,7 @@ def test_a_run_that_was_cancelled_while_it_waited_is_over_at_once(
     ]
     # Submitted again: its run is no longer cancelled, and not this executor's either.
     ledger.set_intent(waiting, None)
-    _until(lambda: not executor.alive(entry))
+    _until(lambda: not processes.alive(entry))
     assert _outcomes(submission, 1) == ["completed"]
     assert _outcomes(submission, 2) == []
 
@@ -212,7 +212,7 @@ def test_killed_without_a_word(
         pid = ledger.read(submission.experiment.run(1))[0].started["pid"]
     os.kill(pid, signal.SIGKILL)
     _until(lambda: _left(submission) == [])
-    _until(lambda: not executor.alive(entry))
+    _until(lambda: not processes.alive(entry))
 
 
 def test_an_interpreter_that_is_gone(
@@ -220,7 +220,7 @@ def test_an_interpreter_that_is_gone(
 ) -> None:
     environment = {"python": "/nonexistent/python"}
     submission, entry = _submit(tmp_path, code, started, {1: ["true"]}, environment=environment)
-    _until(lambda: not executor.alive(entry))
+    _until(lambda: not processes.alive(entry))
     assert "No such file" in submission.local_log(1).read_text()
     assert journal.jobs(submission)[1].ended
 
@@ -230,11 +230,11 @@ def test_another_process_with_the_same_id_is_not_it() -> None:
     ticks = start_ticks(pid)
     assert ticks
     entry = {"job_id": f"local:{pid}", "host": host, "start_ticks": ticks}
-    assert executor.alive(entry) is True
-    assert executor.alive({**entry, "start_ticks": ticks - 1}) is False
-    assert executor.alive({**entry, "host": "elsewhere"}) is None
-    assert executor.alive({}) is None
-    assert not processes.Process(pid, ticks - 1, 1).signal(signal.SIGKILL)
+    assert processes.alive(entry) is True
+    assert processes.alive({**entry, "start_ticks": ticks - 1}) is False
+    assert processes.alive({**entry, "host": "elsewhere"}) is None
+    assert processes.alive({}) is None
+    assert not processes.LocalProcess(pid, ticks - 1, 1).signal(signal.SIGKILL)
 
 
 def test_a_zombie_is_not_alive() -> None:
@@ -261,7 +261,7 @@ def test_modules_of_the_current_directory_are_not_taken(
         assert executor.Runner(submission, (1,)).bring_to_end() == 0
     else:
         entry = executor.start(submission)
-        _until(lambda: not executor.alive(entry))
+        _until(lambda: not processes.alive(entry))
     assert _outcomes(submission, 1) == ["completed"]
 
 
