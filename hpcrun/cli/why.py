@@ -52,9 +52,9 @@ def _one(run: RunStory) -> None:
     if spent := run.goodput(now):
         click.echo(f"\n{narrative.spent(spent)}")
     bad = run.bad
-    tail = (bad.attempt.cause or {}).get("log_tail") if bad and run.kind else None
+    tail = bad.attempt.cause.get("log_tail") if bad and run.kind else None
     if bad and tail:
-        rank = (bad.attempt.cause or {}).get("rank")
+        rank = bad.attempt.cause.get("rank")
         click.echo(f"\nThe last lines of rank {rank} in attempt {bad.attempt.number}:")
         for line in tail:
             click.echo(f"  | {line}")

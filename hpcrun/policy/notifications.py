@@ -29,9 +29,9 @@ def event(last: Attempt, *, goes_on: bool) -> str | None:
     """
     if last.outcome == causes.COMPLETED:
         return FINISHED
-    action = (last.decided or {}).get("action")
+    action = last.action
     if last.outcome in (None, causes.CANCELLED) or goes_on:
         return None
     if action == recovery.STOP:
-        return FAILED if (last.cause or {}).get("kind") in causes.OWN else NEEDS_PERSON
+        return FAILED if last.kind in causes.OWN else NEEDS_PERSON
     return NEEDS_PERSON if action in recovery.GOES_ON else None

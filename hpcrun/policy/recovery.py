@@ -107,7 +107,7 @@ def decide(attempts: Sequence[Attempt], policy: Policy, *, here: bool = False) -
         The allocation has enough nodes that can be used, and enough time.
     """
     last = attempts[-1]
-    kind = str((last.cause or {}).get("kind"))
+    kind = str(last.kind)
     if last.outcome in (causes.COMPLETED, causes.CANCELLED):
         return Action(NOTHING, f"the run is {last.outcome}")
     if kind == causes.REQUEUED:
@@ -115,7 +115,7 @@ def decide(attempts: Sequence[Attempt], policy: Policy, *, here: bool = False) -
     if not policy.requeue:
         return Action(STOP, "recovery.requeue is false")
     mine = _of_submission(attempts)
-    number = sum((attempt.cause or {}).get("kind") == kind for attempt in mine)
+    number = sum(attempt.kind == kind for attempt in mine)
     budget = {**BUDGETS, **policy.budgets}.get(kind)
     if budget is not None and number >= budget:
         return Action(STOP, f"{_times(number, kind)}; recovery.budgets.{kind} is {budget}")
@@ -129,9 +129,7 @@ def decide(attempts: Sequence[Attempt], policy: Policy, *, here: bool = False) -
     kept = any(progress(attempt) for attempt in attempts)
     reason = "it goes on from its newest checkpoint" if kept else "it starts again"
     # What is wrong with all nodes at once takes longer to mend.
-    stays = kind in _IN_PLACE and not (
-        kind == causes.LAUNCH and not (last.cause or {}).get("nodes")
-    )
+    stays = kind in _IN_PLACE and not (kind == causes.LAUNCH and not last.cause.get("nodes"))
     if here and stays and _may_stay(mine, policy):
         return Action(RESTART, reason)
     return Action(REQUEUE, reason, suspects(attempts))
@@ -140,7 +138,7 @@ def decide(attempts: Sequence[Attempt], policy: Policy, *, here: bool = False) -
 def _may_stay(attempts: Sequence[Attempt], policy: Policy) -> bool:
     """Whether the run has not been restarted too often in this start of its job."""
     last = attempts[-1]
-    if (last.cause or {}).get("kind") not in causes.OWN:
+    if last.kind not in causes.OWN:
         # Each lost node takes a spare, and they run out.
         return policy.in_place > 0
     furthest, restarts = 0, 0
@@ -149,14 +147,14 @@ def _may_stay(attempts: Sequence[Attempt], policy: Policy) -> bool:
         if reached > furthest or not same_start(attempt, last):
             restarts = 0
         furthest = max(furthest, reached)
-        restarts += (attempt.decided or {}).get("action") == RESTART
+        restarts += attempt.action == RESTART
     return restarts < policy.in_place
 
 
 def _of_submission(attempts: Sequence[Attempt]) -> list[Attempt]:
     """The attempts since the last time that a person submitted the run."""
-    submission = attempts[-1].started.get("submission")
-    return [attempt for attempt in attempts if attempt.started.get("submission") == submission]
+    submission = attempts[-1].submission
+    return [attempt for attempt in attempts if attempt.submission == submission]
 
 
 def _without_progress(attempts: Sequence[Attempt]) -> int:
@@ -166,7 +164,7 @@ def _without_progress(attempts: Sequence[Attempt]) -> int:
         reached = _kept(attempt)
         if reached > furthest:
             furthest, failures = reached, 0
-        elif (attempt.cause or {}).get("kind") in causes.OWN:
+        elif attempt.kind in causes.OWN:
             failures += 1
     return failures
 
@@ -174,14 +172,14 @@ def _without_progress(attempts: Sequence[Attempt]) -> int:
 def progress(attempt: Attempt) -> int:
     """The step up to which nothing is lost: checkpointed, or of a program without hpcrun's
     checkpoints the last that it logged."""
-    end = attempt.ended or {}
+    end = attempt.end
     kept = end.get("checkpoint_step")
     return int(kept if kept is not None else end.get("reached_step") or 0)
 
 
 def _kept(attempt: Attempt) -> int:
     """As `progress`, or where the attempt began: that was kept, if only in the nodes' storage."""
-    return max(progress(attempt), int((attempt.ended or {}).get("restored_step") or 0))
+    return max(progress(attempt), int(attempt.end.get("restored_step") or 0))
 
 
 def suspects(attempts: Sequence[Attempt]) -> tuple[str, ...]:
@@ -196,7 +194,7 @@ def suspects(attempts: Sequence[Attempt]) -> tuple[str, ...]:
     lost: dict[str, list[float]] = {}
     latest = 0.0
     for attempt in _of_submission(attempts):
-        cause, ended = attempt.cause or {}, float((attempt.ended or {}).get("time") or 0.0)
+        cause, ended = attempt.cause, float(attempt.end.get("time") or 0.0)
         latest = max(latest, ended)
         if cause.get("kind") in (causes.NODE_FAILURE, causes.LAUNCH):
             for node in cause.get("nodes") or ():

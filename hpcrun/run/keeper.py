@@ -61,7 +61,7 @@ def replace(submission: SubmissionPaths, number: int, code: int) -> int:
     attempts = [
         attempt
         for attempt in ledger.read(submission.experiment.run(number))
-        if attempt.started.get("job_id") == allocation.name
+        if attempt.job_id == allocation.name
         and attempt.started.get("restart_count") == allocation.restart_count
     ]
     said = ((attempts[-1].decided if attempts else None) or {}).get("action")

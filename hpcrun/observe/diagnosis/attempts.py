@@ -67,7 +67,7 @@ class AttemptStory:
     @property
     def cause(self) -> dict[str, Any]:
         """The cause of its end, as the ledger has it; empty if it has none."""
-        return self.attempt.cause or {}
+        return self.attempt.cause
 
     @property
     def kind(self) -> str:
@@ -91,10 +91,10 @@ class AttemptStory:
         found = self.attempt
         return {
             "attempt": found.number,
-            "job_id": found.started.get("job_id"),
-            "nodes": found.started.get("nodes"),
-            "started": found.started.get("time"),
-            "ended": (found.ended or {}).get("time"),
+            "job_id": found.job_id,
+            "nodes": found.nodes,
+            "started": found.began,
+            "ended": found.end.get("time"),
             "outcome": found.outcome,
             "cause": found.cause or None,
             "stopping": _without_head(found.stopping),
@@ -158,7 +158,7 @@ class RunStory:
         """Return an attempt's plan; for None, or if it cannot be read, the newest."""
         newest = self.selected.run
         found = next((one.attempt for one in self.attempts if one.attempt.number == attempt), None)
-        number = found.started.get("submission") if found else None
+        number = found.submission if found else None
         if not isinstance(number, int) or number == self.selected.planned.paths.number:
             return newest
         plan = run_files.plan(self.selected.experiment.submission(number))
@@ -171,7 +171,7 @@ class RunStory:
         attempts = [one.attempt for one in self.attempts]
         submitted = {
             number: float(when)
-            for number in {attempt.started.get("submission") for attempt in attempts}
+            for number in {attempt.submission for attempt in attempts}
             if isinstance(number, int)
             and isinstance(
                 when := history.describe(experiment.submission(number)).get("time"), (int, float)
@@ -179,7 +179,7 @@ class RunStory:
         }
         again, resubmitted = self.selected.submission, None
         if again is not None and again.event == history.SUBMITTED and attempts:
-            mine = attempts[-1].started.get("submission")
+            mine = attempts[-1].submission
             resubmitted = again.time if again.paths.number != mine else None
         pairs = [(one, partial(_traces, paths.attempt(one.number))) for one in attempts]
         return goodput.spans(submitted, pairs, now, over=self.status.over, resubmitted=resubmitted)
@@ -277,7 +277,7 @@ def one_line(message: Any) -> str:
 def _nodes(run: RunStory) -> set[str]:
     names: set[str] = set()
     for one in run.attempts:
-        names.update(one.attempt.started.get("nodes") or (), one.cause.get("nodes") or ())
+        names.update(one.attempt.nodes or (), one.cause.get("nodes") or ())
         names.add(str(one.cause.get("node") or ""))
     return names
 
@@ -290,7 +290,7 @@ def _attempts(selected: Selected, attempts: Sequence[Attempt]) -> tuple[AttemptS
     for attempt, (restored, reached, events), (following, next_steps) in zip(
         attempts, steps, later, strict=False
     ):
-        kept, went_on = (attempt.ended or {}).get("checkpoint_step"), next_steps[0]
+        kept, went_on = attempt.end.get("checkpoint_step"), next_steps[0]
         if kept is not None and went_on is not None:
             # The nodes' own storage had a newer checkpoint.
             kept = max(kept, min(went_on, reached or 0))
@@ -298,9 +298,7 @@ def _attempts(selected: Selected, attempts: Sequence[Attempt]) -> tuple[AttemptS
         if restored is not None and reached is not None:
             again = max(0, min(reached, furthest) - restored)
         furthest = max(furthest, reached or 0)
-        resubmitted = following is not None and (
-            following.started.get("submission") != attempt.started.get("submission")
-        )
+        resubmitted = following is not None and (following.submission != attempt.submission)
         gap = _gap(attempt, following)
         found.append(
             AttemptStory(attempt, restored, reached, kept, events, again, gap, resubmitted)
@@ -349,8 +347,8 @@ def _step(record: dict[str, Any]) -> int | None:
 
 
 def _gap(attempt: Attempt, following: Attempt | None) -> float | None:
-    ended = (attempt.ended or {}).get("time")
-    began = following.started.get("time") if following else None
+    ended = attempt.end.get("time")
+    began = following.began if following else None
     return None if ended is None or began is None else max(0.0, float(began) - float(ended))
 
 

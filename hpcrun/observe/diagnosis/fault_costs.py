@@ -65,14 +65,14 @@ def _outcome(paths: RunPaths, fault: dict[str, Any], attempts: Sequence[Attempt]
     first = _first_step(paths, later)
     steps = (session_log.read(paths.attempt(each)).restored_step for each in later)
     restored = next((step for step in steps if step is not None), None)
-    reached = (hurt.ended or {}).get("reached_step")
+    reached = hurt.end.get("reached_step")
     return Outcome(
         fault=str(fault["fault"]),
         rank=fault.get("rank"),
         node=fault.get("node"),
         attempt=number,
-        cause=(hurt.cause or {}).get("kind"),
-        action=(hurt.decided or {}).get("action"),
+        cause=hurt.kind,
+        action=hurt.action,
         seconds=None if first is None else round(first - float(fault["time"]), 1),
         came_back=first is not None
         or any(attempt.outcome == causes.COMPLETED for attempt in attempts),

@@ -180,17 +180,17 @@ def spans(
     furthest = 0
     before: Attempt | None = None
     silent = traced = False
-    begun = [pair for pair in attempts if isinstance(pair[0].started.get("time"), (int, float))]
+    begun = [pair for pair in attempts if isinstance(pair[0].began, (int, float))]
     starts = [float(attempt.started["time"]) for attempt, _ in begun]
     for (attempt, find), began, later in zip(begun, starts, (*starts[1:], until), strict=False):
         traces = find(furthest)
-        ended = (attempt.ended or {}).get("time") or later
+        ended = attempt.end.get("time") or later
         if attempt.ended is None and over and later == until:
             ended = min(later, max(began, traces.last or began, *traces.session.times))
         logged = bool(traces.session) or traces.last is not None
         traced |= logged
         silent |= attempt.workers_started is not None and not logged
-        at = submitted.get(attempt.started.get("submission"), began) if at is None else at
+        at = submitted.get(attempt.submission, began) if at is None else at
         began = max(at, began)
         cause = _cause(before)
         found += _between(before, attempt, submitted, at, began)
@@ -201,7 +201,7 @@ def spans(
         before = attempt
     if at is not None and not over and until > at:
         asked = at if resubmitted is None else min(max(resubmitted, at), until)
-        in_place = before is not None and (before.decided or {}).get("action") == recovery.RESTART
+        in_place = before is not None and before.action == recovery.RESTART
         kind = "idle" if in_place and resubmitted is None else "queued"
         parts = [("stopped", at, asked), (kind, asked, until)]
         found += (Span(*part, None, _cause(before)) for part in parts if part[2] > part[1])
@@ -217,7 +217,7 @@ def _charged(span: Span, before: str | None, own: str | None) -> Span:
 def _cause(attempt: Attempt | None) -> str | None:
     if attempt is None or attempt.outcome in (None, "completed"):
         return None
-    return str((attempt.cause or {}).get("kind") or attempt.outcome)
+    return str(attempt.kind or attempt.outcome)
 
 
 def _between(
@@ -231,10 +231,10 @@ def _between(
     cause, number = _cause(before), attempt.number
     kind = "queued"
     if before is not None:
-        again = attempt.started.get("submission")
+        again = attempt.submission
         if ledger.same_start(before, attempt):
             kind = "idle"
-        elif again != before.started.get("submission"):
+        elif again != before.submission:
             asked = min(max(submitted.get(again, start), start), end)
             if asked > start:
                 yield Span("stopped", start, asked, number, cause)

@@ -176,7 +176,7 @@ def _followed(one: AttemptStory, run: RunStory) -> str:
 
 def _with_spares(one: Attempt, following: Attempt | None) -> str:
     """``, with n4 for n2`` or ``, without n2`` if the next attempt had other nodes."""
-    before, after = one.started.get("nodes"), following and following.started.get("nodes")
+    before, after = one.nodes, following and following.nodes
     if not before or not after:
         return ""
     gone = ", ".join(node for node in before if node not in after)

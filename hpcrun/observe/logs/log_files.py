@@ -137,7 +137,7 @@ class _RunLogs:
         """Return an attempt's nodes, in the order of NODE_RANK, and its world size."""
         planned = self._one.run.world_size
         for found in self._ledger:
-            nodes = found.started.get("nodes")
+            nodes = found.nodes
             if found.number == attempt and isinstance(nodes, list):
                 return nodes, int(found.started.get("world_size") or planned)
         return [], planned

@@ -169,7 +169,7 @@ class Printer:
         one = self._runs.get(source.run_key)
         attempts = {each.number: each for each in ledger.read(one.paths)} if one else {}
         mine = attempts.get(source.attempt or 0)
-        nodes = mine.started.get("nodes") if mine else None
+        nodes = mine.nodes if mine else None
         begins = f"attempt {source.attempt}"
         if isinstance(nodes, list) and nodes:
             begins += f" on {listed([*map(str, nodes)], 4, rest=', …')}"

@@ -124,7 +124,7 @@ def read(run: RunPaths) -> Curve:
 
 def recorded(attempt: Attempt) -> Latest | None:
     """Where a run stands whose last attempt has ended, from the ledger; None where it tells not."""
-    ended = attempt.ended or {}
+    ended = attempt.end
     if not ended.get("metrics"):
         return None
     return Latest(

@@ -42,8 +42,8 @@ def _jobs(one: Selected) -> set[tuple[SubmissionPaths, str]]:
     if one.submission is not None:
         found.add((one.submission.paths, str(one.submission.job_id)))
     for attempt in ledger.read(one.paths):
-        number = attempt.started.get("submission")
+        number = attempt.submission
         if isinstance(number, int):
             paths = one.experiment.submission(number)
-            found.add((paths, str(attempt.started.get("job_id"))))
+            found.add((paths, str(attempt.job_id)))
     return found

@@ -199,7 +199,7 @@ def _timeline(found: Report) -> dict[str, Any]:
 
 def _marks(run: RunReport, now: float) -> Iterator[Mark]:
     for one in run.story.attempts:
-        ended = one.attempt.ended or {}
+        ended = one.attempt.end
         if one.ended_badly and _is_moment(when := ended.get("time")):
             yield Mark(when, str(ended.get("outcome")), narrative.end(one, run.story, now))
 

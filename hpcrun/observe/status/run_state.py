@@ -161,7 +161,7 @@ def _without_old_news(evidence: Evidence) -> Evidence:
     job = evidence.job
     if job is None or job.known_at is None or (last := evidence.current) is None:
         return evidence
-    told = max(float(event.get("time") or 0.0) for event in (last.started, last.ended or {}))
+    told = max(float(event.get("time") or 0.0) for event in (last.started, last.end))
     return evidence if told <= job.known_at else replace(evidence, job=None)
 
 
@@ -185,12 +185,12 @@ def current_attempt(submission: Submission | None, attempts: Sequence[Attempt]) 
         return None
     if submission is None or submission.event != SUBMITTED or not last.started:
         return last
-    if last.started.get("job_id") == submission.job_id:
+    if last.job_id == submission.job_id:
         return last
-    number = last.started.get("submission")
+    number = last.submission
     if isinstance(number, int) and number != submission.paths.number:
         return last if number > submission.paths.number else None
-    began = last.started.get("time")
+    began = last.began
     if isinstance(began, (int, float)) and began + CLOCK_SKEW < submission.time:
         return None
     return last
@@ -257,7 +257,7 @@ def _before_attempt(evidence: Evidence) -> Verdict:
 
 def _attempt_ended(evidence: Evidence, last: Attempt) -> Verdict:
     job = evidence.job
-    message = (last.cause or {}).get("message")
+    message = last.cause.get("message")
     reason = str(message) if message else None
     if last.outcome == "cancelled":
         return Verdict(CANCELLED, over=True)
@@ -276,7 +276,7 @@ def _attempt_ended(evidence: Evidence, last: Attempt) -> Verdict:
             return Verdict(RESTARTING, reason)
         return Verdict(FAILED, f"{reason or 'stopped'}; submit it again to go on", over=True)
     if job is not None and job.ended:
-        if job.state == "CANCELLED" and (last.cause or {}).get("kind") == "signal":
+        if job.state == "CANCELLED" and last.kind == "signal":
             return Verdict(CANCELLED, "its job was cancelled in Slurm", over=True)
         if job.state not in ("FAILED", "COMPLETED", "CANCELLED", "GONE"):
             reason = f"{reason or 'failed'} (Slurm: {job.state})"
@@ -288,7 +288,7 @@ def _attempt_open(evidence: Evidence, last: Attempt) -> Verdict:
     if job is None:
         if evidence.silence:
             return Verdict(RUNNING, _as_of(evidence, evidence.silence))
-        job_id = last.started.get("job_id")
+        job_id = last.job_id
         return Verdict(
             UNKNOWN,
             f"Slurm does not know job {job_id} (any more), and the ledger has no end of attempt "

@@ -138,8 +138,8 @@ class _Read:
             return None
         if current is not None and current.ended and self.intent == ledger.CANCELLED:
             return None
-        if current is not None and current.started.get("job_id"):
-            job_id = str(current.started["job_id"])
+        if current is not None and current.job_id:
+            job_id = current.job_id
             if submission is None or submission.job_id != job_id:
                 return Process(job_id, current.started.get("host"))
         if submission is None or submission.event != SUBMITTED or not submission.job_id:
@@ -236,7 +236,7 @@ def _evidence(
     moments += [logged] if logged else []
     if read.attempts:
         last = read.attempts[-1]
-        records = (last.started, last.ended or {}, {"time": last.workers_started})
+        records = (last.started, last.end, {"time": last.workers_started})
         moments += [float(record["time"] or 0) for record in records if record.get("time")]
     return Evidence(
         submission=submission,
@@ -276,7 +276,7 @@ def _status(read: _Read, evidence: Evidence, verdict: Verdict, latest: metrics.L
         reason = f"{verdict.reason}: {why}" if verdict.reason else why
         verdict = dataclasses.replace(verdict, reason=reason)
     cause = last.cause if last and verdict.state in _WITH_CAUSE else None
-    nodes = last.started.get("nodes") if last else None
+    nodes = last.nodes if last else None
     if evidence.job is not None and evidence.current is None:
         nodes = _names(evidence.job.nodes)
     submission = selected.submission
@@ -293,7 +293,7 @@ def _status(read: _Read, evidence: Evidence, verdict: Verdict, latest: metrics.L
         total_steps=latest.total_steps,
         swept=selected.run.swept,
         metrics=latest.values or None,
-        job_id=job_id or (last.started.get("job_id") if last else None),
+        job_id=job_id or (last.job_id if last else None),
         nodes=nodes if isinstance(nodes, list) else None,
         cause={key: cause[key] for key in cause if key != "log_tail"} if cause else None,
         reason=verdict.reason,
@@ -317,7 +317,7 @@ _MANY, _LITTLE_PATIENCE = 1000, 1
 def _gpu(read: _Read) -> dict[str, Any]:
     """The fullest GPU of the first node, as it was sampled last; empty without one."""
     last = read.attempts[-1]
-    nodes = last.started.get("nodes")
+    nodes = last.nodes
     if not isinstance(nodes, list) or not nodes:
         return {}
     sample = telemetry_reader.latest(read.selected.paths.attempt(last.number), str(nodes[0])) or {}
@@ -329,7 +329,7 @@ def _queued(evidence: Evidence, verdict: Verdict) -> float | None:
     if verdict.state not in (state.PENDING, state.REQUEUED) or evidence.submission is None:
         return None
     current = evidence.current
-    since = (current.ended or {}).get("time") if current else evidence.submission.time
+    since = current.end.get("time") if current else evidence.submission.time
     return max(0.0, time.time() - float(since)) if since else None
 
 

@@ -73,7 +73,7 @@ class AttemptEnd:
             action = self.record(
                 attempt.number, end, concluded=True, time=facts.ends or time.time()
             )
-            if attempt.started.get("submission") != self._submission.number:
+            if attempt.submission != self._submission.number:
                 action = None
             self._say(f"attempt {attempt.number} had ended without a word: {end.message}")
         return action
@@ -129,7 +129,7 @@ class AttemptEnd:
     def _is_extended(self, number: int) -> bool:
         """Whether an earlier attempt was of a submission with other values."""
         earlier = next(one for one in ledger.read(self._paths) if one.number == number)
-        submission = earlier.started.get("submission")
+        submission = earlier.submission
         if submission == self._submission.number or not isinstance(submission, int):
             return False
         try:
@@ -192,7 +192,7 @@ class AttemptEnd:
 
     def _facts_of(self, attempt: ledger.Attempt) -> JobFacts:
         """What is known of the job or process of an earlier attempt."""
-        job = str(attempt.started.get("job_id"))
+        job = str(attempt.job_id)
         if job.startswith("local:"):
             if _lives(attempt.started, self._run.number):
                 raise HpcrunError(
@@ -202,12 +202,12 @@ class AttemptEnd:
             return JobFacts()
         if not self._launcher.is_slurm:
             return JobFacts()
-        number = attempt.started.get("submission") or self._submission.number
+        number = attempt.submission or self._submission.number
         submission = self._submission.experiment.submission(number)
         log = submission.batch_log(job)
         first = ledger.first_of_start(ledger.read(self._paths), attempt.number)
         words = slurm_job.last_words(log, attempt.number, first)
-        began = attempt.started.get("time") or 0.0
+        began = attempt.began or 0.0
         number, warm = attempt.number, attempt.warm
         facts = slurm_job.facts(job, began, words, attempt=number, warm=warm, over=True)
         alive = facts.state in ("RUNNING", "SUSPENDED", "COMPLETING")

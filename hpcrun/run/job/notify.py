@@ -63,7 +63,7 @@ def tell(
 def _facts(
     event: str, experiment: str, run: RunPlan, last: ledger.Attempt, paths: RunPaths
 ) -> dict[str, Any]:
-    end, cause = last.ended or {}, last.cause or {}
+    end, cause = last.end, last.cause
     return {
         "event": event,
         "experiment": experiment,
@@ -72,7 +72,7 @@ def _facts(
         "directory": str(paths.directory),
         "attempt": last.number,
         "step": end.get("reached_step"),
-        "job_id": last.started.get("job_id"),
+        "job_id": last.job_id,
         "message": cause.get("message"),
         "reason": (last.decided or {}).get("reason"),
         "cause": {key: cause[key] for key in cause if key != "log_tail"} or None,

@@ -91,7 +91,7 @@ class Takeover:
     def _is_settled(self) -> bool:
         """Whether the supervisor has decided before it went that the run does not go on."""
         return any(
-            (attempt.decided or {}).get("action") not in (None, *recovery.GOES_ON)
+            attempt.action not in (None, *recovery.GOES_ON)
             for attempt in ledger.read(self._paths)
             if attempt.number == self.attempt
         )
@@ -126,7 +126,7 @@ class Takeover:
         for attempt in ledger.read(self._paths):
             if attempt.number <= self.attempt or not attempt.started:
                 continue
-            started = attempt.started.get("job_id"), attempt.started.get("restart_count")
+            started = attempt.job_id, attempt.started.get("restart_count")
             if started != (mine.job_id, mine.restarts):
                 return True
             self.attempt = attempt.number

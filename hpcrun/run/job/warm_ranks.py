@@ -85,7 +85,7 @@ class WarmRanks:
 def _was_short_of_memory(attempt: AttemptPaths) -> bool:
     """Whether the run was killed for that before: warm ranks need some too."""
     attempts = ledger.read(RunPaths(attempt.directory.parents[1]))
-    return any((one.cause or {}).get("kind") == causes.OUT_OF_MEMORY for one in attempts)
+    return any(one.kind == causes.OUT_OF_MEMORY for one in attempts)
 
 
 def _trains(found: RankProgress) -> bool:

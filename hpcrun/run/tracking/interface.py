@@ -46,7 +46,7 @@ class RunDescription:
         The identity covers the time of the first start, because a directory that was removed and
         made again holds another run. The plan's identity would change when a run is lengthened.
         """
-        first = next((one.started.get("time") for one in ledger.read(paths)), None)
+        first = next((one.began for one in ledger.read(paths)), None)
         text = json.dumps([os.path.realpath(paths.directory), first])
         deepspeed = run.spec.get("deepspeed") or {}
         return cls(
