@@ -1,4 +1,4 @@
-"""The curves of a report: as many points as its size allows, in few bytes."""
+"""The curves of a report, thinned to the points that its size allows."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from itertools import pairwise
 from typing import Any
 
 from hpcrun.observe.read.metric_curves import Curve
-from hpcrun.observe.report.downsample import lttb
 
 TOKENS = "tokens"
 DIGITS = 5
 
-_VALUES = 300_000
-_MOST, _LEAST = 1000, 24
-_HUGE = 1e300  # differences of what is less are finite
+# Points of all curves together; the most and the least of one curve.
+_POINTS, _MOST, _LEAST = 300_000, 1000, 24
+_HUGE = 1e300  # the difference of two smaller values is finite
 
 
 @dataclass(frozen=True)
@@ -27,12 +26,12 @@ class Column:
     values: Sequence[float]
 
     def thin(self, most: int) -> Column:
-        """The same with at most so many points."""
+        """Return at most so many of the points."""
         kept = lttb(self.steps, self.values, most)
         return Column([self.steps[i] for i in kept], [self.values[i] for i in kept])
 
     def to_data(self, usual: Sequence[int]) -> dict[str, Any]:
-        """Differences of steps (left out where these are the ``usual`` ones), and values.
+        """Return differences of steps (``s``, unless these are the ``usual`` ones), and values.
 
         Whole numbers are differences too (``d``), others have `DIGITS` significant digits (``v``).
         """
@@ -48,7 +47,7 @@ class Column:
 
 @dataclass(frozen=True)
 class RunCurves:
-    """What is drawn of one run.
+    """The curves of one run.
 
     Attributes
     ----------
@@ -57,9 +56,9 @@ class RunCurves:
     times
         Tenths of a second since the first of them.
     logged, kept
-        Points of all metrics that are finite, and how many of them are here.
+        The number of finite points of all metrics, and of those that are here.
     not_finite
-        Points that are not.
+        The number of other points.
     """
 
     metrics: dict[str, Column] = field(default_factory=dict)
@@ -70,13 +69,10 @@ class RunCurves:
 
 
 def thin(curve: Curve, runs: int) -> RunCurves:
-    """The curves of one of so many runs.
-
-    A report of few runs keeps up to a thousand points of a curve, one of many runs fewer.
-    """
+    """Return the curves of one of so many runs: the more runs, the fewer points of each."""
     columns: dict[str, Column] = {}
     logged = not_finite = 0
-    most = max(_LEAST, min(_MOST, _VALUES // max(1, runs * len(curve.names))))
+    most = max(_LEAST, min(_MOST, _POINTS // max(1, runs * len(curve.names))))
     for name in curve.names:
         pairs = curve.values(name)
         finite = [pair for pair in pairs if abs(pair[1]) < _HUGE]
@@ -88,24 +84,19 @@ def thin(curve: Curve, runs: int) -> RunCurves:
     times = {step: moment for step, moment in curve.times.items() if math.isfinite(moment)}
     first = min(times.values(), default=0.0)
     moments = [round(10 * (moment - first)) for moment in times.values()]
-    return RunCurves(
-        metrics=columns,
-        times=Column(list(times), moments).thin(most),
-        logged=logged,
-        kept=sum(len(column.steps) for column in columns.values()),
-        not_finite=not_finite,
-    )
+    kept = sum(len(column.steps) for column in columns.values())
+    return RunCurves(columns, Column(list(times), moments).thin(most), logged, kept, not_finite)
 
 
 def names(runs: Iterable[RunCurves]) -> list[str]:
-    """Every metric, in the order of first appearance."""
+    """Return every metric, in the order of first appearance."""
     return list(dict.fromkeys(name for run in runs for name in run.metrics))
 
 
 def to_data(runs: Sequence[RunCurves], names: Sequence[str]) -> dict[str, Any]:
-    """Plain data for the page: times, and of each metric the columns of all runs.
+    """Return plain data for the page: times, and the columns of all runs by metric.
 
-    Like stands by like, which is what a compressor wants.
+    Like stands by like, which compresses well.
     """
     return {
         "steps": [differences(run.times.steps) for run in runs],
@@ -121,10 +112,45 @@ def to_data(runs: Sequence[RunCurves], names: Sequence[str]) -> dict[str, Any]:
 
 
 def rounded(value: float, digits: int = DIGITS) -> float:
-    """To so many significant digits."""
+    """Round to so many significant digits."""
     return float(f"{value:.{digits}g}")
 
 
 def differences(numbers: Sequence[float]) -> list[float]:
-    """The first number, then what each is more than the one before."""
+    """Return the first number, then the difference of each to the one before."""
     return [*numbers[:1], *(after - before for before, after in pairwise(numbers))]
+
+
+def lttb(xs: Sequence[float], ys: Sequence[float], most: int) -> list[int]:
+    """Downsample by largest triangles in three buckets (Steinarsson, 2013).
+
+    Parameters
+    ----------
+    xs, ys
+        Finite, of one length, ``xs`` ascending.
+    most
+        The number of points to keep, at least 3.
+
+    Returns
+    -------
+    list of int
+        Ascending indices of the points to keep, the first and the last among them.
+    """
+    count = len(xs)
+    if count <= most:
+        return list(range(count))
+    size = (count - 2) / (most - 2)
+    edges = [*(1 + int(size * bucket) for bucket in range(most - 2)), count - 1, count]
+    kept = [0]
+    for start, end, after in zip(edges, edges[1:], edges[2:], strict=False):
+        x = sum(xs[end:after]) / (after - end)
+        y = sum(ys[end:after]) / (after - end)
+        before_x, before_y = xs[kept[-1]], ys[kept[-1]]
+        wide, high = before_x - x, y - before_y
+        kept.append(
+            max(
+                range(start, end),
+                key=lambda i: abs(wide * (ys[i] - before_y) - (before_x - xs[i]) * high),
+            )
+        )
+    return [*kept, count - 1]

@@ -1,36 +1,29 @@
-"""What the nodes of a run were busy with: means over as many stretches as a report has room for."""
+"""The telemetry of a run's nodes, averaged over stretches of time."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from hpcrun.observe.read import telemetry_reader
 from hpcrun.observe.report.curves import differences, rounded
+from hpcrun.state import files
 from hpcrun.state.layout import RunPaths
 
-_VALUES = 20_000
+# A moment in seconds since the epoch, and values by the key of a `Series`.
+Sample = tuple[float, dict[str, float]]
+
+# Values of all runs together; the most and the least stretches of a run; the nodes that are drawn.
+_VALUES, _MOST, _LEAST, _NODES = 20_000, 240, 12, 16
 _DIGITS = 3
-_MOST, _LEAST = 240, 12
-_NODES = 16
-_HUGE = 1e100
+_HUGE = 1e100  # the sum of smaller values is finite
 _GIB = 1 << 30
 _MB = 1e6
 
 
-@dataclass(frozen=True)
-class Series:
-    """One quantity that is sampled on every node.
-
-    Attributes
-    ----------
-    key
-        How the page knows it.
-    short, title, unit
-        For people.
-    """
+class Series(NamedTuple):
+    """One quantity that is sampled on every node: its key in the page, and its names."""
 
     key: str
     short: str
@@ -66,15 +59,15 @@ class RunTelemetry:
     Attributes
     ----------
     times
-        The mean of each stretch, in seconds since the epoch; of those that have a sample.
+        The mean time of the samples in each stretch, in seconds since the epoch.
     nodes
         Node -> key of a `Series` -> its mean in each stretch, None without a sample.
     summary
-        One entry a node.
+        One entry for each node.
     samples
-        How many were read.
+        The number of samples read.
     left_out
-        Nodes that are in the summary alone.
+        The number of nodes that only the summary has.
     """
 
     times: list[float] = field(default_factory=list)
@@ -84,7 +77,7 @@ class RunTelemetry:
     left_out: int = 0
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data for the page, by quantity; times are differences in whole seconds."""
+        """Return plain data for the page, by quantity; times are differences in whole seconds."""
         return {
             "times": differences([round(time) for time in self.times]),
             "values": {
@@ -97,12 +90,12 @@ class RunTelemetry:
 
 
 def read(run: RunPaths, runs: int) -> RunTelemetry:
-    """The telemetry of all attempts of one of so many runs."""
-    samples: dict[str, list[tuple[float, dict[str, float]]]] = {}
+    """Read the telemetry of all attempts of one of so many runs."""
+    samples: dict[str, list[Sample]] = {}
     starts = []
     for attempt in run.attempts():
-        for node, lines in telemetry_reader.read(attempt).items():
-            if found := list(_samples(lines)):
+        for node, path in attempt.telemetries():
+            if found := list(_samples(files.read_lines(path))):
                 samples.setdefault(node, []).extend(found)
                 starts.append(found[0][0])
     if not samples:
@@ -112,30 +105,26 @@ def read(run: RunPaths, runs: int) -> RunTelemetry:
     room = _VALUES // (runs * len(shown) * max(1, len(keys)))
     longest = max(len(samples[node]) for node in shown)
     count = min(longest, max(_LEAST, min(_MOST, room)))
-    # Stretches of as many samples each, so that a gap of days does not take them all, and none from
-    # before a gap to after it, unless there are too many.
+    # Stretches of as many samples each, so that a gap of days does not take them all, and none
+    # that spans a gap, unless there are too many.
     moments = sorted(moment for node in shown for moment, _ in samples[node])
     edges = [moments[len(moments) * place // count] for place in range(1, count)]
     if len(starts) < count:
         edges = sorted({*edges, *starts})
-    nodes = {node: _means(samples[node], edges) for node in shown}
     times: list[list[float]] = [[] for _ in range(len(edges) + 1)]
     for moment in moments:
         times[bisect_right(edges, moment)].append(moment)
     filled = [place for place, those in enumerate(times) if those]
     return RunTelemetry(
-        times=[sum(times[place]) / len(times[place]) for place in filled],
-        nodes={
-            node: {key: [values[place] for place in filled] for key, values in found.items()}
-            for node, found in nodes.items()
-        },
+        times=[_mean(times[place]) for place in filled],
+        nodes={node: _means(samples[node], edges, filled) for node in shown},
         summary=tuple(_summary(node, found) for node, found in sorted(samples.items())),
         samples=sum(map(len, samples.values())),
         left_out=len(samples) - len(shown),
     )
 
 
-def _samples(lines: Iterable[Mapping[str, Any]]) -> Iterable[tuple[float, dict[str, float]]]:
+def _samples(lines: Iterable[Mapping[str, Any]]) -> Iterable[Sample]:
     for line in lines:
         moment = _number(line.get("time"))
         values = {key: value for key, value in _values(line).items() if value is not None}
@@ -144,18 +133,18 @@ def _samples(lines: Iterable[Mapping[str, Any]]) -> Iterable[tuple[float, dict[s
 
 
 def _values(line: Mapping[str, Any]) -> dict[str, float | None]:
-    """A sample in the units of `SERIES`."""
+    """Convert a sample to the units of `SERIES`."""
     listed = line.get("gpus")
     gpus = [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
 
     def of_gpus(name: str) -> list[float]:
-        return [value for gpu in gpus if (value := _number(gpu.get(name))) is not None]
+        return _numbers(gpu.get(name) for gpu in gpus)
 
     busy, used = of_gpus("utilization"), of_gpus("memory")
     watts, degrees = of_gpus("power"), of_gpus("temperature")
     memory = _number(line.get("memory"))
     return {
-        "gpu": sum(busy) / len(busy) if busy else None,
+        "gpu": _mean(busy) if busy else None,
         "gpu_least": min(busy) if len(busy) > 1 else None,
         "gpu_memory": max(used) / _GIB if used else None,
         "power": sum(watts) if watts else None,
@@ -168,37 +157,42 @@ def _values(line: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def _both(directions: Any) -> float | None:
-    numbers = [_number(one) for one in directions] if isinstance(directions, list) else []
-    known = [one for one in numbers if one is not None]
+    known = _numbers(directions) if isinstance(directions, list) else []
     return sum(known) / _MB if known else None
 
 
+def _numbers(values: Iterable[Any]) -> list[float]:
+    return [number for value in values if (number := _number(value)) is not None]
+
+
 def _number(value: Any) -> float | None:
-    """A number whose sums are finite; None for all else."""
+    """Return a number whose sums are finite; None for all else."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if abs(value) < _HUGE else None
 
 
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
 def _means(
-    samples: Sequence[tuple[float, dict[str, float]]], edges: Sequence[float]
+    samples: Sequence[Sample], edges: Sequence[float], filled: Sequence[int]
 ) -> dict[str, list[float | None]]:
-    found: dict[str, list[list[float]]] = {}
+    found: dict[str, dict[int, list[float]]] = {}
     for moment, values in samples:
         place = bisect_right(edges, moment)
         for key, value in values.items():
-            found.setdefault(key, [[] for _ in range(len(edges) + 1)])[place].append(value)
+            found.setdefault(key, {}).setdefault(place, []).append(value)
     return {
-        key: [rounded(sum(these) / len(these), _DIGITS) if these else None for these in places]
-        for key, places in found.items()
+        key: [rounded(_mean(at[place]), _DIGITS) if place in at else None for place in filled]
+        for key, at in found.items()
     }
 
 
-def _summary(node: str, samples: Sequence[tuple[float, dict[str, float]]]) -> NodeSummary:
+def _summary(node: str, samples: Sequence[Sample]) -> NodeSummary:
     columns: dict[str, list[float]] = {}
     for _, values in samples:
         for key, value in values.items():
             columns.setdefault(key, []).append(value)
-    return NodeSummary(
-        node, {key: (sum(these) / len(these), max(these)) for key, these in columns.items()}
-    )
+    return NodeSummary(node, {key: (_mean(these), max(these)) for key, these in columns.items()})

@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 
 from hpcrun.errors import HpcrunError
 from hpcrun.observe.read import metric_curves as metrics
-from hpcrun.observe.read import telemetry_reader
 from hpcrun.observe.read.history import SUBMITTED
 from hpcrun.observe.read.selection import Selected, begun
 from hpcrun.observe.status import jobs
 from hpcrun.observe.status import run_state as state
 from hpcrun.observe.status.jobs import Answers, Process
 from hpcrun.observe.status.run_state import Evidence, Job, Verdict
-from hpcrun.state import layout, ledger
+from hpcrun.state import files, layout, ledger
 from hpcrun.state.ledger import Attempt
 from hpcrun.text import Say
 
@@ -320,7 +319,9 @@ def _gpu(read: _Read) -> dict[str, Any]:
     nodes = last.nodes
     if not isinstance(nodes, list) or not nodes:
         return {}
-    sample = telemetry_reader.latest(read.selected.paths.attempt(last.number), str(nodes[0])) or {}
+    path = read.selected.paths.attempt(last.number).telemetry(str(nodes[0]))
+    lines = files.read_back(path, 4096)
+    sample = next((line for line in lines if isinstance(line.get("time"), (int, float))), {})
     gpus = [gpu for gpu in sample.get("gpus") or () if isinstance(gpu.get("memory"), int)]
     return max(gpus, key=lambda gpu: int(gpu["memory"]), default={})
 

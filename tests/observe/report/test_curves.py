@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpcrun.observe.read.metric_curves import Curve
 from hpcrun.observe.report import curves
-from hpcrun.observe.report.downsample import lttb
+from hpcrun.observe.report.curves import lttb
 
 finite = st.floats(-1e6, 1e6, allow_nan=False)
 
