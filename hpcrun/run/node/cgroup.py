@@ -1,58 +1,138 @@
-"""How much memory is left to a process: of its node, and of the cgroups that it is in."""
+"""Memory and processors of this process's control groups (cgroups), version 1 or 2."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from pathlib import Path
+import operator
+import os
+import re
+from itertools import accumulate
+from pathlib import Path, PurePath
+from typing import NamedTuple
 
+ROOT = Path("/")
+# Controller ("" is version 2) -> the files of the limit and of the usage, and the prefix in
+# memory.stat.
+_MEMORY = {
+    "": ("memory.max", "memory.current", ""),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+}
+# Version 1 writes a number beyond this where there is no limit.
 _UNLIMITED = 1 << 60
+_JOB = re.compile(r".*/job_\d+(?=/|$)")
 
 
-def left(root: Path = Path("/")) -> int | None:
-    """Bytes that can be taken before the kernel kills; None where nothing tells.
+class _Memory(NamedTuple):
+    """Bytes of one cgroup; the two of the page cache can be reclaimed."""
+
+    used: int
+    limit: int | None
+    inactive_file: int
+    active_file: int
+
+
+def memory_left(root: Path = ROOT) -> int | None:
+    """Return how many bytes this process can take before the kernel kills; None if unknown.
+
+    The least of what its cgroups and their parents leave, and of what the node has available.
 
     Parameters
     ----------
     root
-        Has ``proc`` and ``sys``.
+        The directory that holds ``proc`` and ``sys``.
     """
-    found = list(_in_cgroups(root))
+    found = []
+    for controller, path in _own(root).items():
+        if controller not in _MEMORY:
+            continue
+        top = root / "sys/fs/cgroup" / controller
+        for directory in accumulate(PurePath(path.strip("/")).parts, operator.truediv, initial=top):
+            with contextlib.suppress(OSError, ValueError):
+                memory = _memory(directory, controller)
+                if memory.limit is not None:
+                    reclaimable = memory.inactive_file + memory.active_file
+                    found.append(memory.limit - memory.used + reclaimable)
     with contextlib.suppress(OSError, KeyError):
         found.append(numbers(root / "proc/meminfo")["MemAvailable:"] * 1024)
     return min(found, default=None)
 
 
-def _in_cgroups(root: Path) -> Iterator[int]:
-    """What each of this process's memory cgroups leaves, of either version."""
-    with contextlib.suppress(OSError):
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers:
-                names = "memory.max", "memory.current", ("inactive_file", "active_file")
-                yield from _upwards(root / "sys/fs/cgroup", path, *names)
-            elif "memory" in controllers.split(","):
-                files = "total_inactive_file", "total_active_file"
-                names = "memory.limit_in_bytes", "memory.usage_in_bytes", files
-                yield from _upwards(root / "sys/fs/cgroup/memory", path, *names)
+class JobCgroup:
+    """What a Slurm job has of its node, where it has a cgroup of its own.
 
+    Parameters
+    ----------
+    root
+        The directory that holds ``proc`` and ``sys``.
+    """
 
-def _upwards(
-    top: Path, path: str, limit: str, used: str, reclaimable: tuple[str, str]
-) -> Iterator[int]:
-    directory = top / path.strip("/")
-    while directory != top.parent:
-        # Without a limit the file says "max"; the topmost has none.
-        with contextlib.suppress(OSError, ValueError):
-            most = int((directory / limit).read_text())
-            taken = int((directory / used).read_text())
-            stat = numbers(directory / "memory.stat")
-            if most < _UNLIMITED:
-                yield most - taken + sum(stat.get(name, 0) for name in reclaimable)
-        directory = directory.parent
+    def __init__(self, root: Path = ROOT) -> None:
+        self._directories = {
+            controller: root / "sys/fs/cgroup" / controller / job[0].strip("/")
+            for controller, path in _own(root).items()
+            if (job := _JOB.match(path))
+        }
+        # Beside version 1, version 2 is mounted elsewhere and counts nothing.
+        if len(self._directories) > 1:
+            self._directories.pop("", None)
+        self._is_v2 = "" in self._directories
+
+    def processor_seconds(self) -> float | None:
+        """Return the processor time that the job has used on this node; None if unknown."""
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            if self._is_v2:
+                return numbers(self._directories[""] / "cpu.stat")["usage_usec"] / 1e6
+            return int((self._directories["cpuacct"] / "cpuacct.usage").read_text()) / 1e9
+        return None
+
+    def processors(self) -> int:
+        """Return how many processors the job has on this node; all of them if unknown."""
+        controller, name = ("", ".effective") if self._is_v2 else ("cpuset", "")
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            if text := (self._directories[controller] / f"cpuset.cpus{name}").read_text().strip():
+                return sum(_length(part) for part in text.split(","))
+        return os.cpu_count() or 1
+
+    def memory(self, total: int) -> tuple[int, int]:
+        """Return bytes used, without inactive page cache, and the limit, at most ``total``.
+
+        Raises
+        ------
+        OSError, KeyError, ValueError
+            The job has no such cgroup.
+        """
+        controller = "" if self._is_v2 else "memory"
+        memory = _memory(self._directories[controller], controller)
+        limit = total if memory.limit is None else min(total, memory.limit)
+        return max(0, memory.used - memory.inactive_file), limit
 
 
 def numbers(path: Path) -> dict[str, int]:
-    """The second word of each line by its first, of files such as ``/proc/meminfo``."""
+    """Return the second word of each line by its first, of files such as ``/proc/meminfo``."""
     lines = (line.split() for line in path.read_text().splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1}
+
+
+def _own(root: Path) -> dict[str, str]:
+    """Controller -> the path of this process's cgroup below its mount."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            found.update(dict.fromkeys(controllers.split(","), path))
+    return found
+
+
+def _memory(directory: Path, controller: str) -> _Memory:
+    limit_file, used_file, prefix = _MEMORY[controller]
+    text = (directory / limit_file).read_text().strip()
+    limit = _UNLIMITED if text == "max" else int(text)
+    used = int((directory / used_file).read_text())
+    stat = numbers(directory / "memory.stat")
+    cached = (stat.get(f"{prefix}{kind}_file", 0) for kind in ("inactive", "active"))
+    return _Memory(used, limit if limit < _UNLIMITED else None, *cached)
+
+
+def _length(part: str) -> int:
+    first, _, last = part.partition("-")
+    return int(last or first) - int(first) + 1

@@ -1,46 +1,42 @@
-"""What a node does, from ``/proc`` and ``/sys``: processors, memory, network, fabric.
+"""Counters of a node from ``/proc`` and ``/sys``: processors, memory, network, fabric.
 
-Of processors and memory, what the job has of them where its own cgroup tells: on a shared node the
-rest is other people's. Else the node as a whole.
+Processors and memory are the job's where it has a cgroup of its own, because the rest of a shared
+node belongs to others; else those of the whole node.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import re
 import time
 from pathlib import Path
 from typing import Any
 
 from hpcrun.run.node import network
-from hpcrun.run.node.cgroup import numbers
+from hpcrun.run.node.cgroup import JobCgroup, numbers
 
-_JOB = re.compile(r".*/job_\d+(?=/|$)")
-# The kernel's units: counters of ports are in words of 32 bits, times of version 1 in nanoseconds.
+# The kernel counts a port's traffic in words of 32 bits.
 _PORT_UNIT = 4
 
 Pair = tuple[float, float]
 
 
 class Counters:
-    """Reads the figures of this node; rates are those since the last reading.
+    """Reads this node's counters; rates are those since the last reading.
 
     Parameters
     ----------
     interface
-        The fast interface, where it is not that of management too; else None.
+        The fast interface; None where it is the management interface too.
     hca
-        The adapters that NCCL was given, as `hpcrun.run.node.network.hca_filter` says; None
-        without.
+        NCCL_IB_HCA, of `hpcrun.run.node.network.hca_filter`.
     root
-        Has ``proc`` and ``sys``.
+        The directory that holds ``proc`` and ``sys``.
     """
 
     def __init__(self, interface: str | None, hca: str | None, root: Path = Path("/")) -> None:
         self._root = root
-        self._cgroups = _job_cgroups(root)
-        self._processors = _processors(self._cgroups, root)
+        self._cgroup = JobCgroup(root)
+        self._processors = self._cgroup.processors()
         self._ports = _ports(hca, root / "sys")
         fast = [] if self._ports or interface is None else [interface]
         self._interfaces = {
@@ -52,7 +48,7 @@ class Counters:
         self.read()
 
     def read(self) -> dict[str, Any]:
-        """The figures of now, as a line of telemetry has them; what cannot be read is absent."""
+        """Return a line of telemetry; what cannot be read is absent."""
         now = time.monotonic()
         passed, self._read_at = now - self._read_at, now
         found: dict[str, Any] = {}
@@ -65,7 +61,7 @@ class Counters:
             if before is None or after is None or passed <= 0:
                 continue
             rates = [round((new - old) / passed) for old, new in zip(before, after, strict=True)]
-            # An interface or port that was reset counts from nought again.
+            # The counters of an interface or port that was reset start again at 0.
             if min(rates) >= 0:
                 found[name] = rates
         return found
@@ -77,8 +73,8 @@ class Counters:
             self._last[name] = value
 
     def _busy(self, now: float) -> float | None:
-        """The share of the processors' time since the last reading that was used."""
-        used = self._used()
+        """Return the share of the processors' time that was used since the last reading."""
+        used = self._cgroup.processor_seconds()
         after = _whole_node(self._root) if used is None else (used, now * self._processors)
         before = self._last.get("cpu")
         self._keep("cpu", after)
@@ -86,38 +82,19 @@ class Counters:
             return None
         return (after[0] - before[0]) / (after[1] - before[1])
 
-    def _used(self) -> float | None:
-        """Processor seconds that the job has used on this node."""
-        with contextlib.suppress(OSError, KeyError, ValueError):
-            if "" in self._cgroups:
-                return numbers(self._cgroups[""] / "cpu.stat")["usage_usec"] / 1e6
-            return int((self._cgroups["cpuacct"] / "cpuacct.usage").read_text()) / 1e9
-        return None
-
     def _memory(self) -> dict[str, int]:
-        """Bytes used, without what the kernel takes back when it must, and bytes there are."""
+        """Return bytes used, without what can be reclaimed, and bytes there are."""
         with contextlib.suppress(OSError, KeyError, ValueError):
             node = numbers(self._root / "proc/meminfo")
             total = node["MemTotal:"] * 1024
             used = total - node["MemAvailable:"] * 1024
             with contextlib.suppress(OSError, KeyError, ValueError):
-                used, total = self._memory_of_job(total)
+                used, total = self._cgroup.memory(total)
             return {"memory": used, "memory_total": total}
         return {}
 
-    def _memory_of_job(self, total: int) -> tuple[int, int]:
-        if "" in self._cgroups:
-            directory, names = self._cgroups[""], ("memory.current", "memory.max", "inactive_file")
-        else:
-            directory = self._cgroups["memory"]
-            names = ("memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file")
-        used = int((directory / names[0]).read_text())
-        limit = (directory / names[1]).read_text().strip()
-        cached = numbers(directory / "memory.stat").get(names[2], 0)
-        return max(0, used - cached), min(total, int(limit)) if limit != "max" else total
-
     def _traffic(self, name: str) -> Pair | None:
-        """Bytes received and sent so far; None where there is nothing to count."""
+        """Return bytes received and sent so far; None where nothing counts them."""
         counters = [(path / "rx_bytes", path / "tx_bytes", 1) for path in self._interfaces[name]]
         if name == "fabric":
             counters += [
@@ -134,38 +111,8 @@ class Counters:
         return (received, sent) if counters else None
 
 
-def _job_cgroups(root: Path) -> dict[str, Path]:
-    """Controller -> the directory of this job's cgroup; ``""`` is that of version 2."""
-    found = {}
-    with contextlib.suppress(OSError):
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if job := _JOB.match(path):
-                for controller in controllers.split(","):
-                    found[controller] = root / "sys/fs/cgroup" / controller / job[0].strip("/")
-    # Beside version 1, version 2 is mounted elsewhere and counts nothing.
-    if len(found) > 1:
-        found.pop("", None)
-    return found
-
-
-def _processors(cgroups: dict[str, Path], root: Path) -> int:
-    """How many the job has on this node; all of them where nothing says less."""
-    name = "cpuset.cpus.effective" if "" in cgroups else "cpuset.cpus"
-    with contextlib.suppress(OSError, KeyError, ValueError):
-        text = (cgroups["" if "" in cgroups else "cpuset"] / name).read_text().strip()
-        if text:
-            return sum(_length(part) for part in text.split(","))
-    return os.cpu_count() or 1
-
-
-def _length(part: str) -> int:
-    first, _, last = part.partition("-")
-    return int(last or first) - int(first) + 1
-
-
 def _whole_node(root: Path) -> Pair | None:
-    """Ticks in which the node's processors worked, and ticks in all."""
+    """Return the busy ticks of the node's processors, and all ticks."""
     try:
         fields = (root / "proc/stat").read_text().split("\n", 1)[0].split()[1:9]
         user, nice, system, idle, waiting, *others = map(int, fields)
@@ -176,7 +123,7 @@ def _whole_node(root: Path) -> Pair | None:
 
 
 def _ports(hca: str | None, sysfs: Path) -> list[Path]:
-    """The counters of the ports in a filter."""
+    """Return the directories of counters of the ports that a filter names."""
     names = set((hca or "").lstrip("=").split(","))
     found = []
     for port in network.ports(sysfs):
@@ -187,9 +134,9 @@ def _ports(hca: str | None, sysfs: Path) -> list[Path]:
 
 
 def _others(fast: str | None, sysfs: Path) -> list[Path]:
-    """The statistics of the interfaces beside the fabric's, each byte counted once.
+    """Return the statistics of all interfaces but the fabric's, so that each byte counts once.
 
-    What belongs to a bond or a bridge is counted there, a VLAN with the interface it stands on.
+    Members of a bond or a bridge are counted there, a VLAN with the interface below it.
     """
     base = sysfs / "class/net"
     free = [

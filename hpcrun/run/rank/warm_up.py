@@ -128,7 +128,7 @@ def check_room(ranks: int) -> None:
     HpcrunError
         The training could be short of memory with them.
     """
-    left = cgroup.left()
+    left = cgroup.memory_left()
     if left is not None and left < ranks * _TAKES:
         raise HpcrunError(f"{left >> 20} MiB of memory are left, too little for warm ranks")
 

@@ -33,7 +33,7 @@ def test_the_tightest_cgroup_tells(tmp_path: Path) -> None:
         f"{job}/memory.current": f"{400 * MIB}\n",
         f"{job}/memory.stat": f"anon {1 * MIB}\ninactive_file {30 * MIB}\nactive_file {20 * MIB}\n",
     }
-    assert node_cgroup.left(node(tmp_path, "0::/slurm/job_7/step_1\n", files)) == 150 * MIB
+    assert node_cgroup.memory_left(node(tmp_path, "0::/slurm/job_7/step_1\n", files)) == 150 * MIB
 
 
 def test_the_older_cgroups(tmp_path: Path) -> None:
@@ -46,20 +46,22 @@ def test_the_older_cgroups(tmp_path: Path) -> None:
         "sys/fs/cgroup/memory/memory.usage_in_bytes": "9\n",
         "sys/fs/cgroup/memory/memory.stat": "",
     }
-    found = node_cgroup.left(node(tmp_path, "9:cpu,cpuacct:/\n4:memory:/slurm/job_7\n", files))
+    found = node_cgroup.memory_left(
+        node(tmp_path, "9:cpu,cpuacct:/\n4:memory:/slurm/job_7\n", files)
+    )
     assert found == 210 * MIB
 
 
 @pytest.mark.parametrize("cgroup", ["0::/\n", "0::/of/another/namespace\n", ""])
 def test_without_limits_the_node_tells(tmp_path: Path, cgroup: str) -> None:
-    assert node_cgroup.left(node(tmp_path, cgroup, {})) == 900 * MIB
+    assert node_cgroup.memory_left(node(tmp_path, cgroup, {})) == 900 * MIB
 
 
 def test_nothing_tells(tmp_path: Path) -> None:
-    assert node_cgroup.left(tmp_path) is None
+    assert node_cgroup.memory_left(tmp_path) is None
 
 
 def test_on_this_machine() -> None:
-    found = node_cgroup.left()
+    found = node_cgroup.memory_left()
     assert found is not None
     assert found > MIB
