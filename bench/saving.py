@@ -23,7 +23,7 @@ from random import Random
 from typing import Any
 
 from bench.publish import add_options, circumstances, publish
-from hpcrun.run.node.network import PortReservation
+from hpcrun.run.node.rendezvous_port import PortReservation
 
 WIDTH, LAYERS = 1536, 8
 EVERY = 20

@@ -52,6 +52,7 @@ from hpcrun.run.job.takeover import Takeover
 from hpcrun.run.node import log_sizes, op_cache, rank_processes, telemetry
 from hpcrun.run.node import network as node_network
 from hpcrun.run.node.node_dir import NodeDir
+from hpcrun.run.node.rendezvous_port import PortReservation
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.channel import TOKEN_VARIABLE, Channel
 from hpcrun.run.protocol.heartbeat import INTERVAL, SILENCE, Heartbeat, PeerLiveness
@@ -85,7 +86,7 @@ class Agent:
         self._scratch = NodeDir(os.environ.get(TOKEN_VARIABLE, ""), self.node)
         self.attempt: int = arguments.attempt
         self.scratch = self._scratch.begin(self.attempt)
-        self.reservation: node_network.PortReservation | None = None
+        self.reservation: PortReservation | None = None
         self.orphan = Takeover(arguments, self.submission, self.run)
         # Those that warm ranks may wait for, by the attempt in which these were started.
         self._calls: dict[int, warm_up.Call] = {}
@@ -309,7 +310,7 @@ class Agent:
             self.reservation.release()
             self.reservation = None
         if first:
-            self.reservation = node_network.PortReservation(self.job + self.attempt)
+            self.reservation = PortReservation(self.job + self.attempt)
             answer["port"] = self.reservation.port
         say(f"ready: {interface} {address}, code in {code}")
         return answer

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from hpcrun.run.node.network import PortReservation
+from hpcrun.run.node.rendezvous_port import PortReservation
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths
 from tests.support.operators import PATH

@@ -22,7 +22,7 @@ from hpcrun.host import start_ticks
 from hpcrun.policy import causes
 from hpcrun.policy.causes import Evidence
 from hpcrun.run.job.attempt_end import AttemptEnd
-from hpcrun.run.node import network
+from hpcrun.run.node import rendezvous_port
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE
 from hpcrun.run.supervisor import Supervisor
 from hpcrun.state import files as state_files
@@ -491,7 +491,7 @@ def test_ranks_on_two_nodes(place: Place) -> None:
         ("3", "1", "1", "2", "4", "127.0.0.1"),
     ]
     (port,) = {each["MASTER_PORT"] for each in found}
-    low, high = network.port_range()
+    low, high = rendezvous_port.port_range()
     assert low <= int(port) < high
     first, second = found[0]["HPCRUN_SCRATCH"], found[2]["HPCRUN_SCRATCH"]
     assert first != second
@@ -513,9 +513,9 @@ def test_no_other_job_gets_the_port_while_a_run_lasts(place: Place) -> None:
     log = place.run.attempt(1).rank_log(0)
     until(lambda: log.exists() and log.read_text())
     port = int(log.read_text())
-    low, high = network.port_range()
+    low, high = rendezvous_port.port_range()
     seed = next(seed for seed in range(high - low) if low + seed * 16 % (high - low) == port)
-    rival = network.PortReservation(seed)
+    rival = rendezvous_port.PortReservation(seed)
     rival.release()
     assert rival.port != port
     supervisor.terminate()

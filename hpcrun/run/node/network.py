@@ -1,7 +1,4 @@
-"""What a node's network looks like: interfaces and their addresses, InfiniBand ports, free ports.
-
-Everything is read from ``/sys`` and ``/proc`` and by ioctl: an agent needs no other program.
-"""
+"""A node's network: interfaces, addresses and InfiniBand ports, from ``/sys``, ``/proc`` and ioctl."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ _ARPHRD_INFINIBAND = "32"
 
 @dataclass(frozen=True)
 class HcaPort:
-    """One port of a host channel adapter, as ``/sys/class/infiniband`` tells it.
+    """A port of a host channel adapter, from ``/sys/class/infiniband``.
 
     Attributes
     ----------
@@ -43,7 +40,7 @@ class HcaPort:
 
 
 def interfaces(sysfs: Path = Path("/sys")) -> list[str]:
-    """Names of the network interfaces, in the order of their index."""
+    """Return the names of the network interfaces, in the order of their index."""
     base = sysfs / "class/net"
     if not base.is_dir():
         return []
@@ -52,18 +49,18 @@ def interfaces(sysfs: Path = Path("/sys")) -> list[str]:
 
 
 def is_infiniband(interface: str, sysfs: Path = Path("/sys")) -> bool:
-    """Whether an interface stands on an InfiniBand port (IPoIB)."""
+    """Check whether an interface runs on an InfiniBand port (IPoIB)."""
     return _read(sysfs / "class/net" / interface / "type") == _ARPHRD_INFINIBAND
 
 
 def address(interface: str) -> str | None:
-    """The interface's first IPv4 address; None when it has none or does not exist."""
+    """Return the interface's first IPv4 address; None if it has none or does not exist."""
     answer = _ask(_SIOCGIFADDR, interface)
     return None if answer is None else socket.inet_ntoa(answer[20:24])
 
 
 def default_interface() -> str | None:
-    """The default route's interface, else the first with an address that is not loopback."""
+    """Return the default route's interface, else the first with an address that is not loopback."""
     try:
         routes = Path("/proc/net/route").read_text().splitlines()[1:]
     except OSError:
@@ -79,7 +76,7 @@ def default_interface() -> str | None:
 
 
 def management(fabric: dict[str, Any]) -> tuple[str, str]:
-    """Interface and address that agents and supervisor talk over.
+    """Return the interface and address that agents and supervisor talk over.
 
     Raises
     ------
@@ -90,7 +87,7 @@ def management(fabric: dict[str, Any]) -> tuple[str, str]:
 
 
 def fast(fabric: dict[str, Any], sysfs: Path = Path("/sys")) -> tuple[str, str]:
-    """Interface and address that ranks meet and send gradients over.
+    """Return the interface and address of the rendezvous and the gradients.
 
     The profile's ``fabric.fast_interface``; else the first interface of type InfiniBand that has an
     address; else the management interface.
@@ -104,15 +101,13 @@ def fast(fabric: dict[str, Any], sysfs: Path = Path("/sys")) -> tuple[str, str]:
     if named:
         return named
     for name in interfaces(sysfs):
-        if is_infiniband(name, sysfs):
-            found = address(name)
-            if found:
-                return name, found
+        if is_infiniband(name, sysfs) and (found := address(name)):
+            return name, found
     return management(fabric)
 
 
 def ports(sysfs: Path = Path("/sys")) -> list[HcaPort]:
-    """Every InfiniBand or RoCE port of this node."""
+    """Return every InfiniBand or RoCE port of this node."""
     found = []
     for path in sorted((sysfs / "class/infiniband").glob("*/ports/*")):
         rate = (_read(path / "rate") or "0").split()[0]
@@ -129,7 +124,7 @@ def ports(sysfs: Path = Path("/sys")) -> list[HcaPort]:
 
 
 def hca_filter(fabric: dict[str, Any], sysfs: Path = Path("/sys")) -> str | None:
-    """NCCL_IB_HCA in its exact-match form; None when this node has no active port.
+    """Return NCCL_IB_HCA in its exact-match form; None when this node has no active port.
 
     The profile's ``fabric.hca``; else the active InfiniBand ports of the highest rate, which leaves
     out storage and Ethernet ports.
@@ -143,14 +138,14 @@ def hca_filter(fabric: dict[str, Any], sysfs: Path = Path("/sys")) -> str | None
 
 
 def trouble(interface: str, hca: str | None, sysfs: Path = Path("/sys")) -> str | None:
-    """Why this node cannot send gradients; None while its links are up.
+    """Return why this node cannot send gradients; None while its links are up.
 
     Parameters
     ----------
     interface
-        The fast one.
+        The fast interface.
     hca
-        What `usable` said as they were up.
+        The result of `usable` from when the links were up.
     """
     flags = _ask(_SIOCGIFFLAGS, interface)
     if flags is None or not struct.unpack("H", flags[16:18])[0] & _IFF_RUNNING:
@@ -162,7 +157,7 @@ def trouble(interface: str, hca: str | None, sysfs: Path = Path("/sys")) -> str 
 
 
 def usable(hca: str | None, sysfs: Path = Path("/sys")) -> str | None:
-    """The adapters of a filter that are active; all of them where none is: the rest is not used."""
+    """Return the active adapters of a filter, or all of them if none is active."""
     if hca is None:
         return None
     found = _adapters(hca, sysfs)
@@ -170,61 +165,12 @@ def usable(hca: str | None, sysfs: Path = Path("/sys")) -> str | None:
 
 
 def _adapters(hca: str, sysfs: Path) -> dict[str, bool]:
-    """Names in a filter -> whether a port is active; of one that is not there nothing is known."""
+    """Return, for each name in a filter, whether a port is active; True for an unknown name."""
     active: dict[str, bool] = {}
     for port in ports(sysfs):
         active[f"{port.hca}:{port.number}"] = port.active
         active[port.hca] = active.get(port.hca, False) or port.active
     return {name: active.get(name, True) for name in hca.lstrip("=").split(",")}
-
-
-class PortReservation:
-    """A TCP port for the rendezvous, held against other jobs on the same node.
-
-    The port lies outside the ephemeral range. It is reserved by binding an abstract Unix socket
-    that carries its number: other hpcrun jobs on the node see it at once, whoever owns them, and
-    the kernel releases it when this process ends, however it ends.
-    """
-
-    def __init__(self, start: int) -> None:
-        """Reserve a free port; ``start`` (any integer, such as a job id) says where to begin."""
-        low, high = port_range()
-        for offset in range(high - low):
-            port = low + (start * 16 + offset) % (high - low)
-            guard = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                guard.bind(f"\0hpcrun-port-{port}")
-            except OSError:
-                guard.close()
-                continue
-            if _free(port):
-                self.port = port
-                self._guard = guard
-                return
-            guard.close()
-        raise HpcrunError(f"no TCP port between {low} and {high} is free on this node")
-
-    def release(self) -> None:
-        """Give the port back."""
-        self._guard.close()
-
-
-def port_range() -> tuple[int, int]:
-    """First and one past the last port that the kernel never hands out by itself."""
-    try:
-        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        first = 32768
-    return (10_000, first) if first > 11_000 else (61_000, 65_500)
-
-
-def _free(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind(("0.0.0.0", port))
-        except OSError:
-            return False
-    return True
 
 
 def _named(interface: str | None, key: str) -> tuple[str, str] | None:
@@ -247,7 +193,7 @@ def _any() -> tuple[str, str]:
 
 
 def _ask(question: int, interface: str) -> bytes | None:
-    """What the kernel says of an interface (a ``struct ifreq``); None where it refuses."""
+    """Return the kernel's ``struct ifreq`` of an interface; None where it refuses."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             name = struct.pack("256s", interface.encode()[:15])

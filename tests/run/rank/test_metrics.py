@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hpcrun.errors import HpcrunError
-from hpcrun.run.node.network import PortReservation
+from hpcrun.run.node.rendezvous_port import PortReservation
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.rank import metrics, process_groups
 from hpcrun.run.rank.metrics import MetricsLog

@@ -1,0 +1,93 @@
+"""The port of the rendezvous, with real sockets."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from hpcrun.errors import HpcrunError
+from hpcrun.run.node import rendezvous_port
+from hpcrun.run.node.rendezvous_port import PortReservation, port_range
+
+
+@pytest.fixture
+def start(request: pytest.FixtureRequest) -> int:
+    """Where to look for ports, far from those of runs on this machine."""
+    return hash((request.node.nodeid, id(request))) % 10**9
+
+
+def test_a_port_is_never_one_that_the_kernel_hands_out(start: int) -> None:
+    words = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    first, last = map(int, words)
+    low, high = port_range()
+    assert 1024 < low < high <= 65536
+    assert high <= first or low > last
+    for offset in range(0, 5000, 977):
+        reservation = PortReservation(start + offset)
+        assert low <= reservation.port < high
+        reservation.release()
+
+
+def test_two_jobs_that_begin_at_the_same_place_get_different_ports(start: int) -> None:
+    first, second = PortReservation(start), PortReservation(start)
+    try:
+        assert first.port != second.port
+    finally:
+        first.release()
+        second.release()
+
+
+def test_a_released_port_can_be_had_again(start: int) -> None:
+    first = PortReservation(start)
+    first.release()
+    second = PortReservation(start)
+    second.release()
+    assert second.port == first.port
+
+
+def test_the_reservation_does_not_keep_the_rendezvous_off(start: int) -> None:
+    reservation = PortReservation(start)
+    with closing(socket.create_server(("127.0.0.1", reservation.port))):
+        pass
+    reservation.release()
+
+
+def test_a_port_that_somebody_listens_on_is_skipped(start: int) -> None:
+    first = PortReservation(start)
+    first.release()
+    with closing(socket.create_server(("127.0.0.1", first.port))):
+        second = PortReservation(start)
+    second.release()
+    assert second.port != first.port
+
+
+def test_a_reservation_dies_with_its_process(start: int) -> None:
+    program = (
+        "import sys, time; from hpcrun.run.node.rendezvous_port import PortReservation\n"
+        f"held = PortReservation({start}); print(held.port, flush=True); time.sleep(100)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        port = int(holder.stdout.readline())
+        meanwhile = PortReservation(start)
+        meanwhile.release()
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+    after = PortReservation(start)
+    after.release()
+    assert meanwhile.port != port
+    assert after.port == port
+
+
+def test_when_every_port_is_taken_the_message_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = PortReservation(1)
+    monkeypatch.setattr(rendezvous_port, "port_range", lambda: (held.port, held.port + 1))
+    with pytest.raises(HpcrunError, match=f"no TCP port between {held.port} and {held.port + 1}"):
+        PortReservation(1)
+    held.release()
