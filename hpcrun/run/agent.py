@@ -8,22 +8,21 @@ The supervisor asks and the agent answers, in this order::
     agent       built
     supervisor  prepare  fabric: the profile's block, first: it is the first node of the attempt,
                          alone: it is the only one, devices: its GPUs where hpcrun shares them out
-    agent       ready    what launch.Node holds, and on the first node the port
-    supervisor  kill     the ranks are to be ended at once (Slurm no longer ends single steps of a
-                         job that it is ending itself)
+    agent       ready    the fields of launch.LaunchNode, and on the first node the port
+    supervisor  kill     end the ranks at once (Slurm no longer ends single steps of a job that it
+                         is ending itself)
     agent       killed   none is left; gone: those that had ended by themselves, in mid-work
-    supervisor  stacks   the ranks hang: what are they doing?
-    agent       stacks   rank -> what it says; as files beside the ranks' logs too
-    supervisor  hurt     in a drill: signal one rank
-    supervisor  fall_silent  in a drill: be like a node that has lost its power
+    supervisor  stacks   the ranks hang: where are they?
+    agent       stacks   rank -> its Python stacks; written beside the ranks' logs too
+    supervisor  hurt     fault injection: signal one rank
+    supervisor  fall_silent  fault injection: behave like a node that lost its power
     supervisor  call     the warm ranks that an attempt started are those of the next, or not needed
     supervisor  attempt  the next one in the same allocation, and so on
     supervisor  dismiss  the agent removes its node-local directory and leaves
 
-Both say ``alive`` every two seconds, and the agent how its ranks are (``pulse``, of
-`hpcrun.run.health.progress`) and what is wrong with its link to the fabric. At any time the agent
-may say ``signal`` (which its step received), and the supervisor ``stop`` (the ranks are to save and
-leave).
+Both send ``alive`` every two seconds. The agent sends the progress of its ranks (``pulse``, of
+`hpcrun.run.health.progress`) with the state of its links to the fabric, and ``signal`` when its
+step receives one; the supervisor sends ``stop`` when the ranks are to save and leave.
 An agent that loses its supervisor without a ``dismiss`` ends the ranks of its node and has its job
 requeued.
 """
@@ -34,12 +33,9 @@ import argparse
 import contextlib
 import os
 import signal
-import sys
-import tarfile
 import threading
 import time
 import traceback
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -49,25 +45,25 @@ from typing import Any
 from hpcrun.errors import HpcrunError
 from hpcrun.run.health import native_stack, progress
 from hpcrun.run.job.takeover import Takeover
-from hpcrun.run.node import log_sizes, op_cache, rank_processes, telemetry
-from hpcrun.run.node import network as node_network
+from hpcrun.run.node import rank_processes, telemetry
+from hpcrun.run.node.log_sizes import LogSizes
 from hpcrun.run.node.node_dir import NodeDir
-from hpcrun.run.node.rendezvous_port import PortReservation
+from hpcrun.run.node.prepare import NodePreparation
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.channel import TOKEN_VARIABLE, Channel
 from hpcrun.run.protocol.heartbeat import INTERVAL, SILENCE, Heartbeat, PeerLiveness
 from hpcrun.run.protocol.output import say
 from hpcrun.run.rank import warm_up
-from hpcrun.state import files, plan_file
-from hpcrun.state.layout import AttemptPaths, SubmissionPaths, extension_cache
+from hpcrun.state import plan_file
+from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import RunPlan
 
 RANKS_GONE = 10.0
-# Seconds that ranks have to write down where they are, and what of its end goes over the wire.
+# Seconds that ranks have to write their stacks, and how many characters of the end are sent.
 STACKS_TAKE = 1.0
+STACKS_MOST = 30_000
 # Shorter than `hpcrun.run.job.agents` waits for an agent that is to end its ranks.
 NATIVE_TAKE = 6.0
-STACKS_MOST = 30_000
 SILENT_FOR = 120.0
 
 
@@ -76,29 +72,37 @@ class Agent:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.node: str = arguments.node
-        self.job = arguments.job
         self.submission = SubmissionPaths(arguments.submission)
-        self.plan = plan_file.read(self.submission.plan)
-        self.run: RunPlan = self.plan.run(arguments.run)
-        self.cache = extension_cache(self.submission)
-        self.builders = _builders(self.run)
-        self.key = op_cache.key(self.builders) if self.builders else None
-        self._scratch = NodeDir(os.environ.get(TOKEN_VARIABLE, ""), self.node)
+        plan = plan_file.read(self.submission.plan)
+        self.run: RunPlan = plan.run(arguments.run)
+        self.preparation = NodePreparation(
+            self.submission, plan, self.run, self.node, arguments.job
+        )
+        self._node_dir = NodeDir(os.environ.get(TOKEN_VARIABLE, ""), self.node)
         self.attempt: int = arguments.attempt
-        self.scratch = self._scratch.begin(self.attempt)
-        self.reservation: PortReservation | None = None
-        self.orphan = Takeover(arguments, self.submission, self.run)
-        # Those that warm ranks may wait for, by the attempt in which these were started.
+        self.scratch = self._node_dir.begin(self.attempt)
+        self.takeover = Takeover(arguments, self.submission, self.run)
+        # The calls that warm ranks wait for, by the attempt in which these were started.
         self._calls: dict[int, warm_up.Call] = {}
         self._signals: list[int] = []
         self._report_at = 0.0
-        self._pulses: dict[int, progress.RankProgress] = {}
-        self._log_sizes = log_sizes.LogSizes()
-        # Interface and adapters of the attempt, once they are known.
-        self._network: tuple[str, str | None] | None = None
+        self._progress: dict[int, progress.RankProgress] = {}
+        self._log_sizes = LogSizes()
         self._telemetry: telemetry.NodeTelemetry | None = None
         for number in stop_flag.SIGNALS:
-            signal.signal(number, self._hear)
+            signal.signal(number, self._on_signal)
+
+    def greet(self, channel: Channel) -> None:
+        """Send the first message, which carries the token."""
+        channel.send(
+            {
+                "type": "hello",
+                "node": self.node,
+                "token": os.environ.get(TOKEN_VARIABLE, ""),
+                "pid": os.getpid(),
+                "extensions": self.preparation.key,
+            }
+        )
 
     def serve(self, channel: Channel) -> None:
         """Answer the supervisor until it dismisses this agent, or is gone."""
@@ -130,15 +134,25 @@ class Agent:
         say("the supervisor is gone")
         # Ranks outlive Slurm's TERM: without this they would train on until its KILL.
         rank_processes.kill(self.scratch)
-        self.orphan.requeue(silent=not channel.closed)
+        self.takeover.requeue(silent=not channel.closed)
+
+    def leave(self) -> None:
+        """Remove what is node-local."""
+        self._stop_telemetry()
+        self.preparation.release_port()
+        self._node_dir.remove()
+
+    @property
+    def _paths(self) -> AttemptPaths:
+        return self.submission.experiment.run(self.run.number).attempt(self.attempt)
 
     def _report(self, channel: Channel) -> None:
-        """Tell how the ranks of this node are, every so often."""
+        """Send the ranks' progress, the links' state and the logs' sizes, every `INTERVAL`."""
         if time.monotonic() < self._report_at:
             return
         self._report_at = time.monotonic() + INTERVAL
-        before, self._pulses = self._pulses, progress.read(self.scratch)
-        for rank, found in self._pulses.items():
+        before, self._progress = self._progress, progress.read(self.scratch)
+        for rank, found in self._progress.items():
             # What a rank waits for may be a program that it has started.
             still = rank in before and found.moves == before[rank].moves
             if still and found.state != progress.GONE:
@@ -146,68 +160,13 @@ class Agent:
                     others = rank_processes.processor(
                         rank_processes.leader(self.scratch, rank), found.pid
                     )
-                    self._pulses[rank] = replace(found, processor=found.processor + others)
-        told = {rank: asdict(found) for rank, found in self._pulses.items()}
-        cut_off = node_network.trouble(*self._network) if self._network else None
+                    self._progress[rank] = replace(found, processor=found.processor + others)
+        ranks = {rank: asdict(found) for rank, found in self._progress.items()}
+        trouble = self.preparation.link_trouble()
         logs = self._log_sizes.changed(self.scratch, self._paths)
-        if told or logs or self._network:
-            report = {"type": "pulse", "attempt": self.attempt, "ranks": told, "fabric": cut_off}
+        if ranks or logs or self.preparation.watches_link:
+            report = {"type": "pulse", "attempt": self.attempt, "ranks": ranks, "fabric": trouble}
             channel.send({**report, "logs": logs})
-
-    @property
-    def _paths(self) -> AttemptPaths:
-        return self.submission.experiment.run(self.run.number).attempt(self.attempt)
-
-    def _hurt(self, rank: int, number: signal.Signals) -> None:
-        """Signal the program of a rank."""
-        found = progress.living(self.scratch).get(rank)
-        os.kill(found.pid if found else rank_processes.leader(self.scratch, rank), number)
-
-    def _fall_silent(self) -> None:
-        """Do as a node does that has lost its power, until somebody ends this agent."""
-        say("drill: this agent says nothing more")
-        # Nobody sees its ranks end either, before it is given up.
-        time.sleep(SILENCE + 5)
-        rank_processes.kill(self.scratch)
-        time.sleep(SILENT_FOR)
-
-    def _stacks(self) -> dict[str, str]:
-        """Have the ranks write down where they are; rank -> its words."""
-        progress.ask_for_stacks(self.scratch)
-        time.sleep(STACKS_TAKE)
-        found = progress.stacks(self.scratch)
-        self._keep_stacks(found)
-        return {str(rank): text[-STACKS_MOST:] for rank, text in found.items()}
-
-    def _keep_native_stacks(self) -> None:
-        """Beside those of Python, which the supervisor has by now."""
-        living = progress.living(self.scratch)
-        with ThreadPoolExecutor(len(living) or 1) as pool:
-            texts = pool.map(lambda one: native_stack.stacks(one.pid, NATIVE_TAKE), living.values())
-            self._keep_stacks(dict(zip(living, texts, strict=True)))
-
-    def _keep_stacks(self, found: dict[int, str]) -> None:
-        paths = self._paths
-
-        def keep() -> None:
-            for rank, text in found.items():
-                with contextlib.suppress(OSError), open(paths.stacks(rank), "a") as stream:
-                    stream.write(text + "\n")
-
-        # The shared storage may be what all of them wait for.
-        threading.Thread(target=keep, daemon=True).start()
-
-    def greet(self, channel: Channel) -> None:
-        """Say who this is."""
-        channel.send(
-            {
-                "type": "hello",
-                "node": self.node,
-                "token": os.environ.get(TOKEN_VARIABLE, ""),
-                "pid": os.getpid(),
-                "extensions": self.key,
-            }
-        )
 
     def _act(self, message: dict[str, Any], channel: Channel) -> None:
         if message["type"] == "alive":
@@ -231,150 +190,116 @@ class Agent:
             except Exception:
                 traceback.print_exc()
 
-    def _hear(self, number: int, _frame: FrameType | None) -> None:
-        with contextlib.suppress(OSError):
-            stop_flag.heard(self.scratch, number).touch()
-        self._signals.append(number)
-
     def answer(self, message: dict[str, Any], channel: Channel) -> dict[str, Any] | None:
-        """Do what one message asks."""
-        if message["type"] == "attempt":
+        """Do what one message asks, and return the answer if there is one."""
+        kind = message["type"]
+        if kind == "attempt":
             self._begin(int(message["number"]))
             return None
-        if message["type"] == "kill":
+        if kind == "kill":
             before = progress.read(self.scratch)
             rank_processes.kill(self.scratch)
             if rank_processes.gone(self.scratch, RANKS_GONE):
                 return {"type": "killed", "gone": _ended_too_early(before)}
             return {"type": "failed", "message": "its ranks cannot be ended"}
-        if message["type"] == "call":
+        if kind == "call":
             if (call := self._calls.pop(int(message["of"]), None)) is not None:
                 call.make(message["launch"])
             return None
-        if message["type"] == "hurt":
-            self._hurt(int(message["rank"]), signal.Signals[message["signal"]])
+        if kind == "hurt":
+            self._signal_rank(int(message["rank"]), signal.Signals[message["signal"]])
             return None
-        if message["type"] == "stacks":
+        if kind == "stacks":
             return {"type": "stacks", "ranks": self._stacks()}
-        if message["type"] == "build":
-            if not (self.cache / str(self.key)).is_dir():
-                say(f"compiling {', '.join(self.builders)}")
-            assert self.key is not None
-            op_cache.build(self.cache, self.key, self.builders, channel.hung_up)
+        if kind == "build":
+            self.preparation.build(channel.hung_up)
             return {"type": "built"}
-        if message["type"] == "prepare":
-            found = self.prepare(message["fabric"], message["first"], alone=message["alone"])
-            self._sample(message["fabric"], found["node"], message["devices"])
+        if kind == "prepare":
+            fabric, first, alone = message["fabric"], message["first"], message["alone"]
+            prepare = self.preparation.prepare
+            found = prepare(self.scratch, self.attempt, fabric, first=first, alone=alone)
+            self._expect_warm_ranks()
+            self._start_telemetry(fabric, found["node"], message["devices"])
             return {"type": "ready", **found}
-        return {"type": "failed", "message": f"unknown message {message['type']!r}"}
+        return {"type": "failed", "message": f"unknown message {kind!r}"}
 
     def _begin(self, attempt: int) -> None:
-        """What follows is for this attempt."""
+        """Work for this attempt from now on."""
         if attempt != self.attempt:
-            self.attempt = self.orphan.attempt = attempt
-            self.scratch = self._scratch.begin(attempt)
-            self._network = None
-            self._sample_no_more()
-
-    def prepare(self, network: dict[str, Any], first: bool, *, alone: bool) -> dict[str, Any]:
-        """Unpack the code, find the fabric, copy the warm operators, reserve the port.
-
-        Parameters
-        ----------
-        alone
-            There is no other node, so that the fabric does not matter.
-        """
-        code = self.scratch / "code"
-        self.unpack(code)
-        interface, address = node_network.fast(network)
-        hca = node_network.hca_filter(network)
-        if not alone:
-            watched = interface, node_network.usable(hca)
-            if problem := node_network.trouble(*watched):
-                raise HpcrunError(f"it is cut off from the fabric: {problem}")
-            self._network = watched
-        prepared: dict[str, Any] = {
-            "name": self.node,
-            "code": str(code),
-            "scratch": str(self.scratch),
-            "interface": interface,
-            "address": address,
-            "hca": hca,
-        }
-        if self.key:
-            op_cache.copy(self.cache, self.key, self.scratch / "torch_extensions")
-            prepared["extensions"] = str(self.scratch / "torch_extensions")
-        self._expect_warm_ranks()
-        answer: dict[str, Any] = {"node": prepared}
-        if self.reservation:
-            self.reservation.release()
-            self.reservation = None
-        if first:
-            self.reservation = PortReservation(self.job + self.attempt)
-            answer["port"] = self.reservation.port
-        say(f"ready: {interface} {address}, code in {code}")
-        return answer
+            self.attempt = self.takeover.attempt = attempt
+            self.scratch = self._node_dir.begin(attempt)
+            self.preparation.reset()
+            self._stop_telemetry()
 
     def _expect_warm_ranks(self) -> None:
-        """Those of the attempt before are called after this one is prepared."""
+        """Prepare the call of this attempt's warm ranks; those before the last come too late."""
         for attempt in sorted(self._calls)[:-1]:
             self._calls.pop(attempt).close()
         if warm_up.after(self.run) is not None:
             self._calls[self.attempt] = warm_up.Call(self.scratch)
 
-    def unpack(self, destination: Path) -> None:
-        """Unpack the frozen code, and link the data directories that the spec names."""
-        destination.mkdir()
-        frozen = files.read_json(self.submission.submission).get("code") or {}
-        if frozen.get("archive"):
-            archive = self.submission.experiment.code / frozen["archive"]
-            try:
-                with tarfile.open(archive) as stream:
-                    if sys.version_info >= (3, 12):
-                        stream.extractall(destination, filter="tar")
-                    else:
-                        stream.extractall(destination)
-            except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
-                raise HpcrunError(
-                    f"{archive} cannot be unpacked into {destination}: {error}"
-                ) from error
-        directory = destination / self.plan.directory
-        directory.mkdir(parents=True, exist_ok=True)
-        original = Path(self.plan.code_root) / self.plan.directory
-        for link in (self.run.spec.get("code") or {}).get("link") or []:
-            target = directory / link
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if not target.exists():
-                target.symlink_to(original / link)
-
-    def _sample(self, network: dict[str, Any], node: dict[str, Any], devices: str | None) -> None:
+    def _start_telemetry(
+        self, network: dict[str, Any], node: dict[str, Any], devices: str | None
+    ) -> None:
         path = self._paths.telemetry(self.node)
         try:
             self._telemetry = telemetry.begin(self.run, path, network, node, devices)
         except Exception as error:
-            # A node that cannot be looked at can still train.
+            # A node whose counters cannot be read can still train.
             say(f"no telemetry of this node: {type(error).__name__}: {error}")
 
-    def _sample_no_more(self) -> None:
+    def _stop_telemetry(self) -> None:
         if self._telemetry is not None:
             self._telemetry.stop()
             self._telemetry = None
 
-    def leave(self) -> None:
-        """Remove what is node-local."""
-        self._sample_no_more()
-        if self.reservation:
-            self.reservation.release()
-        self._scratch.remove()
+    def _signal_rank(self, rank: int, number: signal.Signals) -> None:
+        """Signal the program of a rank."""
+        found = progress.living(self.scratch).get(rank)
+        os.kill(found.pid if found else rank_processes.leader(self.scratch, rank), number)
 
+    def _fall_silent(self) -> None:
+        """Behave like a node that lost its power, until somebody ends this agent."""
+        say("drill: this agent says nothing more")
+        # Nobody sees its ranks end either, before it is given up.
+        time.sleep(SILENCE + 5)
+        rank_processes.kill(self.scratch)
+        time.sleep(SILENT_FOR)
 
-def _builders(run: RunPlan) -> list[str]:
-    uses_deepspeed = run.entry.kind == "function" or bool(run.spec.get("deepspeed"))
-    return op_cache.needed(run.spec) if uses_deepspeed else []
+    def _stacks(self) -> dict[str, str]:
+        """Have the ranks write their Python stacks; rank -> the text's end."""
+        progress.ask_for_stacks(self.scratch)
+        time.sleep(STACKS_TAKE)
+        found = progress.stacks(self.scratch)
+        self._keep_stacks(found)
+        return {str(rank): text[-STACKS_MOST:] for rank, text in found.items()}
+
+    def _keep_native_stacks(self) -> None:
+        """Add the native stacks to the files; the supervisor has those of Python by now."""
+        living = progress.living(self.scratch)
+        with ThreadPoolExecutor(len(living) or 1) as pool:
+            texts = pool.map(lambda one: native_stack.stacks(one.pid, NATIVE_TAKE), living.values())
+            self._keep_stacks(dict(zip(living, texts, strict=True)))
+
+    def _keep_stacks(self, found: dict[int, str]) -> None:
+        paths = self._paths
+
+        def keep() -> None:
+            for rank, text in found.items():
+                with contextlib.suppress(OSError), open(paths.stacks(rank), "a") as stream:
+                    stream.write(text + "\n")
+
+        # The shared storage may be what all of them wait for.
+        threading.Thread(target=keep, daemon=True).start()
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(OSError):
+            stop_flag.heard(self.scratch, number).touch()
+        self._signals.append(number)
 
 
 def _ended_too_early(found: dict[int, progress.RankProgress]) -> list[int]:
-    """Ranks that have ended and never said that they were about to."""
+    """Return the ranks that have ended without announcing it."""
     return [
         rank
         for rank, one in found.items()

@@ -1,4 +1,4 @@
-"""A node's network: interfaces, addresses and InfiniBand ports, from ``/sys``, ``/proc`` and ioctl."""
+"""A node's network interfaces, IPv4 addresses and InfiniBand ports, as its kernel reports them."""
 
 from __future__ import annotations
 

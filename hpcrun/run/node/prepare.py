@@ -1,0 +1,148 @@
+"""Prepares a node for an attempt: the code, the network, DeepSpeed's operators, the port."""
+
+from __future__ import annotations
+
+import sys
+import tarfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hpcrun.errors import HpcrunError
+from hpcrun.run.node import network, op_cache
+from hpcrun.run.node.rendezvous_port import PortReservation
+from hpcrun.run.protocol.output import say
+from hpcrun.state import files
+from hpcrun.state.layout import SubmissionPaths, extension_cache
+from hpcrun.state.plan import Plan, RunPlan
+
+
+class NodePreparation:
+    """What one node needs before an attempt's ranks start on it.
+
+    Parameters
+    ----------
+    seed
+        The search for the rendezvous' port begins at this number plus the attempt's.
+
+    Attributes
+    ----------
+    key
+        The key of DeepSpeed's compiled operators in their cache; None where none are needed.
+    """
+
+    def __init__(
+        self, submission: SubmissionPaths, plan: Plan, run: RunPlan, node: str, seed: int
+    ) -> None:
+        self._submission, self._plan, self._run = submission, plan, run
+        self._node, self._seed = node, seed
+        self._cache = extension_cache(submission)
+        self._builders = op_cache.needed(run.spec) if _uses_deepspeed(run) else []
+        self.key = op_cache.key(self._builders) if self._builders else None
+        self._port: PortReservation | None = None
+        # The fast interface and its adapters, where other nodes are to be reached over them.
+        self._link: tuple[str, str | None] | None = None
+
+    def build(self, given_up: Callable[[], bool]) -> None:
+        """Compile DeepSpeed's operators into the cache, unless they are there."""
+        assert self.key is not None
+        if not (self._cache / self.key).is_dir():
+            say(f"compiling {', '.join(self._builders)}")
+        op_cache.build(self._cache, self.key, self._builders, given_up)
+
+    def prepare(
+        self, scratch: Path, attempt: int, fabric: dict[str, Any], *, first: bool, alone: bool
+    ) -> dict[str, Any]:
+        """Unpack the code, find the fabric, copy the compiled operators, reserve the port.
+
+        Parameters
+        ----------
+        scratch
+            The attempt's node-local directory.
+        fabric
+            The profile's ``fabric`` block.
+        first
+            The rendezvous is on this node.
+        alone
+            The attempt has no other node, so that the state of the fabric does not matter.
+
+        Returns
+        -------
+        dict
+            ``node``: the fields of `hpcrun.run.protocol.launch.LaunchNode`; ``port`` on the first
+            node.
+        """
+        code = scratch / "code"
+        self._unpack(code)
+        interface, address = network.fast(fabric)
+        hca = network.hca_filter(fabric)
+        if not alone:
+            link = interface, network.usable(hca)
+            if problem := network.trouble(*link):
+                raise HpcrunError(f"it is cut off from the fabric: {problem}")
+            self._link = link
+        node = {
+            "name": self._node,
+            "code": str(code),
+            "scratch": str(scratch),
+            "interface": interface,
+            "address": address,
+            "hca": hca,
+        }
+        if self.key:
+            op_cache.copy(self._cache, self.key, scratch / "torch_extensions")
+            node["extensions"] = str(scratch / "torch_extensions")
+        answer: dict[str, Any] = {"node": node}
+        self.release_port()
+        if first:
+            self._port = PortReservation(self._seed + attempt)
+            answer["port"] = self._port.port
+        say(f"ready: {interface} {address}, code in {code}")
+        return answer
+
+    def reset(self) -> None:
+        """Forget the links of the attempt before."""
+        self._link = None
+
+    @property
+    def watches_link(self) -> bool:
+        """The attempt depends on this node's links to the fabric."""
+        return self._link is not None
+
+    def link_trouble(self) -> str | None:
+        """Return why this node cannot reach the others; None while its links are up."""
+        return network.trouble(*self._link) if self._link else None
+
+    def release_port(self) -> None:
+        """Give the rendezvous' port back."""
+        if self._port:
+            self._port.release()
+            self._port = None
+
+    def _unpack(self, destination: Path) -> None:
+        """Unpack the frozen code, and link the data directories that the spec names."""
+        destination.mkdir()
+        frozen = files.read_json(self._submission.submission).get("code") or {}
+        if frozen.get("archive"):
+            archive = self._submission.experiment.code / frozen["archive"]
+            safely: dict[str, Any] = {"filter": "tar"} if sys.version_info >= (3, 12) else {}
+            try:
+                with tarfile.open(archive) as stream:
+                    stream.extractall(destination, **safely)
+            except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+                raise HpcrunError(
+                    f"{archive} cannot be unpacked into {destination}: {error}"
+                ) from error
+        directory = destination / self._plan.directory
+        directory.mkdir(parents=True, exist_ok=True)
+        original = Path(self._plan.code_root) / self._plan.directory
+        for link in self._run.code.link:
+            target = directory / link
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not target.exists():
+                target.symlink_to(original / link)
+
+
+def _uses_deepspeed(run: RunPlan) -> bool:
+    return run.entry.kind == "function" or bool(run.spec.get("deepspeed"))
