@@ -1,8 +1,8 @@
-"""A report as one HTML page that needs nothing but itself.
+"""The HTML page of a report: one file that loads nothing.
 
 What comes from specs, logs and the ledger is escaped by jinja2 (text) or ElementTree (drawings), or
-is base64 (the data of the interactive charts). A policy in the page forbids it to load anything and
-to run any script but the two whose digests it names.
+is base64 (the data of the interactive charts). A content security policy in the page forbids it to
+load anything and to run any script but the two whose digests it names.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from typing import Any, TypeGuard
 from hpcrun import __version__, resources
 from hpcrun.host import current_user
 from hpcrun.observe.diagnosis import narrative
-from hpcrun.observe.diagnosis.cost import Cost
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
 from hpcrun.observe.read import detail
 from hpcrun.observe.read.filter import MISSING, show
-from hpcrun.observe.report import curves, report, svg
+from hpcrun.observe.report import curves, svg
 from hpcrun.observe.report.node_usage import SERIES
 from hpcrun.observe.report.report import CodeVersion, Report, RunReport
-from hpcrun.observe.report.svg import Line, Mark
+from hpcrun.observe.report.svg import ChartLine, TimelineMark
 from hpcrun.observe.tables import number
 from hpcrun.text import hours_text, listed, plural, runs_text
 
 GENERATOR = "hpcrun report"
 
-_LAST = 1e11  # seconds since the epoch that a calendar can tell
+_LAST = 1e11  # seconds since the epoch that a calendar can represent
 _STATIC_CHARTS = 4
-_TOLD = 200
+_MOST_TITLED = 200  # runs whose timelines name each span
+_MOST_ATTEMPTS = 30  # of a run, in sentences
 
 
 def render(found: Report) -> str:
-    """The page."""
+    """Render the page."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     directory = resources.directory("templates") / "report"
@@ -80,7 +80,11 @@ def render(found: Report) -> str:
         charts=_charts(found),
         timeline=_timeline(found),
         totals=[(total, _bar(total.hours)) for total in found.totals],
-        causes=[(total, kind, hours) for total in found.totals for kind, hours in _causes(total)],
+        causes=[
+            (total, kind, hours)
+            for total in found.totals
+            for kind, hours in sorted(total.causes.items(), key=lambda pair: -pair[1])
+        ],
         bases={name: _yaml(one.run.spec) for name, one in found.bases.items()},
         runs=[_run(found, run) for run in found.runs],
         sampled=[
@@ -94,7 +98,7 @@ def render(found: Report) -> str:
 
 
 def is_report(head: bytes) -> bool:
-    """Whether a file that begins so is a report."""
+    """Check whether a file with this beginning is a report."""
     return f'<meta name="generator" content="{GENERATOR}'.encode() in head
 
 
@@ -104,14 +108,14 @@ def _title(found: Report) -> str:
 
 
 def _policy(scripts: list[str]) -> str:
-    """What the page may do: draw, and run these scripts."""
+    """Return a policy that allows styles and these scripts, and nothing else."""
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()) for script in scripts)
     allowed = " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}"
 
 
 def _data(found: Report) -> str:
-    """What the scripts draw, deflated, in base64: nothing in it can end its element."""
+    """Return what the scripts draw, deflated, in base64: nothing in it can end its element."""
     names = found.metrics
     data = {
         "metrics": names,
@@ -134,12 +138,12 @@ def _data(found: Report) -> str:
 
 
 def _preferred(found: Report) -> list[str]:
-    """Metrics in the order in which somebody wants to see them."""
+    """Return the metrics to draw, the objective first."""
     return [name for name in found.metrics if name != curves.TOKENS]
 
 
 def _columns(found: Report) -> list[dict[str, Any]]:
-    """The table's columns; a swept key is named by its end where no other ends so."""
+    """Return the table's columns; a swept key is shortened to its last part if that is unique."""
     swept = {key for one in found.runs for key in one.selected.run.swept}
     ends = Counter(key.rpartition(".")[2] for key in found.results.columns)
     numeric = found.results.numeric
@@ -174,7 +178,7 @@ def _charts(found: Report) -> list[tuple[str, str]]:
             svg.chart(
                 f"{name} against step",
                 [
-                    Line(run.name, found.slots[place], run.curves.metrics[name])
+                    ChartLine(run.name, found.slots[place], run.curves.metrics[name])
                     for place in found.shown
                     if name in (run := found.runs[place]).curves.metrics
                 ],
@@ -187,29 +191,25 @@ def _charts(found: Report) -> list[tuple[str, str]]:
 def _timeline(found: Report) -> dict[str, Any]:
     edges = [edge for run in found.runs for span in run.spans for edge in (span.start, span.end)]
     start, end = min(edges, default=found.made), max(edges, default=found.made)
-    told = len(found.runs) <= _TOLD
+    titles = len(found.runs) <= _MOST_TITLED
     bars = []
     for run in found.runs:
         marks = list(_marks(run, found.made))
         label = f"Timeline of {run.name}"
-        bar = svg.timeline(label, run.spans, marks, start, end, told) if run.spans else ""
+        bar = svg.timeline(label, run.spans, marks, start, end, titles) if run.spans else ""
         bars.append((run, bar))
     return {"start": start, "end": end, "bars": bars}
 
 
-def _marks(run: RunReport, now: float) -> Iterator[Mark]:
+def _marks(run: RunReport, now: float) -> Iterator[TimelineMark]:
     for one in run.story.attempts:
         ended = one.attempt.end
         if one.ended_badly and _is_moment(when := ended.get("time")):
-            yield Mark(when, str(ended.get("outcome")), narrative.end(one, run.story, now))
+            yield TimelineMark(when, str(ended.get("outcome")), narrative.end(one, run.story, now))
 
 
 def _bar(spent: Goodput) -> str:
     return svg.shares("Where it went", [(kind, getattr(spent, kind)) for kind in WORDS])
-
-
-def _causes(total: Cost) -> list[tuple[str, float]]:
-    return sorted(total.causes.items(), key=lambda pair: -pair[1])
 
 
 def _run(found: Report, run: RunReport) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def _run(found: Report, run: RunReport) -> dict[str, Any]:
     return {
         "run": run,
         "headline": narrative.headline(run.story),
-        "attempts": report.attempts(run, found.made),
+        "attempts": _attempts(run, found.made),
         "spent": narrative.spent(spent) if spent.wall else "",
         "changes": [
             (change.key, _value(change.before), _value(change.after)) for change in run.changes
@@ -226,6 +226,17 @@ def _run(found: Report, run: RunReport) -> dict[str, Any]:
         "submission": selected.planned.paths.number,
         "job": selected.job_id,
     }
+
+
+def _attempts(run: RunReport, now: float) -> list[list[str]]:
+    """Describe the attempts; of very many the first ones and the last ones."""
+    attempts, first = [*run.story.attempts], _MOST_ATTEMPTS // 3
+    left_out = max(0, len(attempts) - _MOST_ATTEMPTS)
+    del attempts[first : first + left_out]
+    found = [narrative.attempt(one, run.story, now) for one in attempts]
+    if left_out:
+        found.insert(first, [f"{left_out:,} attempts between these are left out here."])
+    return found
 
 
 def _code(version: CodeVersion) -> dict[str, Any]:
@@ -258,7 +269,7 @@ def _value(value: Any) -> str:
 
 
 def _best(found: Report) -> tuple[str, str] | None:
-    """The best run and its value."""
+    """Return the best run and its value."""
     column = f"{found.objective}.best"
     if column not in found.results.columns:
         return None
@@ -268,7 +279,7 @@ def _best(found: Report) -> tuple[str, str] | None:
 
 
 def _notes(found: Report) -> list[str]:
-    """What the report leaves out."""
+    """Describe what the report leaves out."""
     notes = []
     logged = sum(run.curves.logged for run in found.runs)
     kept = sum(run.curves.kept for run in found.runs)

@@ -1,27 +1,24 @@
-"""What a report holds, collected from the files of its runs; `report_page` makes a page of it."""
+"""The content of a report, collected from the files of its runs."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.observe.diagnosis import attempts as diagnosis_attempts
-from hpcrun.observe.diagnosis import cost, narrative
-from hpcrun.observe.diagnosis.attempts import RunStory
+from hpcrun.observe.diagnosis import cost
+from hpcrun.observe.diagnosis.attempts import RunStory, stories
 from hpcrun.observe.diagnosis.cost import Cost
 from hpcrun.observe.diagnosis.goodput import Goodput, Span, summed
-from hpcrun.observe.read import history
-from hpcrun.observe.read import metric_curves as metrics
+from hpcrun.observe.read import history, metric_curves
 from hpcrun.observe.read.metric_curves import Curve
 from hpcrun.observe.read.selection import Selected
-from hpcrun.observe.report import curves as report_curves
-from hpcrun.observe.report import node_usage
+from hpcrun.observe.report import curves, node_usage
 from hpcrun.observe.report.curves import RunCurves
 from hpcrun.observe.report.node_usage import RunTelemetry
 from hpcrun.observe.results import diff, results
@@ -45,12 +42,10 @@ class RunReport:
         Its state and its attempts.
     curves, telemetry
         As much of them as the report has room for.
-    spans
-        What it did when; empty where no attempt tells.
-    cost
-        The hours of that.
+    spans, cost
+        Where its time went; empty if no attempt logged anything.
     changes
-        How its resolved spec differs from that of its experiment's first run here.
+        The differences of its resolved spec to that of its experiment's first run here.
     """
 
     story: RunStory
@@ -80,14 +75,12 @@ class CodeVersion:
 
     Attributes
     ----------
-    experiment, submission
-        Whose.
+    experiment, submission, runs
+        The experiment's name, and the numbers of the submission and its runs.
     facts
-        ``submission.json``.
-    runs
-        Their numbers.
+        The content of ``submission.json``.
     differs
-        Files that are not as in the submission before, or why that cannot be told.
+        The files that differ from the submission before, or why these are unknown.
     """
 
     experiment: str
@@ -99,22 +92,23 @@ class CodeVersion:
 
 @dataclass(frozen=True)
 class Report:
-    """All of it.
+    """All that a page shows.
 
     Attributes
     ----------
     made
-        When, in seconds since the epoch.
+        When it was collected, in seconds since the epoch.
     results
-        A row a run, in the order of ``runs``.
+        A row for each of the ``runs``, in their order.
     objective, mode
-        The metric that says which run is best, and whether less (``min``) or more (``max``) is.
+        The metric by which runs are compared, and whether the least (``min``) or the greatest
+        (``max``) is the best.
     shown
         The places of the runs that the charts show at first.
     bases
-        Experiment -> the first of its runs here, whose spec stands for the others.
+        Experiment -> the first of its runs here, to whose spec the others are compared.
     code
-        One entry a submission.
+        One entry for each submission.
     """
 
     made: float
@@ -132,42 +126,26 @@ class Report:
 
     @property
     def users(self) -> list[str]:
-        """Who submitted the runs."""
+        """The users who submitted the runs."""
         return sorted({str(each.facts["user"]) for each in self.code if each.facts.get("user")})
 
     @property
     def metrics(self) -> list[str]:
         """Every metric, the objective first."""
-        found = report_curves.names(run.curves for run in self.runs)
+        found = curves.names(run.curves for run in self.runs)
         return sorted(found, key=lambda name: name != self.objective)
 
     @cached_property
     def slots(self) -> tuple[int, ...]:
-        """Which colour is whose: runs that are shown at first come first."""
+        """The place of each run in the order of colours: those shown at first come first."""
         shown = set(self.shown)
         order = [*self.shown, *(place for place in range(len(self.runs)) if place not in shown)]
         return tuple(sorted(range(len(order)), key=order.__getitem__))
 
     @property
     def totals(self) -> list[Cost]:
-        """What the experiments cost."""
+        """The cost of the experiments."""
         return cost.totals(run.cost for run in self.runs)
-
-
-@dataclass
-class _Progress:
-    """Says every few seconds how far a long read is."""
-
-    say: Say
-    total: int
-    done: int = 0
-    said: float = field(default_factory=time.monotonic)
-
-    def step(self) -> None:
-        self.done += 1
-        if time.monotonic() - self.said > _SAY_AFTER:
-            self.said = time.monotonic()
-            self.say(f"read {self.done:,} of {self.total:,} runs")
 
 
 def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) -> Report:
@@ -176,63 +154,52 @@ def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) ->
     Parameters
     ----------
     say
-        Told when Slurm does not answer, and how far it is where that takes long.
+        Called with a message if Slurm does not answer, and every few seconds with the progress.
     """
     now = time.time()
-    stories = diagnosis_attempts.stories(selected, warn=say, values=True)
-    curves: dict[Path, RunCurves] = {}
-    progress = _Progress(say, len(selected))
+    thinned: dict[Path, RunCurves] = {}
+    said = time.monotonic()
 
     def read(paths: RunPaths) -> Curve:
-        curve = metrics.read(paths)
-        curves[paths.directory] = report_curves.thin(curve, len(selected))
-        progress.step()
+        nonlocal said
+        curve = metric_curves.read(paths)
+        thinned[paths.directory] = curves.thin(curve, len(selected))
+        if time.monotonic() - said > _SAY_AFTER:
+            said = time.monotonic()
+            say(f"read {len(thinned):,} of {len(selected):,} runs")
         return curve
 
-    found = results.collect(selected, [story.status for story in stories], read)
+    found = stories(selected, warn=say, values=True)
+    table = results.collect(selected, [story.status for story in found], read)
     bases: dict[str, Selected] = {}
     for one in selected:
         bases.setdefault(one.experiment.name, one)
-    runs = tuple(
-        _run(story, curves, bases[story.selected.experiment.name], len(selected), now)
-        for story in stories
-    )
     objective = selected[0].run.spec.get("objective") or {}
     name, mode = str(objective.get("metric") or ""), str(objective.get("mode") or "min")
     return Report(
         made=now,
-        runs=runs,
-        results=found,
+        runs=tuple(_run(story, thinned, bases, len(selected), now) for story in found),
+        results=table,
         objective=name,
         mode=mode,
-        shown=_shown(found, name, mode),
+        shown=_shown(table, name, mode),
         bases=bases,
         code=tuple(_code(selected)),
     )
 
 
-def attempts(run: RunReport, now: float, most: int = 30) -> list[list[str]]:
-    """What became of each attempt, in sentences; of very many the first and the last."""
-    told = run.story.attempts
-    if len(told) <= most:
-        return [narrative.attempt(one, run.story, now) for one in told]
-    head, tail = told[: most // 3], told[-(most - most // 3) :]
-    left_out = f"{len(told) - most:,} attempts between these are left out here."
-    return [
-        *(narrative.attempt(one, run.story, now) for one in head),
-        [left_out],
-        *(narrative.attempt(one, run.story, now) for one in tail),
-    ]
-
-
 def _run(
-    story: RunStory, curves: dict[Path, RunCurves], base: Selected, runs: int, now: float
+    story: RunStory,
+    thinned: dict[Path, RunCurves],
+    bases: dict[str, Selected],
+    runs: int,
+    now: float,
 ) -> RunReport:
-    one = story.selected
+    one, base = story.selected, bases[story.selected.experiment.name]
     spans = [span for span in story.spans(now) if math.isfinite(span.seconds)]
     return RunReport(
         story=story,
-        curves=curves.get(one.paths.directory, RunCurves()),
+        curves=thinned.get(one.paths.directory, RunCurves()),
         telemetry=node_usage.read(one.paths, runs),
         spans=spans,
         cost=cost.of_run(one.experiment.name, story.plan_of, spans),
@@ -241,7 +208,7 @@ def _run(
 
 
 def _shown(found: Results, objective: str, mode: str) -> tuple[int, ...]:
-    """All runs where they are few, else the best, else the first."""
+    """Choose all runs if they are few, else the best, else the first."""
     places = range(len(found.rows))
     if len(places) <= _ALL_SHOWN:
         return tuple(places)

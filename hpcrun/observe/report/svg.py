@@ -1,4 +1,4 @@
-"""The drawings of a report that need no JavaScript.
+"""The drawings of a report for print and for pages without JavaScript.
 
 Elements are made by ElementTree, which escapes what they hold; colours are the style sheet's.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from hpcrun.observe.diagnosis.goodput import Span
@@ -23,21 +23,20 @@ POINTS = 2000
 _WIDTH, _HEIGHT = 720.0, 280.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60.0, 20.0, 10.0, 40.0
 
+# A bar's width, in cells of which each has one colour, and its height.
 _CELLS, _BAR = 500, 16
 
 
-@dataclass(frozen=True)
-class Line:
-    """A curve and the place of its run, which chooses the colour."""
+class ChartLine(NamedTuple):
+    """A curve, and the place of its run, which chooses the colour."""
 
     name: str
     place: int
     column: Column
 
 
-@dataclass(frozen=True)
-class Mark:
-    """Something that happened at a moment, in seconds since the epoch."""
+class TimelineMark(NamedTuple):
+    """An event of a run; its time in seconds since the epoch."""
 
     time: float
     kind: str
@@ -45,18 +44,18 @@ class Mark:
 
 
 def style_of(place: int) -> tuple[str, str]:
-    """Class and dashes of a run's curves."""
+    """Return the class and the dashes of a run's curves."""
     return f"c{place % COLORS}", DASHES[place // COLORS % len(DASHES)]
 
 
-def chart(title: str, lines: Sequence[Line]) -> str:
-    """Curves against the step."""
+def chart(title: str, lines: Sequence[ChartLine]) -> str:
+    """Draw curves against the step."""
     svg = _svg(_WIDTH, _HEIGHT, title)
     svg.set("class", "chart")
     xs = [step for line in lines for step in line.column.steps]
     ys = [value for line in lines for value in line.column.values]
     if not xs:
-        return _text_of(svg)
+        return _serialized(svg)
     left, right = _range(xs)
     low, high = _range(ys)
 
@@ -66,12 +65,12 @@ def chart(title: str, lines: Sequence[Line]) -> str:
     def y(value: float) -> float:
         return _HEIGHT - _BOTTOM - (value - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
 
-    for tick in ticks(low, high, 5):
+    for tick in _ticks(low, high, 5):
         at = y(tick)
         ends = {"x1": _LEFT, "x2": _WIDTH - _RIGHT, "y1": at, "y2": at}
         _add(svg, "line", **ends).set("class", "grid")
         _text(svg, _LEFT - 6, at + 4, number(tick), "end")
-    for tick in ticks(left, right, 8):
+    for tick in _ticks(left, right, 8):
         _text(svg, x(tick), _HEIGHT - _BOTTOM + 16, f"{tick:,g}", "middle")
     _text(svg, (_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 6, "step", "middle")
     most = max(24, POINTS // len(lines))
@@ -84,18 +83,23 @@ def chart(title: str, lines: Sequence[Line]) -> str:
         if dashes:
             drawn.set("stroke-dasharray", dashes)
         SubElement(drawn, "title").text = line.name
-    return _text_of(svg)
+    return _serialized(svg)
 
 
 def timeline(
-    label: str, spans: Sequence[Span], marks: Sequence[Mark], start: float, end: float, told: bool
+    label: str,
+    spans: Sequence[Span],
+    marks: Sequence[TimelineMark],
+    start: float,
+    end: float,
+    titles: bool,
 ) -> str:
-    """What a run did when, as a bar from ``start`` to ``end``.
+    """Draw a run's spans and marks as a bar from ``start`` to ``end``.
 
     Parameters
     ----------
-    told
-        Say of each part what it is; the ``marks`` always say.
+    titles
+        Give each span a title; the ``marks`` always have one.
     """
     svg = _bar(label)
     size = (end - start) / _CELLS or 1.0
@@ -105,11 +109,11 @@ def timeline(
         spent[key] = spent.get(key, 0.0) + span.seconds
     for first, last, attempt, kind in _stretches(spans, start, size):
         part = _part(svg, f"k-{kind}", first, last - first)
-        if told:
+        if titles:
             whose = "" if attempt is None else f"attempt {attempt}, "
             text = f"{whose}{kind}: {time_spent(spent[attempt, kind])} in all"
             SubElement(part, "title").text = text
-    together: dict[int, list[Mark]] = {}
+    together: dict[int, list[TimelineMark]] = {}
     for mark in marks:
         cell = min(max(int((mark.time - start) / size), 0), _CELLS - 1)
         together.setdefault(cell, []).append(mark)
@@ -117,11 +121,11 @@ def timeline(
         more = f" (and {len(here) - 1} more here)" if len(here) > 1 else ""
         part = _part(svg, f"end {here[-1].kind}", cell, 1)
         SubElement(part, "title").text = here[-1].text + more
-    return _text_of(svg)
+    return _serialized(svg)
 
 
 def shares(label: str, parts: Iterable[tuple[str, float]]) -> str:
-    """Parts of a whole as one bar."""
+    """Draw parts of a whole as one bar."""
     svg = _bar(label)
     parts = list(parts)
     whole = sum(value for _, value in parts) or 1.0
@@ -130,11 +134,11 @@ def shares(label: str, parts: Iterable[tuple[str, float]]) -> str:
         width = value / whole * _CELLS
         _part(svg, f"k-{kind}", at, width)
         at += width
-    return _text_of(svg)
+    return _serialized(svg)
 
 
-def ticks(low: float, high: float, about: int) -> list[float]:
-    """Round numbers from ``low`` to ``high``."""
+def _ticks(low: float, high: float, about: int) -> list[float]:
+    """Return round numbers from ``low`` to ``high``."""
     rough = (high - low) / about
     size = 10.0 ** math.floor(math.log10(rough))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough * 0.999)
@@ -144,7 +148,7 @@ def ticks(low: float, high: float, about: int) -> list[float]:
 def _stretches(
     spans: Sequence[Span], start: float, size: float
 ) -> list[tuple[int, int, int | None, str]]:
-    """First cell and the one after the last, attempt, and the kind that each cell is most of."""
+    """Return first cell, the one after the last, attempt and the kind that fills most of a cell."""
     cells: dict[int, dict[tuple[int | None, str], float]] = {}
     for span in spans:
         first, last = (span.start - start) / size, (span.end - start) / size
@@ -156,7 +160,7 @@ def _stretches(
     stretches: list[tuple[int, int, int | None, str]] = []
     for cell, found in sorted(cells.items()):
         if stretches and sum(found.values()) < 0.5:
-            continue  # the end of the last span, which is no more than a part of its cell
+            continue  # the end of the last span, which fills only a part of its cell
         most = max(found, key=lambda one: found[one])
         if stretches and stretches[-1][1:] == (cell, *most):
             stretches[-1] = (stretches[-1][0], cell + 1, *most)
@@ -166,7 +170,7 @@ def _stretches(
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:
-    """A line through points, to a tenth of a unit; a single point is a dot."""
+    """Return a line through points, to a tenth of a unit; a single point is a dot."""
     tenths = [(round(10 * x), round(10 * y)) for x, y in points]
     (x, y), *rest = tenths
     moves = "".join(f"{b[0] - a[0]} {b[1] - a[1]} " for a, b in pairwise(tenths))
@@ -174,7 +178,7 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
-    """The least and the greatest, with room around values that are all the same."""
+    """Return the least and the greatest, with room around values that are all the same."""
     low, high = min(values), max(values)
     if high - low > 1e-12 * max(abs(low), abs(high), 1e-280):
         return low, high
@@ -211,5 +215,5 @@ def _text(parent: Element, x: float, y: float, words: str, anchor: str) -> None:
     text.text = words
 
 
-def _text_of(svg: Element) -> str:
+def _serialized(svg: Element) -> str:
     return tostring(svg, encoding="unicode")

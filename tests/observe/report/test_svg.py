@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrun.observe.diagnosis.goodput import Span
-from hpcrun.observe.report import svg as report_svg
+from hpcrun.observe.report import svg as drawings
 from hpcrun.observe.report.curves import Column
-from hpcrun.observe.report.svg import Line, Mark
+from hpcrun.observe.report.svg import ChartLine, TimelineMark
 
 SCRIPT = '</script><img src=x onerror="alert(1)">'
 
@@ -22,8 +22,10 @@ def parts(svg: str, name: str = "path") -> list[ElementTree.Element]:
 
 
 def test_a_chart_has_a_line_a_run_and_round_ticks() -> None:
-    lines = [Line(f"e/{n}", n, Column([10, 20, 30], [3.0, 2.0 - n / 40, 1.0])) for n in range(12)]
-    svg = report_svg.chart("loss against step", lines)
+    lines = [
+        ChartLine(f"e/{n}", n, Column([10, 20, 30], [3.0, 2.0 - n / 40, 1.0])) for n in range(12)
+    ]
+    svg = drawings.chart("loss against step", lines)
     drawn = parts(svg)
     assert [one.get("class") for one in drawn[9:]] == ["line c9", "line c0", "line c1"]
     assert [one.get("stroke-dasharray") for one in drawn[9:]] == [None, "6 3", "6 3"]
@@ -45,14 +47,14 @@ def test_a_chart_has_a_line_a_run_and_round_ticks() -> None:
     ids=["one point", "no height", "huge", "tiny", "hardly any height"],
 )
 def test_odd_values_can_be_drawn(column: Column) -> None:
-    [drawn] = parts(report_svg.chart("odd", [Line("e/0", 0, column)]))
+    [drawn] = parts(drawings.chart("odd", [ChartLine("e/0", 0, column)]))
     assert re.fullmatch(r"M-?\d+ -?\d+l[\d -]+", drawn.get("d", ""))
 
 
 def test_what_a_drawing_says_is_escaped() -> None:
-    chart = report_svg.chart(SCRIPT, [Line(SCRIPT, 0, Column([1, 2], [1.0, 2.0]))])
-    bar = report_svg.timeline(
-        SCRIPT, [Span("useful", 0, 9, 1)], [Mark(5, "failed", SCRIPT)], 0, 9, True
+    chart = drawings.chart(SCRIPT, [ChartLine(SCRIPT, 0, Column([1, 2], [1.0, 2.0]))])
+    bar = drawings.timeline(
+        SCRIPT, [Span("useful", 0, 9, 1)], [TimelineMark(5, "failed", SCRIPT)], 0, 9, True
     )
     for svg in (chart, bar):
         assert "<img" not in svg
@@ -67,15 +69,15 @@ def test_a_timeline_tells_what_happened_when() -> None:
         Span("idle", 400, 420, 1),
         Span("useful", 420, 1000, 2),
     ]
-    mark = Mark(420, "failed", "Attempt 1 failed, rank_crash: it fell over.")
-    drawn = parts(report_svg.timeline("e/0", spans, [mark], 0, 1000, True))
+    mark = TimelineMark(420, "failed", "Attempt 1 failed, rank_crash: it fell over.")
+    drawn = parts(drawings.timeline("e/0", spans, [mark], 0, 1000, True))
     assert [one.get("class") for one in drawn] == [
         *("k-queued", "k-useful", "k-idle", "k-useful", "end failed")
     ]
     assert drawn[1].get("d") == "M50 0h150v16h-150z"
     assert drawn[1].findtext("title") == "attempt 1, useful: 5 min in all"
     assert drawn[4].findtext("title") == mark.text
-    untold = parts(report_svg.timeline("e/0", spans, [mark], 0, 1000, False))
+    untold = parts(drawings.timeline("e/0", spans, [mark], 0, 1000, False))
     assert [one.findtext("title") for one in untold] == [*[None] * 4, mark.text]
 
 
@@ -84,8 +86,8 @@ def test_thousands_of_attempts_make_one_small_bar() -> None:
     for attempt in range(5_000):
         at = 100.0 * attempt
         spans += [Span("startup", at, at + 40, attempt), Span("useful", at + 40, at + 100, attempt)]
-        marks.append(Mark(at + 100, "failed", f"attempt {attempt} failed"))
-    svg = report_svg.timeline("e/0", spans, marks, 0, 500_000, False)
+        marks.append(TimelineMark(at + 100, "failed", f"attempt {attempt} failed"))
+    svg = drawings.timeline("e/0", spans, marks, 0, 500_000, False)
     assert len(parts(svg)) <= 1_000
     assert "attempt 4999 failed (and 10 more here)" in svg
 
@@ -97,7 +99,7 @@ def test_a_bar_covers_the_time_and_nothing_twice(drawn: list[tuple[str, float]])
         spans.append(Span(kind, at, at + seconds, 1))
         at += seconds
     reached = 0.0
-    for part in parts(report_svg.timeline("e/0", spans, [], 0, at, False)):
+    for part in parts(drawings.timeline("e/0", spans, [], 0, at, False)):
         found = re.fullmatch(r"M([\d.]+) 0h([\d.]+)v16h-([\d.]+)z", part.get("d", ""))
         assert found is not None
         assert float(found[1]) == reached
@@ -107,5 +109,5 @@ def test_a_bar_covers_the_time_and_nothing_twice(drawn: list[tuple[str, float]])
 
 
 def test_shares_of_a_whole() -> None:
-    drawn = parts(report_svg.shares("all", [("useful", 3.0), ("queued", 1.0), ("idle", 0.0)]))
+    drawn = parts(drawings.shares("all", [("useful", 3.0), ("queued", 1.0), ("idle", 0.0)]))
     assert [one.get("d") for one in drawn[:2]] == ["M0 0h375v16h-375z", "M375 0h125v16h-125z"]
