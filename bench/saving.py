@@ -38,9 +38,9 @@ def work(directory: Path, pairs: int) -> dict[str, Any]:
     import torch
 
     from hpcrun.policy.retention import Retention
-    from hpcrun.run.checkpoint.save import Saver
+    from hpcrun.run.checkpoint.save import CheckpointSaver
     from hpcrun.run.protocol.attempt_fence import AttemptFence
-    from hpcrun.run.rank.collectives import Together
+    from hpcrun.run.rank.collectives import Collectives
     from hpcrun.state import manifest
     from hpcrun.state.layout import RunPaths
 
@@ -58,9 +58,9 @@ def work(directory: Path, pairs: int) -> dict[str, Any]:
         model=model, model_parameters=list(model.parameters()), config=config
     )
     run = RunPaths(directory / "ours")
-    together = Together(rank, world)
+    ranks = Collectives(rank, world)
     fence = AttemptFence(run.attempt(2).directory)
-    saver = Saver(run, 1, together, fence, Retention(newest=1), set())
+    saver = CheckpointSaver(run, 1, ranks, fence, Retention(newest=1), set())
     step = 0
 
     def train() -> float:
@@ -119,7 +119,7 @@ def work(directory: Path, pairs: int) -> dict[str, Any]:
         plain = sum(train() for _ in range(EVERY))
         quiet()
         began = time.perf_counter()
-        saver.save_behind(engine, step, {}, {})
+        saver.save_async(engine, step, {}, {})
         held = time.perf_counter() - began
         for _ in range(EVERY):
             train()

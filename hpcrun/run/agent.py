@@ -83,7 +83,7 @@ class Agent:
         self.scratch = self._node_dir.begin(self.attempt)
         self.takeover = Takeover(arguments, self.submission, self.run)
         # The calls that warm ranks wait for, by the attempt in which these were started.
-        self._calls: dict[int, warm_up.Call] = {}
+        self._calls: dict[int, warm_up.WarmRanksLock] = {}
         self._signals: list[int] = []
         self._report_at = 0.0
         self._progress: dict[int, progress.RankProgress] = {}
@@ -204,7 +204,7 @@ class Agent:
             return {"type": "failed", "message": "its ranks cannot be ended"}
         if kind == "call":
             if (call := self._calls.pop(int(message["of"]), None)) is not None:
-                call.make(message["launch"])
+                call.release(message["launch"])
             return None
         if kind == "hurt":
             self._signal_rank(int(message["rank"]), signal.Signals[message["signal"]])
@@ -236,7 +236,7 @@ class Agent:
         for attempt in sorted(self._calls)[:-1]:
             self._calls.pop(attempt).close()
         if warm_up.after(self.run) is not None:
-            self._calls[self.attempt] = warm_up.Call(self.scratch)
+            self._calls[self.attempt] = warm_up.WarmRanksLock(self.scratch)
 
     def _start_telemetry(
         self, network: dict[str, Any], node: dict[str, Any], devices: str | None

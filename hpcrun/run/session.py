@@ -1,4 +1,4 @@
-"""The session: what a training function is given, and what ``hpcrun.session()`` returns.
+"""The session that a training function is given and that ``hpcrun.session()`` returns.
 
 It is small and optional. Outside hpcrun the same code runs with a session that restores nothing,
 saves nothing and logs nowhere.
@@ -18,21 +18,21 @@ from typing import Any
 from hpcrun.errors import EXIT_SAVED, HpcrunError
 from hpcrun.policy.retention import Retention
 from hpcrun.run.checkpoint import init_weights
-from hpcrun.run.checkpoint.node_copy import Nearby
-from hpcrun.run.checkpoint.restore import Store
-from hpcrun.run.checkpoint.save_policy import Saves
+from hpcrun.run.checkpoint.node_copy import NodeCopies
+from hpcrun.run.checkpoint.restore import CheckpointStore
+from hpcrun.run.checkpoint.save_policy import SavePolicy
 from hpcrun.run.health import progress
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.rank import process_groups, rng, samples, warm_up
-from hpcrun.run.rank.collectives import Together
+from hpcrun.run.rank.collectives import Collectives
 from hpcrun.run.rank.config import Config
 from hpcrun.run.rank.metrics import MetricsLog
-from hpcrun.run.rank.session_writer import Diary, versions
+from hpcrun.run.rank.session_writer import SessionLogWriter, versions
 
+# Seconds that gloo's threads get to end, and that a failing rank waits for an asynchronous save.
 GLOO_SETTLES = 0.1
-# For which a rank that fails waits for a save behind the training, in seconds.
 _LAST_SAVE = 10.0
 
 
@@ -79,18 +79,17 @@ class Session:
         self._states: dict[str, Any] = {}
         self._last_step = 0
         self._step_began = time.perf_counter()
-        self._own_seconds = 0.0
-        self._step_seconds = 0.0
+        self._own_seconds = self._step_seconds = 0.0
         self._metrics: MetricsLog | None = None
         fence = AttemptFence(launch.successor) if launch else None
-        self._diary = Diary(launch, self.rank, fence)
+        self._events = SessionLogWriter(launch, self.rank, fence)
         self._heart = progress.heart(self.scratch, self.rank)
-        self._together = Together(self.rank, self.world_size)
-        self._store: Store | None = None
-        self._saves: Saves | None = None
+        self._ranks = Collectives(self.rank, self.world_size)
+        self._store: CheckpointStore | None = None
+        self._saves: SavePolicy | None = None
         if launch and self.scratch and fence:
             checkpoint = self._spec.get("checkpoint") or {}
-            objective = self._spec.get("objective") or {}
+            objective = (self._spec.get("objective") or {}).get("metric") or "loss"
             recovery = self._spec.get("recovery") or {}
             self._every = checkpoint.get("every")
             self._non_finite_steps = int(recovery.get("non_finite_steps", 3))
@@ -99,33 +98,27 @@ class Session:
                 self.rank,
                 self.world_size,
                 fence,
-                frozenset({"loss", objective.get("metric") or "loss"}),
+                frozenset({"loss", objective}),
                 stop_flag.flag(self.scratch).exists,
             )
-            nearby = Nearby.of(launch, self._together, self.scratch)
-            self._store = Store(
-                launch.run_paths,
-                launch.attempt,
-                self._together,
-                fence,
-                Retention.of(self._spec),
-                nearby,
-            )
-            self._saves = Saves(
+            copies = NodeCopies.of(launch, self._ranks, self.scratch)
+            retention = Retention.of(self._spec)
+            run, attempt = launch.run_paths, launch.attempt
+            self._store = CheckpointStore(run, attempt, self._ranks, fence, retention, copies)
+            self._saves = SavePolicy(
                 self._store.saver,
-                self._together,
+                self._ranks,
                 self._metrics,
-                self._diary,
+                self._events,
                 self._heart,
-                behind=bool(checkpoint.get("asynchronous")),
-                nearby=nearby,
+                asynchronous=bool(checkpoint.get("asynchronous")),
+                node_copies=copies,
             )
             stop_flag.outlive_signals(self.scratch)
 
     @property
     def deepspeed_config(self) -> dict[str, Any]:
-        copied: dict[str, Any] = copy.deepcopy(self._spec.get("deepspeed") or {})
-        return copied
+        return copy.deepcopy(dict(self._spec.get("deepspeed") or {}))
 
     @property
     def device(self) -> Any:
@@ -193,32 +186,28 @@ class Session:
                 )
         step, began = 0, time.perf_counter()
         name: str | None = None
-        if self._store is not None:
+        if self._launch is not None and self._store is not None and self._saves is not None:
+            write = self._events.write
             with self._heart.during(progress.RESTORING):
-                step, name = self._store.restore(
-                    engine,
-                    self._states,
-                    expected=self._diary.has_progress(),
-                    report=self._diary.write,
-                )
-                if name is None and self._launch is not None:
-                    run, write = self._launch.run_paths, self._diary.write
-                    init_weights.start(engine, self._spec, run, self._together, write)
-        if self._store is not None and self._saves is not None:
+                expected = self._events.has_progress()
+                found = self._store.restore(engine, self._states, expected=expected, report=write)
+                step, name = found
+                if name is None:
+                    run = self._launch.run_paths
+                    init_weights.start(engine, self._spec, run, self._ranks, write)
             self._saves.step = self._store.shared_step
         self.restored_step = self._last_step = step
         seconds = time.perf_counter() - began
-        self._diary.write("restored", step=step, checkpoint=name, seconds=seconds)
+        self._events.write("restored", step=step, checkpoint=name, seconds=seconds)
         self._step_began = time.perf_counter()
         return step
 
     def steps(self, total: int) -> Iterator[int]:
-        """The optimizer steps that are still to do: restored step + 1, …, total.
+        """Yield the optimizer steps still to do: restored step + 1, …, total.
 
         Before each step, Python, NumPy and torch are seeded from (seed, step, rank); after it, the
-        metrics go out and a checkpoint is saved where one is due. The last step is always saved.
-        Where the run is asked to stop, all ranks save after the same step and leave with
-        ``SystemExit(75)``.
+        metrics go out and a checkpoint is saved if due. The last step is always saved. When the run
+        is asked to stop, all ranks save after the same step and leave with ``SystemExit(75)``.
 
         Parameters
         ----------
@@ -255,7 +244,7 @@ class Session:
         self._heart.beat(progress.ENDING)
 
     def micro_batches(self, step: int) -> Iterator[list[int]]:
-        """This rank's samples of global batch ``step``; see `hpcrun.run.rank.samples`."""
+        """Yield this rank's samples of global batch ``step``; see `hpcrun.run.rank.samples`."""
         config = self._spec.get("deepspeed")
         if not config:
             raise HpcrunError(
@@ -285,10 +274,10 @@ class Session:
         self._own_seconds += time.perf_counter() - began
 
     def step(self, metrics: Mapping[str, Any] | None = None) -> None:
-        """For a loop of one's own: call it after ``engine.step()``.
+        """Log, and save if due, in a loop of one's own: call it after ``engine.step()``.
 
-        Acts only when ``engine.global_steps`` has changed, so that it may stand inside an
-        accumulation loop. Logs, and saves where a checkpoint is due.
+        Acts only when ``engine.global_steps`` has changed, so that it may be called inside an
+        accumulation loop.
 
         Raises
         ------
@@ -317,7 +306,7 @@ class Session:
         """Save a checkpoint of the step that the engine has just taken; collective.
 
         Nothing is saved while the loss or a weight is not finite: such a checkpoint would replace
-        one that can be gone on from. (Of ZeRO 3, whose parts are padded, the loss alone tells.)
+        a good one. (With ZeRO 3, whose parts are padded, only the loss is checked.)
 
         Raises
         ------
@@ -331,41 +320,41 @@ class Session:
         self._saves.save(self._engine, step, self._states)
 
     def leave(self, *, failing: bool | None = None) -> None:
-        """As the process ends, write what waits for the next step: loops stop when they like.
+        """Write pending metrics and saves as the process ends, since loops stop when they like.
 
-        Other ranks may be gone, so this waits for them a moment at most. Then gloo's threads are
-        let run: one that drops its last tensor while the interpreter is torn down aborts the rank
-        (pytorch#190489), and destroying the groups ends no thread while DeepSpeed refers to them.
+        Other ranks may be gone, so this waits for them a moment at most. Then gloo's threads get
+        time to end: one that drops its last tensor during the interpreter's teardown aborts the
+        rank (pytorch#190489), and destroying the groups ends no thread while DeepSpeed holds them.
 
         Parameters
         ----------
         failing
-            This rank leaves where its peers do not; None: after an exception that nobody caught.
+            This rank leaves while its peers do not; None: if there was an uncaught exception.
         """
         if self._metrics is not None:
             if failing is None:
                 failing = hasattr(sys, "last_value")
             if self._saves is not None:
-                self._saves.settle(_LAST_SAVE if failing else None)
+                self._saves.wait(_LAST_SAVE if failing else None)
             self._metrics.leave(patience=0.5, failing=failing)
-        if process_groups.in_use():
+        if process_groups.distributed():
             time.sleep(GLOO_SETTLES)
 
     def finish(self) -> None:
-        """The entry has returned: write what is pending and mark the run finished."""
+        """Write what is pending and mark the run finished, once the entry has returned."""
         if self._saves is not None:
-            self._saves.settle()
+            self._saves.wait()
         self._heart.beat(progress.ENDING)
         if self._metrics is not None:
             self._metrics.flush()
-        process_groups.meet()
-        self._diary.write(
+        process_groups.barrier()
+        self._events.write(
             "finished",
             step=self._last_step,
             step_seconds=self._step_seconds,
             own_seconds=self._own_seconds,
         )
-        for file in (self._metrics, self._diary):
+        for file in (self._metrics, self._events):
             if file is not None and file.error:
                 raise file.error
 
@@ -381,13 +370,13 @@ class Session:
         leaving = self._metrics.stop_agreed(step) and step != self.total_steps
         self._own_seconds += time.perf_counter() - began
         self._step_seconds += time.perf_counter() - self._step_began
-        self._saves.look()
+        self._saves.poll()
         if leaving or (self._every and step % int(self._every) == 0):
-            self._saves.save_on_the_way(self._engine, step, self._states, leaving=leaving)
+            self._saves.save_periodic(self._engine, step, self._states, leaving=leaving)
         elif step != self.total_steps:
-            self._saves.save_nearby(self._engine, step, self._states)
+            self._saves.save_on_nodes(self._engine, step, self._states)
         if leaving:
-            self._diary.write("left", step=step)
+            self._events.write("left", step=step)
             raise SystemExit(EXIT_SAVED)
         self._step_began = time.perf_counter()
 
@@ -400,12 +389,12 @@ class Session:
 
     def _announce(self, total: int) -> None:
         self.total_steps = total
-        loaded = versions()
-        self._diary.write("started", total_steps=total, world_size=self.world_size, versions=loaded)
+        size, loaded = self.world_size, versions()
+        self._events.write("started", total_steps=total, world_size=size, versions=loaded)
 
 
 def session(total_steps: int | None = None) -> Session:
-    """The session of this process.
+    """Return the session of this process.
 
     Parameters
     ----------

@@ -21,11 +21,11 @@ from hpcrun.errors import HpcrunError
 from hpcrun.policy.retention import Retention
 from hpcrun.run.checkpoint import checkpoint_files, init_weights
 from hpcrun.run.checkpoint import restore as checkpoint
-from hpcrun.run.checkpoint.node_copy import Nearby
-from hpcrun.run.checkpoint.restore import Store
+from hpcrun.run.checkpoint.node_copy import NodeCopies
+from hpcrun.run.checkpoint.restore import CheckpointStore
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.rank import rng
-from hpcrun.run.rank.collectives import Together
+from hpcrun.run.rank.collectives import Collectives
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.manifest import Fault, Manifest
@@ -238,7 +238,7 @@ class Rank:
         """Begin a save behind the training."""
         if not hasattr(self, "_behind"):
             self._behind = self._store(run, attempt, keep)
-        self._behind.saver.save_behind(self._engine, step, self._states(), {})
+        self._behind.saver.save_async(self._engine, step, self._states(), {})
 
     def settle(self) -> list[Any]:
         """Wait for it: its step and whether it is complete, or what went wrong."""
@@ -255,10 +255,10 @@ class Rank:
         """Save in the nodes' own storage; how many bytes."""
         return self._nearby(nodes, attempt).save(self._engine, step, self._states())
 
-    def _nearby(self, nodes: list[str], attempt: int) -> Nearby:
+    def _nearby(self, nodes: list[str], attempt: int) -> NodeCopies:
         """``nodes`` are the directories of the ranks' nodes."""
         places = tuple(sorted(set(nodes)).index(node) for node in nodes)
-        return Nearby(Path(nodes[RANK]), attempt, Together(RANK, WORLD), places)
+        return NodeCopies(Path(nodes[RANK]), attempt, Collectives(RANK, WORLD), places)
 
     def restore(
         self, run: str, expected: bool = False, nodes: list[str] | None = None
@@ -275,8 +275,8 @@ class Rank:
 
     def begin(self, run: str, origin: str) -> list[Any]:
         """Begin with another run's weights; the checkpoint's name and step."""
-        together = Together(RANK, WORLD)
-        directory, step = init_weights.begin(self._engine, origin, RunPaths(Path(run)), together)
+        ranks = Collectives(RANK, WORLD)
+        directory, step = init_weights.begin(self._engine, origin, RunPaths(Path(run)), ranks)
         return [directory.name, step]
 
     def weights(self) -> dict[str, list[str]]:
@@ -300,15 +300,15 @@ class Rank:
 
     def full_disk_behind(self, rank: int) -> None:
         """On one rank, what is written behind the training goes to a device that is full."""
-        original = checkpoint_files.Memory.copy
+        original = checkpoint_files.MemoryFile.copy
 
-        def copy(memory: checkpoint_files.Memory, path: Path) -> manifest.File:
-            checkpoint_files.Memory.copy = original  # type: ignore[method-assign]
+        def copy(memory: checkpoint_files.MemoryFile, path: Path) -> manifest.File:
+            checkpoint_files.MemoryFile.copy = original  # type: ignore[method-assign]
             path.symlink_to("/dev/full")
             return original(memory, path)
 
         if rank == RANK:
-            checkpoint_files.Memory.copy = copy  # type: ignore[method-assign]
+            checkpoint_files.MemoryFile.copy = copy  # type: ignore[method-assign]
 
     def full_disk_for_generators(self, rank: int) -> None:
         """On one rank, what hpcrun itself writes next goes to a device that is full."""
@@ -346,9 +346,9 @@ class Rank:
         """Files of the next checkpoint that is restored vanish once they have been checked."""
         original = checkpoint.verify
 
-        def verify(directory: Path, entry: Manifest, together: Together) -> Fault | None:
+        def verify(directory: Path, entry: Manifest, ranks: Collectives) -> Fault | None:
             checkpoint.verify = original
-            found = original(directory, entry, together)
+            found = original(directory, entry, ranks)
             if RANK == 0:
                 for path in directory.glob(pattern):
                     path.unlink()
@@ -376,11 +376,13 @@ class Rank:
 
         checkpoint_files.save = save
 
-    def _store(self, run: str, attempt: int, keep: int, nearby: Nearby | None = None) -> Store:
+    def _store(
+        self, run: str, attempt: int, keep: int, nearby: NodeCopies | None = None
+    ) -> CheckpointStore:
         paths = RunPaths(Path(run))
         fence = AttemptFence(paths.attempt(attempt + 1).directory)
         retention = Retention(newest=keep)
-        return Store(paths, attempt, Together(RANK, WORLD), fence, retention, nearby)
+        return CheckpointStore(paths, attempt, Collectives(RANK, WORLD), fence, retention, nearby)
 
     def _states(self) -> dict[str, Any]:
         return dict(self._others)

@@ -264,14 +264,14 @@ def test_a_save_behind_the_training_that_fails_does_not_end_the_run(
     start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = start(checkpoint={"every": 2, "asynchronous": True})
-    copy = checkpoint_files.Memory.copy
+    copy = checkpoint_files.MemoryFile.copy
 
-    def fail_once(memory: checkpoint_files.Memory, path: Path) -> Any:
+    def fail_once(memory: checkpoint_files.MemoryFile, path: Path) -> Any:
         if path.parent.name.startswith("step-00000002"):
             raise OSError(errno.ENOSPC, "No space left on device")
         return copy(memory, path)
 
-    monkeypatch.setattr(checkpoint_files.Memory, "copy", fail_once)
+    monkeypatch.setattr(checkpoint_files.MemoryFile, "copy", fail_once)
     _train(session, 5)
     assert ("save_failed", 2) in _events(session)
     assert _checkpoints(session) == ["step-00000005-a1", "step-00000004-a1"]

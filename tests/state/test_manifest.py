@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import xxhash
 
-from hpcrun.run.checkpoint import checksums
+from hpcrun.run.checkpoint import checkpoint_files
 from hpcrun.state import manifest
 from hpcrun.state.manifest import Fault, File, Manifest
 
@@ -21,7 +21,9 @@ def _checkpoint(checkpoints: Path, step: int, attempt: int = 1, **changes: Any) 
     (directory / "sub").mkdir(parents=True)
     (directory / "shard.pt").write_bytes(bytes(range(256)) * 40)
     (directory / "sub" / "empty.pt").write_bytes(b"")
-    files = {name: checksums.describe(directory / name) for name in ("shard.pt", "sub/empty.pt")}
+    files = {
+        name: checkpoint_files.describe(directory / name) for name in ("shard.pt", "sub/empty.pt")
+    }
     fields = {"step": step, "attempt": attempt, "time": 5.0, "world_size": 2, "zero_stage": 1}
     Manifest(**{**fields, "train_batch_size": 8, "files": files, **changes}).write(directory)
     return directory
@@ -189,7 +191,7 @@ def test_what_earlier_attempts_left_half_done(tmp_path: Path) -> None:
 def _damage(directory: Path, name: str = "shard.pt") -> Fault | None:
     found = manifest.read(directory)
     assert found is not None
-    return checksums.damage(directory, name, found.files[name])
+    return checkpoint_files.damage(directory, name, found.files[name])
 
 
 def test_what_is_whole_has_no_damage(tmp_path: Path) -> None:
@@ -242,7 +244,7 @@ def test_a_large_file_is_read_in_blocks(tmp_path: Path) -> None:
 
     data = path.read_bytes()
     expected = File(len(data), xxh128=xxhash.xxh3_128(data).hexdigest())
-    assert checksums.describe(path, sync=True) == expected
+    assert checkpoint_files.describe(path, sync=True) == expected
 
 
 def test_without_xxhash_it_is_sha_256(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

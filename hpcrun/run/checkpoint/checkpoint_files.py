@@ -1,12 +1,10 @@
-"""The files of a checkpoint: every byte passes once, to the file and to its checksum.
-
-torch's own CRC-32 is left out, for the manifest has a better checksum.
-"""
+"""Files of a checkpoint: written with their checksums in one pass, and checked against them."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -15,20 +13,92 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hpcrun.run.checkpoint.checksums import Checksum
-from hpcrun.state.manifest import File
+from hpcrun.state.manifest import Fault, File
 
 _BLOCK = 1 << 23
 _SYNC_FILE_RANGE_WRITE = 2
 
 
-class Stream:
-    """A new file, as ``torch.save`` wants it.
+class Checksum:
+    """A running checksum: XXH3 of 128 bits, at the speed of memory, or SHA-256.
+
+    Parameters
+    ----------
+    like
+        Use the kind that this file has; None uses the faster one that is installed.
+
+    Raises
+    ------
+    ImportError
+        ``like`` needs the package xxhash, which is not there.
+    """
+
+    def __init__(self, like: File | None = None) -> None:
+        self._kind = "sha256"
+        self._digest: Any = hashlib.sha256()
+        if like is None or like.xxh128:
+            try:
+                import xxhash
+
+                self._kind, self._digest = "xxh128", xxhash.xxh3_128()
+            except ImportError:
+                if like is not None:
+                    raise
+
+    def update(self, data: Any) -> None:
+        """Add bytes."""
+        self._digest.update(data)
+
+    def of(self, size: int) -> File:
+        """Return the manifest's entry of a file of ``size`` bytes."""
+        return File(size, **{self._kind: self._digest.hexdigest()})
+
+
+def describe(path: Path, *, sync: bool = False, like: File | None = None) -> File:
+    """Return size and checksum of an existing file; ``sync`` makes it durable first.
+
+    Raises
+    ------
+    OSError, ImportError
+        It cannot be read; as `Checksum`.
+    """
+    checksum = Checksum(like)
+    size = 0
+    with open(path, "rb") as stream:
+        if sync:
+            os.fsync(stream.fileno())
+        while block := stream.read(_BLOCK):
+            checksum.update(block)
+            size += len(block)
+    return checksum.of(size)
+
+
+def damage(directory: Path, name: str, expected: File) -> Fault | None:
+    """Compare a file of a checkpoint with its manifest; None if they agree."""
+    path = directory / name
+    try:
+        if path.stat().st_size != expected.bytes:
+            return Fault(
+                f"{name} has {path.stat().st_size} bytes, its manifest says {expected.bytes}"
+            )
+        if describe(path, like=expected) != expected:
+            return Fault(f"{name} does not have the checksum that its manifest says")
+    except (FileNotFoundError, NotADirectoryError):
+        return Fault(f"{name} is missing")
+    except OSError as error:
+        return Fault(f"{name} cannot be read: {error.strerror}", lasting=False)
+    except ImportError:
+        return Fault(f"{name} cannot be checked without the package xxhash", lasting=False)
+    return None
+
+
+class ChecksummedFile:
+    """A new file that ``torch.save`` can write to.
 
     Attributes
     ----------
     error
-        Why it could not be written: torch raises an error of its own in its place.
+        The error of a failed write, in whose place torch raises one of its own.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,13 +109,13 @@ class Stream:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
 
     def write(self, data: Any) -> int:
-        """Append some bytes."""
+        """Append bytes."""
         try:
             left = memoryview(data)
             while left:
                 left = left[os.write(self._descriptor, left[:_BLOCK]) :]
                 if len(data) >= _BLOCK:
-                    _begin_to_write_out(self._descriptor)
+                    _start_writeback(self._descriptor)
         except OSError as error:
             self.error = error
             raise
@@ -54,10 +124,10 @@ class Stream:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: writes are not buffered."""
 
     def finish(self, *, durable: bool = True) -> File:
-        """Make it durable, unless that is not wanted; what it is."""
+        """Make it durable, unless not wanted, and return its size and checksum."""
         if durable:
             os.fsync(self._descriptor)
         return self._checksum.of(self._size)
@@ -66,19 +136,19 @@ class Stream:
         os.close(self._descriptor)
 
 
-class Memory:
-    """A place in memory that takes one file after another, and keeps its pages for the next."""
+class MemoryFile:
+    """A file in memory for ``torch.save``, reused so that its pages are allocated once."""
 
     def __init__(self) -> None:
-        self._descriptor = _in_memory()
+        self._descriptor = _memory_descriptor()
         self._size = 0
 
     def begin(self) -> None:
-        """Take a new file in place of the last."""
+        """Start over with an empty file."""
         self._size = 0
 
     def write(self, data: Any) -> int:
-        """Append some bytes."""
+        """Append bytes."""
         left = memoryview(data)
         while left:
             count = os.pwrite(self._descriptor, left[:_BLOCK], self._size)
@@ -87,12 +157,11 @@ class Memory:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: writes are not buffered."""
 
     def copy(self, path: Path) -> File:
-        """Write it to a file and make that durable; what it is. Holds the interpreter for no time
-        that could be felt."""
-        stream = Stream(path)
+        """Copy it to a durable file and return size and checksum; releases the GIL meanwhile."""
+        target = ChecksummedFile(path)
         block = bytearray(min(_BLOCK, self._size))
         try:
             position = 0
@@ -101,30 +170,27 @@ class Memory:
                 count = os.preadv(self._descriptor, [view], position)
                 if count == 0:
                     raise OSError(errno.EIO, "the copy in memory is cut short")
-                stream.write(view[:count])
+                target.write(view[:count])
                 position += count
-            return stream.finish()
+            return target.finish()
         finally:
-            stream.close()
-
-    def close(self) -> None:
-        os.close(self._descriptor)
+            target.close()
 
 
-def _begin_to_write_out(descriptor: int) -> None:
-    """Have the kernel start on what a file has in memory, so that little is left for fsync."""
+def _start_writeback(descriptor: int) -> None:
+    """Have the kernel start writing a file's dirty pages, so that little is left for fsync."""
     if (begin := _sync_file_range()) is not None:
         begin(descriptor, ctypes.c_int64(0), ctypes.c_int64(0), _SYNC_FILE_RANGE_WRITE)
 
 
 @cache
 def _sync_file_range() -> Any:
-    """The C library's, which Python does not offer; None where it has none."""
+    """Return the C library's function, which Python does not offer; None if it has none."""
     return getattr(ctypes.CDLL(None), "sync_file_range", None)
 
 
-def _in_memory() -> int:
-    """A file without a name. Pythons that were built for an old C library know no memfd."""
+def _memory_descriptor() -> int:
+    """Open a file without a name. Pythons built for an old C library have no memfd."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("hpcrun-snapshot")
     directory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -133,27 +199,27 @@ def _in_memory() -> int:
 
 
 def save(state: Any, path: Path, *, durable: bool = True) -> File:
-    """``torch.save`` to a file, which is durable then unless that is not wanted.
+    """``torch.save`` to a file, durable unless not wanted; return its size and checksum.
 
     Raises
     ------
     OSError
         It cannot be written.
     """
-    stream = Stream(path)
+    target = ChecksummedFile(path)
     try:
-        save_into(stream, state)
-        return stream.finish(durable=durable)
+        save_into(target, state)
+        return target.finish(durable=durable)
     except Exception:
-        if stream.error is not None:
-            raise stream.error from None
+        if target.error is not None:
+            raise target.error from None
         raise
     finally:
-        stream.close()
+        target.close()
 
 
-def save_into(target: Stream | Memory, state: Any) -> None:
-    """``torch.save`` into what takes bytes in their order."""
+def save_into(target: ChecksummedFile | MemoryFile, state: Any) -> None:
+    """``torch.save`` to an open target."""
     import torch
 
     with _without_crc():
@@ -162,6 +228,7 @@ def save_into(target: Stream | Memory, state: Any) -> None:
 
 @contextmanager
 def _without_crc() -> Iterator[None]:
+    """Turn off torch's CRC-32: the manifest has a better checksum."""
     from torch import serialization
 
     before = serialization.get_crc32_options()

@@ -1,7 +1,7 @@
-"""DeepSpeed's writing and reading of shards, so that an error on one rank can reach all of them.
+"""DeepSpeed's writing and reading of shards, patched so that one rank's error reaches all.
 
-As DeepSpeed comes, a rank that cannot write or read raises, while the others wait for it in a
-barrier or an all-gather.
+Unpatched, a rank that cannot write or read raises, while the others wait for it in a barrier or an
+all-gather.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-_OF_TORCH = "TorchCheckpointEngine"
 
-
-class Unreadable(Exception):
+class UnreadableFile(Exception):
     """A file of a checkpoint could not be read."""
 
 
@@ -22,16 +20,16 @@ class Unreadable(Exception):
 def redirected_writes(
     engine: Any, write: Callable[[Any, Path], None], errors: list[str]
 ) -> Iterator[list[Path]]:
-    """Have ``write(state, path)`` called in place of DeepSpeed's own writer in this rank.
+    """Replace DeepSpeed's own writer in this rank by ``write(state, path)``.
 
-    An error in writing is kept instead of raised: the other ranks are on their way to DeepSpeed's
-    barrier and would wait there for ever.
+    Errors are collected instead of raised: the other ranks are on their way to DeepSpeed's barrier
+    and would wait there for ever.
 
     Yields
     ------
     list of Path
-        Filled with what a writer that is not torch's, which the user's DeepSpeed configuration
-        named, has written by itself.
+        The files that a writer other than torch's, which the user's DeepSpeed configuration named,
+        has written by itself.
     """
     writer = engine.checkpoint_engine
     original = writer.save
@@ -39,7 +37,7 @@ def redirected_writes(
 
     def save(state_dict: Any, path: str) -> Any:
         try:
-            if is_of_torch(engine):
+            if writes_with_torch(engine):
                 return write(state_dict, Path(path))
             others.append(Path(path))
             return original(state_dict, path)
@@ -50,7 +48,7 @@ def redirected_writes(
     copy_scripts = getattr(engine, "_copy_recovery_script", None)
 
     def copy_if_possible(path: str) -> None:
-        # Scripts of DeepSpeed's own, which rank 0 lays beside the checkpoints.
+        # DeepSpeed's own scripts, which rank 0 copies beside the checkpoints.
         with suppress(OSError):
             copy_scripts(path)  # type: ignore[misc]
 
@@ -67,7 +65,7 @@ def redirected_writes(
 
 @contextmanager
 def local_reads(engine: Any) -> Iterator[Callable[[], None]]:
-    """Have ``engine.load_checkpoint`` do nothing collective, and raise `Unreadable` for a file.
+    """Make ``engine.load_checkpoint`` non-collective, raising `UnreadableFile` for a bad file.
 
     Yields
     ------
@@ -83,7 +81,7 @@ def local_reads(engine: Any) -> Iterator[Callable[[], None]]:
         try:
             return original(path, map_location=map_location)
         except Exception as error:
-            raise Unreadable(f"{Path(path).name} cannot be read: {error}") from error
+            raise UnreadableFile(f"{Path(path).name} cannot be read: {error}") from error
 
     def rest() -> None:
         if has_rest():
@@ -98,8 +96,8 @@ def local_reads(engine: Any) -> Iterator[Callable[[], None]]:
         del engine._optimizer_has_ckpt_event_epilogue
 
 
-def divided(engine: Any) -> str | None:
-    """How the model itself is divided, so that ranks read what other ranks wrote; None if not."""
+def model_division(engine: Any) -> str | None:
+    """Return how the model itself is divided, so that ranks read each other's files, or None."""
     if getattr(engine, "has_moe_layers", False):
         return "the model has mixture-of-experts layers"
     if getattr(engine, "pipeline_parallelism", False):
@@ -109,14 +107,19 @@ def divided(engine: Any) -> str | None:
     return None
 
 
-def is_of_torch(engine: Any) -> bool:
-    """Whether it writes its checkpoints by ``torch.save``."""
-    return type(engine.checkpoint_engine).__name__ == _OF_TORCH
+def writes_with_torch(engine: Any) -> bool:
+    """Check whether the engine writes its checkpoints with ``torch.save``."""
+    return type(engine.checkpoint_engine).__name__ == "TorchCheckpointEngine"
 
 
-def offloaded(engine: Any, directory: Path, rank: int) -> list[Path]:
-    """What DeepSpeed copied of this rank's NVMe offload into the checkpoint, by itself."""
-    if not getattr(engine, "zero_nvme_offload_optimizer", bool)():
+def offloads_to_nvme(engine: Any) -> bool:
+    """Check whether the optimizer is offloaded to NVMe."""
+    return bool(getattr(engine, "zero_nvme_offload_optimizer", bool)())
+
+
+def nvme_files(engine: Any, directory: Path, rank: int) -> list[Path]:
+    """Return the files of this rank's NVMe offload that DeepSpeed copied into the checkpoint."""
+    if not offloads_to_nvme(engine):
         return []
     own = [
         each
@@ -127,6 +130,6 @@ def offloaded(engine: Any, directory: Path, rank: int) -> list[Path]:
 
 
 def with_scaler(engine: Any, states: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``states``, and the loss scale of fp16 autocast without ZeRO: DeepSpeed does not save it."""
+    """Add the loss scale of fp16 autocast without ZeRO, which DeepSpeed does not save."""
     scaler = getattr(engine, "torch_autocast_z0_gradscaler", None)
     return states if scaler is None else {**states, "torch_autocast_z0_gradscaler": scaler}

@@ -1,7 +1,7 @@
-"""Beginning with the weights of another run, whatever its number of ranks and its ZeRO stage.
+"""Initialization with the weights of another run, of any number of ranks and ZeRO stage.
 
-Rank 0 reads them, and each tensor goes to the others from there. Of a ZeRO 3 checkpoint they are
-put together by DeepSpeed's ``zero_to_fp32``; the others hold the whole model in one file.
+Rank 0 reads them and broadcasts each tensor. DeepSpeed's ``zero_to_fp32`` assembles those of a
+ZeRO 3 checkpoint; all others hold the whole model in one file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from hpcrun.errors import CheckpointError, UsageError
 from hpcrun.run.checkpoint import deepspeed_io, rank_state
 from hpcrun.run.checkpoint.restore import PAUSES, verify
-from hpcrun.run.rank.collectives import Together
+from hpcrun.run.rank.collectives import Collectives
 from hpcrun.state import files, manifest
 from hpcrun.state.init_from import KEY, Origin
 from hpcrun.state.layout import RunPaths
@@ -29,78 +29,58 @@ def start(
     engine: Any,
     spec: Mapping[str, Any],
     run: RunPaths,
-    together: Together,
+    ranks: Collectives,
     report: Callable[..., None],
 ) -> None:
-    """`begin` with what the spec names, where it names any; ``report("initialized", …)`` tells."""
+    """`begin` with ``checkpoint.initialize_from``, if set, and ``report("initialized", …)``."""
     text = (spec.get("checkpoint") or {}).get("initialize_from")
     if text is not None:
-        directory, step = begin(engine, text, run, together)
+        directory, step = begin(engine, text, run, ranks)
         report("initialized", checkpoint=str(directory), step=step)
 
 
-def begin(engine: Any, text: str, run: RunPaths, together: Together) -> tuple[Path, int]:
-    """Put the weights of another run's checkpoint into the engine's model; collective.
+def begin(engine: Any, text: str, run: RunPaths, ranks: Collectives) -> tuple[Path, int]:
+    """Load the weights of the checkpoint ``RUN[@step]`` into the engine's model; collective.
 
-    What was chosen stands in the run's `origin.json`, so that an attempt that starts once more
-    begins with the same.
-
-    Parameters
-    ----------
-    text
-        ``RUN[@step]``.
-    run
-        The run that begins.
-
-    Returns
-    -------
-    tuple
-        The checkpoint's directory, and its step.
+    The choice is kept in `origin.json` of ``run``, the run that begins, so that a later attempt
+    makes the same. Returns the checkpoint's directory and step.
 
     Raises
     ------
     CheckpointError
         There is no such checkpoint, it is damaged, or it is of another model.
     """
-    directory, entry = together.from_rank_0(lambda: _choose(text, run), KEY)
+    directory, entry = ranks.from_rank_0(lambda: _choose(text, run), KEY)
     what = f"{KEY}: {directory}"
-    fault = verify(directory, entry, together)
+    fault = verify(directory, entry, ranks)
     for pause in PAUSES:
         if fault is None or fault.lasting:
             break
         # A file server that restarts gives errors of a few seconds.
         time.sleep(pause)
-        fault = verify(directory, entry, together)
+        fault = verify(directory, entry, ranks)
     if fault is not None:
         hint = "name an earlier step of that run, as RUN@step" if fault.lasting else None
         raise CheckpointError(f"{what}: {fault.message}", hint=hint)
     if (refused := _refusal(engine)) is not None:
         raise CheckpointError(f"{what}: weights are not taken over: {refused}")
     targets = dict(_targets(engine.module))
-
-    def read() -> dict[str, Any]:
-        found = {
-            name: value
-            for name, value in _read(directory, entry).items()
-            if hasattr(value, "shape")
-        }
-        _compare(found, targets, engine.module, what)
-        return found
-
     weights: Mapping[str, Any] = {}
     refusal = None
-    if together.rank == 0:
+    if ranks.rank == 0:
         try:
-            weights = read()
+            found = _read(directory, entry)
+            weights = {name: value for name, value in found.items() if hasattr(value, "shape")}
+            _compare(weights, targets, engine.module, what)
         except CheckpointError as error:
             refusal = error.message
         except Exception as error:  # what a file holds is up to who wrote it
             refusal = f"{what} cannot be read: {rank_state.text(error)}"
-    refusal = together.from_rank_0(lambda: refusal, what)
+    refusal = ranks.from_rank_0(lambda: refusal, what)
     if refusal is not None:
         raise CheckpointError(refusal)
     for name, target in targets.items():
-        _put(target, weights.get(name), together)
+        _put(target, weights.get(name), ranks)
     refresh = getattr(getattr(engine, "optimizer", None), "refresh_fp32_params", None)
     if refresh is not None:
         refresh()
@@ -108,15 +88,15 @@ def begin(engine: Any, text: str, run: RunPaths, together: Together) -> tuple[Pa
 
 
 def _refusal(engine: Any) -> str | None:
-    if (refused := deepspeed_io.divided(engine)) is not None:
+    if (refused := deepspeed_io.model_division(engine)) is not None:
         return refused
-    if engine.zero_optimization_stage() == 3 and engine.zero_nvme_offload_optimizer():
+    if engine.zero_optimization_stage() == 3 and deepspeed_io.offloads_to_nvme(engine):
         return "the optimizer's copy of them is offloaded to NVMe"
     return None
 
 
 def _choose(text: str, run: RunPaths) -> tuple[Path, Manifest]:
-    """What an earlier attempt began with, while it is there; else what the spec names now."""
+    """Return the checkpoint of an earlier attempt while it exists, else the one of the spec."""
     try:
         earlier = Path(files.read_json(run.origin)["checkpoint"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -136,7 +116,7 @@ def _choose(text: str, run: RunPaths) -> tuple[Path, Manifest]:
 
 
 def _targets(module: Any) -> Iterator[tuple[str, Any]]:
-    """Parameters by their first names, and the buffers that a checkpoint keeps."""
+    """Yield the parameters by their first names, and the persistent buffers."""
     yield from module.named_parameters()
     kept = module.state_dict(keep_vars=True)
     for name, buffer in module.named_buffers():
@@ -159,7 +139,7 @@ def _read(directory: Path, entry: Manifest) -> dict[str, Any]:
 def _compare(
     weights: Mapping[str, Any], targets: Mapping[str, Any], module: Any, what: str
 ) -> None:
-    """See that the weights are those of this model."""
+    """Raise `CheckpointError` if the weights are of another model."""
     aliases = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     aliases |= {name for name, _ in module.named_buffers(remove_duplicate=False)}
     missing = [name for name in targets if name not in weights]
@@ -183,11 +163,11 @@ def _compare(
 
 
 def _shape(target: Any) -> Any:
-    """The whole tensor's, also where ZeRO 3 has divided it."""
+    """Return the shape of the whole tensor, also if ZeRO 3 has partitioned it."""
     return getattr(target, "ds_shape", target.shape)
 
 
-def _put(target: Any, value: Any, together: Together) -> None:
+def _put(target: Any, value: Any, ranks: Collectives) -> None:
     import torch
 
     if hasattr(target, "ds_id"):
@@ -199,5 +179,5 @@ def _put(target: Any, value: Any, together: Together) -> None:
         return
     if value is not None:
         target.data.copy_(value.contiguous())
-    if together.world_size > 1:
+    if ranks.world_size > 1:
         torch.distributed.broadcast(target.data, src=0)

@@ -1,43 +1,34 @@
 """Checkpoints in the nodes' own storage, for restarts in the same allocation.
 
-Each rank writes what it saves to a directory of its node that outlives the attempt, and sends a
-copy to a rank of the next node. So whatever one node takes with it is there a second time, and a
-save costs no shared storage. They go with the allocation, and never stand in for a checkpoint on
-shared storage.
-
-Every function here is collective (`hpcrun.run.rank.collectives`).
+Each rank writes to a directory of its node that outlives the attempt, and sends a copy to a rank of
+the next node, so that the loss of one node loses nothing. They cost no shared storage, end with the
+allocation, and never replace a checkpoint on shared storage. All methods are collective.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpcrun.run.checkpoint import checkpoint_files, checksums, deepspeed_io, transfer
-from hpcrun.run.checkpoint.save import hand_over
+from hpcrun.run.checkpoint import checkpoint_files, deepspeed_io, transfer
+from hpcrun.run.checkpoint.save import write_shards
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank import process_groups
-from hpcrun.run.rank.collectives import Together, raise_first
+from hpcrun.run.rank.collectives import Collectives, raise_first
 from hpcrun.state.manifest import File
 
-# What DeepSpeed's names of files begin with that all ranks read.
+# Prefix of DeepSpeed's files that all ranks read.
 _SHARED = "mp_rank_"
 
 
 @dataclass(frozen=True)
-class Bundle:
-    """What one rank saved.
-
-    Attributes
-    ----------
-    files
-        Names, relative to the checkpoint's directory, to sizes and checksums.
-    """
+class RankFiles:
+    """The files that one rank saved: names in the checkpoint's directory -> size and checksum."""
 
     rank: int
     world_size: int
@@ -46,21 +37,21 @@ class Bundle:
     files: Mapping[str, File]
 
     def write(self, directory: Path) -> None:
-        """Put it beside its files, which are there."""
-        # Not made durable: that would wait for the files beside it too.
+        """Write this record beside its files, which exist."""
+        # Not made durable: that would wait for the files too.
         temporary = directory / f".bundle-{self.rank}"
         temporary.write_text(json.dumps(asdict(self)))
         temporary.replace(directory / f"bundle-{self.rank:05d}.json")
 
     @classmethod
-    def read(cls, path: Path) -> Bundle:
-        """Raises OSError, ValueError, KeyError, TypeError or AttributeError for what is none."""
+    def read(cls, path: Path) -> RankFiles:
+        """Read a record; any of five errors (see `_here`) if it is not one."""
         data = json.loads(path.read_text())
         files = {str(name): File(**file) for name, file in data.pop("files").items()}
         return cls(**data, files=files)
 
-    def shared(self) -> Bundle:
-        """Without what this rank alone reads again."""
+    def shared(self) -> RankFiles:
+        """Return only the files that all ranks read."""
         files = {name: file for name, file in self.files.items() if name.startswith(_SHARED)}
         return replace(self, files=files)
 
@@ -69,13 +60,13 @@ class Bundle:
         return self.step, self.attempt
 
 
-class Nearby:
+class NodeCopies:
     """The checkpoints of one run in its nodes' storage, as one rank sees them.
 
     Parameters
     ----------
     directory
-        Of this rank's node; kept from attempt to attempt of one start of the job.
+        On this rank's node; kept through all attempts of one start of the job.
     node_of
         Rank -> the index of its node in this attempt.
     every
@@ -86,44 +77,43 @@ class Nearby:
         self,
         directory: Path,
         attempt: int,
-        together: Together,
+        ranks: Collectives,
         node_of: tuple[int, ...],
         every: int = 1,
     ) -> None:
         self._directory, self._attempt, self._every = directory, attempt, every
+        self._ranks, self._node_of = ranks, node_of
+        self._is_first = node_of.index(node_of[ranks.rank]) == ranks.rank
         self._told = False
-        self._processes: Any = None
-        self._together, self._node_of = together, node_of
-        rank = together.rank
-        self._is_first = node_of.index(node_of[rank]) == rank
+        self._group: Any = None
 
     @classmethod
-    def of(cls, launch: Launch, together: Together, scratch: Path) -> Nearby | None:
-        """As the spec wants it: ``checkpoint.nearby_every``."""
+    def of(cls, launch: Launch, ranks: Collectives, scratch: Path) -> NodeCopies | None:
+        """Follow the spec's ``checkpoint.nearby_every``; None if it is not set."""
         every = (launch.spec.get("checkpoint") or {}).get("nearby_every")
         if not every:
             return None
         nodes = tuple(rank // launch.ranks_per_node for rank in range(launch.world_size))
         # Beside the attempts' directories, so that it outlives them.
-        return cls(scratch.parent / "checkpoints", launch.attempt, together, nodes, int(every))
+        return cls(scratch.parent / "checkpoints", launch.attempt, ranks, nodes, int(every))
 
     def is_due(self, engine: Any, step: int) -> bool:
-        """Whether a step is to be saved here."""
+        """Check whether a step is to be saved here."""
         if step % self._every:
             return False
         problem = _refusal(engine)
-        if problem is not None and not self._told and self._together.rank == 0:
+        if problem is not None and not self._told and self._ranks.rank == 0:
             tell(f"nothing is saved in the nodes' storage: {problem}")
         self._told = True
         return problem is None
 
     def save(self, engine: Any, step: int, states: Mapping[str, Any]) -> int:
-        """Save the engine, this rank's generators and ``states``; how many bytes all ranks wrote.
+        """Save the engine, this rank's generators and ``states``; return the bytes of all ranks.
 
         Raises
         ------
         CheckpointError
-            Some rank could not; the one before is still there.
+            Some rank could not save; the previous checkpoint is still there.
         """
         directory = self._of(step, self._attempt)
         files: dict[str, File] = {}
@@ -133,47 +123,47 @@ class Nearby:
 
         what = f"step {step} was not saved in the nodes' storage"
         self._prepare()
-        self._together.agree(_make(directory), what)
-        error = hand_over(engine, states, directory, self._together.rank, write, files)
-        gathered = self._together.gather((error, files))
+        self._ranks.agree(_make(directory), what)
+        error = write_shards(engine, states, directory, self._ranks.rank, write, files)
+        gathered = self._ranks.gather((error, files))
         self._agree([each for each, _ in gathered], directory, what)
-        bundles = [
-            Bundle(rank, len(gathered), step, self._attempt, part)
+        copies = [
+            RankFiles(rank, len(gathered), step, self._attempt, part)
             for rank, (_, part) in enumerate(gathered)
         ]
-        error = self._keep(directory, bundles)
-        self._agree(self._together.gather(error), directory, what)
+        error = self._keep(directory, copies)
+        self._agree(self._ranks.gather(error), directory, what)
         if self._is_first:
             self._remove_all_but(directory)
-        return sum(file.bytes for bundle in bundles for file in bundle.files.values())
+        return sum(file.bytes for copy in copies for file in copy.files.values())
 
-    def find(self, newer_than: int) -> tuple[Path, Bundle] | None:
-        """The newest checkpoint beyond a step of which every rank's part is on some node.
+    def find(self, newer_than: int) -> tuple[Path, RankFiles] | None:
+        """Find the newest checkpoint after a step of which every rank's files are on some node.
 
-        Its directory, and this rank's part. All that this rank will read is on its node then, and
-        is what it was when it was saved.
+        Returns its directory and this rank's files, or None. All that this rank will read is then
+        on its node and has the right checksums.
         """
         self._prepare()
-        found: dict[tuple[int, int], dict[int, Bundle]] = {}
+        found: dict[tuple[int, int], dict[int, RankFiles]] = {}
         holders: dict[tuple[int, int], dict[int, set[int]]] = {}
-        gathered = self._together.gather(list(self._here()))
-        for node, bundles in zip(self._node_of, gathered, strict=True):
-            for each in bundles:
-                if each.world_size == self._together.world_size:
+        gathered = self._ranks.gather(list(self._here()))
+        for node, copies in zip(self._node_of, gathered, strict=True):
+            for each in copies:
+                if each.world_size == self._ranks.world_size:
                     found.setdefault(each.key, {})[each.rank] = each
                     holders.setdefault(each.key, {}).setdefault(each.rank, set()).add(node)
-        everyone = set(range(self._together.world_size))
+        everyone = set(range(self._ranks.world_size))
         for key in sorted(found, reverse=True):
             if key[0] > newer_than and found[key].keys() == everyone:
                 directory = self._of(*key)
                 if self._assemble_sound(directory, found[key], holders[key]):
-                    return directory, found[key][self._together.rank]
+                    return directory, found[key][self._ranks.rank]
         return None
 
     def _assemble_sound(
-        self, directory: Path, bundles: Mapping[int, Bundle], holders: Mapping[int, set[int]]
+        self, directory: Path, copies: Mapping[int, RankFiles], holders: Mapping[int, set[int]]
     ) -> bool:
-        """As `_assemble`; what one node has damaged another may have whole."""
+        """Repeat `_assemble` without damaged files: another node may have them whole."""
         damaged: set[tuple[int, int]] = set()
         while True:
             sound = {
@@ -182,100 +172,97 @@ class Nearby:
             }
             if not all(sound.values()):
                 return False
-            if self._assemble(directory, bundles, sound):
+            if self._assemble(directory, copies, sound):
                 return True
-            known, damaged = damaged, self._damaged(directory, bundles, holders)
-            if damaged <= known:
+            found = self._damaged(directory, copies, holders)
+            if found <= damaged:
                 return False
-            damaged |= known
+            damaged |= found
 
     def _of(self, step: int, attempt: int) -> Path:
         return self._directory / f"step-{step:08d}-a{attempt}"
 
     def _assemble(
-        self, directory: Path, bundles: Mapping[int, Bundle], holders: Mapping[int, set[int]]
+        self, directory: Path, copies: Mapping[int, RankFiles], holders: Mapping[int, set[int]]
     ) -> bool:
-        """Fetch what this node lacks; whether all that the ranks will read is sound."""
-        rank = self._together.rank
+        """Fetch the files that nodes lack; check whether all that ranks will read is sound."""
+        rank = self._ranks.rank
         error = _make(directory)
         for wanted, source, node in self._transfers(holders):
-            bundle = bundles[wanted]
-            part = bundle if self._node_of[wanted] == node else bundle.shared()
+            copy = copies[wanted]
+            part = copy if self._node_of[wanted] == node else copy.shared()
             sender, receiver = self._node_of.index(source), self._node_of.index(node)
             if rank == sender:
-                transfer.exchange(self._processes, directory, (part.files, receiver), None)
+                transfer.exchange(self._group, directory, (part.files, receiver), None)
             elif rank == receiver:
-                wrong = transfer.exchange(self._processes, directory, None, (part.files, sender))
+                wrong = transfer.exchange(self._group, directory, None, (part.files, sender))
                 error = error or wrong
-                if part is bundle and error is None:
-                    error = _record(directory, [bundle])
-        # The first rank of a node has fetched for all of them.
-        if any(self._together.gather(error)):
+                if part is copy and error is None:
+                    error = _record(directory, copy)
+        # The first rank of a node has fetched for the others.
+        if any(self._ranks.gather(error)):
             return False
-        error = _damage(directory, bundles[rank])
+        error = _damage(directory, copies[rank])
         if self._is_first and error is None:
-            error = _damage(directory, bundles[0].shared())
-        return not any(self._together.gather(error))
+            error = _damage(directory, copies[0].shared())
+        return not any(self._ranks.gather(error))
 
     def _damaged(
-        self, directory: Path, bundles: Mapping[int, Bundle], holders: Mapping[int, set[int]]
+        self, directory: Path, copies: Mapping[int, RankFiles], holders: Mapping[int, set[int]]
     ) -> set[tuple[int, int]]:
-        """Rank and node of each part that a node should have, and has not as it was saved."""
-        node = self._node_of[self._together.rank]
+        """Return rank and node of all files that a node should have and are missing or damaged."""
+        node = self._node_of[self._ranks.rank]
         mine = [
             (rank, node)
-            for rank, bundle in bundles.items()
+            for rank, copy in copies.items()
             if self._is_first
             and (node in holders[rank] or node == self._node_of[rank])
-            and _damage(directory, bundle) is not None
+            and _damage(directory, copy) is not None
         ]
-        return {each for found in self._together.gather(mine) for each in found}
+        return {each for found in self._ranks.gather(mine) for each in found}
 
     def _transfers(self, holders: Mapping[int, set[int]]) -> Iterator[tuple[int, int, int]]:
-        """What goes from one node to another: a rank's part, and the two nodes.
+        """Yield the transfers: a rank whose files are sent, and the two nodes.
 
-        In an order that is the same on all ranks, so that none waits for one that waits for it.
+        The order is the same on all ranks, so that there is no deadlock.
         """
         for wanted, node in enumerate(self._node_of):
             if node not in holders[wanted]:
                 yield wanted, min(holders[wanted]), node
-        # What rank 0 saved, all ranks read a part of: who has it passes it on to two others.
+        # All ranks read some of rank 0's files: each node that has them sends them to two others.
         have = sorted({*holders[0], self._node_of[0]})
         for number, node in enumerate(sorted(set(self._node_of).difference(have))):
             yield 0, have[number // 2], node
             have.append(node)
 
     def _prepare(self) -> None:
-        """All ranks have to make the group; nobody knows how long a transfer takes."""
-        if self._processes is None:
-            self._processes = process_groups.of_the_copies()
-            self._together = self._together.on(self._processes)
+        """Make the process group, which has a timeout of its own."""
+        if self._group is None:
+            self._group = process_groups.copy_group()
+            self._ranks = self._ranks.on(self._group)
 
-    def _keep(self, directory: Path, bundles: list[Bundle]) -> str | None:
-        """Exchange copies with the neighbours, and put on record what is here."""
-        rank, world = self._together.rank, self._together.world_size
+    def _keep(self, directory: Path, copies: list[RankFiles]) -> str | None:
+        """Exchange copies with the neighbouring nodes, and record what is here."""
+        rank, world = self._ranks.rank, self._ranks.world_size
         nodes = len(set(self._node_of))
-        own = bundles[rank]
-        error: str | None = None
-        kept = [own]
-        if nodes > 1:
-            distance = world // nodes
-            to, of = (rank + distance) % world, (rank - distance) % world
-            there, back = (own.files, to), (bundles[of].files, of)
-            error = transfer.exchange(self._processes, directory, there, back)
-            kept.append(bundles[of])
-        return error or _record(directory, kept)
+        if nodes == 1:
+            return _record(directory, copies[rank])
+        distance = world // nodes
+        to, of = (rank + distance) % world, (rank - distance) % world
+        there, back = (copies[rank].files, to), (copies[of].files, of)
+        error = transfer.exchange(self._group, directory, there, back)
+        return error or _record(directory, copies[rank], copies[of])
 
     def _agree(self, errors: list[str | None], directory: Path, what: str) -> None:
-        """Raise on all ranks where one has an error; nothing is left of the attempt at it."""
+        """Remove the unfinished checkpoint and raise on all ranks if one has an error."""
         if any(errors) and self._is_first:
             shutil.rmtree(directory, ignore_errors=True)
         raise_first(errors, what)
 
-    def _here(self) -> Iterator[Bundle]:
+    def _here(self) -> Iterator[RankFiles]:
         for path in self._directory.glob("step-*/bundle-*.json"):
             try:
-                yield Bundle.read(path)
+                yield RankFiles.read(path)
             except (OSError, ValueError, KeyError, TypeError, AttributeError):
                 continue
 
@@ -286,16 +273,16 @@ class Nearby:
 
 
 def _refusal(engine: Any) -> str | None:
-    """Why what this engine saves cannot be gone on from with each rank's part and rank 0's."""
-    if (what := deepspeed_io.divided(engine)) is not None:
+    """Return why a rank's own files and rank 0's are not enough to resume; None if they are."""
+    if (what := deepspeed_io.model_division(engine)) is not None:
         return what
-    if getattr(engine, "zero_nvme_offload_optimizer", bool)():
+    if deepspeed_io.offloads_to_nvme(engine):
         return "the optimizer is offloaded to NVMe"
     if getattr(engine.optimizer, "elastic_checkpoint", False):
         return "with zero_optimization.elastic_checkpoint each rank reads what all wrote"
     if getattr(engine, "use_node_local_storage", bool)():
         return "checkpoint.use_node_local_storage has every node write the same names"
-    if not deepspeed_io.is_of_torch(engine):
+    if not deepspeed_io.writes_with_torch(engine):
         return "the DeepSpeed configuration names a writer of its own"
     return None
 
@@ -308,16 +295,16 @@ def _make(directory: Path) -> str | None:
     return None
 
 
-def _record(directory: Path, bundles: Sequence[Bundle]) -> str | None:
+def _record(directory: Path, *copies: RankFiles) -> str | None:
     try:
-        for bundle in bundles:
-            bundle.write(directory)
+        for copy in copies:
+            copy.write(directory)
     except OSError as error:
         return str(error)
     return None
 
 
-def _damage(directory: Path, bundle: Bundle) -> str | None:
-    """What is wrong with the files of a bundle."""
-    faults = (checksums.damage(directory, name, file) for name, file in bundle.files.items())
+def _damage(directory: Path, copy: RankFiles) -> str | None:
+    """Return what is wrong with a rank's files, or None."""
+    faults = (checkpoint_files.damage(directory, name, file) for name, file in copy.files.items())
     return next((fault.message for fault in faults if fault), None)

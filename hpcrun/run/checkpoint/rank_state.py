@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a rank beside DeepSpeed's shards: generators and the user's states."""
+"""A rank's own file in a checkpoint, beside DeepSpeed's shards: generators and user states."""
 
 from __future__ import annotations
 
@@ -7,46 +7,37 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcrun.run.checkpoint.deepspeed_io import Unreadable
+from hpcrun.run.checkpoint.deepspeed_io import UnreadableFile
 from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank import rng
 
 
 def name(rank: int) -> str:
-    """The file's name."""
+    """Return the file's name."""
     return f"rank-{rank:05d}.pt"
 
 
 def collect(states: Mapping[str, Any]) -> dict[str, Any]:
-    """What this rank's file holds; whatever a state raises is raised."""
+    """Return the content of this rank's file, raising whatever a state raises."""
     saved = {name: stateful.state_dict() for name, stateful in states.items()}
     return {"rng": rng.state(), "states": saved}
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read this rank's file.
-
-    Raises
-    ------
-    Unreadable
-        It cannot be read.
-    """
+    """Read a rank's file, or raise `UnreadableFile`."""
     import torch
 
     try:
         saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)
     except Exception as error:
-        raise Unreadable(f"{path.name} cannot be read: {error}") from error
+        raise UnreadableFile(f"{path.name} cannot be read: {error}") from error
     return saved
 
 
 def apply(saved: Mapping[str, Any], states: Mapping[str, Any], *, tells: bool) -> str | None:
-    """Go on from what was read; what went wrong, as `text` has it.
+    """Restore generators and states; return an error as `text` does, or None.
 
-    Parameters
-    ----------
-    tells
-        This rank says which states were not saved.
+    ``tells``: this rank reports states that were not saved.
     """
     try:
         for key, stateful in states.items():
@@ -54,7 +45,7 @@ def apply(saved: Mapping[str, Any], states: Mapping[str, Any], *, tells: bool) -
                 stateful.load_state_dict(saved["states"][key])
             elif tells:
                 tell(f"no state of {key!r} was saved; it begins anew")
-        # Last: to load a state may take random numbers.
+        # Last, because loading a state may take random numbers.
         if saved["rng"] is not None:
             rng.restore(saved["rng"])
     except Exception as error:
@@ -63,6 +54,6 @@ def apply(saved: Mapping[str, Any], states: Mapping[str, Any], *, tells: bool) -
 
 
 def text(error: Exception) -> str:
-    """The error in a line; its traceback goes to this rank's log."""
+    """Print the error's traceback to this rank's log and return the error in one line."""
     traceback.print_exception(error)
     return f"{type(error).__name__}: {error}"

@@ -1,10 +1,9 @@
-"""Going on with another number of ranks, through DeepSpeed's universal checkpoint.
+"""Resume on another number of ranks, through DeepSpeed's universal checkpoint.
 
-What DeepSpeed 0.19.8 does is in ``deepspeed/checkpoint/ds_to_universal.py`` and in
+DeepSpeed 0.19.8 does its part in ``deepspeed/checkpoint/ds_to_universal.py`` and in
 ``load_hp_checkpoint_state_from_checkpoint_dir*`` of its ZeRO optimizers. A universal checkpoint
-brings back what the optimizer knows and nothing else, of ZeRO 3 the hyperparameters of the first
-group alone, and of ZeRO 1 and 2 nothing where a rank has no part of some group; what is missing is
-done here.
+holds the optimizer's state only, of ZeRO 3 the hyperparameters of the first group alone, and with
+ZeRO 1 and 2 nothing is loaded if a rank has no part of some group. The rest is done here.
 """
 
 from __future__ import annotations
@@ -23,21 +22,28 @@ from typing import Any
 
 from hpcrun.errors import CheckpointError
 from hpcrun.run.checkpoint import deepspeed_io, rank_state
-from hpcrun.run.rank.collectives import Together
+from hpcrun.run.rank.collectives import Collectives
 from hpcrun.state import files, manifest
 
-# Takes the states of all ranks that saved, in their order.
+# Method of a user's state that takes the states of all ranks that saved, in rank order.
 HOOK = "load_state_dicts"
-# The data loader of `session.restore(engine, loader=…)`. That two ranks are equally far does not
-# tell how far a third one would be: each counts batches of its own.
+# The data loader of `session.restore(engine, loader=…)`. Equal states of two ranks do not give that
+# of a third one, because each rank counts batches of its own.
 _LOADER = "loader"
 _MOMENTS = {"exp_avg", "exp_avg_sq"}
 _DONE = "universal.json"
-_LOOK_EVERY = 1.0
-_LAST_WORDS = 1 << 14
-# The conversion is no rank, and uses no GPU.
-_A_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "HPCRUN_LAUNCH")
-# Attributes of DeepSpeed's optimizers. Of the first, names and places do not fit each other.
+_POLL_SECONDS = 1.0
+_TAIL_BYTES = 1 << 14
+# Variables of a rank, which the conversion is not.
+_RANK_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "HPCRUN_LAUNCH",
+)
+# Attributes of DeepSpeed's optimizers. With the first, names and positions do not match.
 _UNCONVERTED = {
     "round_robin_gradients": "zero_optimization.round_robin_gradients",
     "elastic_checkpoint": "zero_optimization.elastic_checkpoint",
@@ -46,12 +52,12 @@ _STAGE_3_PART = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_\d+_model_stat
 
 
 def refusal(engine: Any) -> str | None:
-    """Why another number of ranks cannot go on from what this engine saves; None where it can."""
-    if (what := deepspeed_io.divided(engine)) is not None:
+    """Return why another number of ranks cannot resume from this engine's saves; None if it can."""
+    if (what := deepspeed_io.model_division(engine)) is not None:
         return what
     if engine.zero_optimization_stage() == 0:
         return None
-    if getattr(engine, "zero_nvme_offload_optimizer", bool)():
+    if deepspeed_io.offloads_to_nvme(engine):
         return "the optimizer is offloaded to NVMe"
     optimizer = engine.optimizer
     for name, what in _UNCONVERTED.items():
@@ -59,7 +65,8 @@ def refusal(engine: Any) -> str | None:
             return f"DeepSpeed does not convert what {what} saves"
     if getattr(optimizer, "partial_offload", 1.0) not in (0.0, 1.0):
         return "DeepSpeed does not convert what a partial offload (offload_optimizer.ratio) saves"
-    if getattr(_zero_config(engine), "pipeline_loading_checkpoint", False):
+    zero_config = getattr(getattr(engine, "_config", None), "zero_config", None)
+    if getattr(zero_config, "pipeline_loading_checkpoint", False):
         return "DeepSpeed loads no other size with zero_optimization.pipeline_loading_checkpoint"
     inner = getattr(optimizer, "optimizer", None)
     kept = {key for state in getattr(inner, "state", {}).values() for key in state}
@@ -72,31 +79,20 @@ def refusal(engine: Any) -> str | None:
 
 
 def own_states(states: Mapping[str, Any]) -> list[str]:
-    """Names of the states that only the same number of ranks can restore, as far as is plain."""
+    """Return the names of states known to be restorable on the same number of ranks only."""
     return [key for key, each in states.items() if key == _LOADER and not hasattr(each, HOOK)]
 
 
-def _zero_config(engine: Any) -> Any:
-    return getattr(getattr(engine, "_config", None), "zero_config", None)
+def convert(directory: Path, target: Path, log: Path, ranks: Collectives) -> None:
+    """Convert a checkpoint to the universal form at ``target``, unless it is there; collective.
 
-
-def convert(directory: Path, target: Path, log: Path, together: Together) -> None:
-    """Make the universal form of a checkpoint, unless it is there; collective.
-
-    It stays until the next checkpoint is complete, so that a start that dies does not convert
-    again. No rank waits in a collective for longer than a moment, however long this takes.
-
-    Parameters
-    ----------
-    target
-        Where it goes.
-    log
-        Takes what DeepSpeed says.
+    It stays until the next checkpoint is complete, so that a restart does not convert again. Ranks
+    poll, so that no collective takes long. DeepSpeed's output goes to ``log``.
 
     Raises
     ------
     CheckpointError
-        DeepSpeed does not convert it, with its last words.
+        DeepSpeed does not convert it; with the last line of its output.
     """
     what = f"{directory} cannot be converted for another number of ranks"
     child: subprocess.Popen[bytes] | None = None
@@ -114,8 +110,9 @@ def convert(directory: Path, target: Path, log: Path, together: Together) -> Non
             return False
         if code:
             shutil.rmtree(target, ignore_errors=True)
+            said = files.read_tail(log, _TAIL_BYTES).decode(errors="replace").strip().splitlines()
             raise CheckpointError(
-                f"{what}: {_last_line(log) or f'exit code {code}'}",
+                f"{what}: {said[-1] if said else f'exit code {code}'}",
                 hint=f"what DeepSpeed said is in {log}",
             )
         manifest.sync_tree(target)
@@ -123,9 +120,9 @@ def convert(directory: Path, target: Path, log: Path, together: Together) -> Non
         return True
 
     try:
-        together.from_rank_0(begin, what)
-        while not together.from_rank_0(is_done, what):
-            time.sleep(_LOOK_EVERY)
+        ranks.from_rank_0(begin, what)
+        while not ranks.from_rank_0(is_done, what):
+            time.sleep(_POLL_SECONDS)
     finally:
         if child is not None and child.poll() is None:
             child.kill()
@@ -133,17 +130,16 @@ def convert(directory: Path, target: Path, log: Path, together: Together) -> Non
 
 
 def states_of_all(
-    directory: Path, saved_by: int, states: Mapping[str, Any], together: Together
+    directory: Path, saved_by: int, states: Mapping[str, Any], ranks: Collectives
 ) -> dict[str, Any]:
-    """What each rank is to restore of the user's states; collective.
+    """Find the user's states for each rank to restore; collective.
 
-    A state that all ranks saved alike is everybody's. One with `HOOK` is given all of them, as a
-    list.
+    A state that all ranks saved alike is used by all. One with `HOOK` gets the list of all ranks'.
 
     Raises
     ------
     CheckpointError
-        Ranks saved a state that is one rank's own, or it cannot be read.
+        A state differs between ranks, or cannot be read.
     """
 
     def find() -> dict[str, Any]:
@@ -156,7 +152,7 @@ def states_of_all(
             raise CheckpointError(f"{directory}: {rank_state.text(error)}") from error
         return {key: each for key, each in found.items() if each is not None}
 
-    return together.from_rank_0(find, f"{directory} cannot be read") if states else {}
+    return ranks.from_rank_0(find, f"{directory} cannot be read") if states else {}
 
 
 def _of_all(key: str, stateful: Any, saved: Sequence[Mapping[str, Any]]) -> Any:
@@ -181,7 +177,7 @@ class _AllRanks:
 
 
 def receivers(states: Mapping[str, Any]) -> dict[str, Any]:
-    """The states in a form whose ``load_state_dict`` takes what `states_of_all` found."""
+    """Wrap the states so that ``load_state_dict`` takes what `states_of_all` found."""
     return {
         key: _AllRanks(stateful) if hasattr(stateful, HOOK) else stateful
         for key, stateful in states.items()
@@ -190,7 +186,7 @@ def receivers(states: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def local_reads(engine: Any) -> Iterator[Callable[[], None]]:
-    """As `shards.local_reads`, for a universal checkpoint."""
+    """As `deepspeed_io.local_reads`, for a universal checkpoint."""
     optimizer = engine.optimizer
     gathers = hasattr(optimizer, "update_lp_params")
     loader = "load_hp_checkpoint_state_from_checkpoint_dir"
@@ -215,13 +211,9 @@ def local_reads(engine: Any) -> Iterator[Callable[[], None]]:
 
 
 def load(engine: Any, directory: Path, universal: Path, rank: int) -> dict[str, Any]:
-    """Load both forms of a checkpoint; nothing is collective.
+    """Load both forms of a checkpoint, without collectives.
 
-    Returns
-    -------
-    dict
-        Frozen parameters of ZeRO 3 by their names, whole, which are still to be `scatter`\\ ed;
-        on other ranks than 0 the names alone.
+    Returns the frozen parameters of ZeRO 3 for `scatter`: by name, whole on rank 0, None elsewhere.
     """
     import torch
 
@@ -230,7 +222,7 @@ def load(engine: Any, directory: Path, universal: Path, rank: int) -> dict[str, 
 
     frozen: dict[str, Any] = {}
     if engine.zero_optimization_stage() < 3:
-        # Overwritten below, but for what the optimizer does not know.
+        # The optimizer's parameters are overwritten below.
         whole = read(Path(engine._get_ckpt_name(str(directory.parent), directory.name)))
         engine.load_module_state_dict(whole)
     else:
@@ -252,7 +244,7 @@ def load(engine: Any, directory: Path, universal: Path, rank: int) -> dict[str, 
 
 
 def scatter(engine: Any, frozen: Mapping[str, Any]) -> None:
-    """Divide ZeRO 3's frozen parameters among the ranks; collective."""
+    """Partition ZeRO 3's frozen parameters over the ranks; collective."""
     if not frozen:
         return
     import deepspeed
@@ -267,7 +259,7 @@ def scatter(engine: Any, frozen: Mapping[str, Any]) -> None:
 
 
 def _load_groups(optimizer: Any, groups: str, universal: str) -> None:
-    """This rank's part of each group of ZeRO 1 or 2, in place of DeepSpeed's own method."""
+    """Load this rank's part of each ZeRO 1 or 2 group; replaces a method of DeepSpeed's."""
     import torch
     from deepspeed.utils import map_to_flat_opt_states
 
@@ -292,7 +284,7 @@ def _load_groups(optimizer: Any, groups: str, universal: str) -> None:
 
 
 def _own_step(inner: Any, part: Any) -> None:
-    """A count of steps of its own, where the optimizer wants it: torch adds to it in place."""
+    """Give a parameter its own step tensor, on the right device: torch adds to it in place."""
     import torch
 
     state = inner.state.get(part)
@@ -332,7 +324,7 @@ def _start(directory: Path, target: Path, log: Path) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
     argv += ["--num_extract_workers", workers, "--num_merge_workers", workers]
     argv += ["--input_folder", str(directory), "--output_folder", str(target)]
-    environment = {name: value for name, value in os.environ.items() if name not in _A_RANKS}
+    environment = {name: value for name, value in os.environ.items() if name not in _RANK_VARIABLES}
     environment.update(DS_ACCELERATOR="cpu", CUDA_VISIBLE_DEVICES="")
     with log.open("ab") as output:
         return subprocess.Popen(
@@ -344,13 +336,8 @@ def _start(directory: Path, target: Path, log: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def _last_line(log: Path) -> str:
-    lines = files.read_tail(log, _LAST_WORDS).decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else ""
-
-
 def _same(one: Any, other: Any) -> bool:
-    """Whether two states are equal, tensors and arrays in them too."""
+    """Compare two states, including tensors and arrays in them."""
     if type(one) is not type(other):
         return False
     if isinstance(one, Mapping):

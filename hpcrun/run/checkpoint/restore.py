@@ -1,7 +1,6 @@
-"""Restoring: which checkpoint of a run its ranks go on from.
+"""Restoring of the newest sound checkpoint of a run, on all ranks alike.
 
-Every function here is collective: all ranks call it at the same point
-(`hpcrun.run.rank.collectives`).
+All functions are collective (`hpcrun.run.rank.collectives`).
 """
 
 from __future__ import annotations
@@ -14,62 +13,53 @@ from typing import Any
 
 from hpcrun.errors import CheckpointError
 from hpcrun.policy.retention import Retention
-from hpcrun.run.checkpoint import checksums, deepspeed_io, rank_state, resize
-from hpcrun.run.checkpoint.deepspeed_io import Unreadable, local_reads
-from hpcrun.run.checkpoint.node_copy import Nearby
-from hpcrun.run.checkpoint.save import Saver
+from hpcrun.run.checkpoint import checkpoint_files, deepspeed_io, rank_state, resize
+from hpcrun.run.checkpoint.deepspeed_io import UnreadableFile, local_reads
+from hpcrun.run.checkpoint.node_copy import NodeCopies
+from hpcrun.run.checkpoint.save import CheckpointSaver
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.output import tell
-from hpcrun.run.rank.collectives import Together, raise_first
+from hpcrun.run.rank.collectives import Collectives, raise_first
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.manifest import Fault, Manifest
 
-# Seconds before each further look at a checkpoint that could not be read.
+# Seconds before each retry of a checkpoint that could not be read.
 PAUSES = (1.0, 3.0)
 
 
-class Store:
+class CheckpointStore:
     """The checkpoints of one run, as one rank of one attempt sees them.
 
     Parameters
     ----------
-    run
-        The run's files.
-    together
-        The ranks of the attempt.
     fence
         Checked before a save begins and before it is committed.
-    retention
-        What is kept.
-    nearby
-        Those in the nodes' own storage, where there may be any.
+    node_copies
+        Checkpoints in the nodes' own storage, if there may be any.
 
     Attributes
     ----------
     saver
-        Makes new ones.
+        Makes new checkpoints.
     shared_step
-        Finished steps of the one on shared storage that was restored; 0 where none was.
+        Finished steps of the restored checkpoint on shared storage; 0 without one.
     """
 
     def __init__(
         self,
         run: RunPaths,
         attempt: int,
-        together: Together,
+        ranks: Collectives,
         fence: AttemptFence,
         retention: Retention,
-        nearby: Nearby | None = None,
+        node_copies: NodeCopies | None = None,
     ) -> None:
-        self._run = run
-        self._attempt = attempt
-        self._together = together
-        self._fence = fence
+        self._run, self._attempt = run, attempt
+        self._ranks, self._fence, self._node_copies = ranks, fence, node_copies
         self._passed_over: set[Path] = set()
-        self._nearby = nearby
         self.shared_step = 0
-        self.saver = Saver(run, attempt, together, fence, retention, self._passed_over)
+        self.saver = CheckpointSaver(run, attempt, ranks, fence, retention, self._passed_over)
 
     def restore(
         self,
@@ -79,17 +69,17 @@ class Store:
         expected: bool,
         report: Callable[..., None] | None = None,
     ) -> tuple[int, str | None]:
-        """Restore the newest checkpoint whose files are what its manifest says.
+        """Restore the newest checkpoint whose files match its manifest.
 
-        One that is damaged is put aside as ``bad-…``. One that only cannot be read is tried again
-        after a moment, and passed over. Then the one before it is tried.
+        A damaged checkpoint is quarantined as ``bad-…``; one that cannot be read is retried after
+        a moment, and then passed over. The next older one follows.
 
         Parameters
         ----------
         expected
             The run has progress on record, so starting afresh would lose it.
         report
-            Called on rank 0 for each one that is not used, as ``report("quarantined",
+            Called on rank 0 for each checkpoint that is not used, as ``report("quarantined",
             checkpoint=NAME, message=WHY)`` or ``report("passed_over", …)``.
 
         Returns
@@ -103,28 +93,31 @@ class Store:
             Nothing can be restored although the run has progress, or the checkpoint was made for
             another model, or for another number of ranks and cannot be divided anew.
         """
-        expected = any(self._together.gather(expected))
-        found, put_aside = self._from_rank_0(self._look)
+        expected = any(self._ranks.gather(expected))
+        checkpoints = self._run.checkpoints
+        put_aside, found = self._from_rank_0(
+            lambda: (bool(manifest.quarantined(checkpoints)), manifest.scan(checkpoints))
+        )
         states = deepspeed_io.with_scaler(engine, states)
-        faults: list[tuple[str, Fault]] = []
+        faults: dict[str, Fault] = {}
         for directory, entry in found:
             if isinstance(entry, Manifest):
-                near = self._restore_nearby(engine, states, entry.step, faults)
+                near = self._restore_from_nodes(engine, states, entry.step, faults)
                 if near is not None:
                     return near
             tried = self._try_patiently(engine, states, directory, entry)
             if isinstance(tried, Manifest):
                 self.shared_step = tried.step
                 return tried.step, directory.name
-            faults.append((directory.name, tried))
+            faults[directory.name] = tried
             self._pass_over(directory, tried, report)
-        if (near := self._restore_nearby(engine, states, 0, faults)) is not None:
+        if (near := self._restore_from_nodes(engine, states, 0, faults)) is not None:
             return near
         if expected or faults or put_aside:
-            whole = [name for name, fault in faults if not fault.lasting]
-            reasons = "".join(f"\n  {name}: {fault.message}" for name, fault in faults)
+            whole = [name for name, fault in faults.items() if not fault.lasting]
+            reasons = "".join(f"\n  {name}: {fault.message}" for name, fault in faults.items())
             raise CheckpointError(
-                f"{self._run.checkpoints} holds no checkpoint that can be restored, but this run "
+                f"{checkpoints} holds no checkpoint that can be restored, but this run "
                 f"has made progress; it is not started again at step 0 by itself{reasons}",
                 hint=f"{', '.join(whole)} may be whole: once it can be read, hpcrun requeue"
                 if whole
@@ -132,20 +125,15 @@ class Store:
             )
         return 0, None
 
-    def _restore_nearby(
-        self,
-        engine: Any,
-        states: Mapping[str, Any],
-        newer_than: int,
-        faults: list[tuple[str, Fault]],
+    def _restore_from_nodes(
+        self, engine: Any, states: Mapping[str, Any], newer_than: int, faults: dict[str, Fault]
     ) -> tuple[int, str] | None:
-        """Restore from the nodes' own storage; what cannot be used joins the faults, once."""
-        near = self._nearby.find(newer_than) if self._nearby is not None else None
-        if near is None:
+        """Restore from the nodes' own storage; add copies that cannot be used to the faults."""
+        if self._node_copies is None or (near := self._node_copies.find(newer_than)) is None:
             return None
         directory, entry = near
         name = f"{directory.name} of the nodes' storage"
-        if name in dict(faults):
+        if name in faults:
             return None
         try:
             fault = self._load_as_saved(engine, states, directory, entry.files)
@@ -153,19 +141,15 @@ class Store:
             fault = Fault(error.message, lasting=False)
         if fault is None:
             return entry.step, name
-        faults.append((name, fault))
-        if self._together.rank == 0:
+        faults[name] = fault
+        if self._ranks.rank == 0:
             tell(f"{directory} cannot be used and is passed over: {fault.message}")
         return None
-
-    def _look(self) -> tuple[list[tuple[Path, Manifest | Fault]], bool]:
-        put_aside = bool(manifest.quarantined(self._run.checkpoints))
-        return manifest.scan(self._run.checkpoints), put_aside
 
     def _try_patiently(
         self, engine: Any, states: Mapping[str, Any], directory: Path, entry: Manifest | Fault
     ) -> Manifest | Fault:
-        """Restore one checkpoint; its manifest, or what is wrong with it."""
+        """Restore one checkpoint, with retries; return its manifest, or its fault."""
         for pause in (*PAUSES, None):
             fault = self._try(engine, states, directory, entry)
             if fault is None or fault.lasting or pause is None:
@@ -178,49 +162,49 @@ class Store:
     def _try(
         self, engine: Any, states: Mapping[str, Any], directory: Path, entry: Manifest | Fault
     ) -> Fault | None:
-        """Restore one checkpoint; what is wrong with it, on which all ranks agree."""
+        """Restore one checkpoint; return its fault, the same on all ranks, or None."""
         if isinstance(entry, Fault):
             return entry
-        fault = verify(directory, entry, self._together)
+        fault = verify(directory, entry, self._ranks)
         if fault is not None:
             return fault
-        if entry.world_size != self._together.world_size:
+        if entry.world_size != self._ranks.world_size:
             return self._load_resized(engine, states, directory, entry)
         return self._load_as_saved(engine, states, directory, entry.files)
 
     def _load_as_saved(
         self, engine: Any, states: Mapping[str, Any], directory: Path, files: Iterable[str]
     ) -> Fault | None:
-        """Restore what as many ranks saved; what is wrong with it."""
+        """Restore a checkpoint of the same number of ranks; return its fault, if any."""
         with local_reads(engine) as rest:
 
             def load() -> tuple[Mapping[str, Any], Callable[[], None]]:
                 path, _ = engine.load_checkpoint(str(directory.parent), tag=directory.name)
                 if path is None:
                     raise CheckpointError("DeepSpeed loaded nothing")
-                return rank_state.read(directory / rank_state.name(self._together.rank)), rest
+                return rank_state.read(directory / rank_state.name(self._ranks.rank)), rest
 
             return self._load(load, states, directory, files)
 
     def _load_resized(
         self, engine: Any, states: Mapping[str, Any], directory: Path, entry: Manifest
     ) -> Fault | None:
-        """Restore what another number of ranks saved; what is wrong with it."""
+        """Restore a checkpoint of another number of ranks; return its fault, if any."""
         if entry.fixed_size is not None:
             raise CheckpointError(
                 f"{directory} was saved by {entry.world_size} ranks, and this attempt's "
-                f"{self._together.world_size} cannot go on from it: {entry.fixed_size}",
+                f"{self._ranks.world_size} cannot go on from it: {entry.fixed_size}",
                 hint=f"ask for {entry.world_size} ranks again, or submit with --new",
             )
-        if self._together.rank == 0:
+        if self._ranks.rank == 0:
             tell(f"{directory.name} of {entry.world_size} ranks is divided anew")
-        own = resize.states_of_all(directory, entry.world_size, states, self._together)
+        own = resize.states_of_all(directory, entry.world_size, states, self._ranks)
         universal = self._run.universal(directory.name)
-        rank = self._together.rank
+        rank = self._ranks.rank
         divided = engine.zero_optimization_stage() > 0
         if divided:
             log = self._run.attempt(self._attempt).conversion_log
-            resize.convert(directory, universal, log, self._together)
+            resize.convert(directory, universal, log, self._ranks)
         with (resize.local_reads if divided else local_reads)(engine) as rest:
 
             def load() -> tuple[Mapping[str, Any], Callable[[], None]]:
@@ -248,42 +232,38 @@ class Store:
         directory: Path,
         files: Iterable[str],
     ) -> Fault | None:
-        """Have the engine load a checkpoint; what is wrong with it.
+        """Have the engine load a checkpoint of these files; return its fault, if any.
 
-        Parameters
-        ----------
-        load
-            Does what is not collective; the rank's own state, and the rest of the load.
-        files
-            The names of those that should be there.
+        ``load`` does the part that is not collective, and returns this rank's own state and a
+        function for the collective rest.
         """
         fault, refusal = None, None
         saved: Mapping[str, Any] = {}
         rest: Callable[[], object] = bool
         try:
             saved, rest = load()
-        except Unreadable as error:
+        except UnreadableFile as error:
             fault = Fault(str(error), lasting=False)
         except Exception as error:
             # Files that vanish meet an assertion or an index error in DeepSpeed.
             fault = _gone(directory, files)
             refusal = rank_state.text(error)
-        answers = self._together.gather((fault, refusal))
+        answers = self._ranks.gather((fault, refusal))
         fault = _first([each for each, _ in answers])
         if fault is not None:
             return fault
         raise_first([each for _, each in answers], f"{directory} cannot be loaded")
         rest()
-        wrong = rank_state.apply(saved, states, tells=self._together.rank == 0)
-        self._together.agree(wrong, f"{directory} cannot be loaded")
+        wrong = rank_state.apply(saved, states, tells=self._ranks.rank == 0)
+        self._ranks.agree(wrong, f"{directory} cannot be loaded")
         return None
 
     def _from_rank_0(self, ask: Callable[[], Any]) -> Any:
-        return self._together.from_rank_0(ask, f"{self._run.checkpoints} cannot be read")
+        return self._ranks.from_rank_0(ask, f"{self._run.checkpoints} cannot be read")
 
     def _pass_over(self, directory: Path, fault: Fault, report: Callable[..., None] | None) -> None:
         self._passed_over.add(directory)
-        if self._together.rank != 0:
+        if self._ranks.rank != 0:
             return
         message = f"cannot be used this time and is passed over: {fault.message}"
         if fault.lasting:
@@ -305,15 +285,15 @@ class Store:
             report(event, checkpoint=directory.name, message=message)
 
 
-def verify(directory: Path, entry: Manifest, together: Together) -> Fault | None:
-    """The first damage that any rank finds; each rank reads its share of the files."""
-    share = sorted(entry.files)[together.rank :: together.world_size]
-    faults = (checksums.damage(directory, name, entry.files[name]) for name in share)
-    return _first(together.gather(next((fault for fault in faults if fault), None)))
+def verify(directory: Path, entry: Manifest, ranks: Collectives) -> Fault | None:
+    """Check all files, each rank its share, and return the first fault that any rank finds."""
+    share = sorted(entry.files)[ranks.rank :: ranks.world_size]
+    faults = (checkpoint_files.damage(directory, name, entry.files[name]) for name in share)
+    return _first(ranks.gather(next((fault for fault in faults if fault), None)))
 
 
 def _first(faults: list[Fault | None]) -> Fault | None:
-    """That of the lowest rank, one that lasts before others."""
+    """Return the fault of the lowest rank, lasting ones first."""
     found = [fault for fault in faults if fault is not None]
     return min(found, key=lambda fault: not fault.lasting, default=None)
 

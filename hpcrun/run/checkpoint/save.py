@@ -1,8 +1,8 @@
-"""Saving: DeepSpeed says what, hpcrun writes it and decides when a checkpoint exists.
+"""Saving of checkpoints: DeepSpeed provides the state, hpcrun writes it and commits the manifest.
 
-At once, or behind the training: then the ranks only copy their states to memory, and a thread of
-each writes them while the training goes on. Either way the ranks agree that everything is durable
-before the manifest lands. Every function here is collective (`hpcrun.run.rank.collectives`).
+A save is synchronous or asynchronous: then the ranks only copy their states to memory, and a thread
+of each writes them while the training goes on. Either way the ranks agree that everything is
+durable before the manifest lands. All methods are collective.
 """
 
 from __future__ import annotations
@@ -20,35 +20,23 @@ from typing import Any
 
 from hpcrun.errors import CheckpointError
 from hpcrun.policy.retention import Retention
-from hpcrun.run.checkpoint import checkpoint_files, checksums, deepspeed_io, rank_state, resize
-from hpcrun.run.checkpoint.checkpoint_files import Memory
+from hpcrun.run.checkpoint import checkpoint_files, deepspeed_io, rank_state, resize
+from hpcrun.run.checkpoint.checkpoint_files import MemoryFile
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank import process_groups
-from hpcrun.run.rank.collectives import Together, raise_first
+from hpcrun.run.rank.collectives import Collectives, raise_first
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.manifest import File, Manifest
 
-# What the thread that writes yields to the training, in nice levels.
+# Nice levels that the writing thread adds to the training's.
 _NICE = 10
 
 
 @dataclass(frozen=True)
-class Saved:
-    """How a save ended.
-
-    Attributes
-    ----------
-    step
-        Of which it is.
-    seconds
-        From its beginning until the checkpoint was complete, or given up.
-    manifest
-        None where it failed.
-    error
-        Why it failed.
-    """
+class SaveOutcome:
+    """The end of an asynchronous save: ``manifest`` or ``error``, and the seconds it took."""
 
     step: int
     seconds: float
@@ -56,7 +44,7 @@ class Saved:
     error: CheckpointError | None = None
 
 
-class Saver:
+class CheckpointSaver:
     """The saves of one rank of one attempt.
 
     Parameters
@@ -69,18 +57,18 @@ class Saver:
         self,
         run: RunPaths,
         attempt: int,
-        together: Together,
+        ranks: Collectives,
         fence: AttemptFence,
         retention: Retention,
         passed_over: set[Path],
     ) -> None:
         self._run, self._attempt = run, attempt
-        self._together, self._fence = together, fence
+        self._ranks, self._fence = ranks, fence
         self._retention, self._passed_over = retention, passed_over
-        self._memories: list[Memory] = []
-        self._thread: threading.Thread | None = None
-        self._tidying: threading.Thread | None = None
-        self._outcome: Saved | None = None
+        self._memories: list[MemoryFile] = []
+        self._writer: threading.Thread | None = None
+        self._removal: threading.Thread | None = None
+        self._outcome: SaveOutcome | None = None
 
     def save(
         self, engine: Any, step: int, states: Mapping[str, Any], metrics: Mapping[str, float]
@@ -89,8 +77,6 @@ class Saver:
 
         Parameters
         ----------
-        engine
-            A DeepSpeed engine.
         step
             Finished optimizer steps.
         states
@@ -110,13 +96,13 @@ class Saver:
             files[path.name] = checkpoint_files.save(state, path)
 
         directory = self._run.checkpoint(step, self._attempt)
-        error = hand_over(engine, states, directory, self._together.rank, write, files)
-        return self._conclude(draft, files, error, self._together)
+        error = write_shards(engine, states, directory, self._ranks.rank, write, files)
+        return self._conclude(draft, files, error, self._ranks)
 
-    def save_behind(
+    def save_async(
         self, engine: Any, step: int, states: Mapping[str, Any], metrics: Mapping[str, float]
     ) -> None:
-        """As `save`, but only the copy to memory is waited for; see `outcome`.
+        """As `save`, but wait for the copy to memory only; `outcome` returns how it ended.
 
         The save before must have been waited for.
 
@@ -125,23 +111,25 @@ class Saver:
         CheckpointError
             Some rank could not copy its state.
         """
-        assert self._thread is None
+        assert self._writer is None
         draft = self._begin(engine, step, states, metrics)
         directory = self._run.checkpoint(step, self._attempt)
         files: dict[str, File] = {}
-        copies: dict[Path, Memory] = {}
+        copies: dict[Path, MemoryFile] = {}
 
         def copy(state: Any, path: Path) -> None:
-            memory = copies[path] = copies.get(path) or self._memory(len(copies))
-            memory.begin()
-            checkpoint_files.save_into(memory, state)
+            if path not in copies:
+                if len(copies) == len(self._memories):
+                    self._memories.append(MemoryFile())
+                copies[path] = self._memories[len(copies)]
+            copies[path].begin()
+            checkpoint_files.save_into(copies[path], state)
 
         began = time.monotonic()
-        error = hand_over(engine, states, directory, self._together.rank, copy, files)
-        errors = self._together.gather(error)
-        if any(errors):
-            self._conclude(draft, files, error, self._together)
-        behind = self._together.on(process_groups.of_the_saves())
+        error = write_shards(engine, states, directory, self._ranks.rank, copy, files)
+        if any(self._ranks.gather(error)):
+            self._conclude(draft, files, error, self._ranks)
+        ranks = self._ranks.on(process_groups.save_group())
 
         def write() -> None:
             with suppress(OSError, AttributeError):
@@ -154,57 +142,50 @@ class Saver:
                     files.update({path.name: each.copy(path) for path, each in copies.items()})
                 except Exception as problem:
                     wrong = rank_state.text(problem)
-                found = self._conclude(draft, files, wrong, behind)
+                found = self._conclude(draft, files, wrong, ranks)
             except CheckpointError as problem:
                 failed = problem
             except Exception as problem:  # a peer is gone
                 failed = CheckpointError(f"step {step} was not saved: {problem}")
-            self._outcome = Saved(step, time.monotonic() - began, found, failed)
+            self._outcome = SaveOutcome(step, time.monotonic() - began, found, failed)
 
         self._outcome = None
-        self._thread = threading.Thread(target=write, name="hpcrun-save", daemon=True)
-        self._thread.start()
+        self._writer = threading.Thread(target=write, name="hpcrun-save", daemon=True)
+        self._writer.start()
 
-    def outcome(self, *, patience: float | None = 0.0) -> Saved | None:
-        """How the last `save_behind` ended, once; None while it goes on.
+    def outcome(self, *, patience: float | None = 0.0) -> SaveOutcome | None:
+        """Return once how the last `save_async` ended; None while it goes on.
 
-        Parameters
-        ----------
-        patience
-            Seconds to wait for it; None until it has ended: then all ranks are told the same.
+        ``patience``: seconds to wait for it. With None, wait until it has ended: then the outcome
+        is the same on all ranks.
         """
-        if self._thread is None:
+        if self._writer is None:
             return None
-        self._thread.join(patience)
-        if self._thread.is_alive():
+        self._writer.join(patience)
+        if self._writer.is_alive():
             return None
-        self._thread = None
+        self._writer = None
         return self._outcome
 
     def wait_for_removals(self) -> None:
-        """Wait until old checkpoints are gone, which `save` and `save_behind` do not."""
-        if self._tidying is not None:
-            self._tidying.join()
-            self._tidying = None
-
-    def _memory(self, number: int) -> Memory:
-        if number == len(self._memories):
-            self._memories.append(Memory())
-        return self._memories[number]
+        """Wait until old checkpoints are removed, which happens after a save in the background."""
+        if self._removal is not None:
+            self._removal.join()
+            self._removal = None
 
     def _begin(
         self, engine: Any, step: int, states: Mapping[str, Any], metrics: Mapping[str, float]
     ) -> Manifest:
-        """Make the directory; the manifest as far as it is known."""
+        """Make the directory, and return the manifest without its files."""
         self._fence.check(always=True)
         self.wait_for_removals()
         directory = self._run.checkpoint(step, self._attempt)
-        self._together.agree(self._make(directory), f"{directory} cannot be made")
+        self._ranks.agree(self._make(directory), f"{directory} cannot be made")
         return Manifest(
             step=step,
             attempt=self._attempt,
             time=time.time(),
-            world_size=self._together.world_size,
+            world_size=self._ranks.world_size,
             zero_stage=int(engine.zero_optimization_stage()),
             train_batch_size=int(engine.train_batch_size()),
             files={},
@@ -214,37 +195,33 @@ class Saver:
         )
 
     def _conclude(
-        self,
-        draft: Manifest,
-        files: Mapping[str, File],
-        error: str | None,
-        together: Together,
+        self, draft: Manifest, files: Mapping[str, File], error: str | None, ranks: Collectives
     ) -> Manifest:
         """Agree that all ranks have written, and commit."""
         step = draft.step
         directory = self._run.checkpoint(step, self._attempt)
-        gathered = together.gather((error, files))
-        if together.rank == 0 and any(each is not None for each, _ in gathered):
-            # All ranks are past writing. What there is would keep a full disk full.
+        gathered = ranks.gather((error, files))
+        if ranks.rank == 0 and any(each is not None for each, _ in gathered):
+            # No rank writes any more, and what there is would keep a full disk full.
             with suppress(OSError):
                 manifest.discard(directory)
         raise_first([each for each, _ in gathered], f"step {step} was not saved")
         all_files = {name: file for _, part in gathered for name, file in part.items()}
         complete = replace(draft, files=all_files)
-        wrong = self._commit(directory, complete) if together.rank == 0 else None
-        together.agree(wrong, f"step {step} was not saved")
-        if together.rank == 0:
-            # To remove many gigabytes takes long, and the training waits for this.
-            tidying = threading.Thread(target=self._tidy, name="hpcrun-tidy", daemon=True)
+        wrong = self._commit(directory, complete) if ranks.rank == 0 else None
+        ranks.agree(wrong, f"step {step} was not saved")
+        if ranks.rank == 0:
+            # In the background: many gigabytes take long to remove.
+            removal = threading.Thread(target=self._remove_old, name="hpcrun-tidy", daemon=True)
             try:
-                tidying.start()
-                self._tidying = tidying
+                removal.start()
+                self._removal = removal
             except RuntimeError:  # no more threads, or the interpreter is on its way out
-                self._tidy()
+                self._remove_old()
         return complete
 
     def _make(self, directory: Path) -> str | None:
-        if self._together.rank != 0:
+        if self._ranks.rank != 0:
             return None
         try:
             if manifest.read(directory) is not None:
@@ -259,7 +236,7 @@ class Saver:
         return None
 
     def _commit(self, directory: Path, complete: Manifest) -> str | None:
-        """What went wrong, whatever it was: the other ranks wait to hear of it."""
+        """Write the manifest; return any error, since the other ranks wait for the outcome."""
         try:
             self._fence.check(always=True)
             complete.write(directory)
@@ -269,25 +246,22 @@ class Saver:
             return str(error)
         return None
 
-    def _tidy(self) -> None:
+    def _remove_old(self) -> None:
         try:
-            self._remove_what_is_not_kept()
+            found = manifest.complete(self._run.checkpoints)
+            sound = [(path, each) for path, each in found if path not in self._passed_over]
+            unfinished = manifest.abandoned(self._run.checkpoints, self._attempt)
+            for path in [*self._retention.superfluous(sound), *unfinished]:
+                self._fence.check(always=True)
+                manifest.discard(path)
+            for trash in [self._run.universals, *manifest.trash(self._run.checkpoints)]:
+                self._fence.check(always=True)
+                shutil.rmtree(trash, ignore_errors=True)
         except OSError as error:
             tell(f"old checkpoints could not be removed: {error}")
 
-    def _remove_what_is_not_kept(self) -> None:
-        found = manifest.complete(self._run.checkpoints)
-        sound = [(path, each) for path, each in found if path not in self._passed_over]
-        unfinished = manifest.abandoned(self._run.checkpoints, self._attempt)
-        for path in [*self._retention.superfluous(sound), *unfinished]:
-            self._fence.check(always=True)
-            manifest.discard(path)
-        for trash in [self._run.universals, *manifest.trash(self._run.checkpoints)]:
-            self._fence.check(always=True)
-            shutil.rmtree(trash, ignore_errors=True)
 
-
-def hand_over(
+def write_shards(
     engine: Any,
     states: Mapping[str, Any],
     directory: Path,
@@ -295,14 +269,10 @@ def hand_over(
     write: Callable[[Any, Path], None],
     files: dict[str, File],
 ) -> str | None:
-    """Give all that a rank saves to ``write``; what went wrong.
+    """Pass all that a rank saves to ``write``; return the first error, or None.
 
-    Parameters
-    ----------
-    directory
-        Of the checkpoint, which exists.
-    files
-        Gets what a writer that is not torch's has written by itself.
+    Files that DeepSpeed writes past ``write`` (another writer than torch's, NVMe offload) are added
+    to ``files``.
     """
     errors: list[str] = []
     with deepspeed_io.redirected_writes(engine, write, errors) as others:
@@ -312,8 +282,8 @@ def hand_over(
     try:
         state = rank_state.collect(deepspeed_io.with_scaler(engine, states))
         write(state, directory / rank_state.name(rank))
-        for path in [*others, *deepspeed_io.offloaded(engine, directory, rank)]:
-            files[str(path.relative_to(directory))] = checksums.describe(path, sync=True)
+        for path in [*others, *deepspeed_io.nvme_files(engine, directory, rank)]:
+            files[str(path.relative_to(directory))] = checkpoint_files.describe(path, sync=True)
     except Exception as error:  # from the user's state_dict() too
         errors.append(rank_state.text(error))
     return errors[0] if errors else None

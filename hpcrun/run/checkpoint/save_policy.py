@@ -1,4 +1,4 @@
-"""The saves of a session: when nothing may be saved, and what is put on record of each."""
+"""The saves of a session: when to save, where, and the event that records each save."""
 
 from __future__ import annotations
 
@@ -7,27 +7,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcrun.errors import CheckpointError
-from hpcrun.run.checkpoint import weights
-from hpcrun.run.checkpoint.node_copy import Nearby
-from hpcrun.run.checkpoint.save import Saver
+from hpcrun.run.checkpoint.node_copy import NodeCopies
+from hpcrun.run.checkpoint.save import CheckpointSaver
 from hpcrun.run.health import progress
 from hpcrun.run.health.progress import ProgressWriter
 from hpcrun.run.protocol.output import tell
-from hpcrun.run.rank.collectives import Together
+from hpcrun.run.rank.collectives import Collectives
 from hpcrun.run.rank.metrics import MetricsLog
-from hpcrun.run.rank.session_writer import Diary
+from hpcrun.run.rank.session_writer import SessionLogWriter
 from hpcrun.state.manifest import Manifest
 
 
-class Saves:
-    """What a session has saved; every method is collective.
+class SavePolicy:
+    """Saves what may be saved and logs the outcome; every method is collective.
 
     Parameters
     ----------
-    behind
-        Whether periodic saves are written behind the training.
-    nearby
-        What saves in the nodes' own storage; None where that is not wanted.
+    asynchronous
+        Periodic saves are written while the training goes on.
+    node_copies
+        Saves in the nodes' own storage; None if not wanted.
 
     Attributes
     ----------
@@ -37,23 +36,23 @@ class Saves:
 
     def __init__(
         self,
-        saver: Saver,
-        together: Together,
+        saver: CheckpointSaver,
+        ranks: Collectives,
         metrics: MetricsLog,
-        diary: Diary,
+        log: SessionLogWriter,
         heart: ProgressWriter,
         *,
-        behind: bool,
-        nearby: Nearby | None,
+        asynchronous: bool,
+        node_copies: NodeCopies | None,
     ) -> None:
-        self._nearby = nearby
-        self._saver, self._together, self._metrics = saver, together, metrics
-        self._diary, self._heart, self._behind = diary, heart, behind
+        self._saver, self._ranks, self._metrics = saver, ranks, metrics
+        self._log, self._heart = log, heart
+        self._asynchronous, self._node_copies = asynchronous, node_copies
         self._blocked = 0.0
         self.step = 0
 
     def save(self, engine: Any, step: int, states: Mapping[str, Any]) -> None:
-        """Save, and wait until the checkpoint is complete and old ones are gone.
+        """Save, and wait until the checkpoint is complete and old ones are removed.
 
         Raises
         ------
@@ -64,65 +63,61 @@ class Saves:
         with self._heart.during(progress.SAVING):
             self._saver.wait_for_removals()
 
-    def save_on_the_way(
+    def save_periodic(
         self, engine: Any, step: int, states: Mapping[str, Any], *, leaving: bool
     ) -> None:
-        """A periodic save, or one before the ranks leave; a failure is told, and ends nothing."""
+        """Save on schedule, or before the ranks leave; a failure is logged and not raised."""
         try:
-            if self._behind and not leaving:
-                self._save_behind(engine, step, states)
-            else:
-                self._save(engine, step, states)
+            self._save(engine, step, states, asynchronous=self._asynchronous and not leaving)
         except CheckpointError as error:
             self._fail(step, error, leaving=leaving)
 
-    def save_nearby(self, engine: Any, step: int, states: Mapping[str, Any]) -> None:
-        """Save in the nodes' own storage where that is due; a failure is told, and ends nothing."""
-        if self._nearby is None or not self._nearby.is_due(engine, step):
+    def save_on_nodes(self, engine: Any, step: int, states: Mapping[str, Any]) -> None:
+        """Save in the nodes' own storage if due; a failure is logged and not raised."""
+        if self._node_copies is None or not self._node_copies.is_due(engine, step):
             return
         if not self._may_save(engine, step):
             return
         began = time.perf_counter()
         try:
             with self._heart.during(progress.SAVING):
-                saved = self._nearby.save(engine, step, states)
+                saved = self._node_copies.save(engine, step, states)
         except CheckpointError as error:
             self._fail(step, error, leaving=False)
             return
         seconds = time.perf_counter() - began
-        self._diary.write("saved_nearby", step=step, seconds=seconds, bytes=saved)
+        self._log.write("saved_nearby", step=step, seconds=seconds, bytes=saved)
 
-    def look(self) -> None:
-        """Put on record how a save behind the training has ended, if it has."""
-        self._hear(0.0)
+    def poll(self) -> None:
+        """Log how an asynchronous save has ended, if it has."""
+        self._finish(0.0)
 
-    def settle(self, patience: float | None = None) -> None:
-        """Wait for a save behind the training, for so many seconds at most."""
+    def wait(self, patience: float | None = None) -> None:
+        """Wait for an asynchronous save, for at most ``patience`` seconds, and log it."""
         with self._heart.during(progress.SAVING):
-            self._hear(patience)
+            self._finish(patience)
 
-    def _save(self, engine: Any, step: int, states: Mapping[str, Any]) -> None:
-        self.settle()
+    def _save(
+        self, engine: Any, step: int, states: Mapping[str, Any], *, asynchronous: bool = False
+    ) -> None:
+        self.wait()
         if self.step == step or not self._may_save(engine, step):
             return
         began = time.perf_counter()
+        saved: Manifest | None = None
         with self._heart.during(progress.SAVING):
-            saved = self._saver.save(engine, step, states, self._metrics.latest)
+            if asynchronous:
+                self._saver.save_async(engine, step, states, self._metrics.latest)
+            else:
+                saved = self._saver.save(engine, step, states, self._metrics.latest)
         self.step = step
         seconds = time.perf_counter() - began
-        self._record(saved, seconds, seconds)
+        if saved is None:
+            self._blocked = seconds
+        else:
+            self._record(saved, seconds, seconds)
 
-    def _save_behind(self, engine: Any, step: int, states: Mapping[str, Any]) -> None:
-        self.settle()
-        if self.step == step or not self._may_save(engine, step):
-            return
-        began = time.perf_counter()
-        with self._heart.during(progress.SAVING):
-            self._saver.save_behind(engine, step, states, self._metrics.latest)
-        self.step = step
-        self._blocked = time.perf_counter() - began
-
-    def _hear(self, patience: float | None) -> None:
+    def _finish(self, patience: float | None) -> None:
         began = time.perf_counter()
         outcome = self._saver.outcome(patience=patience)
         if outcome is None:
@@ -138,15 +133,15 @@ class Saves:
     def _may_save(self, engine: Any, step: int) -> bool:
         self._metrics.flush()
         wrong = "the loss is not finite" if self._metrics.not_finite else None
-        if wrong is None and not weights.are_finite(engine):
+        if wrong is None and not _has_finite_weights(engine):
             wrong = "a weight is not finite"
-        if any(said := self._together.gather(wrong)):
-            self._diary.write("save_skipped", step=step, message=next(filter(None, said)))
+        if any(said := self._ranks.gather(wrong)):
+            self._log.write("save_skipped", step=step, message=next(filter(None, said)))
             return False
         return True
 
     def _record(self, saved: Manifest, seconds: float, blocked: float) -> None:
-        self._diary.write(
+        self._log.write(
             "saved",
             step=saved.step,
             checkpoint=f"step-{saved.step:08d}-a{saved.attempt}",
@@ -156,7 +151,19 @@ class Saves:
         )
 
     def _fail(self, step: int, error: CheckpointError, *, leaving: bool) -> None:
-        self._diary.write("save_failed", step=step, message=str(error))
-        if self._together.rank == 0:
+        self._log.write("save_failed", step=step, message=str(error))
+        if self._ranks.rank == 0:
             what = "it leaves without a checkpoint" if leaving else "training goes on"
             tell(f"{error}; {what}")
+
+
+def _has_finite_weights(engine: Any) -> bool:
+    """Check the weights that this rank holds whole (not those of ZeRO 3)."""
+    import torch
+
+    module = getattr(engine, "module", None)
+    return module is None or all(
+        bool(torch.isfinite(parameter).all())
+        for parameter in module.parameters()
+        if not hasattr(parameter, "ds_id")
+    )

@@ -1,4 +1,4 @@
-"""Files that ranks send each other, block by block."""
+"""Transfer of checkpoint files between two ranks, block by block."""
 
 from __future__ import annotations
 
@@ -15,22 +15,18 @@ Files: TypeAlias = tuple[Mapping[str, File], int]
 _BLOCK = 1 << 24
 
 
-def exchange(
-    processes: Any,
-    directory: Path,
-    out: Files | None,
-    into: Files | None,
-) -> str | None:
-    """Send files of a directory to one rank, while others come from a second one.
+def exchange(group: Any, directory: Path, out: Files | None, into: Files | None) -> str | None:
+    """Send files of a directory to one rank, while receiving others from a second one.
 
-    Both ends know how many bytes are to come, so what cannot be read or written is only told.
+    Both ends know how many bytes will come, so that a read or write error stops nothing; the first
+    is returned.
 
     Parameters
     ----------
-    processes
-        A process group of the host.
+    group
+        A gloo process group.
     out, into
-        Names to sizes, and the rank that they go to or come from.
+        Names with sizes in bytes, and the rank that they go to or come from.
     """
     import torch
 
@@ -40,10 +36,11 @@ def exchange(
         if outgoing is not None:
             data, wrong = _read(directory, outgoing)
             error = error or wrong
-            sending = processes.send([_tensor(data)], outgoing.peer, 0)
+            tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            sending = group.send([tensor], outgoing.peer, 0)
         if incoming is not None:
             received = torch.empty(incoming.size, dtype=torch.uint8)
-            processes.recv([received], incoming.peer, 0).wait()
+            group.recv([received], incoming.peer, 0).wait()
             error = error or _write(directory, incoming, received.numpy())
         if sending is not None:
             sending.wait()
@@ -52,7 +49,7 @@ def exchange(
 
 @dataclass(frozen=True)
 class _Block:
-    """A part of a file that goes over the wire at once."""
+    """A part of a file that is sent at once."""
 
     name: str
     offset: int
@@ -68,7 +65,7 @@ def _blocks(files: Files | None) -> Iterator[_Block]:
 
 
 def _read(directory: Path, block: _Block) -> tuple[bytes, str | None]:
-    """Its bytes, and what went wrong: then they are zeros."""
+    """Return the bytes and an error, if any; on error they are zeros."""
     try:
         with open(directory / block.name, "rb") as stream:
             stream.seek(block.offset)
@@ -85,9 +82,3 @@ def _write(directory: Path, block: _Block, data: Any) -> str | None:
     except OSError as error:
         return str(error)
     return None
-
-
-def _tensor(data: bytes) -> Any:
-    import torch
-
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

@@ -1,7 +1,7 @@
-"""What the ranks tell each other between steps: one small all-reduce that no step waits for.
+"""The small all-reduce between steps, for metrics and stop votes; no step waits for it.
 
-It has a process group of its own, on the host: a rank that is leaving may take part in one more
-exchange without its peers mistaking that for a collective of the training.
+It has a process group of its own, on the host, so that a rank that is leaving can take part in one
+more without its peers mistaking that for a collective of the training.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 from hpcrun.run.rank import process_groups
 
 
-class Exchange:
-    """Numbers averaged over all ranks, votes on a stop, and a word of rank 0.
+class AsyncAllReduce:
+    """An all-reduce under way: numbers to average, votes on a stop, and a word of rank 0.
 
     Parameters
     ----------
     numbers
-        Every rank gives as many.
+        The same count on every rank.
     vote
-        Whether this rank has been told to stop.
+        This rank has been told to stop.
     word
-        Rank 0's; that of other ranks is not heard.
-    rank, world_size
+        An integer for all ranks; that of ranks other than 0 is ignored.
+    world_size
         With one rank nothing is sent.
 
     Raises
@@ -39,10 +39,10 @@ class Exchange:
         self._world_size = world_size
         self._sent: Any = [*numbers, float(vote), float(word)]
         self._work: Any = None
-        processes = process_groups.of_the_host() if world_size > 1 else None
-        if processes is None and world_size > 1 and numbers:
-            raise process_groups.missing()
-        if processes is None:
+        group = process_groups.host_group() if world_size > 1 else None
+        if group is None and world_size > 1 and numbers:
+            raise process_groups.missing_group_error()
+        if group is None:
             self._world_size = 1
             return
         import torch
@@ -51,10 +51,10 @@ class Exchange:
             self._sent[-1] = 0.0
         self._sent = torch.tensor(self._sent, dtype=torch.float64)
         # torch.distributed.all_reduce does the same behind 0.1 ms of Python.
-        self._work = processes.allreduce([self._sent])
+        self._work = group.allreduce([self._sent])
 
     def wait(self, patience: float) -> bool:
-        """Wait so many seconds for the other ranks at most; whether `result` would not wait."""
+        """Wait at most ``patience`` seconds; return whether `result` would not block."""
         deadline = time.monotonic() + patience
         while self._work is not None and not self._work.is_completed():
             if time.monotonic() > deadline:
@@ -63,7 +63,7 @@ class Exchange:
         return True
 
     def result(self) -> tuple[list[float], bool, int]:
-        """The averages in the order given, whether any rank is to stop, and rank 0's word."""
+        """Return the averages in the order given, whether any rank voted, and rank 0's word."""
         if self._work is not None:
             self._work.wait()
             self._sent = self._sent.tolist()

@@ -1,4 +1,4 @@
-"""``session.config``: the resolved configuration, read-only, by attribute or by key."""
+"""The read-only configuration of ``session.config``, by attribute or by key."""
 
 from __future__ import annotations
 
@@ -52,5 +52,5 @@ class Config(Mapping[str, Any]):
         return Config, (self._data, self._path)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plain data."""
+        """Return the plain data."""
         return dict(self._data)

@@ -1,6 +1,6 @@
 """Metrics of a run: averaged over ranks without making a step wait, one JSON line a step.
 
-What the ranks exchange for that also carries their votes on a stop.
+The all-reduce that averages them also carries the ranks' votes on a stop.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from hpcrun.errors import NonFiniteLossError
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank import process_groups
-from hpcrun.run.rank.async_allreduce import Exchange
+from hpcrun.run.rank.async_allreduce import AsyncAllReduce
 from hpcrun.state import files
 from hpcrun.state.metrics_file import RESERVED
 
-# Short steps share an exchange, and a write: about one a second.
+# Short steps share an all-reduce, and a write: about one a second.
 WINDOW = 1.0
 MOST_STEPS = 8
 
 
 @dataclass
 class _Step:
-    """What one step logged; ``averaged`` has what this rank gives to an average."""
+    """What one step logged; ``averaged`` holds this rank's part of each average."""
 
     number: int
     time: float
@@ -35,8 +35,8 @@ class _Step:
     averaged: dict[str, Any] = field(default_factory=dict)
 
 
-class _OnItsWay:
-    """A number that a GPU has yet to compute, and then copies to the host."""
+class _GpuValue:
+    """A number that a GPU still computes, copied to the host asynchronously."""
 
     def __init__(self, tensor: Any) -> None:
         import torch
@@ -52,10 +52,10 @@ class _OnItsWay:
 
 
 class MetricsLog:
-    """Writes what `Session.log` is given.
+    """Writer of what `Session.log` is given.
 
     Tensors are averaged over all ranks while the next step computes; plain numbers are taken from
-    rank 0. Steps much shorter than a second share an exchange, up to eight, as rank 0 says; and
+    rank 0. Steps much shorter than a second share an all-reduce, up to eight, as rank 0 decides;
     lines are written once a second at most: 500 runs of short steps would otherwise keep the
     metadata server of a shared file system busy.
 
@@ -68,7 +68,7 @@ class MetricsLog:
     watched
         Metrics that have to be finite.
     told_to_stop
-        Whether this rank has been told to stop; asked once an exchange.
+        Called once per all-reduce: this rank's vote on a stop.
 
     Attributes
     ----------
@@ -88,17 +88,14 @@ class MetricsLog:
         watched: frozenset[str] = frozenset(),
         told_to_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._rank = rank
-        self._world_size = world_size
-        self._fence = fence
-        self._watched = watched
-        self._told_to_stop = told_to_stop
+        self._rank, self._world_size = rank, world_size
+        self._fence, self._watched, self._told_to_stop = fence, watched, told_to_stop
         self._steps: list[_Step] = []
         self._over = 0
-        self._sent: tuple[list[_Step], Exchange] | None = None
+        self._sent: tuple[list[_Step], AsyncAllReduce] | None = None
         self._every = 1
         self._since = 0
-        self._exchanged = time.monotonic()
+        self._sent_at = time.monotonic()
         self._stop = False
         self._lines: list[dict[str, Any]] = []
         self._file = files.Appender(path, tell)
@@ -108,19 +105,14 @@ class MetricsLog:
 
     @property
     def error(self) -> OSError | None:
-        """Why lines that should be in the file are not; None when they are."""
+        """The error that keeps lines out of the file; None if all are in it."""
         return self._file.error
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
-        """Log values of one step; several calls of one step become one line.
+        """Log values of a finished step; several calls for one step become one line.
 
-        Parameters
-        ----------
-        metrics
-            Names to numbers or one-element tensors; every rank gives the same names in the same
-            order.
-        step
-            The finished optimizer step, from 1.
+        ``metrics`` has numbers or one-element tensors, by the same names in the same order on every
+        rank; ``step`` counts from 1.
 
         Raises
         ------
@@ -137,16 +129,13 @@ class MetricsLog:
             if not hasattr(value, "detach"):
                 if self._rank == 0:
                     current.plain[name] = float(value)
-            elif value.is_cuda:
-                current.averaged[name] = _OnItsWay(value)
             else:
-                current.averaged[name] = float(value)
+                current.averaged[name] = _GpuValue(value) if value.is_cuda else float(value)
 
     def stop_agreed(self, step: int) -> bool:
-        """Whether all ranks stop now; collective, to be called once after each optimizer step.
+        """Check whether all ranks stop now; collective, called once after each optimizer step.
 
-        What a rank was told before one exchange is acted on a step later, by all ranks at the same
-        one.
+        A vote takes effect one step after the all-reduce that carries it, on all ranks alike.
         """
         self._step(step)
         self._end_step(step)
@@ -166,49 +155,44 @@ class MetricsLog:
         Parameters
         ----------
         patience
-            Seconds to wait for the others. Of a step that could not be averaged in that time, the
-            line says so by ``"ranks": 1``.
+            Seconds to wait for the others. Lines of steps that could not be averaged in that time
+            have ``"ranks": 1``.
         failing
-            This rank left at a place of its own. Nothing is sent then: an exchange of another
+            This rank left at a place of its own. Nothing is sent then: an all-reduce of another
             length would meet the one of its peers, and gloo aborts the ranks that take part.
         """
         try:
             if not self._complete(time.monotonic() + patience, failing):
-                self._alone([*(self._sent[0] if self._sent else ()), *self._steps])
+                alone = [*(self._sent[0] if self._sent else ()), *self._steps]
+                self._sent, self._steps = None, []
+                for step in alone:
+                    own = {name: float(value) for name, value in step.averaged.items()}
+                    self._finish(step, {**own, "ranks": 1} if own else {})
         finally:
             self._write()
 
     def _complete(self, deadline: float, failing: bool) -> bool:
-        """Average what waits with the other ranks; False when that is not to be had in time."""
+        """Average pending steps with the other ranks; False if that takes too long or fails."""
         while self._sent is not None or self._steps:
-            if self._sent is None:
-                if failing:
+            if self._sent is not None:
+                try:
+                    if not self._sent[1].wait(deadline - time.monotonic()):
+                        return False
+                    self._receive()
+                except RuntimeError:
                     return False
-                if self._world_size > 1 and not process_groups.has_one_of_the_host():
-                    # To form the group would wait for ranks that may never come.
-                    return False
+            # To form the group would wait for ranks that may never come.
+            elif failing or (self._world_size > 1 and not process_groups.has_host_group()):
+                return False
+            else:
                 try:
                     self._send(self._steps)
-                except Exception:
-                    # The process group may be gone in any way.
+                except Exception:  # the process group may be gone in any way
                     return False
-                continue
-            try:
-                if not self._sent[1].wait(deadline - time.monotonic()):
-                    return False
-                self._receive()
-            except RuntimeError:
-                return False
         return True
 
     def check(self, steps: int) -> None:
-        """See that the watched metrics were finite at one of the last so many steps; 0: never.
-
-        Raises
-        ------
-        NonFiniteLossError
-            They were not.
-        """
+        """Raise `NonFiniteLossError` if the last ``steps`` (0: never) all had non-finite values."""
         if steps and len(self.not_finite) >= steps:
             raise NonFiniteLossError(
                 f"the loss has not been finite since step {self.not_finite[0]}",
@@ -217,7 +201,7 @@ class MetricsLog:
             )
 
     def _step(self, number: int) -> _Step:
-        """What is logged of a step; that of an earlier one is over."""
+        """Return the record of a step; the step before it ends with its first record."""
         if not self._steps or self._steps[-1].number != number:
             if self._steps:
                 self._end_step(self._steps[-1].number)
@@ -234,7 +218,7 @@ class MetricsLog:
             last = self._steps[-1] if self._steps else None
             # To read what the GPU still computes would make this step wait for it.
             waits = last is not None and any(
-                isinstance(value, _OnItsWay) for value in last.averaged.values()
+                isinstance(value, _GpuValue) for value in last.averaged.values()
             )
             self._send(self._steps[:-1] if waits else self._steps)
             if self._world_size == 1:
@@ -242,19 +226,19 @@ class MetricsLog:
 
     def _send(self, steps: list[_Step]) -> None:
         now = time.monotonic()
-        wanted = int(WINDOW * self._since / max(now - self._exchanged, 1e-6))
+        wanted = int(WINDOW * self._since / max(now - self._sent_at, 1e-6))
         every = min(max(wanted, 1), MOST_STEPS) if self._world_size > 1 else 1
         numbers = [float(value) for step in steps for value in step.averaged.values()]
-        exchange = Exchange(numbers, self._told_to_stop(), every, self._rank, self._world_size)
-        self._sent = steps, exchange
+        vote = self._told_to_stop()
+        self._sent = steps, AsyncAllReduce(numbers, vote, every, self._rank, self._world_size)
         self._steps = self._steps[len(steps) :]
-        self._since, self._exchanged = 0, now
+        self._since, self._sent_at = 0, now
 
     def _receive(self) -> None:
         if self._sent is None:
             return
-        steps, exchange = self._sent
-        averages, stop, self._every = exchange.result()
+        steps, reduced = self._sent
+        averages, stop, self._every = reduced.result()
         self._sent = None
         self._stop = self._stop or stop
         left = iter(averages)
@@ -262,13 +246,6 @@ class MetricsLog:
             self._finish(step, {name: next(left) for name in step.averaged})
         if time.monotonic() - self._written >= WINDOW:
             self._write()
-
-    def _alone(self, steps: list[_Step]) -> None:
-        """Finish steps without the other ranks."""
-        self._sent, self._steps = None, []
-        for step in steps:
-            own = {name: float(value) for name, value in step.averaged.items()}
-            self._finish(step, {**own, "ranks": 1} if own else {})
 
     def _finish(self, step: _Step, averages: dict[str, float]) -> None:
         values = {**step.plain, **averages}

@@ -1,4 +1,4 @@
-"""torch.distributed where it is in use, without importing it where it is not."""
+"""Process groups of hpcrun's own, and access to torch.distributed without importing torch."""
 
 from __future__ import annotations
 
@@ -13,51 +13,52 @@ _groups: dict[str, Any] = {}
 _SAVE_TIMEOUT = timedelta(days=1)
 
 
-def in_use() -> Any:
-    """``torch.distributed`` with a process group; None without one."""
+def distributed() -> Any:
+    """Return ``torch.distributed`` if a process group is initialized, else None."""
     torch = sys.modules.get("torch")
     if torch and torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed
     return None
 
 
-def meet() -> None:
-    """Wait for all ranks: none leaves while another still needs its part in a collective."""
-    if distributed := in_use():
-        distributed.barrier()
+def barrier() -> None:
+    """Barrier before teardown, so that no rank exits while another is still in a collective."""
+    if initialized := distributed():
+        initialized.barrier()
 
 
-def of_the_host() -> Any:
-    """A gloo group of all ranks for hpcrun alone, made at the first call; None without a group.
+def host_group() -> Any:
+    """Return a gloo group of all ranks for hpcrun alone; None without torch.distributed.
 
-    Collective at the first call.
+    Made at the first call, which is collective.
     """
     return _own("host")
 
 
-def of_the_saves() -> Any:
-    """As `of_the_host`, for what ranks agree on behind the training; no other thread uses it."""
+def save_group() -> Any:
+    """As `host_group`, for asynchronous saves, whose thread alone uses it."""
     return _own("saves", timeout=_SAVE_TIMEOUT)
 
 
-def of_the_copies() -> Any:
-    """As `of_the_host`, for what ranks send each other of a save."""
+def copy_group() -> Any:
+    """As `host_group`, for transfers of checkpoint files between nodes."""
     return _own("copies", timeout=_SAVE_TIMEOUT)
 
 
-def _own(what: str, **options: Any) -> Any:
-    if (distributed := in_use()) and what not in _groups:
-        _groups[what] = distributed.new_group(backend="gloo", **options)
-    return _groups.get(what) if distributed else None
+def _own(name: str, **options: Any) -> Any:
+    initialized = distributed()
+    if initialized and name not in _groups:
+        _groups[name] = initialized.new_group(backend="gloo", **options)
+    return _groups.get(name) if initialized else None
 
 
-def has_one_of_the_host() -> bool:
-    """Whether `of_the_host` would answer without the other ranks."""
+def has_host_group() -> bool:
+    """Check whether `host_group` would return without the other ranks."""
     return "host" in _groups
 
 
-def missing() -> HpcrunError:
-    """What is wrong where several ranks have no process group."""
+def missing_group_error() -> HpcrunError:
+    """Return the error for several ranks without a process group."""
     return HpcrunError(
         "metrics that are tensors are averaged over all ranks, which have no process group",
         hint="call session.initialize(…) or torch.distributed.init_process_group() before",
@@ -65,7 +66,7 @@ def missing() -> HpcrunError:
 
 
 def data_rank() -> int:
-    """This rank's place in its data-parallel group, as DeepSpeed has it."""
+    """Return this rank's place in its data-parallel group, as DeepSpeed has it."""
     from deepspeed.utils import groups
 
     return int(groups._get_data_parallel_rank())

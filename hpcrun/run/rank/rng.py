@@ -9,7 +9,7 @@ from typing import Any
 
 
 def derive(*parts: int) -> int:
-    """A 63-bit seed from integers, such as (seed, step, rank); the same on every machine."""
+    """Return a 63-bit seed from integers such as (seed, step, rank); the same on every machine."""
     digest = hashlib.blake2b(",".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -17,8 +17,8 @@ def derive(*parts: int) -> int:
 def seed_all(seed: int) -> None:
     """Seed Python, NumPy where it is loaded, and torch on the CPU and on all accelerators.
 
-    ``torch.manual_seed`` would note the calling stack for every kind of device that this machine
-    has not, which takes a good deal longer than to seed those it has.
+    ``torch.manual_seed`` also records the calling stack for each kind of device that is absent,
+    which takes much longer than the seeding itself.
     """
     import torch
 
@@ -34,7 +34,7 @@ def seed_all(seed: int) -> None:
 
 
 def state() -> dict[str, Any]:
-    """The state of every generator that `seed_all` seeds, and of DeepSpeed's named ones.
+    """Return the state of the generators that `seed_all` seeds, and of DeepSpeed's named ones.
 
     The latter are those of ``deepspeed.checkpointing``, for dropout under model parallelism.
     """
@@ -56,7 +56,7 @@ def state() -> dict[str, Any]:
 
 
 def restore(saved: dict[str, Any]) -> None:
-    """Put back what `state` returned."""
+    """Restore what `state` returned."""
     import torch
 
     random.setstate(saved["python"])
@@ -68,7 +68,7 @@ def restore(saved: dict[str, Any]) -> None:
         if len(saved["cuda"]) == torch.cuda.device_count():
             torch.cuda.set_rng_state_all(saved["cuda"])
         else:
-            # This rank sees other devices than the one that saved did; it has its own still.
+            # The rank that saved saw other devices; the one it used is here too.
             torch.cuda.set_rng_state(saved["cuda"][saved["cuda_device"]])
     other = _other_accelerator()
     if other is not None and other.device_name() in saved:
@@ -79,7 +79,7 @@ def restore(saved: dict[str, Any]) -> None:
 
 
 def _other_accelerator() -> Any:
-    """DeepSpeed's accelerator where it is loaded and is neither the CPU nor CUDA."""
+    """Return DeepSpeed's accelerator if it is loaded and neither the CPU nor CUDA, else None."""
     module = sys.modules.get("deepspeed.accelerator")
     found = None if module is None else module.get_accelerator()
     return None if found is None or found.device_name() in ("cpu", "cuda") else found

@@ -1,4 +1,4 @@
-"""Secrets: read by each worker from a file of the user's, and written nowhere."""
+"""Reader of the user's secrets file; the values are written nowhere."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def read(file: str | None) -> dict[str, str]:
-    """The variables of a file of ``NAME=value`` lines; nothing where no file is named.
+    """Return the variables of a file of ``NAME=value`` lines; empty if ``file`` is None.
 
-    Empty lines and lines that begin with ``#`` are passed over, ``export`` in front and matching
-    quotes around a value are taken off. No value ever appears in a message.
+    Empty lines and comments (``#``) are skipped; a leading ``export`` and matching quotes around a
+    value are removed. No value ever appears in a message.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The session's events: `session.jsonl` of an attempt, which rank 0 writes."""
+"""Writer of an attempt's `session.jsonl`: the session's events, from rank 0."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hpcrun.run.protocol.output import tell
 from hpcrun.state import files, session_log
 
 
-class Diary:
-    """One rank's; nothing is written of ranks other than 0, or outside hpcrun (no ``launch``)."""
+class SessionLogWriter:
+    """Appends events on rank 0; writes nothing on other ranks or outside hpcrun (no ``launch``)."""
 
     def __init__(self, launch: Launch | None, rank: int, fence: AttemptFence | None) -> None:
         self._launch, self._fence = launch, fence
@@ -22,18 +22,18 @@ class Diary:
         self._file = files.Appender(launch.paths.session, tell) if launch and writes else None
 
     def write(self, event: str, **details: Any) -> None:
-        """Add an event of now."""
+        """Append an event with the current time."""
         if self._file is not None and self._fence is not None:
             self._fence.check()
             self._file.write(session_log.record(event, **details))
 
     @property
     def error(self) -> OSError | None:
-        """Why events that should be in the file are not; None when they are."""
+        """The error that keeps events out of the file; None if all are in it."""
         return self._file.error if self._file is not None else None
 
     def has_progress(self) -> bool:
-        """Whether an earlier attempt saved: then a start at step 0 would lose it."""
+        """Check whether an earlier attempt saved, so that a start at step 0 would lose it."""
         return self._launch is not None and any(
             any(session_log.read(attempt).of(session_log.SAVED))
             for attempt in self._launch.run_paths.attempts()
@@ -41,7 +41,7 @@ class Diary:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, hpcrun and what this process has imported of torch, CUDA and DeepSpeed."""
+    """Return the versions of Python, hpcrun and, where imported, torch, CUDA and DeepSpeed."""
     torch, deepspeed = sys.modules.get("torch"), sys.modules.get("deepspeed")
     found = {
         "python": platform.python_version(),

@@ -1,9 +1,9 @@
-"""Ranks that are warm before they are needed, for restarts on the same nodes.
+"""Warm ranks: processes that have imported torch before a restart on the same nodes.
 
 To import torch and DeepSpeed takes seconds, on busy storage many. So once a run has trained for a
-while, a second set of its ranks is started, which import them and then wait, without a turn of the
-processor, for a lock that their node's agent holds. Where the next attempt is on the same nodes
-they become its ranks; else they leave, as they do when their agent does.
+while, a second set of its ranks is started. They import both and then block on a lock that their
+node's agent holds, using no processor. If the next attempt is on the same nodes they become its
+ranks; otherwise they leave, as they do when their agent does.
 """
 
 from __future__ import annotations
@@ -28,76 +28,67 @@ from hpcrun.state.plan import RunPlan
 
 _LEAVE = "-"
 _NOTED = "modules"
-# Bytes that one takes, twice: the training goes on.
+# Bytes per warm rank, doubled because the training goes on.
 _TAKES = 600 << 20
-# What every rank of a function imports.
+# Every rank of a function imports these.
 _MODULES = ("torch", "deepspeed", "hpcrun.run.session")
-# Of what a run has imported besides, what takes long and does nothing else as it is imported.
+# Packages that are slow to import and have no other side effect; imported if the run has them.
 _PACKAGES = frozenset(
     {
         *("torch", "deepspeed", "sympy", "numpy", "scipy", "sklearn", "pandas", "pyarrow"),
         *("transformers", "tokenizers", "datasets", "accelerate", "peft", "huggingface_hub"),
-        *(
-            "torchvision",
-            "torchaudio",
-            "timm",
-            "einops",
-            "lightning",
-            "pytorch_lightning",
-            "triton",
-        ),
+        *("torchvision", "torchaudio", "timm", "einops", "lightning", "pytorch_lightning"),
+        "triton",
     }
 )
-# Pauses between tries to read a launch.json that another node has just written.
+# Seconds between tries to read a launch.json that another node has just written.
 _PAUSES = (0.1, 0.5, 1.0, 3.0)
 
 
 def after(run: RunPlan) -> float | None:
-    """For how many seconds a run trains before it has warm ranks; None where it never has."""
+    """Return the seconds of training before a run gets warm ranks; None if it gets none."""
     recovery = run.spec.get("recovery") or {}
     if run.entry.kind == "command" or not recovery.get("in_place", 0):
         return None
     return seconds(recovery.get("warm_after") or "")
 
 
-class Call:
-    """What the warm ranks of a node wait for; held by its agent.
+class WarmRanksLock:
+    """The lock that a node's warm ranks wait for, held by its agent.
 
-    Parameters
-    ----------
-    scratch
-        The node-local directory of the attempt in which they are started.
+    ``scratch`` is the node-local directory of the attempt in which they are started.
     """
 
     def __init__(self, scratch: Path) -> None:
-        self._descriptor = os.open(_place(scratch), os.O_WRONLY | os.O_CREAT, 0o600)
+        self._descriptor = os.open(_lock_file(scratch), os.O_WRONLY | os.O_CREAT, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def make(self, launch: str | None) -> None:
-        """Have them be ranks of the attempt with this ``launch.json``, or leave."""
+    def release(self, launch: str | None) -> None:
+        """Have them become ranks of the attempt with this ``launch.json``, or leave (None)."""
         try:
             os.write(self._descriptor, (launch or _LEAVE).encode())
         finally:
             self.close()
 
     def close(self) -> None:
-        """Nobody is to wait any more."""
+        """Let the lock go; ranks that still wait find that their agent is gone."""
         os.close(self._descriptor)
 
 
 def wait(scratch: Path, rank: int) -> Launch | None:
-    """The attempt that a warm rank is called to, whose log is its own then; None where it is not
-    needed.
+    """Wait for the attempt that a warm rank is to join, and write to its log from then on.
+
+    Returns None if the rank is not needed.
 
     Raises
     ------
     HpcrunError
-        The agent is gone, or could not write whom it calls.
+        The agent is gone, or could not write which attempt it is.
     OSError
         The launch cannot be read.
     """
     try:
-        with open(_place(scratch)) as stream:
+        with open(_lock_file(scratch)) as stream:
             fcntl.flock(stream, fcntl.LOCK_SH)
             text = stream.read()
     except FileNotFoundError:  # the agent has left, and cleaned its node
@@ -121,57 +112,54 @@ def wait(scratch: Path, rank: int) -> Launch | None:
 
 
 def check_room(ranks: int) -> None:
-    """Raise where a node has little memory left for so many warm ranks.
-
-    Raises
-    ------
-    HpcrunError
-        The training could be short of memory with them.
-    """
+    """Raise `HpcrunError` if so many warm ranks could leave the training short of memory."""
     left = cgroup.memory_left()
     if left is not None and left < ranks * _TAKES:
         raise HpcrunError(f"{left >> 20} MiB of memory are left, too little for warm ranks")
 
 
 def ignore_signals() -> None:
-    """Slurm's are for the ranks at work."""
+    """Ignore Slurm's signals, which are for the ranks at work."""
     for number in stop_flag.SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def note_modules(scratch: Path) -> None:
-    """Write down what a rank has imported, for those that are to be as warm as it is."""
+    """Record which slow packages a rank has imported, for its warm counterparts."""
     names = [name for name in list(sys.modules) if name.partition(".")[0] in _PACKAGES]
     with contextlib.suppress(OSError):
         (scratch / _NOTED).write_text("\n".join(names))
 
 
 def import_all(scratch: Path, variables: dict[str, str], code: Path, paths: Sequence[str]) -> None:
-    """Import what the ranks do, in the surroundings of one, which are as before then.
+    """Import what the ranks import, in a rank's environment, which is restored afterwards.
 
     Parameters
     ----------
     scratch
-        Of the running attempt, of which a rank has noted its modules.
+        The node-local directory of the running attempt, where a rank has noted its modules.
     variables
-        Of a rank: some are read as torch is imported.
+        A rank's variables; torch reads some of them as it is imported.
     code
         The frozen code on this node.
     paths
-        Where ranks look for modules first.
+        The first entries of a rank's ``sys.path``.
 
     Raises
     ------
     HpcrunError
-        A module comes from the frozen code, of which the next attempt has another copy; or memory
-        of a GPU may be held now.
+        A module comes from the frozen code, of which the next attempt has another copy; or an
+        import has begun to use a GPU.
     """
     ignore_signals()
-    with _surroundings(variables, paths):
+    noted: list[str] = []
+    with contextlib.suppress(OSError):
+        noted = (scratch / _NOTED).read_text().split()
+    with _environment(variables, paths):
         for name in _MODULES:
             importlib.import_module(name)
         # In the order of the ranks. Some names are no modules that can be imported by themselves.
-        for name in _noted(scratch):
+        for name in noted:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
     if sys.modules["torch"].cuda.is_initialized():
@@ -181,15 +169,8 @@ def import_all(scratch: Path, variables: dict[str, str], code: Path, paths: Sequ
             raise HpcrunError(f"{name} is imported from the frozen code")
 
 
-def _noted(scratch: Path) -> list[str]:
-    try:
-        return (scratch / _NOTED).read_text().split()
-    except OSError:
-        return []
-
-
 @contextlib.contextmanager
-def _surroundings(variables: dict[str, str], paths: Sequence[str]) -> Iterator[None]:
+def _environment(variables: dict[str, str], paths: Sequence[str]) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     sys.path[:0] = paths
@@ -205,6 +186,6 @@ def _surroundings(variables: dict[str, str], paths: Sequence[str]) -> Iterator[N
                 os.environ[name] = value
 
 
-def _place(scratch: Path) -> Path:
+def _lock_file(scratch: Path) -> Path:
     # Beside the directories of attempts, which go when the next begins.
     return scratch.with_name(f"call-{scratch.name}")

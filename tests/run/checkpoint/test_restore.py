@@ -15,9 +15,9 @@ import torch
 
 from hpcrun.errors import CheckpointError
 from hpcrun.policy.retention import Retention
-from hpcrun.run.checkpoint.restore import Store
+from hpcrun.run.checkpoint.restore import CheckpointStore
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
-from hpcrun.run.rank.collectives import Together
+from hpcrun.run.rank.collectives import Collectives
 from hpcrun.state import files as state_files
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths
@@ -264,9 +264,9 @@ def test_a_rank_that_dies_behind_the_training_leaves_no_checkpoint(bench: Bench,
     assert bench.complete() == [ONE]
 
 
-def _alone(run: RunPaths, **changes: Any) -> Store:
+def _alone(run: RunPaths, **changes: Any) -> CheckpointStore:
     fence = AttemptFence(run.attempt(2).directory)
-    return Store(run, 1, Together(0, 1), fence, Retention(**changes))
+    return CheckpointStore(run, 1, Collectives(0, 1), fence, Retention(**changes))
 
 
 def _save(run: RunPaths, *arguments: Any) -> None:

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 
 from hpcrun.policy.retention import Retention
-from hpcrun.run.checkpoint.restore import Store
+from hpcrun.run.checkpoint.restore import CheckpointStore
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.rank import rng
-from hpcrun.run.rank.collectives import Together
+from hpcrun.run.rank.collectives import Collectives
 from hpcrun.state.layout import RunPaths
 from tests.run import operations
 from tests.support.place import FakeEngine
@@ -42,9 +42,9 @@ class Loader:
         random.random()
 
 
-def _store(run: RunPaths, attempt: int) -> Store:
+def _store(run: RunPaths, attempt: int) -> CheckpointStore:
     fence = AttemptFence(run.attempt(attempt + 1).directory)
-    return Store(run, attempt, Together(0, 1), fence, Retention(newest=1))
+    return CheckpointStore(run, attempt, Collectives(0, 1), fence, Retention(newest=1))
 
 
 def save(run: RunPaths, attempt: int, step: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.run.checkpoint import checksums
+from hpcrun.run.checkpoint import checkpoint_files
 from hpcrun.run.job import evidence
 from hpcrun.run.job.launchers import RankEnd
 from hpcrun.state import files
@@ -123,9 +123,9 @@ def test_how_far_it_came(tmp_path: Path) -> None:
     directory = run.checkpoint(6, 2)
     directory.mkdir(parents=True)
     (directory / "model.pt").write_bytes(b"weights")
-    Manifest(6, 2, 0.0, 1, 0, 8, {"model.pt": checksums.describe(directory / "model.pt")}).write(
-        directory
-    )
+    Manifest(
+        6, 2, 0.0, 1, 0, 8, {"model.pt": checkpoint_files.describe(directory / "model.pt")}
+    ).write(directory)
     files.append(attempt.session, {"event": "saved", "step": 6})
     assert evidence.progress(run, attempt) == evidence.AttemptProgress(4, 7, 6)
 
