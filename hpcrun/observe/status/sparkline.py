@@ -1,4 +1,4 @@
-"""Numbers as they are looked at: bars, lines of blocks, short amounts."""
+"""Numbers as pictures: bars, sparklines, short amounts."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ _HEIGHTS = "▁▂▃▄▅▆▇█"
 
 
 def bar(share: float, width: int = 10) -> str:
-    """``width`` columns, filled from the left; ``share`` is cut to 0 to 1."""
+    """Draw a bar of ``width`` columns; ``share`` is clipped to 0 to 1."""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
     full, rest = divmod(eighths, 8)
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
 
 
 def sparkline(values: Sequence[float], width: int = 16) -> str:
-    """The course of values, each column the mean of its part; what is not finite is left out."""
+    """Draw values, each column the mean of its part; values that are not finite are left out."""
     finite = [value for value in values if math.isfinite(value)]
     if len(finite) < 2:
         return ""
     columns = min(width, len(finite))
     edges = [round(i * len(finite) / columns) for i in range(columns + 1)]
-    means = [math.fsum(finite[low:high]) / (high - low) for low, high in itertools.pairwise(edges)]
+    # Divided before they are added or subtracted, so that nothing overflows.
+    means = [
+        math.fsum(value / 2 / (high - low) for value in finite[low:high])
+        for low, high in itertools.pairwise(edges)
+    ]
     least, most = min(means), max(means)
     if most == least:
         return _HEIGHTS[0] * columns
@@ -33,7 +37,7 @@ def sparkline(values: Sequence[float], width: int = 16) -> str:
 
 
 def amount(value: float) -> str:
-    """Three digits: ``950``, ``12.3k``, ``4.56M``."""
+    """Format a number with three digits: ``950``, ``12.3k``, ``4.56M``."""
     for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= 0.9995 * factor:
             return f"{value / factor:.3g}{unit}"
