@@ -14,8 +14,8 @@ from hpcrun.errors import UsageError
 from hpcrun.observe.read import run_files
 from hpcrun.observe.read.selection import Finder, Selected
 from hpcrun.observe.status import jobs, run_state
-from hpcrun.observe.status.jobs import Answers, Process
-from hpcrun.observe.status.status import RunStatus, process_of, statuses
+from hpcrun.observe.status.jobs import Answers, JobRef
+from hpcrun.observe.status.status import RunStatus, deciding_job, statuses
 from hpcrun.policy.retention import Retention
 from hpcrun.state import files as state_files
 from hpcrun.state import layout, manifest
@@ -145,17 +145,17 @@ def _over(selected: Sequence[Selected], warn: Say) -> list[tuple[Selected, RunSt
     """Each run, its state, and why it is not over; None where it is for certain."""
     answers = Answers()
 
-    def ask(processes: Sequence[Process]) -> Answers:
+    def ask(refs: Sequence[JobRef]) -> Answers:
         nonlocal answers
-        answers = jobs.ask(processes)
+        answers = jobs.ask(refs)
         return answers
 
     found = []
     for one, status in zip(selected, statuses(selected, warn=warn, ask=ask), strict=True):
         reason = None if status.over else f"{status.state}, not over"
-        if reason is None and (process := process_of(one)) is not None:
+        if reason is None and (ref := deciding_job(one)) is not None:
             # One that failed may be about to start again, which only the cluster knows.
-            reason = answers.silence(process.job_id)
+            reason = answers.silence(ref.job_id)
         found.append((one, status, reason))
     return found
 

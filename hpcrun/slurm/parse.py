@@ -14,10 +14,13 @@ SACCT_FIELDS = (
     "Comment",
 )
 
+# The state of a local process that has ended.
+GONE = "GONE"
 ENDED = frozenset(
     {
         *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED"),
         *("NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
+        GONE,
     }
 )
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
@@ -53,6 +56,8 @@ class JobState:
         The job's comment.
     source
         ``squeue`` or ``sacct``.
+    known_at
+        When Slurm said this, in seconds since the epoch, where it does not answer now; else None.
     """
 
     job_id: str
@@ -66,6 +71,7 @@ class JobState:
     signal: int | None = None
     comment: str = ""
     source: str = "squeue"
+    known_at: float | None = None
 
     @property
     def ended(self) -> bool:
@@ -76,6 +82,11 @@ class JobState:
     def waiting(self) -> bool:
         """Whether it waits in the queue."""
         return self.state in WAITING
+
+    @property
+    def live(self) -> bool:
+        """Whether it waits, runs or is about to end."""
+        return not self.ended and self.state != UNKNOWN
 
 
 def parse_squeue(text: str) -> dict[str, JobState]:

@@ -25,8 +25,8 @@ from hpcrun.observe.logs.tail import Source, Tail
 from hpcrun.observe.read.history import SUBMITTED
 from hpcrun.observe.read.selection import Finder, Selected, begun
 from hpcrun.observe.status import jobs, run_state
-from hpcrun.observe.status.jobs import Answers, Process
-from hpcrun.observe.status.status import Ask, RunStatus, process_of, statuses
+from hpcrun.observe.status.jobs import Answers, JobRef
+from hpcrun.observe.status.status import Ask, RunStatus, deciding_job, statuses
 
 UNKNOWN_FOR = 30.0
 # Seconds between two looks at later submissions, while a run is not submitted yet.
@@ -45,7 +45,7 @@ class _Run:
         The oldest attempt that is followed.
     full
         The newest attempt whose ranks' logs were all found.
-    process
+    job
         The job that decides; None until it was read.
     closed
         Its files were looked for for the last time.
@@ -55,7 +55,7 @@ class _Run:
     first: int = 0
     full: int = 0
     newest: int = 0
-    process: Process | None = None
+    job: JobRef | None = None
     unknown_since: float | None = None
     status: RunStatus | None = None
     ended: float | None = None
@@ -211,16 +211,16 @@ class Watch:
             self._renew_at = now + RENEW
             self._renew([run for run in self._asked_for if not _is_submitted(run.selected)])
         for run in self._asked_for:
-            if run.process is None:
+            if run.job is None:
                 run.ledger_size = _size(run.selected.paths.ledger)
-                run.process = process_of(run.selected)
-        answers = self._ask([run.process for run in self._asked_for if run.process])
+                run.job = deciding_job(run.selected)
+        answers = self._ask([run.job for run in self._asked_for if run.job])
         doubtful = [run for run in self._asked_for if self._is_doubtful(run, answers)]
         self._renew([run for run in doubtful if now - run.renewed >= RENEW])
         found = statuses([run.selected for run in doubtful], ask=lambda _: answers, values=False)
         for run, status in zip(doubtful, found, strict=True):
-            job = answers.jobs.get(run.process.job_id) if run.process else None
-            run.process = None
+            job = answers.jobs.get(run.job.job_id) if run.job else None
+            run.job = None
             run.status = status
             if status.state in (run_state.UNKNOWN, run_state.PLANNED):
                 run.unknown_since = run.unknown_since or now
@@ -253,11 +253,11 @@ class Watch:
 
     def _is_doubtful(self, run: _Run, answers: Answers) -> bool:
         """Check whether a run may be over: its job does not live, or its ledger has grown."""
-        if run.process is None:
+        if run.job is None:
             return True
-        job = answers.jobs.get(run.process.job_id)
+        job = answers.jobs.get(run.job.job_id)
         if job is None or not job.live:
-            return answers.silence(run.process.job_id) is None
+            return answers.silence(run.job.job_id) is None
         if job.waiting or self._ledgers <= 0:
             return False
         self._ledgers -= 1

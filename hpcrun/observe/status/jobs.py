@@ -1,4 +1,4 @@
-"""What the cluster says of the jobs of many runs: one batched query, and local processes."""
+"""States of the jobs of many runs: one batched query, and local processes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
+from hpcrun import host
 from hpcrun.errors import ClusterUnreachable
-from hpcrun.host import start_ticks
-from hpcrun.observe.status.run_state import Job
+from hpcrun.slurm.parse import GONE, JobState
 
 
 @dataclass(frozen=True)
-class Process:
-    """A local job: which process, where, and when it began.
+class JobRef:
+    """The job of a run, and for a local process its host and when it began.
 
     Attributes
     ----------
@@ -25,10 +25,6 @@ class Process:
     host: str | None = None
     start_ticks: int | None = None
 
-    @property
-    def is_local(self) -> bool:
-        return self.job_id.startswith("local:")
-
 
 @dataclass
 class Answers:
@@ -37,49 +33,48 @@ class Answers:
     Attributes
     ----------
     jobs
-        Job id -> where it stands; a job that nothing is known of is absent.
+        Job id -> its state; unknown jobs are absent.
     problem
-        Why Slurm's answer is missing or not whole; None when it answered in full.
+        Why Slurm's answer is missing or incomplete; None when it is complete.
     detail
         The same in Slurm's own words.
     elsewhere
-        Local job id -> the host that alone can tell.
+        Local job id -> the only host that knows its state.
     """
 
-    jobs: dict[str, Job] = field(default_factory=dict)
+    jobs: dict[str, JobState] = field(default_factory=dict)
     problem: str | None = None
     detail: str | None = None
     elsewhere: dict[str, str] = field(default_factory=dict)
 
     def silence(self, job_id: str) -> str | None:
-        """Why nothing may be concluded from the absence of a job."""
+        """Return why the absence of a job proves nothing; None if it does."""
         if job_id in self.elsewhere:
             return f"it runs on {self.elsewhere[job_id]}, which cannot be asked from here"
         return None if job_id.startswith("local:") else self.problem
 
 
 def ask(
-    processes: Iterable[Process], about: Callable[[set[str], Answers], object] | None = None
+    refs: Iterable[JobRef], about: Callable[[set[str], Answers], object] | None = None
 ) -> Answers:
-    """Ask once for all: one ``squeue`` (and ``sacct``) whatever their number.
+    """Ask about all jobs with one ``squeue`` (and ``sacct``), unless they are all local.
 
-    Slurm is not asked when there are only local processes, and what cannot be reached is said in
-    the answer, never raised.
+    What cannot be reached is recorded in the answers, never raised.
 
     Parameters
     ----------
     about
-        What asks Slurm about jobs; `ask_slurm` by default.
+        Asks Slurm about jobs; `ask_slurm` by default.
     """
     answers = Answers()
     slurm_ids: set[str] = set()
-    for process in {process.job_id: process for process in processes}.values():
-        if not process.is_local:
-            slurm_ids.add(process.job_id)
-        elif process.host not in (None, os.uname().nodename):
-            answers.elsewhere[process.job_id] = str(process.host)
+    for ref in {ref.job_id: ref for ref in refs}.values():
+        if not ref.job_id.startswith("local:"):
+            slurm_ids.add(ref.job_id)
+        elif ref.host not in (None, os.uname().nodename):
+            answers.elsewhere[ref.job_id] = str(ref.host)
         else:
-            answers.jobs[process.job_id] = _local(process)
+            answers.jobs[ref.job_id] = JobState(ref.job_id, "RUNNING" if _lives(ref) else GONE)
     if slurm_ids:
         (about or ask_slurm)(slurm_ids, answers)
     return answers
@@ -93,14 +88,14 @@ def ask_slurm(
     accounting: bool = True,
     patience: float | None = None,
 ) -> bool:
-    """Take Slurm's words on jobs into ``answers``; whether the cluster keeps accounts.
+    """Add Slurm's answers about jobs to ``answers``; return whether the cluster keeps accounts.
 
-    Accounting is behind the controller, so while that does not answer only ends are taken.
+    While the controller does not answer only ends are taken, because accounting lags behind it.
 
     Parameters
     ----------
     settled, accounting, patience
-        As `hpcrun.slurm.client.query` has them.
+        See `hpcrun.slurm.client.query`.
     """
     from hpcrun.slurm import client
 
@@ -112,27 +107,16 @@ def ask_slurm(
     if states.problems:
         answers.problem = answers.detail = states.problems[0]
     for job_id, state in states.items():
-        if states.controller_is_down and not state.ended:
-            continue
-        answers.jobs[job_id] = Job(
-            state=state.state,
-            waiting=state.waiting,
-            ended=state.ended,
-            reason=state.reason,
-            nodes=state.nodes,
-            exit_code=state.exit_code,
-            start=state.start if state.waiting else None,
-        )
+        if state.ended or not states.controller_is_down:
+            # Only what the cache keeps, so that its answers are the same.
+            start = state.start if state.waiting else None
+            answers.jobs[job_id] = JobState(
+                job_id, state.state, state.reason, state.nodes, start, exit_code=state.exit_code
+            )
     return states.accounting
 
 
-def _local(process: Process) -> Job:
-    from hpcrun.submit.local import processes
-
-    if process.start_ticks is None:
-        pid = process.job_id.partition(":")[2]
-        alive = bool(pid.isdigit() and start_ticks(int(pid)))
-    else:
-        entry = {"job_id": process.job_id, "host": process.host, "start_ticks": process.start_ticks}
-        alive = bool(processes.alive(entry))
-    return Job("RUNNING") if alive else Job("GONE", ended=True)
+def _lives(ref: JobRef) -> bool:
+    pid = ref.job_id.partition(":")[2]
+    began = host.start_ticks(int(pid)) if pid.isdigit() else None
+    return began is not None and ref.start_ticks in (None, began)

@@ -1,4 +1,4 @@
-"""A run's state, decided from evidence alone: no file, clock or Slurm is touched here."""
+"""A run's state as a pure function of the evidence: no file, clock or Slurm."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from hpcrun.observe.read.history import SUBMITTED, SUBMITTING, Submission
 from hpcrun.observe.read.history import WAITING as HELD
 from hpcrun.policy import recovery
+from hpcrun.slurm.parse import GONE, JobState
 from hpcrun.state.ledger import CANCELLED as INTENT_CANCELLED
 from hpcrun.state.ledger import FINISHED as INTENT_FINISHED
 from hpcrun.state.ledger import Attempt
@@ -53,85 +54,62 @@ _REASONS = {
 
 
 @dataclass(frozen=True)
-class Job:
-    """Where the job or local process of a run stands.
-
-    Attributes
-    ----------
-    state
-        Slurm's word, such as ``PENDING``; for a local process ``RUNNING`` or ``GONE``.
-    waiting, ended
-        Whether it waits in a queue, or is known to be over; neither means that it runs.
-    reason
-        Slurm's reason, such as ``Priority``; empty when it gives none.
-    nodes
-        In Slurm's notation; empty before it starts.
-    exit_code
-        Of the batch step, where known.
-    start
-        When a waiting job is expected to start, in seconds since the epoch; None where Slurm does
-        not say.
-    known_at
-        When Slurm said all this, where it does not answer now; None where this is its answer.
-    """
-
-    state: str
-    waiting: bool = False
-    ended: bool = False
-    reason: str = ""
-    nodes: str = ""
-    exit_code: int | None = None
-    start: float | None = None
-    known_at: float | None = None
-
-    @property
-    def live(self) -> bool:
-        return not self.ended and self.state != "UNKNOWN"
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """All that is known of one run.
+class RunEvidence:
+    """The evidence about one run.
 
     Attributes
     ----------
     submission
-        The journals' last word; None before a submission.
+        The journals' last record of the run; None before a submission.
     attempts
-        What the ledger says.
+        The attempts on the ledger.
     intent
         ``finished``, ``cancelled`` or None.
     job
-        What the cluster answered; None when it does not know the job, or was not asked.
+        The cluster's answer; None when it does not know the job, or was not asked.
     silence
         Why the cluster did not answer, so that a missing ``job`` proves nothing.
     updated
-        When the newest of the evidence on disk was written, in seconds since the epoch.
+        Time of the newest evidence on disk, in seconds since the epoch.
     """
 
     submission: Submission | None = None
     attempts: Sequence[Attempt] = ()
     intent: str | None = None
-    job: Job | None = None
+    job: JobState | None = None
     silence: str | None = None
     updated: float | None = None
 
     @property
     def current(self) -> Attempt | None:
-        """As `current_attempt`."""
-        return current_attempt(self.submission, self.attempts)
+        """The newest attempt, unless a later submission has not begun its own yet."""
+        submission = self.submission
+        if not self.attempts or (submission is not None and submission.event == HELD):
+            return None
+        last = self.attempts[-1]
+        if submission is None or submission.event != SUBMITTED or not last.started:
+            return last
+        if last.job_id == submission.job_id:
+            return last
+        number = last.submission
+        if isinstance(number, int) and number != submission.paths.number:
+            return last if number > submission.paths.number else None
+        began = last.began
+        if isinstance(began, (int, float)) and began + CLOCK_SKEW < submission.time:
+            return None
+        return last
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A run's state, and why.
+    """A run's state.
 
     Attributes
     ----------
     state
         One of `STATES`.
     reason
-        A sentence for a person; None where the state says it all.
+        A sentence for a person; None where the state needs none.
     over
         Nothing more will happen to the run by itself.
     """
@@ -141,12 +119,11 @@ class Verdict:
     over: bool = False
 
 
-def decide(evidence: Evidence) -> Verdict:
-    """The state that follows from the evidence.
+def decide(evidence: RunEvidence) -> Verdict:
+    """Return the state that follows from the evidence.
 
-    What is on disk outweighs what Slurm says; Slurm decides where the disk is silent. A job that
-    nothing is known of makes a run ``unknown``, never ``failed``. What Slurm said earlier, because
-    it does not answer now, is marked with when that was.
+    The disk outweighs Slurm, which decides where the disk is silent. A run whose job is unknown is
+    ``unknown``, never ``failed``. The reason contains the age of a stale answer from Slurm.
     """
     evidence = _without_old_news(evidence)
     verdict, job = _decide(evidence), evidence.job
@@ -156,16 +133,16 @@ def decide(evidence: Evidence) -> Verdict:
     return replace(verdict, reason=f"{verdict.reason}; {mark}" if verdict.reason else mark)
 
 
-def _without_old_news(evidence: Evidence) -> Evidence:
-    """What Slurm said before the ledger's last words says nothing."""
+def _without_old_news(evidence: RunEvidence) -> RunEvidence:
+    """Drop an answer of Slurm's that is older than the ledger's last record."""
     job = evidence.job
     if job is None or job.known_at is None or (last := evidence.current) is None:
         return evidence
-    told = max(float(event.get("time") or 0.0) for event in (last.started, last.end))
-    return evidence if told <= job.known_at else replace(evidence, job=None)
+    recorded = max(float(event.get("time") or 0.0) for event in (last.started, last.end))
+    return evidence if recorded <= job.known_at else replace(evidence, job=None)
 
 
-def _decide(evidence: Evidence) -> Verdict:
+def _decide(evidence: RunEvidence) -> Verdict:
     last = evidence.current
     if evidence.intent == INTENT_FINISHED or (last and last.outcome == "completed"):
         return Verdict(COMPLETED, over=True)
@@ -176,27 +153,7 @@ def _decide(evidence: Evidence) -> Verdict:
     return _attempt_ended(evidence, last) if last.ended else _attempt_open(evidence, last)
 
 
-def current_attempt(submission: Submission | None, attempts: Sequence[Attempt]) -> Attempt | None:
-    """The newest attempt, unless a later submission has not begun its own yet."""
-    if not attempts:
-        return None
-    last = attempts[-1]
-    if submission is not None and submission.event == HELD:
-        return None
-    if submission is None or submission.event != SUBMITTED or not last.started:
-        return last
-    if last.job_id == submission.job_id:
-        return last
-    number = last.submission
-    if isinstance(number, int) and number != submission.paths.number:
-        return last if number > submission.paths.number else None
-    began = last.began
-    if isinstance(began, (int, float)) and began + CLOCK_SKEW < submission.time:
-        return None
-    return last
-
-
-def _cancelled(evidence: Evidence, last: Attempt | None) -> Verdict:
+def _cancelled(evidence: RunEvidence, last: Attempt | None) -> Verdict:
     submission, job = evidence.submission, evidence.job
     queued = submission is not None and submission.event == SUBMITTED and not submission.is_local
     if (last is not None and last.ended) or (last is None and not queued):
@@ -207,7 +164,7 @@ def _cancelled(evidence: Evidence, last: Attempt | None) -> Verdict:
     return Verdict(CANCELLED, "its job is still ending" if live else None, over=not live)
 
 
-def _before_attempt(evidence: Evidence) -> Verdict:
+def _before_attempt(evidence: RunEvidence) -> Verdict:
     submission, job = evidence.submission, evidence.job
     if submission is None:
         return Verdict(PLANNED)
@@ -255,7 +212,7 @@ def _before_attempt(evidence: Evidence) -> Verdict:
     return Verdict(UNKNOWN, job.reason or None)
 
 
-def _attempt_ended(evidence: Evidence, last: Attempt) -> Verdict:
+def _attempt_ended(evidence: RunEvidence, last: Attempt) -> Verdict:
     job = evidence.job
     message = last.cause.get("message")
     reason = str(message) if message else None
@@ -278,12 +235,12 @@ def _attempt_ended(evidence: Evidence, last: Attempt) -> Verdict:
     if job is not None and job.ended:
         if job.state == "CANCELLED" and last.kind == "signal":
             return Verdict(CANCELLED, "its job was cancelled in Slurm", over=True)
-        if job.state not in ("FAILED", "COMPLETED", "CANCELLED", "GONE"):
+        if job.state not in ("FAILED", "COMPLETED", "CANCELLED", GONE):
             reason = f"{reason or 'failed'} (Slurm: {job.state})"
     return Verdict(FAILED, reason, over=True)
 
 
-def _attempt_open(evidence: Evidence, last: Attempt) -> Verdict:
+def _attempt_open(evidence: RunEvidence, last: Attempt) -> Verdict:
     job = evidence.job
     if job is None:
         if evidence.silence:
@@ -299,7 +256,7 @@ def _attempt_open(evidence: Evidence, last: Attempt) -> Verdict:
     if job.ended:
         if job.state == "CANCELLED":
             return Verdict(CANCELLED, "its job was cancelled in Slurm", over=True)
-        gone = job.state == "GONE"
+        gone = job.state == GONE
         what = "its process is gone" if gone else f"its job is over (Slurm: {job.state})"
         return Verdict(
             FAILED, f"{what}, and the ledger has no end of attempt {last.number}", over=True
@@ -309,7 +266,7 @@ def _attempt_open(evidence: Evidence, last: Attempt) -> Verdict:
     return Verdict(RUNNING, None if last.workers_started else "preparing its nodes")
 
 
-def _as_of(evidence: Evidence, silence: str) -> str:
+def _as_of(evidence: RunEvidence, silence: str) -> str:
     if evidence.updated is None:
         return silence
     return f"{silence}; as of {_date(evidence.updated)}"
@@ -319,7 +276,7 @@ def _date(moment: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
 
 
-def _words(job: Job) -> str | None:
+def _words(job: JobState) -> str | None:
     if job.state == "CONFIGURING":
         return "its nodes are being configured"
     if not job.reason:

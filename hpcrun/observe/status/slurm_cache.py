@@ -1,4 +1,4 @@
-"""Slurm's last answers, kept for the next question: asked seldom, and known while it is silent."""
+"""The cache of Slurm's last answers: spares Slurm, and answers while it is silent."""
 
 from __future__ import annotations
 
@@ -13,41 +13,40 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcrun.observe.status import jobs
-from hpcrun.observe.status.jobs import Answers, Process
-from hpcrun.observe.status.run_state import Job
+from hpcrun.observe.status.jobs import Answers, JobRef
+from hpcrun.slurm.parse import JobState
 from hpcrun.state import files
 
-# Slurm is left alone for so many seconds, and for so many times what its last answer took.
+# Seconds between two queries: a multiple of the time that the last one took, within limits.
 LEAST_PAUSE, PAUSES, MOST_PAUSE = 1.0, 5.0, 30.0
-# For which the end of a job that accounting has told is not asked for again, in seconds: only a
-# requeue by hand takes it back, and squeue tells of that.
+# Seconds for which an end reported by accounting holds: only a requeue by hand undoes it, and
+# squeue reports that.
 ENDS_HOLD = 600.0
-# For which a cluster is taken to keep no accounts after it has said so.
+# Seconds for which a cluster is taken to keep no accounts after it has said so.
 NO_ACCOUNTS_HOLD = 3600.0
-# Seconds that it is waited for where its last answer can be shown instead; twice as long each time
-# that it was too short.
+# Timeout in seconds where a cached answer can be shown instead; doubles with each timeout.
 LEAST_PATIENCE, PATIENCES, MOST_PATIENCE = 3.0, 3.0, 60.0
 MOST_JOBS = 50_000
 
 
 @dataclass
 class _Known:
-    """What is on file.
+    """The content of the cache.
 
     Attributes
     ----------
     asked
         When Slurm answered last, in seconds since the epoch.
     took
-        How long that took, in seconds.
+        Seconds that the answer took.
     about
-        The jobs that it was asked about.
+        The jobs of that query.
     no_accounting
-        When it said that it keeps no accounts; 0 where it never did.
+        When Slurm said that it keeps no accounts, in seconds since the epoch; 0 for never.
     patience
-        Seconds that its next answer is waited for.
+        Timeout of the next query, in seconds.
     jobs
-        Job id -> where it stood, and when that was.
+        Job id -> when its state was known, in seconds since the epoch, and the state.
     """
 
     asked: float = 0.0
@@ -55,14 +54,27 @@ class _Known:
     about: frozenset[str] = frozenset()
     no_accounting: float = 0.0
     patience: float = LEAST_PATIENCE
-    jobs: dict[str, tuple[float, Job]] = field(default_factory=dict)
+    jobs: dict[str, tuple[float, JobState]] = field(default_factory=dict)
+
+    def of(self, job_ids: set[str]) -> dict[str, JobState]:
+        """Return the cached states of jobs; of a whole array, those of its elements too."""
+        return {
+            job_id: job
+            for job_id, (_, job) in self.jobs.items()
+            if job_id in job_ids or job_id.partition("_")[0] in job_ids
+        }
+
+    def is_settled(self, job_id: str, now: float) -> bool:
+        """Check whether accounting has reported a job's end lately (squeue has no exit code)."""
+        when, job = self.jobs.get(job_id, (0.0, None))
+        return bool(job and job.ended and job.exit_code is not None and 0 <= now - when < ENDS_HOLD)
 
 
 class LastAnswers:
-    """Asks Slurm as `hpcrun.observe.status.jobs.ask` does, but not more often than it can bear.
+    """Asks Slurm as `jobs.ask` does, at a rate that it can bear.
 
-    A question that was answered a moment ago, here or by another process of this user on this host,
-    gets the same answer. Where Slurm does not answer, each job is told as it was known last, with
+    A query that was answered a moment ago, here or by another process of this user on this host,
+    gets the same answer. While Slurm does not answer, jobs have their last state, with
     ``known_at``.
 
     Parameters
@@ -70,28 +82,24 @@ class LastAnswers:
     path
         The file; None for the user's own (under XDG_CACHE_HOME) for this cluster and host.
     clock
-        Seconds since the epoch.
+        Returns the seconds since the epoch.
     """
 
     def __init__(self, path: Path | None = None, *, clock: Callable[[], float] = time.time) -> None:
         self._path = path or default_path()
         self._clock = clock
 
-    def ask(self, processes: Iterable[Process]) -> Answers:
-        """Where jobs stand; as `hpcrun.observe.status.jobs.ask`."""
-        return jobs.ask(processes, self._about)
+    def ask(self, refs: Iterable[JobRef]) -> Answers:
+        """Return the states of jobs, as `jobs.ask` does."""
+        return jobs.ask(refs, self._about)
 
     def _about(self, job_ids: set[str], answers: Answers) -> None:
         known, now = _read(self._path), self._clock()
         pause = min(max(LEAST_PAUSE, PAUSES * known.took), MOST_PAUSE)
         if 0 <= now - known.asked < pause and job_ids <= known.about:
-            answers.jobs.update(self._of(known, job_ids))
+            answers.jobs.update(known.of(job_ids))
             return
-        settled = {
-            job_id
-            for job_id in job_ids & known.jobs.keys()
-            if _is_settled(*known.jobs[job_id], now)
-        }
+        settled = {job_id for job_id in job_ids if known.is_settled(job_id, now)}
         accounts = now - known.no_accounting >= NO_ACCOUNTS_HOLD
         fresh = Answers()
         patience = known.patience if job_ids <= known.jobs.keys() else None
@@ -99,9 +107,9 @@ class LastAnswers:
             job_ids, fresh, settled=settled, accounting=accounts, patience=patience
         )
         answers.problem, answers.detail = fresh.problem, fresh.detail
-        for job_id, job in self._of(known, job_ids).items():
+        for job_id, job in known.of(job_ids).items():
             if job_id in settled and (job_id not in fresh.jobs or fresh.jobs[job_id].ended):
-                # squeue tells less of an end than accounting did.
+                # squeue reports less of an end than accounting did.
                 answers.jobs[job_id] = job
                 fresh.jobs.pop(job_id, None)
             elif fresh.problem is not None:
@@ -109,8 +117,8 @@ class LastAnswers:
         answers.jobs.update(fresh.jobs)
         if fresh.problem is None:
             # What Slurm has forgotten is forgotten here too.
-            asked = self._of(known, job_ids).keys() - settled
-            after = {name: told for name, told in known.jobs.items() if name not in asked}
+            asked = known.of(job_ids).keys() - settled
+            after = {name: state for name, state in known.jobs.items() if name not in asked}
             after.update((name, (now, job)) for name, job in fresh.jobs.items())
             newest = sorted(after.items(), key=lambda pair: -pair[1][0])[:MOST_JOBS]
             refused = known.no_accounting if not accounts else 0.0 if keeps else now
@@ -122,22 +130,9 @@ class LastAnswers:
             patience = min(2 * known.patience, MOST_PATIENCE)
             _write(self._path, replace(known, patience=patience))
 
-    def _of(self, known: _Known, job_ids: set[str]) -> dict[str, Job]:
-        """What is on file of jobs; of a whole array its elements too."""
-        return {
-            job_id: job
-            for job_id, (_, job) in known.jobs.items()
-            if job_id in job_ids or job_id.partition("_")[0] in job_ids
-        }
-
-
-def _is_settled(told: float, job: Job, now: float) -> bool:
-    # squeue tells no exit code.
-    return job.ended and job.exit_code is not None and 0 <= now - told < ENDS_HOLD
-
 
 def default_path() -> Path:
-    """The file of this user for the cluster that its commands reach from this host."""
+    """Return this user's cache file for the cluster that commands reach from this host."""
     reach = "\n".join(
         [
             os.uname().nodename,
@@ -159,19 +154,41 @@ def _read(path: Path) -> _Known:
             frozenset(data["about"]),
             float(data["no_accounting"]),
             float(data["patience"]),
-            {name: (float(told), Job(*fields)) for name, (told, fields) in data["jobs"].items()},
+            {
+                name: (float(when), _from_fields(name, *fields))
+                for name, (when, fields) in data["jobs"].items()
+            },
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return _Known()
 
 
 def _write(path: Path, known: _Known) -> None:
-    """A cache that cannot be written is none: the answer was given already."""
+    """Write the cache; ignore errors, since it is optional."""
     data = {
         **{name: getattr(known, name) for name in ("asked", "took", "no_accounting", "patience")},
         "about": sorted(known.about),
-        "jobs": {name: [told, [*vars(job).values()]] for name, (told, job) in known.jobs.items()},
+        "jobs": {name: [when, _to_fields(job)] for name, (when, job) in known.jobs.items()},
     }
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write_bytes(path, json.dumps(data, separators=(",", ":")).encode())
+
+
+def _to_fields(job: JobState) -> list[object]:
+    known = (job.state, job.waiting, job.ended, job.reason, job.nodes, job.exit_code, job.start)
+    return [*known, None]
+
+
+def _from_fields(
+    job_id: str,
+    state: str,
+    _waiting: bool,
+    _ended: bool,
+    reason: str,
+    nodes: str,
+    exit_code: int | None,
+    start: float | None,
+    _known_at: None,
+) -> JobState:
+    return JobState(job_id, state, reason, nodes, start, exit_code=exit_code)

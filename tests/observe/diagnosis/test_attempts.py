@@ -13,7 +13,7 @@ from hpcrun.observe.diagnosis.advice import advise
 from hpcrun.observe.diagnosis.attempts import CauseGroup, RunStory, grouped, normal, stories
 from hpcrun.observe.read.selection import Finder
 from hpcrun.observe.status.jobs import Answers
-from hpcrun.observe.status.run_state import Job
+from hpcrun.slurm.parse import JobState
 from hpcrun.state import files, ledger
 from tests.support.command import hpcrun
 from tests.support.experiment import T0, Experiment, path_with, slurm_shim
@@ -75,7 +75,7 @@ def event(study: Experiment, kind: str, run: int = 0, attempt: int = 1, **fields
 
 def told(study: Experiment, state: str = "FAILED", **jobs: Any) -> list[RunStory]:
     """The stories of all runs; Slurm answers ``state`` for every job."""
-    gone = Job(state, ended=state in ("FAILED", "NODE_FAIL"), waiting=state == "PENDING")
+    gone = JobState("", state)
 
     def ask(processes: Any) -> Answers:
         return Answers(jobs={process.job_id: gone for process in processes}, **jobs)

@@ -18,8 +18,8 @@ from hpcrun.observe.logs.log_format import Printer
 from hpcrun.observe.logs.render import Presenter
 from hpcrun.observe.logs.watch import Watch
 from hpcrun.observe.read.selection import Finder, Selected
-from hpcrun.observe.status.jobs import Answers, Process
-from hpcrun.observe.status.run_state import Job
+from hpcrun.observe.status.jobs import Answers, JobRef
+from hpcrun.slurm.parse import JobState
 from hpcrun.state import files, ledger
 from tests.support.experiment import Experiment
 
@@ -27,18 +27,18 @@ from tests.support.experiment import Experiment
 class Cluster:
     """Answers for the cluster; counts the questions."""
 
-    def __init__(self, **states: Job) -> None:
+    def __init__(self, **states: JobState) -> None:
         self.jobs = {job.replace("j", "", 1): state for job, state in states.items()}
         self.problem: str | None = None
         self.asked: list[int] = []
 
-    def __call__(self, processes: Sequence[Process]) -> Answers:
-        self.asked.append(len(processes))
+    def __call__(self, refs: Sequence[JobRef]) -> Answers:
+        self.asked.append(len(refs))
         return Answers(jobs=dict(self.jobs), problem=self.problem)
 
 
-RUNNING, PENDING = Job("RUNNING"), Job("PENDING", waiting=True)
-GONE = Job("COMPLETED", ended=True)
+RUNNING, PENDING = JobState("", "RUNNING"), JobState("", "PENDING")
+GONE = JobState("", "COMPLETED")
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_over_as_the_jobs_end(study: Experiment) -> None:
     cluster.jobs["100_1"] = GONE
     assert not watch.over()
     assert not watch.ended(sources[0])
-    cluster.jobs["100_2"] = Job("CANCELLED", ended=True)
+    cluster.jobs["100_2"] = JobState("", "CANCELLED")
     study.start(2, job_id="100_2")
     study.end(2, outcome="cancelled", kind="cancelled", message="x")
     assert watch.over()
@@ -191,7 +191,7 @@ def test_a_run_that_is_held_back_is_asked_for_once_it_is_submitted(
     other = Experiment(study.paths.directory.parent, "other")
     other.submit((1,), job_id=None)
     found = Finder(study.paths.directory.parent).resolve(["other"])
-    cluster = Cluster(j300=Job("FAILED", ended=True))
+    cluster = Cluster(j300=JobState("", "FAILED"))
     watch = Watch(found, ask=cluster)
     assert not watch.over()
     entry = {"event": "submitted", "time": 1.0, "array": 0, "runs": [1], "job_id": "300"}
@@ -224,7 +224,7 @@ def test_unknown_counts_as_over_after_a_while(
 @pytest.mark.usefixtures("at_once")
 def test_what_a_run_without_output_leaves_is_shown_at_its_end(study: Experiment) -> None:
     study.paths.submission(1).batch_log("100_1").write_text("no such python\n")
-    cluster = Cluster(j100_1=Job("FAILED", ended=True), j100_2=PENDING)
+    cluster = Cluster(j100_1=JobState("", "FAILED"), j100_2=PENDING)
     watch = Watch(selected(study), ask=cluster)
     assert names(watch) == []
     watch.over()

@@ -9,18 +9,21 @@ from typing import Any
 import pytest
 
 from hpcrun.observe.read.history import Submission
-from hpcrun.observe.status.run_state import STATES, Evidence, Job, decide
+from hpcrun.observe.status.run_state import STATES, RunEvidence, decide
+from hpcrun.slurm.parse import JobState
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.ledger import Attempt
 
 T = 1_700_000_000.0
-PENDING = Job("PENDING", waiting=True, reason="Priority")
-RUNNING = Job("RUNNING")
-GONE = Job("GONE", ended=True)
 
 
-def over(state: str, **more: Any) -> Job:
-    return Job(state, ended=True, **more)
+def job(state: str, **more: Any) -> JobState:
+    return JobState("100", state, **more)
+
+
+PENDING = job("PENDING", reason="Priority")
+RUNNING = job("RUNNING")
+GONE = job("GONE")
 
 
 def sub(
@@ -60,45 +63,45 @@ TABLE: list[tuple[str, dict[str, Any], str, str | None, bool]] = [
     ("pending", {"submission": sub(), "job": PENDING}, "pending", "Priority: waits", False),
     (
         "pending for a reason that has no words",
-        {"submission": sub(), "job": Job("PENDING", waiting=True, reason="(Odd)")},
+        {"submission": sub(), "job": job("PENDING", reason="(Odd)")},
         "pending",
         "(Odd)",
         False,
     ),
-    ("configuring", {"submission": sub(), "job": Job("CONFIGURING")}, "pending", "configur", False),
+    ("configuring", {"submission": sub(), "job": job("CONFIGURING")}, "pending", "configur", False),
     ("job began", {"submission": sub(), "job": RUNNING}, "running", "has not begun", False),
     ("unknown job", {"submission": sub()}, "unknown", "does not know job 100", False),
     ("silent, pending", {"submission": sub(), "silence": SILENT}, "pending", "as of", False),
     (
         "cancelled in the queue by scancel",
-        {"submission": sub(), "job": over("CANCELLED")},
+        {"submission": sub(), "job": job("CANCELLED")},
         "cancelled",
         "in Slurm",
         True,
     ),
     (
         "job over before an attempt",
-        {"submission": sub(), "job": over("FAILED", exit_code=1)},
+        {"submission": sub(), "job": job("FAILED", exit_code=1)},
         "failed",
         "Slurm: FAILED, exit code 1",
         True,
     ),
     (
         "accounting knows no end",
-        {"submission": sub(), "job": Job("UNKNOWN", reason="forgotten")},
+        {"submission": sub(), "job": job("UNKNOWN", reason="forgotten")},
         "unknown",
         "forgotten",
         False,
     ),
     ("starting", {"attempts": [attempt(workers=False)], "job": RUNNING}, "running", "nodes", False),
     ("running", {"attempts": [attempt()], "job": RUNNING}, "running", None, False),
-    ("completing", {"attempts": [attempt()], "job": Job("COMPLETING")}, "running", None, False),
-    ("suspended", {"attempts": [attempt()], "job": Job("SUSPENDED")}, "running", None, False),
+    ("completing", {"attempts": [attempt()], "job": job("COMPLETING")}, "running", None, False),
+    ("suspended", {"attempts": [attempt()], "job": job("SUSPENDED")}, "running", None, False),
     ("silent, running", {"attempts": [attempt()], "silence": SILENT}, "running", "as of", False),
     ("open, job unknown", {"attempts": [attempt()]}, "unknown", "no end of attempt 1", False),
     (
         "open, accounting without an end",
-        {"attempts": [attempt()], "job": Job("UNKNOWN", reason="forgotten")},
+        {"attempts": [attempt()], "job": job("UNKNOWN", reason="forgotten")},
         "unknown",
         "forgotten",
         False,
@@ -106,21 +109,21 @@ TABLE: list[tuple[str, dict[str, Any], str, str | None, bool]] = [
     ("open, requeued", {"attempts": [attempt()], "job": PENDING}, "requeued", "Priority", False),
     (
         "open, node failure",
-        {"attempts": [attempt()], "job": over("NODE_FAIL")},
+        {"attempts": [attempt()], "job": job("NODE_FAIL")},
         "failed",
         "Slurm: NODE_FAIL), and the ledger has no end of attempt 1",
         True,
     ),
     (
         "open, job completed",
-        {"attempts": [attempt()], "job": over("COMPLETED")},
+        {"attempts": [attempt()], "job": job("COMPLETED")},
         "failed",
         "no end of attempt 1",
         True,
     ),
     (
         "open, scancel",
-        {"attempts": [attempt()], "job": over("CANCELLED")},
+        {"attempts": [attempt()], "job": job("CANCELLED")},
         "cancelled",
         "in Slurm",
         True,
@@ -135,7 +138,7 @@ TABLE: list[tuple[str, dict[str, Any], str, str | None, bool]] = [
     ),
     (
         "crashed",
-        {"attempts": [attempt(1, "failed", **CRASH)], "job": over("FAILED")},
+        {"attempts": [attempt(1, "failed", **CRASH)], "job": job("FAILED")},
         "failed",
         "rank 1 was ended by SIGKILL",
         True,
@@ -170,14 +173,14 @@ TABLE: list[tuple[str, dict[str, Any], str, str | None, bool]] = [
     ),
     (
         "time limit",
-        {"attempts": [attempt(1, "failed", **TERM)], "job": over("TIMEOUT")},
+        {"attempts": [attempt(1, "failed", **TERM)], "job": job("TIMEOUT")},
         "failed",
         "SIGTERM (Slurm: TIMEOUT)",
         True,
     ),
     (
         "scancel seen by the supervisor as a signal",
-        {"attempts": [attempt(1, "failed", **TERM)], "job": over("CANCELLED")},
+        {"attempts": [attempt(1, "failed", **TERM)], "job": job("CANCELLED")},
         "cancelled",
         "in Slurm",
         True,
@@ -198,7 +201,7 @@ TABLE: list[tuple[str, dict[str, Any], str, str | None, bool]] = [
     ),
     (
         "stopped, job over",
-        {"attempts": [attempt(1, "stopped", **SAVED)], "job": over("COMPLETED")},
+        {"attempts": [attempt(1, "stopped", **SAVED)], "job": job("COMPLETED")},
         "failed",
         "submit it again",
         True,
@@ -227,7 +230,7 @@ TABLE: list[tuple[str, dict[str, Any], str, str | None, bool]] = [
     ),
     (
         "cancelled, job gone",
-        {"intent": "cancelled", "attempts": [attempt()], "job": over("CANCELLED")},
+        {"intent": "cancelled", "attempts": [attempt()], "job": job("CANCELLED")},
         "cancelled",
         None,
         True,
@@ -328,7 +331,7 @@ TABLE: list[tuple[str, dict[str, Any], str, str | None, bool]] = [
 def test_state(given: dict[str, Any], state: str, reason: str | None, is_over: bool) -> None:
     if given.get("attempts") and "submission" not in given:
         given = {"submission": sub(), **given}
-    verdict = decide(Evidence(**{"updated": T, **given}))
+    verdict = decide(RunEvidence(**{"updated": T, **given}))
     assert verdict.state in STATES
     assert (verdict.state, verdict.over) == (state, is_over)
     if reason is None:
@@ -337,29 +340,29 @@ def test_state(given: dict[str, Any], state: str, reason: str | None, is_over: b
         assert reason in (verdict.reason or "")
 
 
-@pytest.mark.parametrize("job", [None, Job("UNKNOWN"), Job("SPECIAL_EXIT", waiting=True), RUNNING])
+@pytest.mark.parametrize("job", [None, job("UNKNOWN"), job("SPECIAL_EXIT"), RUNNING])
 @pytest.mark.parametrize("attempts", [[], [attempt()], [attempt(workers=False)]])
 @pytest.mark.parametrize("silence", [None, SILENT])
 def test_without_a_known_end_a_run_is_never_failed(
-    job: Job | None, attempts: list[Attempt], silence: str | None
+    job: JobState | None, attempts: list[Attempt], silence: str | None
 ) -> None:
-    evidence = Evidence(sub(), attempts, None, job, silence, T)
+    evidence = RunEvidence(sub(), attempts, None, job, silence, T)
     assert decide(evidence).state != "failed"
 
 
 @pytest.mark.parametrize(
     ("said", "attempts", "state"),
     [
-        (Job("PENDING", waiting=True, known_at=T + 30), [attempt()], "running"),
-        (Job("PENDING", waiting=True, known_at=T + 90), [attempt()], "requeued"),
-        (Job("FAILED", ended=True, known_at=T + 30), [attempt()], "running"),
-        (Job("PENDING", waiting=True, known_at=T + 30), [], "pending"),
+        (job("PENDING", known_at=T + 30), [attempt()], "running"),
+        (job("PENDING", known_at=T + 90), [attempt()], "requeued"),
+        (job("FAILED", known_at=T + 30), [attempt()], "running"),
+        (job("PENDING", known_at=T + 30), [], "pending"),
     ],
 )
 def test_what_slurm_said_before_the_ledger_did_is_old_news(
-    said: Job, attempts: list[Attempt], state: str
+    said: JobState, attempts: list[Attempt], state: str
 ) -> None:
-    verdict = decide(Evidence(sub(), attempts, None, said, SILENT, T))
+    verdict = decide(RunEvidence(sub(), attempts, None, said, SILENT, T))
     assert verdict.state == state
     assert not verdict.over
     assert "as of" in str(verdict.reason)

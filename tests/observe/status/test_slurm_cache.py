@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.observe.status import slurm_cache
-from hpcrun.observe.status.jobs import Process
+from hpcrun.observe.status.jobs import JobRef
 from hpcrun.observe.status.slurm_cache import LastAnswers, default_path
 from tests.support.experiment import path_with, shim_calls, slurm_shim
 
@@ -44,7 +44,7 @@ def commands(shim: Path) -> list[str]:
     return [call.split()[0] for call in shim_calls(shim)]
 
 
-WANTED = [Process("100_0"), Process("100_1")]
+WANTED = [JobRef("100_0"), JobRef("100_1")]
 
 
 def test_asked_again_at_once_slurm_is_left_alone(shim: Path, clock: Clock) -> None:
@@ -57,7 +57,7 @@ def test_asked_again_at_once_slurm_is_left_alone(shim: Path, clock: Clock) -> No
     assert commands(shim) == ["squeue"]
     clock.now += 1.0
     assert LastAnswers(clock=clock).ask(WANTED).jobs["100_1"].state == "RUNNING"
-    assert LastAnswers(clock=clock).ask([Process("101")]).jobs == {}
+    assert LastAnswers(clock=clock).ask([JobRef("101")]).jobs == {}
     assert commands(shim).count("squeue") == 3
 
 
@@ -119,7 +119,7 @@ def test_while_slurm_is_silent_what_it_said_last_is_told_with_its_time(
     said = clock.now
     clock.now += 300
     slurm_shim(shim, fail="Unable to contact slurm controller (connect failure)")
-    found = LastAnswers(clock=clock).ask([*WANTED, Process("7")])
+    found = LastAnswers(clock=clock).ask([*WANTED, JobRef("7")])
     assert found.problem == "Slurm does not answer"
     told = {name: (job.reason, job.known_at) for name, job in found.jobs.items()}
     assert told == dict.fromkeys(("100_0", "100_1"), ("Priority", said))
@@ -174,7 +174,7 @@ def test_each_cluster_has_a_file_of_its_own(shim: Path, monkeypatch: pytest.Monk
 
 def test_local_jobs_are_never_remembered(shim: Path, clock: Clock) -> None:
     slurm_shim(shim, squeue=line("100_0", "RUNNING"))
-    local = Process("local:999999999", start_ticks=1, host=os.uname().nodename)
+    local = JobRef("local:999999999", start_ticks=1, host=os.uname().nodename)
     found = LastAnswers(clock=clock).ask([WANTED[0], local])
     assert found.jobs["local:999999999"].state == "GONE"
     assert "local" not in default_path().read_text()

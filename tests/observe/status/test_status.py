@@ -13,9 +13,9 @@ import pytest
 from hpcrun.host import start_ticks
 from hpcrun.observe.read.selection import Finder
 from hpcrun.observe.status import jobs
-from hpcrun.observe.status.jobs import Answers, Process
-from hpcrun.observe.status.run_state import Job
+from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.status import RunStatus, statuses
+from hpcrun.slurm.parse import JobState
 from hpcrun.state import files, ledger
 from tests.support.experiment import T0, Experiment, path_with, shim_calls, slurm_shim
 
@@ -126,9 +126,9 @@ def test_an_end_that_comes_while_slurm_is_asked(study: Experiment) -> None:
     study.submit((0,))
     study.start(0)
 
-    def ask(processes: list[Process]) -> Answers:
+    def ask(refs: list[JobRef]) -> Answers:
         study.end(0)
-        return Answers({process.job_id: Job("COMPLETED", ended=True) for process in processes})
+        return Answers({ref.job_id: JobState(ref.job_id, "COMPLETED") for ref in refs})
 
     assert of(study, ask=ask)[0].state == "completed"
 
