@@ -104,9 +104,9 @@ def _drill(compiled: Compiled, faults: list[str], output: Output) -> int:
     from hpcrun.control.wait import wait
     from hpcrun.observe.diagnosis import fault_costs as observed
     from hpcrun.state.layout import ExperimentPaths
-    from hpcrun.submit.submit import submit
+    from hpcrun.submit.submit import Request, submit
 
-    submitted = submit(compiled, new=True, argv=command_line(), say=output.say)
+    submitted = submit(compiled, Request(command_line(), output.say, new=True))
     experiment, number = ExperimentPaths(submitted.directory), submitted.runs[0].run
     try:
         times = "once" if len(faults) == 1 else f"{len(faults)} times"

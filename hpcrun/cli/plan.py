@@ -26,13 +26,11 @@ def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], outp
     Pure: nothing is written, and neither Slurm nor the network is asked.
     """
     from hpcrun.compile import compile_chain, freeze
-    from hpcrun.compile.chain import dependences
+    from hpcrun.compile.chain import in_order
 
-    plans: dict[str, Plan] = {}
-    for compiled in compile_chain(spec, overrides, sweeps, root=output.root):
-        before = {file: plan.numbers for file, plan in plans.items()}
-        plans[compiled.file] = freeze(compiled, depends_on=dependences(compiled, before))
-    plan, root = plans[compiled.file], str(compiled.root)
+    chain = compile_chain(spec, overrides, sweeps, root=output.root)
+    *_, plan = in_order(chain, lambda one, waits: freeze(one, depends_on=waits))
+    root = str(chain[-1].root)
     if output.json:
         output.data({"root": root, **plan.to_data()})
         return

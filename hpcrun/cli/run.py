@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 import threading
 from collections.abc import Iterator
@@ -19,8 +18,7 @@ from hpcrun.cli.submit import command_line
 from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
-    from hpcrun.compile import Compiled
-    from hpcrun.submit.prepared import Prepared, Submitted
+    from hpcrun.submit.submission_dir import Prepared
 
 
 @click.command("run")
@@ -36,14 +34,9 @@ def command(
     the same command goes on from its newest checkpoint.
     """
     from hpcrun.compile import compile_chain
-    from hpcrun.compile.chain import dependences
     from hpcrun.slurm import allocation
-    from hpcrun.state import permissions
-    from hpcrun.state.layout import experiment
-    from hpcrun.submit import lock
-    from hpcrun.submit.prepared import chain_data
-    from hpcrun.submit.submission_dir import check_root
-    from hpcrun.submit.submit import prepare
+    from hpcrun.submit.submission_dir import chain_data
+    from hpcrun.submit.submit import Request, run_chain
 
     inside = allocation.current()
     if inside is None and not any(override.startswith("cluster=") for override in overrides):
@@ -51,27 +44,14 @@ def command(
     chain = compile_chain(spec, overrides, sweeps, root=output.root)
     if inside is not None:
         inside.check(run.spec for compiled in chain for run in compiled.runs)
-    check_root(chain[-1].root)
-    done: dict[str, Submitted] = {}
-    code = EXIT_OK
-    for compiled in chain:
-        compiled = _with_executor(compiled, "local" if inside is None else "slurm")
-        permissions.use_umask(compiled.cluster)
-        group = permissions.group_id(compiled.cluster)
-        with lock.held(experiment(compiled.root, compiled.name), output.say, group):
-            prepared = prepare(
-                compiled,
-                new=new and compiled.file == chain[-1].file,
-                depends_on=dependences(compiled, {file: one.numbers for file, one in done.items()}),
-                argv=command_line(),
-                say=output.say,
-            )
-        done[compiled.file] = prepared.result()
-        code = _bring_to_end(prepared, inside.name if inside else None, output)
-        if code != EXIT_OK:
-            break
+    done, code = run_chain(
+        chain,
+        Request(command_line(), output.say, new),
+        "local" if inside is None else "slurm",
+        lambda prepared: _bring_to_end(prepared, inside.name if inside else None, output),
+    )
     if output.json:
-        output.data(chain_data(done.values()))
+        output.data(chain_data(done))
     return code
 
 
@@ -87,16 +67,6 @@ def _bring_to_end(prepared: Prepared, allocation: str | None, output: Output) ->
     except KeyboardInterrupt:
         output.say("interrupted; the same command goes on from the newest checkpoint")
         return EXIT_INTERRUPTED
-
-
-def _with_executor(compiled: Compiled, executor: str) -> Compiled:
-    if compiled.cluster["executor"] == executor:
-        return compiled
-    cluster = {**compiled.cluster, "executor": executor}
-    if executor == "local":
-        # The profile's interfaces are those of the cluster's nodes.
-        cluster["fabric"] = {}
-    return dataclasses.replace(compiled, cluster=cluster)
 
 
 def _nothing_to_do(prepared: Prepared) -> int:

@@ -17,10 +17,9 @@ from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from hpcrun.text import listed
 
 if TYPE_CHECKING:
-    from hpcrun.cli.only import Only
     from hpcrun.compile import Compiled
     from hpcrun.state.plan import Plan
-    from hpcrun.submit.prepared import Submitted
+    from hpcrun.submit.submission_dir import Submitted
 
 
 @click.command("submit")
@@ -62,13 +61,14 @@ def command(
         from hpcrun.cli.only import chooser
 
         only = chooser(words)
-    if dry_run:
-        _show(chain, new, only, output)
-        return EXIT_OK
-    from hpcrun.submit.prepared import chain_data
-    from hpcrun.submit.submit import submit_chain
+    from hpcrun.submit.submission_dir import chain_data
+    from hpcrun.submit.submit import Request, preview_chain, submit_chain
 
-    done = submit_chain(chain, new=new, only=only, argv=command_line(), say=output.say)
+    request = Request(command_line(), output.say, new, only)
+    if dry_run:
+        _show(preview_chain(chain, request), str(chain[-1].root), bool(only), output)
+        return EXIT_OK
+    done = submit_chain(chain, request)
     if output.json:
         output.data(chain_data(done))
     else:
@@ -81,32 +81,19 @@ def command_line() -> list[str]:
     return [Path(sys.argv[0]).name, *sys.argv[1:]]
 
 
-def _show(chain: Sequence[Compiled], new: bool, only: Only | None, output: Output) -> None:
+def _show(plans: Sequence[Plan], root: str, is_filtered: bool, output: Output) -> None:
     from hpcrun.cli import plan as printing
-    from hpcrun.compile.chain import dependences
-    from hpcrun.submit.submit import preview
 
-    plans: dict[str, Plan] = {}
-    for compiled in chain:
-        is_last = compiled is chain[-1]
-        before = {file: plan.numbers for file, plan in plans.items()}
-        plans[compiled.file] = preview(
-            compiled,
-            new=new and is_last,
-            only=only if is_last else None,
-            depends_on=dependences(compiled, before),
-        )
-    *others, plan = plans.values()
-    root = str(chain[-1].root)
+    *others, plan = plans
     if output.json:
         data = {"root": root, **plan.to_data()}
         output.data({**data, "before": [one.to_data() for one in others]} if others else data)
         return
-    for one in plans.values():
+    for one in plans:
         if one.arrays:
             click.echo("\n".join(printing.lines(one, root)) + ("\n" if one is not plan else ""))
         else:
-            done = "no run is left" if only and one is plan else "every run has completed"
+            done = "no run is left" if is_filtered and one is plan else "every run has completed"
             output.say(f"{one.name}: {done}; nothing to submit")
 
 

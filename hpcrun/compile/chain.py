@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from hpcrun.compile.freeze import Compiled, Need
 from hpcrun.compile.source.marked_tree import Key, Tree
@@ -85,17 +85,35 @@ def before(last: Compiled, compile_spec: Callable[[Path], Compiled]) -> list[Com
     return list(done.values())
 
 
-def dependences(
-    compiled: Compiled, before: Mapping[str, tuple[str, tuple[int, ...]]]
-) -> tuple[Dependence, ...]:
-    """What an experiment waits for.
+class Numbered(Protocol):
+    """What an experiment has become once its runs have numbers."""
+
+    @property
+    def numbers(self) -> tuple[str, tuple[int, ...]]:
+        """The experiment's name and its runs' numbers."""
+
+
+Result = TypeVar("Result", bound=Numbered)
+
+
+def in_order(
+    chain: Iterable[Compiled], act: Callable[[Compiled, tuple[Dependence, ...]], Result]
+) -> Iterator[Result]:
+    """Yield the result of ``act`` for each experiment of a chain, one after another.
 
     Parameters
     ----------
-    before
-        Spec file -> the experiment's name and its runs' numbers, of those that it needs.
+    chain
+        As `hpcrun.compile.compile_chain` returns it.
+    act
+        Called with an experiment and what it waits for, once all before it have their numbers.
     """
-    return tuple(Dependence(*before[need.file], need.when, need.each) for need in compiled.needs)
+    numbers: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for one in chain:
+        waits = (Dependence(*numbers[need.file], need.when, need.each) for need in one.needs)
+        result = act(one, tuple(waits))
+        numbers[one.file] = result.numbers
+        yield result
 
 
 def _check(one: Compiled, last: Compiled) -> None:

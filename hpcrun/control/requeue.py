@@ -15,12 +15,10 @@ from hpcrun.errors import ClusterRefused, ClusterUnreachable, UsageError
 from hpcrun.slurm import client
 from hpcrun.state import permissions, plan_file
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
-from hpcrun.submit import feeder, lock, run_actions
+from hpcrun.submit import feeder, lock, preflight, run_actions
 from hpcrun.submit.feeder import Renew
-from hpcrun.submit.prepared import Prepared, job_of
 from hpcrun.submit.run_actions import Decision
-from hpcrun.submit.submission_dir import Draft, check_root
-from hpcrun.submit.submit import check_executor, probe_all
+from hpcrun.submit.submission_dir import Draft, Prepared, job_of
 from hpcrun.text import Say
 
 SUBMIT = "submit"
@@ -103,7 +101,7 @@ def restart(
     ClusterRefused, ClusterUnreachable
         Slurm says no, or is not there; no submission is left behind that it took nothing of.
     """
-    check_root(experiment.directory.parent)
+    preflight.check_root(experiment.directory.parent)
     with lock.held(experiment, say) as renew:
         decisions = run_actions.settle(experiment, runs, say)
         steps = _steps(decisions, foreground)
@@ -230,13 +228,12 @@ def _prepare(
         raise UsageError(
             f"{source.plan} cannot be read: {error}", hint="`hpcrun submit` makes a plan anew"
         ) from None
-    check_executor(earlier.cluster)
+    preflight.check_executor(earlier.cluster)
     permissions.use_umask(earlier.cluster)
     wanted = {decision.run for decision in decisions}
     runs = [run for run in earlier.runs if run.number in wanted]
-    found = probe_all(runs, earlier.cluster)
-    draft = Draft(experiment)
-    try:
+    found = preflight.check_python(runs, earlier.cluster)
+    with Draft(experiment) as draft:
         compiled = Compiled(
             name=earlier.name,
             root=experiment.directory.parent,
@@ -256,8 +253,5 @@ def _prepare(
             numbers={run.identity: run.number for run in runs},
             depends_on=earlier.depends_on,
         )
-        draft.fill_again(plan, found, source, argv=argv)
-    except BaseException:
-        draft.discard()
-        raise
+        draft.fill(plan, found, argv=argv, earlier=source)
     return Prepared(experiment, plan, decisions, draft)

@@ -9,10 +9,9 @@ from pathlib import Path
 from hpcrun.errors import UsageError
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Plan
-from hpcrun.submit.code import snapshot
+from hpcrun.submit.code import code_files, snapshot
 from hpcrun.submit.code.code_diff import CodeDiff
 from hpcrun.submit.run_actions import Decision
-from hpcrun.submit.submission_dir import code_of, scope
 from hpcrun.text import listed, runs_text
 
 _SHOWN = 5
@@ -53,7 +52,7 @@ def find(
     archives = [_archives(experiment, decisions) for decisions in groups]
     if not any(archives):
         return [[] for _ in groups]
-    now = snapshot.look(Path(plan.code_root), **scope(plan, experiment))
+    now = snapshot.look(Path(plan.code_root), **code_files.scope(plan, experiment))
     changed = {
         archive: tuple(
             f"{name} {how}"
@@ -82,7 +81,7 @@ def _archives(experiment: ExperimentPaths, decisions: Sequence[Decision]) -> dic
     for number, runs in by_submission.items():
         earlier = experiment.submission(number)
         try:
-            archive = earlier.experiment.code / code_of(earlier)["archive"]
+            archive = earlier.experiment.code / snapshot.recorded(earlier)["archive"]
         except UsageError:
             continue
         found.setdefault(archive, []).extend(runs)

@@ -22,25 +22,6 @@ WAITING = "waiting"
 Living = dict[int, Job]
 
 
-def check(plan: Plan) -> None:
-    """See that each run has a counterpart where it waits for one.
-
-    Raises
-    ------
-    UsageError
-        One has none.
-    """
-    for one in plan.depends_on:
-        missing = [run.number for run in plan.runs if one.each and run.number not in one.runs]
-        if missing:
-            raise UsageError(
-                f"depends_on: there is no {one.experiment}/{missing[0]} for {plan.name}/"
-                f"{missing[0]} to wait for",
-                hint="with `each: true` runs of the same number follow each other; leave it out to "
-                "wait for all of them",
-            )
-
-
 class Waits:
     """As things stand now, what the runs of a plan have to wait for.
 

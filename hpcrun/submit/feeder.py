@@ -23,7 +23,7 @@ from hpcrun.state.plan import Array
 from hpcrun.submit import sbatch
 from hpcrun.submit.dependencies import Waits
 from hpcrun.submit.local import executor, processes
-from hpcrun.submit.prepared import Prepared, SubmittedArray
+from hpcrun.submit.submission_dir import Prepared, SubmittedArray
 from hpcrun.text import Say, runs_text
 
 # Renews the lock under which this happens; False when another submit has it by now.

@@ -28,7 +28,9 @@ SKIPPED = "skipped"
 # Cancelled by somebody before its submission came to it.
 DROPPED = "cancelled"
 
-SUBMITTED = (NEW, RESUMED, EXTENDED)
+# Submitted although it ran before.
+GOING_ON = (RESUMED, EXTENDED)
+SUBMITTED = (NEW, *GOING_ON)
 
 CANCEL_PATIENCE = 90.0
 # Seconds beyond its own limit after which no sbatch lives.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hpcrun.state import journal
 from hpcrun.submit import lock
 from hpcrun.submit.local import executor, processes
-from hpcrun.submit.prepared import Prepared
+from hpcrun.submit.submission_dir import Prepared
 from hpcrun.text import Say
 
 # What says where the steps of a run in an allocation go; `SLURM_CPU_BIND` and its like would make

@@ -1,31 +1,34 @@
-"""A submission's directory, from the claim of its number until something was submitted from it."""
+"""A submission: the directory from the claim of its number on, and what became of it."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
+import dataclasses
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import hpcrun
 from hpcrun.errors import UsageError
 from hpcrun.host import current_user
-from hpcrun.state import files, plan_file
+from hpcrun.state import files, ledger, plan_file
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.state.plan import Plan
-from hpcrun.submit.code import snapshot
-from hpcrun.submit.code.snapshot import Snapshot
+from hpcrun.submit import run_actions
+from hpcrun.submit.code import code_files, snapshot
 from hpcrun.submit.python_probe import Probe
+from hpcrun.submit.run_actions import Decision
 
 
 class Draft:
-    """The next submission of an experiment; `discard` leaves the disk as it was found.
+    """The directory of an experiment's next submission; `discard` restores the disk.
 
-    Making one claims the number, by the creation of its directory.
+    Making one claims the number, by creating the directory. As a context manager it is discarded
+    when an exception leaves the block.
 
     Raises
     ------
@@ -44,39 +47,59 @@ class Draft:
             self.discard()
             raise unwritable(parent, error) from None
 
-    def fill(self, plan: Plan, probe: Probe, *, argv: Sequence[str]) -> Snapshot:
+    def __enter__(self) -> Draft:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self.discard()
+
+    def fill(
+        self,
+        plan: Plan,
+        probe: Probe,
+        *,
+        argv: Sequence[str],
+        earlier: SubmissionPaths | None = None,
+    ) -> tuple[str, ...]:
         """Write everything that the runs will need; nothing outside is read after this.
 
-        Raises
-        ------
-        UsageError
-            The code cannot be frozen, or the directory cannot be written to.
-        """
-        try:
-            frozen = self._freeze_code(plan)
-            self._write(plan, self._facts(probe, frozen.to_data(), argv))
-        except OSError as error:
-            raise unwritable(self.paths.directory, error) from None
-        return frozen
+        Parameters
+        ----------
+        argv
+            The command, for the record.
+        earlier
+            The submission whose frozen code is taken; None freezes the code of now.
 
-    def fill_again(
-        self, plan: Plan, probe: Probe, earlier: SubmissionPaths, *, argv: Sequence[str]
-    ) -> None:
-        """The same with the code that an earlier submission froze; hpcrun itself is that of now.
+        Returns
+        -------
+        tuple of str
+            Notes for the user on the code that was frozen.
 
         Raises
         ------
         UsageError
-            That code is not there, or the directory cannot be written to.
+            The code cannot be frozen or is gone, or the directory cannot be written to.
         """
-        code = code_of(earlier)
+        notes: tuple[str, ...] = ()
         try:
-            self._write(plan, self._facts(probe, code, argv))
+            if earlier is not None:
+                code = snapshot.recorded(earlier)
+            else:
+                frozen = self._freeze_code(plan)
+                code, notes = frozen.to_data(), frozen.notes
+            snapshot.package(self.paths.package)
+            plan_file.write(plan, self.paths.plan)
+            files.write_json(self.paths.submission, self._facts(probe, code, argv))
+            for index, array in enumerate(plan.arrays):
+                if array.script:
+                    files.write_bytes(self.paths.script(index), array.script.encode())
         except OSError as error:
             raise unwritable(self.paths.directory, error) from None
+        return notes
 
     def discard(self) -> None:
-        """Remove what this made and nobody else may use by now."""
+        """Remove what this made, unless another submission may use it by now."""
         archives: list[Path] = []
         for path in reversed(self._made):
             if path.parent.name == "submissions":
@@ -90,14 +113,6 @@ class Draft:
         for path in reversed(self._made):
             with contextlib.suppress(OSError):
                 path.rmdir()
-
-    def _write(self, plan: Plan, facts: dict[str, Any]) -> None:
-        snapshot.package(self.paths.package)
-        plan_file.write(plan, self.paths.plan)
-        files.write_json(self.paths.submission, facts)
-        for index, array in enumerate(plan.arrays):
-            if array.script:
-                files.write_bytes(self.paths.script(index), array.script.encode())
 
     def _make_parents(self, directory: Path) -> None:
         missing = [path for path in (directory, *directory.parents) if not path.exists()]
@@ -118,12 +133,12 @@ class Draft:
             self._made.append(paths.directory)
             return paths
 
-    def _freeze_code(self, plan: Plan) -> Snapshot:
+    def _freeze_code(self, plan: Plan) -> snapshot.Snapshot:
         directory = self.paths.experiment.code
         self._make_parents(directory)
         before = {path.name for path in directory.iterdir()}
         root = Path(plan.code_root)
-        frozen = snapshot.freeze(root, directory, **scope(plan, self.paths.experiment))
+        frozen = snapshot.freeze(root, directory, **code_files.scope(plan, self.paths.experiment))
         if frozen.archive.name not in before:
             self._made.append(frozen.archive)
         return frozen
@@ -141,76 +156,164 @@ class Draft:
         }
 
 
-def scope(plan: Plan, experiment: ExperimentPaths) -> dict[str, Any]:
-    """What belongs to a plan's code, as `hpcrun.submit.code.snapshot.freeze` wants to know it."""
-    code = plan.runs[0].spec.get("code") or {}
-    links = (Path(plan.code_root) / plan.directory / link for link in code.get("link") or ())
-    named = {(run.spec.get("environment") or {}).get("secrets_file") for run in plan.runs}
-    secrets = sorted({path for file in named if file for path in (file, os.path.realpath(file))})
-    return {
-        "exclude": code.get("exclude") or (),
-        "required": _required(plan),
-        "without": [experiment.directory.parent, *links, *map(Path, secrets)],
-    }
+@dataclass(frozen=True)
+class SubmittedRun:
+    """One run and what was done about it.
 
-
-def check_root(root: Path) -> None:
-    """See that the root is a directory, or can become one.
-
-    Raises
-    ------
-    UsageError
-        It or a part of its path is something else.
+    Attributes
+    ----------
+    action
+        As in `hpcrun.submit.run_actions`.
+    older_code
+        True if it completed with other code than the code of now.
     """
-    for path in (root, *root.parents):
-        if path.is_dir():
-            return
-        if path.exists():
-            raise unwritable(path, NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)))
+
+    run: int
+    label: str
+    action: str
+    job_id: str | None
+    older_code: bool = False
+
+
+@dataclass(frozen=True)
+class SubmittedArray:
+    """Runs that were given to the executor together, as one job or array."""
+
+    array: int
+    runs: tuple[int, ...]
+    job_id: str
+    gpu_hours: float
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """The result of a submission.
+
+    Attributes
+    ----------
+    experiment
+        The experiment's name.
+    submission
+        The submission's number; None if there was nothing to submit.
+    directory
+        The experiment's directory.
+    runs
+        Every run of the spec.
+    arrays
+        The arrays and jobs that the executor accepted.
+    """
+
+    experiment: str
+    submission: int | None
+    directory: Path
+    runs: tuple[SubmittedRun, ...]
+    arrays: tuple[SubmittedArray, ...] = ()
+
+    @property
+    def numbers(self) -> tuple[str, tuple[int, ...]]:
+        """The experiment's name and its runs' numbers."""
+        return self.experiment, tuple(run.run for run in self.runs)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return what ``hpcrun submit --json`` prints."""
+        return dataclasses.asdict(self)
+
+
+def chain_data(done: Iterable[Submitted]) -> dict[str, Any]:
+    """Return the data of the last experiment, with ``before`` for those that it depends on."""
+    *before, last = done
+    data = last.to_data()
+    return {**data, "before": [one.to_data() for one in before]} if before else data
+
+
+@dataclass
+class Prepared:
+    """A submission whose files are all on disk, and that no executor has been given yet.
+
+    Attributes
+    ----------
+    plan
+        The frozen plan; its arrays hold the runs that are to be submitted.
+    decisions
+        One for each run of the plan.
+    draft
+        The submission's directory; None if there is nothing to submit.
+    older
+        Completed runs whose code differs from the code of now.
+    taken_back
+        Run -> the intent that was removed from it.
+    dropped
+        Runs that were cancelled before they were submitted.
+    """
+
+    experiment: ExperimentPaths
+    plan: Plan
+    decisions: list[Decision]
+    draft: Draft | None
+    older: frozenset[int] = frozenset()
+    taken_back: dict[int, str] = field(default_factory=dict)
+    dropped: set[int] = field(default_factory=set)
+
+    @property
+    def submission(self) -> SubmissionPaths:
+        assert self.draft is not None
+        return self.draft.paths
+
+    @property
+    def numbers(self) -> tuple[str, tuple[int, ...]]:
+        """The experiment's name and its runs' numbers."""
+        return self.plan.numbers
+
+    def take_back_intents(self, runs: Sequence[int]) -> None:
+        """Remove the intents of cancelled runs, and of finished ones that are extended."""
+        extended = {one.run for one in self.decisions if one.action == run_actions.EXTENDED}
+        for run in runs:
+            paths = self.experiment.run(run)
+            intent = ledger.intent(paths)
+            if intent == ledger.CANCELLED or (intent == ledger.FINISHED and run in extended):
+                self.taken_back[run] = intent
+                ledger.set_intent(paths, None)
+
+    def restore_intents(self, runs: Sequence[int]) -> None:
+        """Undo `take_back_intents` for runs that were not submitted after all."""
+        for run in set(runs) & set(self.taken_back):
+            ledger.set_intent(self.experiment.run(run), self.taken_back.pop(run))
+
+    def result(self, arrays: Sequence[SubmittedArray] = ()) -> Submitted:
+        """Return the result, once ``arrays`` have been accepted."""
+        ids = {run: job_of(array, run) for array in arrays for run in array.runs}
+        labels = {run.number: run.label for run in self.plan.runs}
+        runs = []
+        for decision in self.decisions:
+            job_id = ids.get(decision.run)
+            if job_id is None and not decision.is_submitted and decision.job:
+                job_id = decision.job.job_id
+            runs.append(
+                SubmittedRun(
+                    decision.run,
+                    labels[decision.run],
+                    run_actions.DROPPED if decision.run in self.dropped else decision.action,
+                    job_id,
+                    decision.run in self.older,
+                )
+            )
+        number = self.draft.paths.number if self.draft else None
+        return Submitted(
+            self.plan.name, number, self.experiment.directory, tuple(runs), tuple(arrays)
+        )
+
+
+def job_of(array: SubmittedArray, run: int) -> str:
+    """Return the job id of one run: ``123_4`` in an array, else ``123`` or ``local:PID``."""
+    is_element = len(array.runs) > 1 and not array.job_id.startswith("local:")
+    return f"{array.job_id}_{run - array.offset}" if is_element else array.job_id
 
 
 def unwritable(path: Path, error: OSError) -> UsageError:
-    """The error for a place under the root that cannot be written to."""
+    """Return the error for a path under the root that cannot be written to."""
     place = error.filename or path
     return UsageError(
         f"{place}: cannot be written: {error.strerror or error}",
         hint="experiments live under the root; choose another with --root DIR or HPCRUN_ROOT",
     )
-
-
-def code_of(earlier: SubmissionPaths) -> dict[str, Any]:
-    """What ``submission.json`` says of frozen code that is still there."""
-    try:
-        code = files.read_json(earlier.submission)["code"]
-        archive = earlier.experiment.code / str(code["archive"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UsageError(
-            f"{earlier.submission} names no frozen code",
-            hint="`hpcrun submit` goes on with the code of now",
-        ) from None
-    if not archive.is_file():
-        raise UsageError(
-            f"the code that was frozen at submission is gone: {archive}",
-            hint="`hpcrun submit` goes on with the code of now",
-        )
-    return dict(code)
-
-
-def _required(plan: Plan) -> list[str]:
-    root = Path(plan.code_root)
-    required = {run.entry.file for run in plan.runs if run.entry.file}
-    for run in plan.runs:
-        if run.entry.kind == "function" and run.entry.module and run.entry.import_root is not None:
-            required |= _module_file(root, run.entry.import_root, run.entry.module)
-    spec = Path(plan.spec_file)
-    if spec.is_relative_to(root):
-        required.add(spec.relative_to(root).as_posix())
-    return sorted(required)
-
-
-def _module_file(root: Path, import_root: str, module: str) -> set[str]:
-    base = root / import_root / Path(*module.split("."))
-    for candidate in (base.with_name(base.name + ".py"), base / "__init__.py"):
-        if candidate.is_file():
-            return {Path(os.path.relpath(candidate, root)).as_posix()}
-    return set()

@@ -1,69 +1,130 @@
-"""From a compiled spec to jobs: what to do about each run, the frozen files, the executor's answer.
+"""The one way from compiled specs to jobs: `submit`, the dry run and `hpcrun run`.
 
-A submission that Slurm accepts nothing of leaves nothing behind.
+Each walks a chain of experiments by `hpcrun.compile.chain.in_order`. A submission of which Slurm
+accepts nothing leaves nothing behind.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 
-from hpcrun.compile import Compiled, chain, extendable, freeze
-from hpcrun.errors import ClusterUnreachable, UsageError
-from hpcrun.slurm import client
+from hpcrun.compile import Compiled, extendable, freeze
+from hpcrun.compile.chain import in_order
+from hpcrun.errors import EXIT_OK, UsageError
 from hpcrun.state import ledger, permissions
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.state.plan import Dependence, Plan, RunPlan
-from hpcrun.submit import (
-    code_changes,
-    dependencies,
-    feeder,
-    lock,
-    origins,
-    run_actions,
-    sizes,
-    time_limit,
-)
-from hpcrun.submit.prepared import Prepared, Submitted
-from hpcrun.submit.python_probe import Probe, probe
+from hpcrun.submit import code_changes, feeder, lock, preflight, run_actions
+from hpcrun.submit.feeder import Renew
 from hpcrun.submit.run_actions import Decision
-from hpcrun.submit.submission_dir import Draft, check_root
+from hpcrun.submit.submission_dir import Draft, Prepared, Submitted
 from hpcrun.text import Say, plural, runs_text
 
-# Of an experiment's runs, the numbers of those that are asked for.
+# Choose from an experiment's runs; returns the numbers.
 Only = Callable[[ExperimentPaths, Sequence[RunPlan]], Collection[int]]
 
 
-def submit(
-    compiled: Compiled,
-    *,
-    new: bool = False,
-    only: Only | None = None,
-    depends_on: tuple[Dependence, ...] = (),
-    argv: Sequence[str],
-    say: Say,
-) -> Submitted:
-    """Submit what is neither completed nor on its way.
+@dataclass(frozen=True)
+class Request:
+    """What the user asks for.
 
-    Parameters
+    Attributes
     ----------
-    new
-        Give every run a new number, even where the same was run before.
-    only
-        Which runs may be submitted; None for all.
-    depends_on
-        What the runs wait for.
     argv
         The command, for the record.
     say
         Takes messages for the person.
+    new
+        Give every run a new number, even if the same run exists.
+    only
+        Chooses the runs that may be submitted; None for all.
+    """
+
+    argv: Sequence[str]
+    say: Say
+    new: bool = False
+    only: Only | None = None
+
+    def of(self, chain: Sequence[Compiled], one: Compiled) -> Request:
+        """Return the request for one experiment of a chain: the options are about the last."""
+        if one is chain[-1]:
+            return self
+        return dataclasses.replace(self, new=False, only=None)
+
+
+def submit_chain(chain: Sequence[Compiled], request: Request) -> list[Submitted]:
+    """`submit` experiments that depend on each other.
+
+    Parameters
+    ----------
+    chain
+        As `hpcrun.compile.compile_chain` returns it.
+
+    Raises
+    ------
+    HpcrunError
+        As `submit`; experiments that come before may have been submitted by then.
+    """
+    return list(in_order(chain, lambda one, waits: submit(one, request.of(chain, one), waits)))
+
+
+def preview_chain(chain: Sequence[Compiled], request: Request) -> list[Plan]:
+    """Return the plans that `submit_chain` would freeze now, as far as the disk alone tells.
+
+    Nothing is written and no cluster is asked; runs that have completed are in no array.
+    """
+    return list(in_order(chain, lambda one, waits: _preview(one, request.of(chain, one), waits)))
+
+
+def run_chain(
+    chain: Sequence[Compiled],
+    request: Request,
+    executor: str,
+    bring_to_end: Callable[[Prepared], int],
+) -> tuple[list[Submitted], int]:
+    """Prepare experiments that depend on each other, and run each to its end before the next.
+
+    Parameters
+    ----------
+    executor
+        ``local``, or ``slurm`` inside an allocation; takes the place of the profile's.
+    bring_to_end
+        Runs a prepared submission; an exit code other than 0 ends the chain.
+
+    Returns
+    -------
+    tuple
+        What was begun, and the exit code.
+    """
+
+    def prepared(one: Compiled, waits: tuple[Dependence, ...]) -> Prepared:
+        there = _with_executor(one, executor)
+        with _submit_lock(there, request.say):
+            return prepare(there, request.of(chain, one), waits)
+
+    done: list[Submitted] = []
+    code = EXIT_OK
+    for each in in_order(chain, prepared):
+        done.append(each.result())
+        code = bring_to_end(each)
+        if code != EXIT_OK:
+            break
+    return done, code
+
+
+def submit(
+    compiled: Compiled, request: Request, depends_on: tuple[Dependence, ...] = ()
+) -> Submitted:
+    """Submit the runs that have neither completed nor are queued or running.
 
     Raises
     ------
     UsageError
-        The root cannot be written to, the code cannot be frozen, the job's Python is of no use or
-        the user is not in the profile's group.
+        A check of `hpcrun.submit.preflight` fails, the code cannot be frozen, or the user is not
+        in the profile's group.
     ClusterRefused
         Slurm refuses the job; nothing is left behind unless an earlier array was accepted.
     ClusterUnreachable
@@ -71,101 +132,66 @@ def submit(
     Interrupted
         By Ctrl-C once something was submitted.
     """
-    check_executor(compiled.cluster)
-    check_root(compiled.root)
+    preflight.check_executor(compiled.cluster)
+    with _submit_lock(compiled, request.say) as renew:
+        prepared = prepare(compiled, request, depends_on)
+        if prepared.draft is None:
+            return prepared.result()
+        return prepared.result(feeder.send(prepared, request.say, renew))
+
+
+@contextlib.contextmanager
+def _submit_lock(compiled: Compiled, say: Say) -> Iterator[Renew]:
+    """Hold the experiment's lock, with the umask and group of its profile."""
+    preflight.check_root(compiled.root)
     permissions.use_umask(compiled.cluster)
     group = permissions.group_id(compiled.cluster)
     with lock.held(experiment(compiled.root, compiled.name), say, group) as renew:
-        prepared = prepare(compiled, new=new, only=only, depends_on=depends_on, argv=argv, say=say)
-        if prepared.draft is None:
-            return prepared.result()
-        return prepared.result(feeder.send(prepared, say, renew))
-
-
-def submit_chain(
-    compiled: Sequence[Compiled],
-    *,
-    new: bool = False,
-    only: Only | None = None,
-    argv: Sequence[str],
-    say: Say,
-) -> list[Submitted]:
-    """`submit` experiments that depend on each other; ``new`` and ``only`` are about the last.
-
-    Parameters
-    ----------
-    compiled
-        As `hpcrun.compile.compile_chain` gives them.
-
-    Raises
-    ------
-    HpcrunError
-        As `submit`; what comes before may have been submitted by then.
-    """
-    done: dict[str, Submitted] = {}
-    for one in compiled:
-        is_last = one is compiled[-1]
-        numbers = {file: before.numbers for file, before in done.items()}
-        done[one.file] = submit(
-            one,
-            new=new and is_last,
-            only=only if is_last else None,
-            depends_on=chain.dependences(one, numbers),
-            argv=argv,
-            say=say,
-        )
-    return list(done.values())
+        yield renew
 
 
 def prepare(
-    compiled: Compiled,
-    *,
-    new: bool = False,
-    only: Only | None = None,
-    depends_on: tuple[Dependence, ...] = (),
-    argv: Sequence[str],
-    say: Say,
+    compiled: Compiled, request: Request, depends_on: tuple[Dependence, ...] = ()
 ) -> Prepared:
     """Decide about every run and write all files of a submission; nothing is submitted yet.
 
-    The caller holds the experiment's `submit_lock`.
+    The caller holds the experiment's lock.
 
     Raises
     ------
     UsageError, ClusterUnreachable
         As `submit`; nothing is left behind.
     """
-    check_root(compiled.root)
+    say = request.say
     paths = experiment(compiled.root, compiled.name)
-    numbers = _numbers(compiled, paths, new)
+    numbers = _numbers(compiled, paths, request.new)
     plan = freeze(compiled, numbers=numbers, select=(), depends_on=depends_on)
-    dependencies.check(plan)
+    preflight.check_counterparts(plan)
     decisions = run_actions.settle(paths, [run.number for run in plan.runs], say)
     if compiled.extendable:
         decisions = _extended(paths, plan, decisions, say)
-    if only is not None:
-        asked = only(paths, plan.runs)
+    if request.only is not None:
+        asked = request.only(paths, plan.runs)
         decisions = [
             dataclasses.replace(decision, action=run_actions.SKIPPED)
             if decision.is_submitted and decision.run not in asked
             else decision
             for decision in decisions
         ]
-    older = _tell_of_older_code(paths, plan, decisions, say)
+    older = _report_other_code(paths, plan, decisions, say)
     chosen = {decision.run for decision in decisions if decision.is_submitted}
     if not chosen:
         say(summary(plan, decisions))
         return Prepared(paths, plan, decisions, None, older)
-    runs = [run for run in plan.runs if run.number in chosen]
-    time_limit.check(runs, paths)
-    origins.check(runs, paths, coming={one.experiment for one in depends_on})
-    resumed = {
-        one.run for one in decisions if one.action in (run_actions.RESUMED, run_actions.EXTENDED)
-    }
-    sizes.check([run for run in runs if run.number in resumed], paths, say)
-    found = probe_all(runs, plan.cluster)
-    draft = Draft(paths)
-    try:
+    found = preflight.check_runs(
+        [run for run in plan.runs if run.number in chosen],
+        paths,
+        plan.cluster,
+        resumed={one.run for one in decisions if one.action in run_actions.GOING_ON},
+        coming={one.experiment for one in depends_on},
+        say=say,
+    )
+    with Draft(paths) as draft:
         plan = freeze(
             compiled,
             submission=draft.paths.number,
@@ -173,20 +199,48 @@ def prepare(
             select=chosen,
             depends_on=depends_on,
         )
-        frozen = draft.fill(plan, found, argv=argv)
-        for note in frozen.notes:
+        for note in draft.fill(plan, found, argv=request.argv):
             say(f"code: {note}")
         say(summary(plan, decisions))
-    except BaseException:
-        draft.discard()
-        raise
     return Prepared(paths, plan, decisions, draft, older)
+
+
+def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence, ...]) -> Plan:
+    preflight.check_root(compiled.root)
+    paths = experiment(compiled.root, compiled.name)
+    earlier = paths.submissions()
+    numbers = _numbers(compiled, paths, request.new)
+    plan = freeze(compiled, numbers=numbers, select=())
+    extended = run_actions.changed(paths, plan) if compiled.extendable else set()
+    asked = request.only(paths, plan.runs) if request.only else None
+
+    def wanted(run: RunPlan) -> bool:
+        left = ledger.intent(paths.run(run.number)) != ledger.FINISHED
+        return (left or run.number in extended) and (asked is None or run.number in asked)
+
+    return freeze(
+        compiled,
+        submission=earlier[-1].number + 1 if earlier else 1,
+        numbers=numbers,
+        select=wanted,
+        depends_on=depends_on,
+    )
+
+
+def _with_executor(compiled: Compiled, executor: str) -> Compiled:
+    if compiled.cluster["executor"] == executor:
+        return compiled
+    cluster = {**compiled.cluster, "executor": executor}
+    if executor == "local":
+        # The profile's interfaces are those of the cluster's nodes.
+        cluster["fabric"] = {}
+    return dataclasses.replace(compiled, cluster=cluster)
 
 
 def _extended(
     paths: ExperimentPaths, plan: Plan, decisions: Sequence[Decision], say: Say
 ) -> list[Decision]:
-    """With those that had completed, and have another value of an extendable key by now."""
+    """Return the decisions, with completed runs extended if an extendable key has a new value."""
     changed = run_actions.changed(paths, plan)
     over = [one for one in decisions if one.run in changed and one.action == run_actions.COMPLETED]
     run_actions.wait_for_ends(paths, over, say)
@@ -206,13 +260,11 @@ def _extended(
     ]
 
 
-def _tell_of_older_code(
+def _report_other_code(
     paths: ExperimentPaths, plan: Plan, decisions: Sequence[Decision], say: Say
 ) -> frozenset[int]:
-    """The completed runs whose code was another than that of now."""
-    going_on = [
-        one for one in decisions if one.action in (run_actions.RESUMED, run_actions.EXTENDED)
-    ]
+    """Report runs whose code differs from the code of now; return the completed ones."""
+    going_on = [one for one in decisions if one.action in run_actions.GOING_ON]
     over = [one for one in decisions if one.action == run_actions.COMPLETED]
     try:
         again, completed = code_changes.find(paths, plan, going_on, over)
@@ -226,56 +278,8 @@ def _tell_of_older_code(
     return frozenset(run for one in completed for run in one.runs)
 
 
-def check_executor(cluster: dict[str, Any]) -> None:
-    """See that there is an sbatch where one is needed.
-
-    Raises
-    ------
-    ClusterUnreachable
-        There is none.
-    """
-    if cluster["executor"] == "slurm" and not client.available():
-        raise ClusterUnreachable(
-            f"the cluster profile '{cluster.get('name')}' submits to Slurm, and there is "
-            "no sbatch on PATH",
-            hint="run this on a login node of the cluster, or choose `cluster=local`",
-        )
-
-
-def preview(
-    compiled: Compiled,
-    *,
-    new: bool = False,
-    only: Only | None = None,
-    depends_on: tuple[Dependence, ...] = (),
-) -> Plan:
-    """The plan that a submission would freeze now, as far as the disk alone tells.
-
-    Nothing is written and no cluster is asked; runs that have completed are in no array.
-    """
-    check_root(compiled.root)
-    paths = experiment(compiled.root, compiled.name)
-    earlier = paths.submissions()
-    numbers = _numbers(compiled, paths, new)
-    plan = freeze(compiled, numbers=numbers, select=())
-    extended = run_actions.changed(paths, plan) if compiled.extendable else set()
-    asked = only(paths, plan.runs) if only else None
-
-    def wanted(run: RunPlan) -> bool:
-        left = ledger.intent(paths.run(run.number)) != ledger.FINISHED
-        return (left or run.number in extended) and (asked is None or run.number in asked)
-
-    return freeze(
-        compiled,
-        submission=earlier[-1].number + 1 if earlier else 1,
-        numbers=numbers,
-        select=wanted,
-        depends_on=depends_on,
-    )
-
-
 def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
-    """How many runs, arrays and at most how many GPU-hours, in one line."""
+    """Return one line: numbers of runs and arrays, and the most GPU-hours that they use."""
     counts = {
         run_actions.NEW: "new",
         run_actions.RESUMED: "go on where they stopped",
@@ -311,21 +315,3 @@ def _numbers(compiled: Compiled, paths: ExperimentPaths, new: bool) -> dict[str,
         return known
     # An identity that no run has keeps all the numbers given so far from being given again.
     return {"": max(known.values())}
-
-
-def probe_all(runs: Sequence[RunPlan], cluster: dict[str, Any]) -> Probe:
-    """Look at each Python that the runs use, once; the first one's answer."""
-    answers: dict[str, Probe] = {}
-    for run in runs:
-        own = run.spec["environment"]
-        training = ("torch", "deepspeed") if run.entry.kind == "function" else ()
-        needs = (*training, *run.trackers)
-        key = repr((own["python"], own["setup"], own["variables"], needs))
-        if key not in answers:
-            answers[key] = probe(
-                own["python"],
-                setup=[*cluster["setup"], *own["setup"]],
-                variables={**cluster["variables"], **own["variables"]},
-                needs=needs,
-            )
-    return next(iter(answers.values()))

@@ -19,8 +19,8 @@ from hpcrun.compile import compile_spec
 from hpcrun.errors import ClusterRefused, Interrupted, UsageError
 from hpcrun.state.layout import experiment
 from hpcrun.submit import feeder
-from hpcrun.submit.prepared import Submitted
-from hpcrun.submit.submit import submit
+from hpcrun.submit.submission_dir import Submitted
+from hpcrun.submit.submit import Request, submit
 from tests.support.desk import PYTHON, Desk, runs_of
 
 EACH_ONCE = Counter(["x=0", "x=1", "x=2", "x=7,nodes=2", "x=8,nodes=2"])
@@ -43,7 +43,7 @@ def _put(desk: Desk, name: str, number: int) -> None:
 
 def _submit(desk: Desk, hear: Callable[[str], None] = print) -> Submitted:
     compiled = compile_spec(Path("e.yaml"), root=desk.root)
-    return submit(compiled, argv=["hpcrun"], say=hear)
+    return submit(compiled, Request(["hpcrun"], hear))
 
 
 def _ends_one_after_the_other(desk: Desk, over: threading.Event, room: int = 2) -> threading.Thread:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcrun.errors import UsageError
+from hpcrun.state.layout import ExperimentPaths
+from hpcrun.state.plan import Plan
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -82,6 +84,39 @@ def find(
     if len(chosen) > MOST_FILES:
         raise _too_many(root)
     return Listing(sorted(chosen), git, tuple(notes))
+
+
+def scope(plan: Plan, experiment: ExperimentPaths) -> dict[str, Any]:
+    """Return a plan's ``exclude``, ``required`` and ``without``, as `find` takes them."""
+    code = plan.runs[0].spec.get("code") or {}
+    links = (Path(plan.code_root) / plan.directory / link for link in code.get("link") or ())
+    named = {(run.spec.get("environment") or {}).get("secrets_file") for run in plan.runs}
+    secrets = sorted({path for file in named if file for path in (file, os.path.realpath(file))})
+    return {
+        "exclude": code.get("exclude") or (),
+        "required": _required(plan),
+        "without": [experiment.directory.parent, *links, *map(Path, secrets)],
+    }
+
+
+def _required(plan: Plan) -> list[str]:
+    root = Path(plan.code_root)
+    required = {run.entry.file for run in plan.runs if run.entry.file}
+    for run in plan.runs:
+        if run.entry.kind == "function" and run.entry.module and run.entry.import_root is not None:
+            required |= _module_file(root, run.entry.import_root, run.entry.module)
+    spec = Path(plan.spec_file)
+    if spec.is_relative_to(root):
+        required.add(spec.relative_to(root).as_posix())
+    return sorted(required)
+
+
+def _module_file(root: Path, import_root: str, module: str) -> set[str]:
+    base = root / import_root / Path(*module.split("."))
+    for candidate in (base.with_name(base.name + ".py"), base / "__init__.py"):
+        if candidate.is_file():
+            return {Path(os.path.relpath(candidate, root)).as_posix()}
+    return set()
 
 
 class _Excluded:

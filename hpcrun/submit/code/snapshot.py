@@ -27,6 +27,7 @@ from typing import IO, Any
 import hpcrun
 from hpcrun.errors import UsageError
 from hpcrun.state import files as state_files
+from hpcrun.state.layout import SubmissionPaths
 from hpcrun.submit.code import code_files
 from hpcrun.submit.code.hashing import HashingStream
 
@@ -177,6 +178,25 @@ def read(archive: Path) -> dict[str, bytes]:
     except (OSError, tarfile.TarError, EOFError, zlib.error) as error:
         raise UsageError(f"the frozen code {archive} cannot be read: {error}") from None
     return found
+
+
+def recorded(submission: SubmissionPaths) -> dict[str, Any]:
+    """Return the ``code`` of a submission's ``submission.json``, as `Snapshot.to_data` wrote it.
+
+    Raises
+    ------
+    UsageError
+        It names no archive, or the archive is gone.
+    """
+    hint = "`hpcrun submit` goes on with the code of now"
+    try:
+        code = state_files.read_json(submission.submission)["code"]
+        archive = submission.experiment.code / str(code["archive"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UsageError(f"{submission.submission} names no frozen code", hint=hint) from None
+    if not archive.is_file():
+        raise UsageError(f"the code that was frozen at submission is gone: {archive}", hint=hint)
+    return dict(code)
 
 
 def _data(info: tarfile.TarInfo, data: bytes) -> bytes:

@@ -14,7 +14,6 @@ import pytest
 from hpcrun.errors import UsageError
 from hpcrun.state.layout import experiment
 from hpcrun.submit.code import code_files, snapshot
-from hpcrun.submit.submission_dir import scope
 from tests.support.plans import command_plan
 
 
@@ -232,7 +231,7 @@ def test_files_of_secrets_are_no_code(code: Path, tmp_path: Path) -> None:
     plan = command_plan(code, {0: ["true"]}, environment={"secrets_file": str(code / "linked")})
     (code / "spec.yaml").touch()
     frozen = snapshot.freeze(
-        code, tmp_path / "a", **scope(plan, experiment(tmp_path / "root", "e"))
+        code, tmp_path / "a", **code_files.scope(plan, experiment(tmp_path / "root", "e"))
     )
     assert _names(frozen) == {"train.py", "package/model.py", "spec.yaml"}
     assert frozen.notes == ()

@@ -1,0 +1,184 @@
+"""Checks before submission: what would fail in the queue is refused before it.
+
+Each function below is one check. `check_runs` holds those that need the runs to be submitted, in
+the order in which they are made.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcrun.errors import ClusterUnreachable, UsageError
+from hpcrun.policy import stop_lead_time
+from hpcrun.slurm import client
+from hpcrun.slurm.duration import seconds
+from hpcrun.state import manifest
+from hpcrun.state.init_from import Origin
+from hpcrun.state.layout import ExperimentPaths
+from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.submit.python_probe import Probe, probe
+from hpcrun.submit.submission_dir import unwritable
+from hpcrun.text import Say, listed, runs_text
+
+_SHOWN = 5
+
+
+def check_root(root: Path) -> None:
+    """Raise UsageError unless the root is a directory, or can become one."""
+    for path in (root, *root.parents):
+        if path.is_dir():
+            return
+        if path.exists():
+            raise unwritable(path, NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)))
+
+
+def check_executor(cluster: dict[str, Any]) -> None:
+    """Raise ClusterUnreachable if the profile submits to Slurm and there is no sbatch."""
+    if cluster["executor"] == "slurm" and not client.available():
+        raise ClusterUnreachable(
+            f"the cluster profile '{cluster.get('name')}' submits to Slurm, and there is "
+            "no sbatch on PATH",
+            hint="run this on a login node of the cluster, or choose `cluster=local`",
+        )
+
+
+def check_counterparts(plan: Plan) -> None:
+    """Raise UsageError if a run with ``each: true`` has no run of its number to wait for."""
+    for one in plan.depends_on:
+        missing = [run.number for run in plan.runs if one.each and run.number not in one.runs]
+        if missing:
+            raise UsageError(
+                f"depends_on: there is no {one.experiment}/{missing[0]} for {plan.name}/"
+                f"{missing[0]} to wait for",
+                hint="with `each: true` runs of the same number follow each other; leave it out to "
+                "wait for all of them",
+            )
+
+
+def check_runs(
+    runs: Sequence[RunPlan],
+    experiment: ExperimentPaths,
+    cluster: dict[str, Any],
+    *,
+    resumed: Collection[int],
+    coming: Collection[str],
+    say: Say,
+) -> Probe:
+    """Check the runs that are to be submitted, and return what was found of their Python.
+
+    Parameters
+    ----------
+    resumed
+        Numbers of the runs that go on from a checkpoint of their own.
+    coming
+        Experiments that the runs wait for, and whose checkpoints exist by the time they start.
+
+    Raises
+    ------
+    UsageError
+        A check fails.
+    """
+    check_time_limits(runs, experiment)
+    check_initial_weights(runs, experiment, coming)
+    check_world_sizes([run for run in runs if run.number in resumed], experiment, say)
+    return check_python(runs, cluster)
+
+
+def check_time_limits(runs: Sequence[RunPlan], experiment: ExperimentPaths) -> None:
+    """Raise UsageError if stopping, as measured in earlier attempts, takes half a time limit.
+
+    Runs that never saved, and those that name ``recovery.stop_before``, were checked by the
+    compiler.
+    """
+    for run in runs:
+        wanted = run.spec["resources"]["time"]
+        limit = seconds(wanted)
+        save, step = stop_lead_time.measured(experiment.run(run.number))
+        if save is None or limit is None or run.spec["recovery"]["stop_before"] is not None:
+            continue
+        before = stop_lead_time.seconds(limit, save=save, step=step)
+        if not stop_lead_time.leaves_enough(limit, before):
+            raise UsageError(
+                f"resources.time is {wanted}, and of that run {run.number} needs {before:.0f} s to "
+                f"stop: a save took up to {save:.0f} s, a step {step:.1f} s",
+                hint=f"ask for {2 * before / 60:.0f} minutes or more, or name recovery.stop_before",
+            )
+
+
+def check_initial_weights(
+    runs: Sequence[RunPlan], experiment: ExperimentPaths, coming: Collection[str] = ()
+) -> None:
+    """Raise UsageError if a checkpoint that runs are to be initialized from does not exist.
+
+    Runs with a checkpoint of their own do not need it.
+    """
+    wanted: dict[str, list[int]] = {}
+    for run in runs:
+        text = run.spec["checkpoint"].get("initialize_from")
+        if text is None or Origin.parse(text).run.partition("/")[0] in coming:
+            continue
+        if not experiment.run(run.number).checkpoints.is_dir():
+            wanted.setdefault(text, []).append(run.number)
+    for text, numbers in wanted.items():
+        try:
+            Origin.parse(text).find(experiment.directory.parent)
+        except UsageError as error:
+            raise UsageError(f"{runs_text(numbers)}: {error.message}", hint=error.hint) from None
+
+
+def check_world_sizes(runs: Sequence[RunPlan], experiment: ExperimentPaths, say: Say) -> None:
+    """Raise UsageError if a checkpoint cannot be resumed with the new number of ranks.
+
+    Checkpoints that will be converted are reported.
+    """
+    refused: list[str] = []
+    converted: list[str] = []
+    for run in runs:
+        found = manifest.complete(experiment.run(run.number).checkpoints)
+        if not found or found[0][1].world_size == run.world_size:
+            continue
+        directory, newest = found[0]
+        sizes = f"{newest.world_size} to {run.world_size} ranks"
+        if newest.fixed_size is not None:
+            refused.append(f"run {run.number}, {sizes}: {newest.fixed_size} ({directory})")
+        else:
+            converted.append(f"run {run.number}, {sizes}")
+    if refused:
+        raise UsageError(
+            "these runs cannot go on with another number of ranks:\n"
+            + listed(refused, _SHOWN, "\n", "\nand {} more"),
+            hint="ask for as many ranks as before, or start afresh with --new",
+        )
+    if converted:
+        say(
+            "checkpoints that are converted for another number of ranks as the jobs start: "
+            + listed(converted, _SHOWN, "; ", "; and {} more")
+        )
+
+
+def check_python(runs: Sequence[RunPlan], cluster: dict[str, Any]) -> Probe:
+    """Probe each Python that the runs use, once; return the first answer.
+
+    Raises
+    ------
+    UsageError
+        As `hpcrun.submit.python_probe.probe`.
+    """
+    answers: dict[str, Probe] = {}
+    for run in runs:
+        own = run.spec["environment"]
+        training = ("torch", "deepspeed") if run.entry.kind == "function" else ()
+        needs = (*training, *run.trackers)
+        key = repr((own["python"], own["setup"], own["variables"], needs))
+        if key not in answers:
+            answers[key] = probe(
+                own["python"],
+                setup=[*cluster["setup"], *own["setup"]],
+                variables={**cluster["variables"], **own["variables"]},
+                needs=needs,
+            )
+    return next(iter(answers.values()))
