@@ -70,26 +70,24 @@ def command(
 
 
 def _by_default(compiled: Compiled) -> list[str]:
-    spec = compiled.runs[0].spec
-    wanted = spec["resources"]
-    outlives = wanted["spare_nodes"] or (spec["recovery"]["shrink"] and wanted["nodes"] > 1)
+    outlives = compiled.runs[0].outlives_nodes
     return [fault for fault in policy_faults.FAULTS if fault != policy_faults.LOSE_NODE or outlives]
 
 
 def _with_faults(compiled: Compiled, faults: list[str], steps: int) -> Compiled:
     first = compiled.runs[0]
-    if policy_faults.CORRUPT_CHECKPOINT in faults and not first.spec["checkpoint"]["every"]:
+    if policy_faults.CORRUPT_CHECKPOINT in faults and not first.checkpoint.every:
         raise UsageError(
             f"{policy_faults.CORRUPT_CHECKPOINT} needs a run that saves by itself",
             hint="add checkpoint.every=N, of so few steps that two checkpoints are there before",
         )
-    if policy_faults.CORRUPT_CHECKPOINT in faults and first.spec["checkpoint"]["keep"] < 2:
+    if policy_faults.CORRUPT_CHECKPOINT in faults and first.checkpoint.keep < 2:
         raise UsageError(
             f"{policy_faults.CORRUPT_CHECKPOINT} needs a checkpoint to go back to; "
             "checkpoint.keep is 1",
             hint="add checkpoint.keep=2",
         )
-    if policy_faults.STOP_RANK in faults and first.spec["recovery"]["hang_after"] is None:
+    if policy_faults.STOP_RANK in faults and first.recovery.hang_after is None:
         raise UsageError(
             f"{policy_faults.STOP_RANK} is never noticed: recovery.hang_after is null",
             hint='add recovery.hang_after="00:05:00"',

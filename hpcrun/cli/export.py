@@ -111,5 +111,4 @@ def _suspicious(one: Selected) -> Iterator[str]:
 
 
 def _setup_lines(one: Selected) -> Sequence[str]:
-    own = (one.run.spec.get("environment") or {}).get("setup") or ()
-    return [*(one.plan.cluster.get("setup") or ()), *own]
+    return [*(one.plan.cluster.get("setup") or ()), *one.run.environment.setup]

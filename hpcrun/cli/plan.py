@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import click
 
@@ -80,7 +79,7 @@ def summary(plan: Plan) -> str:
 
 def deepspeed_json(run: RunPlan) -> str:
     """The DeepSpeed configuration as the run's directory will hold it."""
-    return json.dumps(run.spec["deepspeed"], indent=2)
+    return json.dumps(run.deepspeed, indent=2)
 
 
 def _configurations(plan: Plan) -> list[tuple[str, tuple[int, ...]]]:
@@ -92,16 +91,16 @@ def _configurations(plan: Plan) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _row(run: RunPlan) -> list[str]:
-    gpus = run.spec["resources"]["gpus_per_node"]
+    gpus = run.resources.gpus_per_node
     on = f" on {plural(gpus, 'GPU')} each" if gpus else ""
     spares = f" (and {run.spare_nodes} spare)" if run.spare_nodes else ""
     where = f"{plural(run.nodes, 'node')}{spares} x {plural(run.ranks_per_node, 'rank')}{on}"
-    config: dict[str, Any] = run.spec["deepspeed"]
+    config = run.deepspeed
     batch = ""
     if all(isinstance(config.get(key), int) for key in BATCH):
         train, micro, accumulation = (config[key] for key in BATCH)
         batch = f"batch {train} = micro {micro} x accumulation {accumulation}"
-    return [str(run.number), run.label, where, run.spec["resources"]["time"], batch]
+    return [str(run.number), run.label, where, run.resources.time, batch]
 
 
 def _table(rows: list[list[str]]) -> Iterator[str]:

@@ -43,7 +43,7 @@ def command(
         overrides = (*overrides, "cluster=local")
     chain = compile_chain(spec, overrides, sweeps, root=output.root)
     if inside is not None:
-        inside.check(run.spec for compiled in chain for run in compiled.runs)
+        inside.check(run for compiled in chain for run in compiled.runs)
     done, code = run_chain(
         chain,
         Request(command_line(), output.say, new),

@@ -15,12 +15,13 @@ from hpcrun.compile.target import sbatch_script
 from hpcrun.slurm.duration import seconds
 from hpcrun.state import layout
 from hpcrun.state.plan import Array, Dependence, Entry, Plan, RunPlan
+from hpcrun.state.spec.blocks import RunSpec
 
 Select = Callable[[RunPlan], bool] | Collection[int] | None
 
 
 @dataclass(frozen=True)
-class CompiledRun:
+class CompiledRun(RunSpec):
     """A run without its number; the fields are those of ``hpcrun.state.plan.RunPlan``."""
 
     identity: str
@@ -207,8 +208,8 @@ def _array(
     paths: layout.SubmissionPaths,
 ) -> Array:
     first = runs[0]
-    hours = (seconds(first.spec["resources"]["time"]) or 0) / 3600
-    gpus = first.all_nodes * int(first.spec["resources"]["gpus_per_node"])
+    hours = (seconds(first.resources.time) or 0) / 3600
+    gpus = first.all_nodes * first.resources.gpus_per_node
     text = ""
     if compiled.cluster["executor"] == "slurm":
         text = sbatch_script.script(compiled.name, compiled.cluster, runs, parallel, paths, offset)

@@ -196,7 +196,7 @@ def _superfluous(
     """The complete checkpoints that may go, newest first."""
     if choice.everything:
         return [path for path, _ in complete]
-    retention = Retention.of(one.run.spec)
+    retention = Retention.of(one.run)
     if status.state == run_state.COMPLETED:
         retention = dataclasses.replace(retention, newest=1, every=None)
     return retention.superfluous(complete)
@@ -261,8 +261,7 @@ def _needed(root: Path, warn: Say, unread: list[str]) -> dict[Path, str]:
 
 def _begins_with(one: Selected) -> str | None:
     """What the run's ``checkpoint.initialize_from`` says."""
-    text: str | None = (one.run.spec.get("checkpoint") or {}).get("initialize_from")
-    return text
+    return one.run.checkpoint.initialize_from
 
 
 def _origin(one: Selected, root: Path) -> Path | None:

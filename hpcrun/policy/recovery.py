@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hpcrun.policy import causes
 from hpcrun.state.ledger import Attempt, same_start
+
+if TYPE_CHECKING:
+    from hpcrun.state.spec.experiment import Recovery
 
 # Seconds for which a node that was lost once is not used.
 _SUSPECTED = 86_400.0
@@ -44,39 +47,6 @@ _IN_PLACE = frozenset(
 
 
 @dataclass(frozen=True)
-class Policy:
-    """The spec's ``recovery`` block.
-
-    Attributes
-    ----------
-    requeue
-        Start again at all.
-    max_failures
-        Ends that the run itself caused, in a row and with no new checkpointed step, that stop it.
-    in_place
-        Restarts in one allocation, in a row and with no new checkpointed step.
-    budgets
-        Kind -> ends of that kind that stop it, over `BUDGETS`.
-    """
-
-    requeue: bool = True
-    max_failures: int = 3
-    in_place: int = 2
-    budgets: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, spec: Mapping[str, Any]) -> Policy:
-        """The policy of a resolved spec."""
-        block = spec.get("recovery") or {}
-        return cls(
-            requeue=bool(block.get("requeue", True)),
-            max_failures=int(block.get("max_failures") or 3),
-            in_place=int(block.get("in_place", 2)),
-            budgets=dict(block.get("budgets") or {}),
-        )
-
-
-@dataclass(frozen=True)
 class Action:
     """What is to be done.
 
@@ -96,13 +66,15 @@ class Action:
     exclude: tuple[str, ...] = ()
 
 
-def decide(attempts: Sequence[Attempt], policy: Policy, *, here: bool = False) -> Action:
+def decide(attempts: Sequence[Attempt], policy: Recovery, *, here: bool = False) -> Action:
     """The action after the end of the last attempt.
 
     Parameters
     ----------
     attempts
         The ledger; the last attempt has an end.
+    policy
+        The spec's ``recovery`` block.
     here
         The allocation has enough nodes that can be used, and enough time.
     """
@@ -135,7 +107,7 @@ def decide(attempts: Sequence[Attempt], policy: Policy, *, here: bool = False) -
     return Action(REQUEUE, reason, suspects(attempts))
 
 
-def _may_stay(attempts: Sequence[Attempt], policy: Policy) -> bool:
+def _may_stay(attempts: Sequence[Attempt], policy: Recovery) -> bool:
     """Whether the run has not been restarted too often in this start of its job."""
     last = attempts[-1]
     if last.kind not in causes.OWN:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hpcrun.state.manifest import Manifest
+from hpcrun.state.spec.blocks import SpecBlocks
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,10 @@ class Retention:
     mode: str = "min"
 
     @classmethod
-    def of(cls, spec: Mapping[str, Any]) -> Retention:
-        """The retention of a resolved spec."""
-        checkpoint, objective = spec.get("checkpoint") or {}, spec.get("objective") or {}
-        return cls(
-            newest=max(1, int(checkpoint.get("keep") or 2)),
-            every=checkpoint.get("keep_every"),
-            best=int(checkpoint.get("keep_best") or 0),
-            metric=objective.get("metric") or "loss",
-            mode=objective.get("mode") or "min",
-        )
+    def of(cls, spec: SpecBlocks) -> Retention:
+        """Return the retention of a resolved spec."""
+        kept, objective = spec.checkpoint, spec.effective_objective
+        return cls(kept.keep, kept.keep_every, kept.keep_best, objective.metric, objective.mode)
 
     def superfluous(self, complete: Sequence[tuple[Path, Manifest]]) -> list[Path]:
         """Those of the complete checkpoints, given newest first, that may go."""

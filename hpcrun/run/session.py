@@ -30,6 +30,7 @@ from hpcrun.run.rank.collectives import Collectives
 from hpcrun.run.rank.config import Config
 from hpcrun.run.rank.metrics import MetricsLog
 from hpcrun.run.rank.session_writer import SessionLogWriter, versions
+from hpcrun.state.spec.blocks import SpecBlocks
 
 # Seconds that gloo's threads get to end, and that a failing rank waits for an asynchronous save.
 GLOO_SETTLES = 0.1
@@ -70,10 +71,10 @@ class Session:
         self.scratch = Path(os.environ["HPCRUN_SCRATCH"]) if launch else None
         self.total_steps = total_steps
         self.restored_step: int | None = None
-        self._spec: dict[str, Any] = {}
+        self._spec = SpecBlocks({})
         if launch:
-            self._spec = launch.fill(launch.spec, launch.node_of(self.rank))
-        self.config = Config(self._spec.get("config") or {})
+            self._spec = SpecBlocks(launch.fill(launch.spec, launch.node_of(self.rank)))
+        self.config = Config(self._spec.config)
         self.seed = int(self.config.get("seed") or 0)
         self._engine: Any = None
         self._states: dict[str, Any] = {}
@@ -88,11 +89,10 @@ class Session:
         self._store: CheckpointStore | None = None
         self._saves: SavePolicy | None = None
         if launch and self.scratch and fence:
-            checkpoint = self._spec.get("checkpoint") or {}
-            objective = (self._spec.get("objective") or {}).get("metric") or "loss"
-            recovery = self._spec.get("recovery") or {}
-            self._every = checkpoint.get("every")
-            self._non_finite_steps = int(recovery.get("non_finite_steps", 3))
+            checkpoint = self._spec.checkpoint
+            objective = self._spec.effective_objective.metric
+            self._every = checkpoint.every
+            self._non_finite_steps = self._spec.recovery.non_finite_steps
             self._metrics = MetricsLog(
                 launch.paths.metrics,
                 self.rank,
@@ -111,14 +111,14 @@ class Session:
                 self._metrics,
                 self._events,
                 self._heart,
-                asynchronous=bool(checkpoint.get("asynchronous")),
+                asynchronous=checkpoint.asynchronous,
                 node_copies=copies,
             )
             stop_flag.outlive_signals(self.scratch)
 
     @property
     def deepspeed_config(self) -> dict[str, Any]:
-        return copy.deepcopy(dict(self._spec.get("deepspeed") or {}))
+        return copy.deepcopy(self._spec.deepspeed)
 
     @property
     def device(self) -> Any:
@@ -245,7 +245,7 @@ class Session:
 
     def micro_batches(self, step: int) -> Iterator[list[int]]:
         """Yield this rank's samples of global batch ``step``; see `hpcrun.run.rank.samples`."""
-        config = self._spec.get("deepspeed")
+        config = self._spec.deepspeed
         if not config:
             raise HpcrunError(
                 "session.micro_batches() needs the batch sizes of a run; this is outside hpcrun",
@@ -371,7 +371,7 @@ class Session:
         self._own_seconds += time.perf_counter() - began
         self._step_seconds += time.perf_counter() - self._step_began
         self._saves.poll()
-        if leaving or (self._every and step % int(self._every) == 0):
+        if leaving or (self._every and step % self._every == 0):
             self._saves.save_periodic(self._engine, step, self._states, leaving=leaving)
         elif step != self.total_steps:
             self._saves.save_on_nodes(self._engine, step, self._states)

@@ -186,7 +186,7 @@ class MetricsForwarder:
 def export_secrets(run: RunPlan) -> None:
     """Set the user's secrets in this process's environment, where libraries look for keys."""
     try:
-        os.environ.update(secrets.read((run.spec.get("environment") or {}).get("secrets_file")))
+        os.environ.update(secrets.read(run.environment.secrets_file))
     except HpcrunError as error:
         say(error.message)
 

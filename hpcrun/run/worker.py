@@ -59,7 +59,7 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
     """
     node_rank, local_rank = divmod(rank, launch.ranks_per_node)
     node = launch.nodes[node_rank]
-    resources = launch.spec["resources"]
+    resources = launch.resources
     forced = {
         "RANK": str(rank),
         "WORLD_SIZE": str(launch.world_size),
@@ -83,11 +83,11 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
     defaults = {
         "GLOO_SOCKET_IFNAME": node.interface,
         "NCCL_SOCKET_IFNAME": node.interface,
-        "OMP_NUM_THREADS": str(resources["cpus_per_task"] or 1),
+        "OMP_NUM_THREADS": str(resources.cpus_per_task or 1),
     }
     if node.hca:
         defaults["NCCL_IB_HCA"] = node.hca
-    if not resources["gpus_per_node"]:
+    if not resources.gpus_per_node:
         defaults["DS_ACCELERATOR"] = "cpu"
     return {**{name: os.environ.get(name, value) for name, value in defaults.items()}, **forced}
 
@@ -137,7 +137,7 @@ def start_warm_script(launch: Path, rank: int) -> Child:
 
 def take_place(launch: Launch, rank: int) -> None:
     """Be where a rank is: its variables, the user's secrets, its directory."""
-    os.environ.update(secrets.read((launch.spec.get("environment") or {}).get("secrets_file")))
+    os.environ.update(secrets.read(launch.environment.secrets_file))
     os.environ.update(environment(launch, rank))
     os.chdir(Path(launch.node_of(rank).code) / launch.working_directory)
 
@@ -175,8 +175,7 @@ def command(launch: Launch, node: LaunchNode) -> list[str]:
         assert entry.file is not None
         arguments = [sys.executable, str(Path(node.code) / entry.file), *arguments]
     if launch.attempt > 1:
-        recovery = launch.spec.get("recovery") or {}
-        arguments += launch.fill(list(recovery.get("resume_args") or []), node)
+        arguments += launch.fill(launch.recovery.resume_args, node)
     return arguments
 
 
@@ -193,7 +192,7 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
     int
         Its exit code; negative for the signal that ended it.
     """
-    wanted = (launch.spec.get("recovery") or {}).get("stop_signal")
+    wanted = launch.recovery.stop_signal
     scratch = Path(node.scratch)
     stop_flag.outlive_signals(scratch)
     if child is None or child.poll() is not None:
@@ -239,7 +238,7 @@ def _ended(child: Child) -> int | None:
 
 def ignores_slurms_signal(launch: Launch) -> bool:
     """Whether the program waits for a signal of its own: Slurm's TERM reaches all processes."""
-    return (launch.spec.get("recovery") or {}).get("stop_signal") not in (None, "SIGTERM")
+    return launch.recovery.stop_signal not in (None, "SIGTERM")
 
 
 def ignore_slurms_signal() -> None:

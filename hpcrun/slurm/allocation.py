@@ -7,10 +7,10 @@ import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from hpcrun.errors import ClusterRefused
 from hpcrun.slurm import steps
+from hpcrun.state.spec.blocks import RunSpec
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Inside:
     cpus_per_node: int | None
     gpus_per_node: int | None
 
-    def check(self, specs: Iterable[dict[str, Any]]) -> None:
+    def check(self, runs: Iterable[RunSpec]) -> None:
         """See that every run fits.
 
         Raises
@@ -42,16 +42,13 @@ class Inside:
         ClusterRefused
             A run needs more than the allocation has.
         """
-        for spec in specs:
-            wanted = spec["resources"]
-            ranks = int(wanted["ntasks_per_node"] or wanted["gpus_per_node"] or 1)
-            nodes = wanted["nodes"] + wanted["spare_nodes"]
-            keys = "resources.nodes" + (" + spare_nodes" if wanted["spare_nodes"] else "")
-            self._compare("nodes", nodes, self.nodes, keys)
-            cpus = ranks * int(wanted["cpus_per_task"] or 1)
+        for run in runs:
+            keys = "resources.nodes" + (" + spare_nodes" if run.spare_nodes else "")
+            self._compare("nodes", run.all_nodes, self.nodes, keys)
+            cpus = run.ranks_per_node * (run.resources.cpus_per_task or 1)
             keys = "ranks per node x resources.cpus_per_task"
             self._compare("CPUs per node", cpus, self.cpus_per_node, keys)
-            gpus = wanted["gpus_per_node"]
+            gpus = run.resources.gpus_per_node
             self._compare("GPUs per node", gpus, self.gpus_per_node, "resources.gpus_per_node")
 
     def _compare(self, what: str, wanted: int, there: int | None, keys: str) -> None:

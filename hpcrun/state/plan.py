@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.state.spec.blocks import SpecBlocks
+from hpcrun.state.spec.blocks import RunSpec
 
 FORMAT = 1
 
@@ -46,7 +46,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class RunPlan(SpecBlocks):
+class RunPlan(RunSpec):
     """One fully resolved configuration.
 
     Attributes
@@ -74,39 +74,10 @@ class RunPlan(SpecBlocks):
     spec: dict[str, Any]
 
     @property
-    def nodes(self) -> int:
-        """Nodes that train."""
-        return self.resources.nodes
-
-    @property
-    def spare_nodes(self) -> int:
-        """Further nodes of its job, which stand by."""
-        return self.resources.spare_nodes
-
-    @property
-    def all_nodes(self) -> int:
-        """Nodes of its job."""
-        return self.nodes + self.spare_nodes
-
-    @property
-    def outlives_nodes(self) -> bool:
-        """The job is to go on without a node that was lost."""
-        return self.spare_nodes > 0 or (self.recovery.shrink and self.nodes > 1)
-
-    @property
     def trackers(self) -> tuple[str, ...]:
         """Names of the trackers that its metrics are forwarded to; those of their libraries."""
         blocks = self.spec.get("tracking") or {}
         return tuple(name for name, block in blocks.items() if block not in (None, False))
-
-    @property
-    def ranks_per_node(self) -> int:
-        """One per GPU, or as many as ``ntasks_per_node`` asks for."""
-        return self.resources.ntasks_per_node or self.resources.gpus_per_node or 1
-
-    @property
-    def world_size(self) -> int:
-        return self.nodes * self.ranks_per_node
 
 
 @dataclass(frozen=True)

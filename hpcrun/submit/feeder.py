@@ -191,8 +191,8 @@ class _Feed:
         if not any(ours):
             return None
         plan = self._prepared.plan
-        resources = plan.run(array.runs[0]).spec["resources"]
-        own = {**plan.cluster["sbatch"], **resources["sbatch"]}.get("dependency")
+        sbatch = plan.run(array.runs[0]).resources.sbatch
+        own = {**plan.cluster["sbatch"], **sbatch}.get("dependency")
         return ",".join(filter(None, [own, *ours]))
 
     def _turn(self, index: int, array: Array, runs: tuple[int, ...]) -> str | None:

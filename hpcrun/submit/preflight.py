@@ -95,10 +95,10 @@ def check_time_limits(runs: Sequence[RunPlan], experiment: ExperimentPaths) -> N
     compiler.
     """
     for run in runs:
-        wanted = run.spec["resources"]["time"]
+        wanted = run.resources.time
         limit = seconds(wanted)
         save, step = stop_lead_time.measured(experiment.run(run.number))
-        if save is None or limit is None or run.spec["recovery"]["stop_before"] is not None:
+        if save is None or limit is None or run.recovery.stop_before is not None:
             continue
         before = stop_lead_time.seconds(limit, save=save, step=step)
         if not stop_lead_time.leaves_enough(limit, before):
@@ -118,7 +118,7 @@ def check_initial_weights(
     """
     wanted: dict[str, list[int]] = {}
     for run in runs:
-        text = run.spec["checkpoint"].get("initialize_from")
+        text = run.checkpoint.initialize_from
         if text is None or Origin.parse(text).run.partition("/")[0] in coming:
             continue
         if not experiment.run(run.number).checkpoints.is_dir():
@@ -170,15 +170,15 @@ def check_python(runs: Sequence[RunPlan], cluster: dict[str, Any]) -> Probe:
     """
     answers: dict[str, Probe] = {}
     for run in runs:
-        own = run.spec["environment"]
+        own = run.environment
         training = ("torch", "deepspeed") if run.entry.kind == "function" else ()
         needs = (*training, *run.trackers)
-        key = repr((own["python"], own["setup"], own["variables"], needs))
+        key = repr((own.python, own.setup, own.variables, needs))
         if key not in answers:
             answers[key] = probe(
-                own["python"],
-                setup=[*cluster["setup"], *own["setup"]],
-                variables={**cluster["variables"], **own["variables"]},
+                str(own.python),
+                setup=[*cluster["setup"], *own.setup],
+                variables={**cluster["variables"], **own.variables},
                 needs=needs,
             )
     return next(iter(answers.values()))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpcrun.policy import causes, recovery
-from hpcrun.policy.recovery import Policy
 from hpcrun.state.ledger import Attempt
+from hpcrun.state.spec.experiment import Recovery
 
 OUTCOMES = {None: "completed", "cancelled": "cancelled"}
 
@@ -28,69 +28,69 @@ def ledger(*ends: str | tuple[str, int], submission: int = 1) -> list[Attempt]:
 CRASH = causes.RANK_CRASH
 REQUEUE, STOP, NOTHING = recovery.REQUEUE, recovery.STOP, recovery.NOTHING
 
-TABLE: dict[str, tuple[list[Attempt], Policy, str]] = {
-    "a crash": (ledger(CRASH), Policy(), REQUEUE),
-    "two crashes": (ledger(CRASH, CRASH), Policy(), REQUEUE),
-    "three crashes at the same place": (ledger(CRASH, CRASH, CRASH), Policy(), STOP),
+TABLE: dict[str, tuple[list[Attempt], Recovery, str]] = {
+    "a crash": (ledger(CRASH), Recovery(), REQUEUE),
+    "two crashes": (ledger(CRASH, CRASH), Recovery(), REQUEUE),
+    "three crashes at the same place": (ledger(CRASH, CRASH, CRASH), Recovery(), STOP),
     "crashes of different kinds, no progress": (
         ledger(CRASH, causes.LAUNCH, causes.UNKNOWN),
-        Policy(),
+        Recovery(),
         STOP,
     ),
-    "time limits without a checkpoint": (ledger(*[causes.TIME_LIMIT] * 3), Policy(), STOP),
+    "time limits without a checkpoint": (ledger(*[causes.TIME_LIMIT] * 3), Recovery(), STOP),
     "time limits that each bring it further": (
         ledger(*[(causes.TIME_LIMIT, 100 * step) for step in range(1, 60)]),
-        Policy(),
+        Recovery(),
         REQUEUE,
     ),
     "crashes, each a checkpoint further": (
         ledger((CRASH, 10), (CRASH, 20), (CRASH, 30), (CRASH, 40)),
-        Policy(),
+        Recovery(),
         REQUEUE,
     ),
     "progress once, then none": (
         ledger((CRASH, 10), (CRASH, 10), (CRASH, 10), (CRASH, 10)),
-        Policy(),
+        Recovery(),
         STOP,
     ),
     "progress between": (
         ledger((CRASH, 10), (CRASH, 10), (CRASH, 20), (CRASH, 20)),
-        Policy(),
+        Recovery(),
         REQUEUE,
     ),
-    "preemptions do not count": (ledger(*[causes.PREEMPTED] * 50), Policy(), REQUEUE),
+    "preemptions do not count": (ledger(*[causes.PREEMPTED] * 50), Recovery(), REQUEUE),
     "preemptions between crashes do not forgive them": (
         ledger(CRASH, causes.PREEMPTED, CRASH, causes.PREEMPTED, CRASH),
-        Policy(),
+        Recovery(),
         STOP,
     ),
     "a preemption after three crashes that had progress": (
         ledger((CRASH, 1), (CRASH, 2), (causes.PREEMPTED, 2)),
-        Policy(),
+        Recovery(),
         REQUEUE,
     ),
-    "a node is lost again and again": (ledger(*[causes.NODE_FAILURE] * 20), Policy(), STOP),
+    "a node is lost again and again": (ledger(*[causes.NODE_FAILURE] * 20), Recovery(), STOP),
     "a budget of the user's": (
         ledger((causes.OUT_OF_MEMORY, 5)),
-        Policy(budgets={causes.OUT_OF_MEMORY: 1}),
+        Recovery(budgets={causes.OUT_OF_MEMORY: 1}),
         STOP,
     ),
     "a budget above the default": (
         ledger(*[(CRASH, step) for step in range(1, 15)]),
-        Policy(budgets={CRASH: 100}),
+        Recovery(budgets={CRASH: 100}),
         REQUEUE,
     ),
     "ten crashes in spite of progress": (
         ledger(*[(CRASH, step) for step in range(1, 11)]),
-        Policy(),
+        Recovery(),
         STOP,
     ),
-    "an administrator's requeue": (ledger(CRASH, causes.REQUEUED), Policy(), NOTHING),
-    "requeue is switched off": (ledger(causes.PREEMPTED), Policy(requeue=False), STOP),
-    "max_failures of one": (ledger(CRASH), Policy(max_failures=1), STOP),
+    "an administrator's requeue": (ledger(CRASH, causes.REQUEUED), Recovery(), NOTHING),
+    "requeue is switched off": (ledger(causes.PREEMPTED), Recovery(requeue=False), STOP),
+    "max_failures of one": (ledger(CRASH), Recovery(max_failures=1), STOP),
     "submitted again by a person": (
         [*ledger(CRASH, CRASH, CRASH), *ledger(CRASH, submission=2)],
-        Policy(),
+        Recovery(),
         REQUEUE,
     ),
 }
@@ -106,20 +106,20 @@ def test_the_table(name: str) -> None:
 def test_a_run_that_is_over_stays_so(outcome: str) -> None:
     attempts = ledger(CRASH, CRASH)
     attempts[-1].ended = {"outcome": outcome, "cause": None}
-    assert recovery.decide(attempts, Policy()).kind == NOTHING
+    assert recovery.decide(attempts, Recovery()).kind == NOTHING
 
 
 def test_nodes_that_were_lost_are_excluded() -> None:
     attempts = ledger(causes.NODE_FAILURE, CRASH, causes.NODE_FAILURE)
-    assert recovery.decide(attempts, Policy()).exclude == ("n1", "n3")
+    assert recovery.decide(attempts, Recovery()).exclude == ("n1", "n3")
 
 
 def test_nodes_that_could_not_be_used_are_excluded() -> None:
     attempts = ledger(causes.LAUNCH)
-    assert recovery.decide(attempts, Policy()).exclude == ()
+    assert recovery.decide(attempts, Recovery()).exclude == ()
     assert attempts[0].cause is not None
     attempts[0].cause["nodes"] = ["n7"]
-    assert recovery.decide(attempts, Policy()).exclude == ("n7",)
+    assert recovery.decide(attempts, Recovery()).exclude == ("n7",)
 
 
 def test_a_node_that_was_lost_once_is_used_again_after_a_day() -> None:
@@ -140,7 +140,7 @@ def test_a_program_without_checkpoints_of_ours_is_measured_by_what_it_logs() -> 
     for attempt, reached in zip(attempts, (10, 20, 30), strict=True):
         assert attempt.ended is not None
         attempt.ended |= {"checkpoint_step": None, "reached_step": reached}
-    assert recovery.decide(attempts, Policy()).kind == REQUEUE
+    assert recovery.decide(attempts, Recovery()).kind == REQUEUE
 
 
 def _here(*ends: str | tuple[str, int], starts: tuple[int, ...] = ()) -> list[Attempt]:
@@ -159,11 +159,11 @@ def _here(*ends: str | tuple[str, int], starts: tuple[int, ...] = ()) -> list[At
     return attempts
 
 
-MANY = Policy(max_failures=10)
-HERE: dict[str, tuple[list[Attempt], Policy, str]] = {
-    "a crash": (_here(CRASH), Policy(), recovery.RESTART),
-    "a second crash at the same place": (_here(CRASH, CRASH), Policy(), recovery.RESTART),
-    "a third": (_here(CRASH, CRASH, CRASH), Policy(), STOP),
+MANY = Recovery(max_failures=10)
+HERE: dict[str, tuple[list[Attempt], Recovery, str]] = {
+    "a crash": (_here(CRASH), Recovery(), recovery.RESTART),
+    "a second crash at the same place": (_here(CRASH, CRASH), Recovery(), recovery.RESTART),
+    "a third": (_here(CRASH, CRASH, CRASH), Recovery(), STOP),
     "a third where more are allowed": (_here(CRASH, CRASH, CRASH), MANY, REQUEUE),
     "the first after that requeue": (
         _here(CRASH, CRASH, CRASH, CRASH, starts=(0, 0, 0, 1)),
@@ -175,15 +175,15 @@ HERE: dict[str, tuple[list[Attempt], Policy, str]] = {
         MANY,
         recovery.RESTART,
     ),
-    "switched off": (_here(CRASH), Policy(in_place=0), REQUEUE),
-    "requeue switched off": (_here(CRASH), Policy(requeue=False), STOP),
-    "a lost node": (_here(causes.NODE_FAILURE), Policy(), recovery.RESTART),
-    "many lost nodes": (_here(*[causes.NODE_FAILURE] * 9), Policy(), recovery.RESTART),
-    "a preemption": (_here(causes.PREEMPTED), Policy(), REQUEUE),
-    "its time limit": (_here(causes.TIME_LIMIT), Policy(), REQUEUE),
-    "a checkpoint that cannot be read": (_here(causes.BAD_CHECKPOINT), Policy(), REQUEUE),
-    "no node can be prepared": (_here(causes.LAUNCH), Policy(), REQUEUE),
-    "somebody else's requeue": (_here(causes.REQUEUED), Policy(), NOTHING),
+    "switched off": (_here(CRASH), Recovery(in_place=0), REQUEUE),
+    "requeue switched off": (_here(CRASH), Recovery(requeue=False), STOP),
+    "a lost node": (_here(causes.NODE_FAILURE), Recovery(), recovery.RESTART),
+    "many lost nodes": (_here(*[causes.NODE_FAILURE] * 9), Recovery(), recovery.RESTART),
+    "a preemption": (_here(causes.PREEMPTED), Recovery(), REQUEUE),
+    "its time limit": (_here(causes.TIME_LIMIT), Recovery(), REQUEUE),
+    "a checkpoint that cannot be read": (_here(causes.BAD_CHECKPOINT), Recovery(), REQUEUE),
+    "no node can be prepared": (_here(causes.LAUNCH), Recovery(), REQUEUE),
+    "somebody else's requeue": (_here(causes.REQUEUED), Recovery(), NOTHING),
 }
 
 
@@ -197,13 +197,13 @@ def test_a_node_that_cannot_be_prepared_is_replaced_at_once() -> None:
     attempts = ledger(causes.LAUNCH)
     assert attempts[0].cause is not None
     attempts[0].cause["nodes"] = ["n7"]
-    assert recovery.decide(attempts, Policy(), here=True).kind == recovery.RESTART
+    assert recovery.decide(attempts, Recovery(), here=True).kind == recovery.RESTART
 
 
 def test_the_reason_names_the_setting() -> None:
-    reason = recovery.decide(ledger(CRASH, CRASH, CRASH), Policy()).reason
+    reason = recovery.decide(ledger(CRASH, CRASH, CRASH), Recovery()).reason
     assert "recovery.max_failures is 3" in reason
-    reason = recovery.decide(ledger((CRASH, 5)), Policy(budgets={CRASH: 1})).reason
+    reason = recovery.decide(ledger((CRASH, 5)), Recovery(budgets={CRASH: 1})).reason
     assert "recovery.budgets.rank_crash is 1" in reason
 
 
@@ -215,7 +215,7 @@ def test_the_reason_names_the_setting() -> None:
     ],
 )
 def test_the_reason_says_where_it_begins(attempts: list[Attempt], words: str) -> None:
-    assert recovery.decide(attempts, Policy()).reason == words
+    assert recovery.decide(attempts, Recovery()).reason == words
 
 
 def test_what_only_the_nodes_had_kept_is_progress() -> None:
@@ -223,6 +223,6 @@ def test_what_only_the_nodes_had_kept_is_progress() -> None:
     for attempt, restored in zip(attempts, (0, 300, 600, 900, 900, 900), strict=True):
         assert attempt.ended is not None
         attempt.ended |= {"restored_step": restored}
-    assert recovery.decide(attempts[:4], Policy()).kind == REQUEUE
-    assert recovery.decide(attempts[:5], Policy()).kind == REQUEUE
-    assert recovery.decide([*attempts, *ledger(CRASH)], Policy()).kind == STOP
+    assert recovery.decide(attempts[:4], Recovery()).kind == REQUEUE
+    assert recovery.decide(attempts[:5], Recovery()).kind == REQUEUE
+    assert recovery.decide([*attempts, *ledger(CRASH)], Recovery()).kind == STOP

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from hpcrun.policy.retention import Retention
 from hpcrun.state.manifest import File, Manifest
+from hpcrun.state.spec.blocks import SpecBlocks
 
 
 def _complete(steps: Mapping[int, float | None], attempt: int = 1) -> list[tuple[Path, Manifest]]:
@@ -118,4 +119,4 @@ def test_the_newest_never_goes_and_what_went_stays_gone(
     ],
 )
 def test_what_a_spec_says(spec: dict[str, Any], retention: Retention) -> None:
-    assert Retention.of(spec) == retention
+    assert Retention.of(SpecBlocks(spec)) == retention

@@ -8,18 +8,12 @@ import pytest
 
 from hpcrun.errors import ClusterRefused
 from hpcrun.slurm import allocation
+from hpcrun.state.spec.blocks import RunSpec
 from tests.support.slurm_shim import Shim
 
 
-def _spec(**resources: Any) -> list[dict[str, Any]]:
-    least = {
-        "nodes": 1,
-        "spare_nodes": 0,
-        "ntasks_per_node": None,
-        "gpus_per_node": 0,
-        "cpus_per_task": None,
-    }
-    return [{"resources": {**least, **resources}}]
+def _runs(**resources: Any) -> list[RunSpec]:
+    return [RunSpec({"resources": resources})]
 
 
 @pytest.fixture
@@ -51,7 +45,7 @@ def test_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     [{}, {"nodes": 3, "gpus_per_node": 2}, {"ntasks_per_node": 2, "cpus_per_task": 2}],
 )
 def test_what_fits(inside: allocation.Inside, resources: dict[str, Any]) -> None:
-    inside.check(_spec(**resources))
+    inside.check(_runs(**resources))
 
 
 @pytest.mark.parametrize(
@@ -69,6 +63,6 @@ def test_what_fits(inside: allocation.Inside, resources: dict[str, Any]) -> None
 )
 def test_what_does_not_fit(inside: allocation.Inside, resources: dict[str, Any], says: str) -> None:
     with pytest.raises(ClusterRefused) as caught:
-        inside.check([*_spec(), *_spec(**resources)])
+        inside.check([*_runs(), *_runs(**resources)])
     assert says in caught.value.message
     assert "salloc" in str(caught.value.hint)

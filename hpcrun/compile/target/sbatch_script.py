@@ -11,6 +11,7 @@ from hpcrun import resources
 from hpcrun.errors import UsageError
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
+from hpcrun.state.spec.experiment import Resources
 from hpcrun.text import ranges
 
 TEMPLATE = "job.sbatch.j2"
@@ -61,13 +62,13 @@ def script(
     environment.filters["shell"] = quote
     environment.filters["directive"] = directive
     first = runs[0]
-    own = first.spec["environment"]
+    own = first.environment
     text: str = environment.get_template(TEMPLATE).render(
         options=options(name, cluster, runs, parallel, submission, offset),
-        setup=[*cluster["setup"], *own["setup"]],
-        variables={**cluster["variables"], **own["variables"]},
+        setup=[*cluster["setup"], *own.setup],
+        variables={**cluster["variables"], **own.variables},
         package=str(submission.package),
-        python=own["python"],
+        python=own.python,
         submission=str(submission.directory),
         run=None if len(runs) > 1 else first.number,
         task=_task(offset),
@@ -92,7 +93,7 @@ def options(
 ) -> dict[str, Any]:
     """sbatch's long options -> values; true for one without a value."""
     first = runs[0]
-    wanted = first.spec["resources"]
+    wanted = first.resources
     is_array = len(runs) > 1
     array = ",".join(ranges(run.number - offset for run in runs))
     if parallel is not None and parallel < len(runs):
@@ -103,19 +104,19 @@ def options(
         "array": array if is_array else None,
         "nodes": first.all_nodes,
         "ntasks-per-node": first.ranks_per_node,
-        "cpus-per-task": wanted["cpus_per_task"] or 1,
+        "cpus-per-task": wanted.cpus_per_task or 1,
         "gpus-per-node": _gpus(wanted),
-        "mem": wanted["mem"],
-        "time": wanted["time"],
-        "partition": wanted["partition"],
-        "account": wanted["account"],
-        "qos": wanted["qos"],
-        "constraint": wanted["constraint"],
-        "reservation": wanted["reservation"],
-        "exclude": wanted["exclude"],
+        "mem": wanted.mem,
+        "time": wanted.time,
+        "partition": wanted.partition,
+        "account": wanted.account,
+        "qos": wanted.qos,
+        "constraint": wanted.constraint,
+        "reservation": wanted.reservation,
+        "exclude": wanted.exclude,
         **cluster["sbatch"],
         **mail(first),
-        **wanted["sbatch"],
+        **wanted.sbatch,
         # The job outlives a lost node where a spare can take its place.
         "no-kill": True if first.outlives_nodes else None,
         "requeue": True,
@@ -132,17 +133,17 @@ def options(
 
 def mail(run: RunPlan) -> dict[str, str]:
     """sbatch's options for the mails that Slurm sends of a run's job."""
-    notify = run.spec.get("notify") or {}
-    if not notify.get("mail"):
+    notify = run.notify
+    if not notify.mail:
         return {}
-    return {"mail-user": notify["mail"], "mail-type": ",".join(notify["mail_types"])}
+    return {"mail-user": notify.mail, "mail-type": ",".join(notify.mail_types)}
 
 
-def _gpus(wanted: dict[str, Any]) -> str | None:
-    if not wanted["gpus_per_node"]:
+def _gpus(wanted: Resources) -> str | None:
+    if not wanted.gpus_per_node:
         return None
-    kind = f"{wanted['gpu_type']}:" if wanted["gpu_type"] else ""
-    return f"{kind}{wanted['gpus_per_node']}"
+    kind = f"{wanted.gpu_type}:" if wanted.gpu_type else ""
+    return f"{kind}{wanted.gpus_per_node}"
 
 
 def quote(value: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from hpcrun.observe.diagnosis.attempts import CANCELLED, NO_END, RunStory
 from hpcrun.observe.status import run_state
 from hpcrun.policy import causes, recovery
+from hpcrun.state.plan import RunPlan
 
 _NEW_RUN = "values of deepspeed and config are part of what a run is: changed, it begins at step 0"
 _FIGURES = (
@@ -52,24 +53,16 @@ class _Case:
         return self.run.status.name
 
     @property
-    def spec(self) -> Mapping[str, Any]:
-        return self.run.selected.run.spec
+    def plan(self) -> RunPlan:
+        return self.run.selected.run
 
     @property
     def cause(self) -> Mapping[str, Any]:
         return self.run.bad.cause if self.run.bad else {}
 
     @property
-    def resources(self) -> Mapping[str, Any]:
-        return self.spec.get("resources") or {}
-
-    @property
-    def deepspeed(self) -> Mapping[str, Any]:
-        return self.spec.get("deepspeed") or {}
-
-    @property
     def zero(self) -> Mapping[str, Any]:
-        return self.deepspeed.get("zero_optimization") or {}
+        return self.plan.deepspeed.get("zero_optimization") or {}
 
     @property
     def kept(self) -> int | None:
@@ -96,7 +89,7 @@ class _Case:
         return text.format(
             name=self.name,
             go_on=self.go_on,
-            time=self.resources.get("time"),
+            time=self.plan.resources.time,
             attempt=self.run.selected.paths.directory / "attempts" / str(number),
         )
 
@@ -122,7 +115,7 @@ def advise(run: RunStory, where: str, *, several: bool = False) -> str | None:
             return "Nothing needs to be done: it goes on by itself."
         return f"It goes on by itself. Should it end so again: {text}"
     action = ((run.bad.attempt.decided if run.bad else None) or {}).get("action")
-    counted = (case.spec.get("recovery") or {}).get("requeue", True)
+    counted = case.plan.recovery.requeue
     if action == recovery.STOP and counted and kind != CANCELLED:
         text += (
             f" Its ends are counted from its last submission: `hpcrun requeue {where}` and "
@@ -148,9 +141,8 @@ def _crash(case: _Case) -> str:
 def _memory(case: _Case) -> str:
     if case.cause.get("exception") == "OutOfMemoryError":
         return _gpu_memory(case)
-    resources = case.resources
-    ranks = case.run.selected.run.ranks_per_node
-    mem = resources.get("mem")
+    resources, ranks = case.plan.resources, case.plan.ranks_per_node
+    mem = resources.mem
     text = "The memory of the node ran out; resources.mem is "
     text += (
         f"{mem}: ask for more and "
@@ -159,7 +151,7 @@ def _memory(case: _Case) -> str:
     )
     text += f"`hpcrun submit` again, which goes on from {case.from_step}."
     if ranks > 1:
-        key = "gpus_per_node" if resources.get("gpus_per_node") else "ntasks_per_node"
+        key = "gpus_per_node" if resources.gpus_per_node else "ntasks_per_node"
         text += (
             f" {ranks} ranks share a node: fewer of them (resources.{key}) on more nodes "
             "(resources.nodes) have more each."
@@ -174,7 +166,7 @@ def _gpu_memory(case: _Case) -> str:
     found = [(pattern.search(message), words) for pattern, words in _FIGURES]
     figures = [words.format(next(filter(None, hit.groups()))) for hit, words in found if hit]
     text = "The memory of the GPU ran out" + (f" ({', '.join(figures)})" if figures else "") + "."
-    ways = [*_smaller_batch(case.deepspeed), *_more_sharding(case)]
+    ways = [*_smaller_batch(case.plan.deepspeed), *_more_sharding(case)]
     ways.append("recompute activations in the model (activation checkpointing)")
     return f"{text} What lowers it: {'; '.join(ways)}. Note that {_NEW_RUN}."
 
@@ -196,7 +188,7 @@ def _smaller_batch(deepspeed: Mapping[str, Any]) -> list[str]:
 
 
 def _more_sharding(case: _Case) -> list[str]:
-    stage, ranks = int(case.zero.get("stage") or 0), case.run.selected.run.world_size
+    stage, ranks = int(case.zero.get("stage") or 0), case.plan.world_size
     ways = []
     if stage < 3 and ranks > 1:
         shards = ("the optimizer's state", "gradients too", "parameters too")[stage:]
@@ -217,9 +209,9 @@ def _device(case: _Case, key: str) -> str | None:
 
 
 def _non_finite(case: _Case) -> str:
-    deepspeed = case.deepspeed
+    deepspeed = case.plan.deepspeed
     optimizer = (deepspeed.get("optimizer") or {}).get("params") or {}
-    config = case.spec.get("config") or {}
+    config = case.plan.config
     rate = "a lower learning rate or a longer warm-up"
     if "lr" in optimizer:
         rate = f"a lower learning rate (deepspeed.optimizer.params.lr is {optimizer['lr']})"

@@ -149,7 +149,6 @@ def sentences(total: Cost) -> list[str]:
 
 
 def _devices(plan: RunPlan, unit: str) -> int:
-    resources = plan.spec["resources"]
     if unit == GPU:
-        return plan.all_nodes * int(resources.get("gpus_per_node") or 0)
-    return plan.all_nodes * plan.ranks_per_node * int(resources.get("cpus_per_task") or 1)
+        return plan.all_nodes * plan.resources.gpus_per_node
+    return plan.all_nodes * plan.ranks_per_node * (plan.resources.cpus_per_task or 1)

@@ -174,8 +174,8 @@ def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) ->
     bases: dict[str, Selected] = {}
     for one in selected:
         bases.setdefault(one.experiment.name, one)
-    objective = selected[0].run.spec.get("objective") or {}
-    name, mode = str(objective.get("metric") or ""), str(objective.get("mode") or "min")
+    objective = selected[0].run.objective
+    name, mode = (objective.metric, objective.mode) if objective else ("", "min")
     return Report(
         made=now,
         runs=tuple(_run(story, thinned, bases, len(selected), now) for story in found),

@@ -208,7 +208,7 @@ def _frozen_secret(paths: SubmissionPaths, archive: Path) -> str | None:
     plan = run_files.plan(paths)
     if plan is None or not archive.is_file():
         return None
-    files = {(run.spec.get("environment") or {}).get("secrets_file") for run in plan.runs}
+    files = {run.environment.secrets_file for run in plan.runs}
     wanted = {
         os.path.relpath(path, plan.code_root)
         for file in filter(None, files)

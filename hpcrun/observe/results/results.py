@@ -175,14 +175,14 @@ def collect(
         row: Row = {EXPERIMENT: one.experiment.name, "run": one.name, "state": status.state}
         row |= {"step": status.step, **one.run.swept}
         curve = read(one.paths) if status.attempt is not None else Curve()
-        objective = one.run.spec.get("objective") or {}
-        name = objective.get("metric")
+        objective = one.run.objective
+        name = objective.metric if objective else None
         for metric in curve.names:
             row[metric] = curve.last(metric)
             (objectives if metric == name else others).append(metric)
-        if name in curve.names:
-            row[f"{name}.first"] = curve.first(name)
-            best = curve.best(name, str(objective.get("mode") or "min")) or (None, None)
+        if objective and name in curve.names:
+            row[f"{name}.first"] = curve.first(objective.metric)
+            best = curve.best(objective.metric, objective.mode) or (None, None)
             row[f"{name}.best_step"], row[f"{name}.best"] = best
         rows.append(row)
     columns = ["run", *swept_keys(selected), "state", "step"]

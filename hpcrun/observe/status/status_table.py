@@ -143,8 +143,8 @@ def _nodes(nodes: list[str] | None) -> str:
 def _metric(selected: Sequence[Selected], found: Sequence[RunStatus]) -> str | None:
     """The objective if anything logged it lately, else the loss, else the first metric."""
     logged = list(dict.fromkeys(name for status in found for name in status.metrics or {}))
-    objective = (selected[0].run.spec.get("objective") or {}).get("metric") if selected else None
-    for name in (objective, "loss"):
+    objective = selected[0].run.objective if selected else None
+    for name in (objective.metric if objective else None, "loss"):
         if name in logged:
             return str(name)
     return logged[0] if logged else None

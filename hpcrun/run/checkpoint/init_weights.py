@@ -19,6 +19,7 @@ from hpcrun.state import files, manifest
 from hpcrun.state.init_from import KEY, Origin
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.manifest import Manifest
+from hpcrun.state.spec.blocks import SpecBlocks
 from hpcrun.text import listed
 
 _WHOLE = "mp_rank_00_model_states.pt"
@@ -27,13 +28,13 @@ _SHOWN = 5
 
 def start(
     engine: Any,
-    spec: Mapping[str, Any],
+    spec: SpecBlocks,
     run: RunPaths,
     ranks: Collectives,
     report: Callable[..., None],
 ) -> None:
     """`begin` with ``checkpoint.initialize_from``, if set, and ``report("initialized", …)``."""
-    text = (spec.get("checkpoint") or {}).get("initialize_from")
+    text = spec.checkpoint.initialize_from
     if text is not None:
         directory, step = begin(engine, text, run, ranks)
         report("initialized", checkpoint=str(directory), step=step)

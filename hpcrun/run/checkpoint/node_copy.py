@@ -90,12 +90,12 @@ class NodeCopies:
     @classmethod
     def of(cls, launch: Launch, ranks: Collectives, scratch: Path) -> NodeCopies | None:
         """Follow the spec's ``checkpoint.nearby_every``; None if it is not set."""
-        every = (launch.spec.get("checkpoint") or {}).get("nearby_every")
+        every = launch.checkpoint.nearby_every
         if not every:
             return None
         nodes = tuple(rank // launch.ranks_per_node for rank in range(launch.world_size))
         # Beside the attempts' directories, so that it outlives them.
-        return cls(scratch.parent / "checkpoints", launch.attempt, ranks, nodes, int(every))
+        return cls(scratch.parent / "checkpoints", launch.attempt, ranks, nodes, every)
 
     def is_due(self, engine: Any, step: int) -> bool:
         """Check whether a step is to be saved here."""

@@ -137,7 +137,7 @@ class RunningAttempt:
             master_port=port,
             nodes=nodes,
         )
-        deepspeed = launch.fill(self._run.spec.get("deepspeed") or {}, nodes[0])
+        deepspeed = launch.fill(self._run.deepspeed, nodes[0])
         files.write_json(self._paths.deepspeed, deepspeed)
         launch.write()
 

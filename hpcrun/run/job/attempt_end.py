@@ -12,7 +12,7 @@ from typing import Any
 from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.policy import causes, recovery
 from hpcrun.policy.causes import End, Evidence, JobFacts
-from hpcrun.policy.recovery import Action, Policy
+from hpcrun.policy.recovery import Action
 from hpcrun.run.job import evidence
 from hpcrun.run.job.launchers import Launcher
 from hpcrun.slurm import job as slurm_job
@@ -36,7 +36,6 @@ class AttemptEnd:
         self._run = run
         self._launcher = launcher
         self._paths = submission.experiment.run(run.number)
-        self._policy = Policy.of(run.spec)
         self._say = say
         self._began = time.time()
 
@@ -118,7 +117,7 @@ class AttemptEnd:
         fields = {**now, **dataclasses.asdict(end), **dataclasses.asdict(came), **details}
         self._write(ledger.ENDED, attempt, fields)
         attempts = _with_end(ledger.read(self._paths), attempt, fields)
-        action = self._bearable(recovery.decide(attempts, self._policy, here=here))
+        action = self._bearable(recovery.decide(attempts, self._run.recovery, here=here))
         self._write(
             ledger.DECIDED,
             attempt,
@@ -175,8 +174,7 @@ class AttemptEnd:
 
     @property
     def _kept(self) -> str | None:
-        exclude: str | None = self._run.spec["resources"].get("exclude")
-        return exclude
+        return self._run.resources.exclude
 
     def _bearable(self, action: Action) -> Action:
         if not action.exclude or not self._launcher.requeues:

@@ -24,7 +24,7 @@ def to_fit(run: RunPlan, paths: RunPaths, most: int) -> RunPlan | None:
         None where ``recovery.shrink`` does not ask for it, no smaller number does, or a function's
         newest checkpoint does not say that another number of ranks can go on from it.
     """
-    if not (run.spec.get("recovery") or {}).get("shrink"):
+    if not run.recovery.shrink:
         return None
     saved = manifest.complete(paths.checkpoints)
     if saved and (saved[0][1].fixed_size is not None or saved[0][1].own_states):
@@ -32,7 +32,7 @@ def to_fit(run: RunPlan, paths: RunPaths, most: int) -> RunPlan | None:
     if not saved and run.entry.kind == "function":
         # It loses nothing by a requeue.
         return None
-    deepspeed = run.spec.get("deepspeed") or {}
+    deepspeed = run.deepspeed
     given = [each for key in batch.KEYS if isinstance(each := deepspeed.get(key), int)]
     if len(given) != len(batch.KEYS):
         return None

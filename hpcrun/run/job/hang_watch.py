@@ -44,7 +44,7 @@ class HangWatch:
     def __init__(
         self, run: RunPlan, agents: Agents, tell: Callable[[dict[str, Any]], None]
     ) -> None:
-        wanted = (run.spec.get("recovery") or {}).get("hang_after")
+        wanted = run.recovery.hang_after
         self._run, self._agents, self._tell = run, agents, tell
         self._stragglers = StragglerDetector()
         self._liveness = HangDetector(seconds(wanted) or 0.0 if wanted else 0.0, time.monotonic())

@@ -129,10 +129,8 @@ class SlurmLauncher:
         self.restart_count = allocation.restart_count
         self.requeues = "HPCRUN_JOB_ID" not in os.environ
         self.fabric = fabric
-        resources = run.spec["resources"]
-        kind = [resources["gpu_type"]] if resources.get("gpu_type") else []
-        count = [str(resources["gpus_per_node"])] if resources["gpus_per_node"] else []
-        self._gpus = ":".join([*kind, *count]) if count else None
+        kind, count = run.resources.gpu_type, run.resources.gpus_per_node
+        self._gpus = f"{kind}:{count}" if kind and count else str(count) if count else None
 
     def end_time(self, *, fresh: bool = False) -> float | None:
         return job.end_time(self.job_id, fresh=fresh)
@@ -150,12 +148,11 @@ class SlurmLauncher:
     def start_workers(
         self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
     ) -> Workers:
-        resources = run.spec["resources"]
         name = steps.warm_name(attempt.number) if warm else steps.workers_name(attempt.number)
         argv = steps.workers_argv(
             nodes,
             ranks_per_node=run.ranks_per_node,
-            cpus_per_task=resources["cpus_per_task"] or 1,
+            cpus_per_task=run.resources.cpus_per_task or 1,
             gpus=self._gpus,
             log_pattern=slurm_path(attempt.warm_log) if warm else attempt.rank_log_pattern,
             name=name,
@@ -279,7 +276,7 @@ class LocalLauncher:
         return _LocalWorkers(run, attempt, nodes, warm=warm)
 
     def devices(self, node: str, run: RunPlan) -> str | None:
-        gpus = int(run.spec["resources"]["gpus_per_node"])
+        gpus = run.resources.gpus_per_node
         if not gpus:
             return None
         needed = gpus * len(self.nodes)

@@ -43,20 +43,20 @@ def tell(
     goes_on
         The run will be started again by itself.
     """
-    wanted = run.spec.get("notify") or {}
+    wanted = run.notify
     attempts = ledger.read(paths)
-    if not wanted.get("command") or not attempts or ledger.intent(paths) == ledger.CANCELLED:
+    if not wanted.command or not attempts or ledger.intent(paths) == ledger.CANCELLED:
         return
     last = attempts[-1]
     event = notifications.event(last, goes_on=goes_on)
-    if event is None or event not in wanted["events"] or last.notified is not None:
+    if event is None or event not in wanted.events or last.notified is not None:
         return
     try:
         ledger.write(paths, ledger.NOTIFIED, last.number, what=event)
     except OSError as error:
         say(f"notify.command is not run, as the ledger cannot be written: {error}")
         return
-    problem = _call(wanted["command"], _facts(event, experiment, run, last, paths), timeout)
+    problem = _call(wanted.command, _facts(event, experiment, run, last, paths), timeout)
     say(problem or f"notify.command was told: {event}")
 
 

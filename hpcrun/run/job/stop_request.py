@@ -129,7 +129,7 @@ class StopRequest:
 
     def _can_save(self) -> bool:
         """Whether the ranks would do anything about it."""
-        if (self._run.spec.get("recovery") or {}).get("stop_signal"):
+        if self._run.recovery.stop_signal:
             return self._attempt.launch.exists()
         return any(session_log.read(self._attempt).of(session_log.RESTORED))
 
@@ -152,7 +152,7 @@ class StopRequest:
 
     def _lead(self, end_time: float) -> float:
         """How long before the limit the ranks are asked to stop, in seconds."""
-        wanted = (self._run.spec.get("recovery") or {}).get("stop_before")
+        wanted = self._run.recovery.stop_before
         save, step = stop_lead_time.measured(self._paths)
         limit = end_time - self._began
         return stop_lead_time.seconds(

@@ -9,7 +9,6 @@ import time
 
 from hpcrun.policy import recovery
 from hpcrun.policy.causes import JobFacts
-from hpcrun.policy.recovery import Policy
 from hpcrun.run.protocol.channel import TOKEN_VARIABLE, Channel
 from hpcrun.run.protocol.output import say
 from hpcrun.slurm import job
@@ -67,7 +66,7 @@ class Takeover:
             Whether the job will start again.
         """
         mine = self._arguments
-        if mine.job_id is None or not Policy.of(self._run.spec).requeue:
+        if mine.job_id is None or not self._run.recovery.requeue:
             return False
         time.sleep(mine.node_rank * _TURN)
         lost = [mine.batch_node] if silent and mine.batch_node != mine.node else []
@@ -76,7 +75,7 @@ class Takeover:
             path = self._paths.attempt(self.attempt).orphaned
             files.patiently(lambda: files.write_json(path, note), say, path.name)
         suspects = [*dict.fromkeys([*recovery.suspects(ledger.read(self._paths)), *lost])]
-        kept = self._run.spec["resources"].get("exclude")
+        kept = self._run.resources.exclude
         return job.requeue(
             mine.job_id,
             suspects,

@@ -22,9 +22,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from hpcrun.errors import HpcrunError
+from hpcrun.state.spec.blocks import SpecBlocks
 
 _BUILD = """
 import sys
@@ -37,7 +37,7 @@ for name in sys.argv[1:]:
 _TIMEOUT = 1800
 
 
-def needed(spec: dict[str, Any]) -> list[str]:
+def needed(spec: SpecBlocks) -> list[str]:
     """Names of the DeepSpeed op builders that a run's configuration will load.
 
     Parameters
@@ -45,8 +45,7 @@ def needed(spec: dict[str, Any]) -> list[str]:
     spec
         The resolved spec.
     """
-    deepspeed = spec.get("deepspeed") or {}
-    gpus = spec["resources"]["gpus_per_node"]
+    deepspeed, gpus = spec.deepspeed, spec.resources.gpus_per_node
     offload = (deepspeed.get("zero_optimization") or {}).get("offload_optimizer") or {}
     optimizer = deepspeed.get("optimizer") or {}
     adam = str(optimizer.get("type", "")).lower() in ("adam", "adamw")

@@ -38,7 +38,7 @@ class NodePreparation:
         self._submission, self._plan, self._run = submission, plan, run
         self._node, self._seed = node, seed
         self._cache = extension_cache(submission)
-        self._builders = op_cache.needed(run.spec) if _uses_deepspeed(run) else []
+        self._builders = op_cache.needed(run) if _uses_deepspeed(run) else []
         self.key = op_cache.key(self._builders) if self._builders else None
         self._port: PortReservation | None = None
         # The fast interface and its adapters, where other nodes are to be reached over them.
@@ -145,4 +145,4 @@ class NodePreparation:
 
 
 def _uses_deepspeed(run: RunPlan) -> bool:
-    return run.entry.kind == "function" or bool(run.spec.get("deepspeed"))
+    return run.entry.kind == "function" or bool(run.deepspeed)

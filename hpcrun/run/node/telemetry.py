@@ -45,12 +45,12 @@ def begin(
     devices
         CUDA_VISIBLE_DEVICES of the node's ranks, where hpcrun shares out the GPUs.
     """
-    every = (run.spec.get("telemetry") or {}).get("every")
+    every = run.telemetry.every
     if not every:
         return None
     is_apart = node["interface"] != node_network.management(network)[0]
     gauges = Counters(node["interface"] if is_apart else None, node["hca"])
-    open_gpus = (lambda: Gpus(devices)) if run.spec["resources"]["gpus_per_node"] else None
+    open_gpus = (lambda: Gpus(devices)) if run.resources.gpus_per_node else None
     return NodeTelemetry(path, gauges, open_gpus, float(every), run.nodes)
 
 

@@ -47,10 +47,9 @@ _PAUSES = (0.1, 0.5, 1.0, 3.0)
 
 def after(run: RunPlan) -> float | None:
     """Return the seconds of training before a run gets warm ranks; None if it gets none."""
-    recovery = run.spec.get("recovery") or {}
-    if run.entry.kind == "command" or not recovery.get("in_place", 0):
+    if run.entry.kind == "command" or not run.recovery.in_place:
         return None
-    return seconds(recovery.get("warm_after") or "")
+    return seconds(run.recovery.warm_after or "")
 
 
 class WarmRanksLock:

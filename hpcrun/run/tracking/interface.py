@@ -48,13 +48,13 @@ class RunDescription:
         """
         first = next((one.began for one in ledger.read(paths)), None)
         text = json.dumps([os.path.realpath(paths.directory), first])
-        deepspeed = run.spec.get("deepspeed") or {}
+        deepspeed = run.deepspeed
         return cls(
             experiment=experiment,
             name=f"{experiment}/{run.number} {run.label}".rstrip(),
             identity=hashlib.sha256(text.encode()).hexdigest()[:16],
             parameters={
-                "config": run.spec.get("config") or {},
+                "config": run.config,
                 "deepspeed": {key: deepspeed[key] for key in batch.KEYS if key in deepspeed},
                 "swept": run.swept,
             },

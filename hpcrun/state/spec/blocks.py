@@ -32,8 +32,8 @@ _ABSENT: dict[str, dict[str, Any]] = {
 class SpecBlocks:
     """Typed views of a spec's blocks, each made when it is first asked for.
 
-    Nothing is checked: the compiler did that. Keys that this hpcrun does not know are ignored, so
-    that plans of other versions can be read.
+    Nothing is checked: the compiler did that. So that plans of other versions can be read, unknown
+    keys are ignored, and null stands for the default where the field has to have a value.
 
     Attributes
     ----------
@@ -43,6 +43,23 @@ class SpecBlocks:
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec = spec
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The entry's own configuration, free in form."""
+        return self.spec.get("config") or {}
+
+    @property
+    def deepspeed(self) -> dict[str, Any]:
+        """The DeepSpeed configuration."""
+        return self.spec.get("deepspeed") or {}
+
+    @property
+    def effective_objective(self) -> Objective:
+        """The objective, or the default one."""
+        from hpcrun.state.spec.experiment import Objective
+
+        return self.objective or Objective()
 
     if TYPE_CHECKING:
         resources: Resources
@@ -66,7 +83,46 @@ class SpecBlocks:
             block = None
             if given is not None or name != "objective":
                 data = {**_ABSENT.get(name, {}), **(given or {})}
-                known = kind.__dataclass_fields__
-                block = kind(**{key: value for key, value in data.items() if key in known})
+                fields = kind.__dataclass_fields__
+                block = kind(
+                    **{
+                        key: value
+                        for key, value in data.items()
+                        if key in fields and (value is not None or "None" in fields[key].type)
+                    }
+                )
             self.__dict__[name] = block
             return block
+
+
+class RunSpec(SpecBlocks):
+    """The blocks of one run, and the shape of its job, which follows from them."""
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that train."""
+        return self.resources.nodes
+
+    @property
+    def spare_nodes(self) -> int:
+        """Further nodes of its job, which stand by."""
+        return self.resources.spare_nodes
+
+    @property
+    def all_nodes(self) -> int:
+        """Nodes of its job."""
+        return self.nodes + self.spare_nodes
+
+    @property
+    def outlives_nodes(self) -> bool:
+        """The job is to go on without a node that was lost."""
+        return self.spare_nodes > 0 or (self.recovery.shrink and self.nodes > 1)
+
+    @property
+    def ranks_per_node(self) -> int:
+        """One per GPU, or as many as ``ntasks_per_node`` asks for."""
+        return self.resources.ntasks_per_node or self.resources.gpus_per_node or 1
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.ranks_per_node

@@ -88,12 +88,12 @@ def find(
 
 def scope(plan: Plan, experiment: ExperimentPaths) -> dict[str, Any]:
     """Return a plan's ``exclude``, ``required`` and ``without``, as `find` takes them."""
-    code = plan.runs[0].spec.get("code") or {}
-    links = (Path(plan.code_root) / plan.directory / link for link in code.get("link") or ())
-    named = {(run.spec.get("environment") or {}).get("secrets_file") for run in plan.runs}
+    code = plan.runs[0].code
+    links = (Path(plan.code_root) / plan.directory / link for link in code.link)
+    named = {run.environment.secrets_file for run in plan.runs}
     secrets = sorted({path for file in named if file for path in (file, os.path.realpath(file))})
     return {
-        "exclude": code.get("exclude") or (),
+        "exclude": code.exclude,
         "required": _required(plan),
         "without": [experiment.directory.parent, *links, *map(Path, secrets)],
     }

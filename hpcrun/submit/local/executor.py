@@ -285,12 +285,12 @@ class Runner:
 
 def supervisor_argv(submission: SubmissionPaths, plan: Plan, run: RunPlan) -> list[str]:
     """The command of one run's supervisor, after the setup lines where there are any."""
-    settings = run.spec.get("environment") or {}
+    settings = run.environment
     argv = [
-        *(str(settings.get("python") or sys.executable), "-m", "hpcrun.run.supervisor"),
+        *(str(settings.python or sys.executable), "-m", "hpcrun.run.supervisor"),
         *(str(submission.directory), "--run", str(run.number)),
     ]
-    setup = [*(plan.cluster.get("setup") or ()), *(settings.get("setup") or ())]
+    setup = [*(plan.cluster.get("setup") or ()), *settings.setup]
     if not setup:
         return argv
     # As in the template of the sbatch script, and in its order.
@@ -313,7 +313,7 @@ def job_environment(
         **variables,
         **_base_environment(submission, run.number),
     }
-    if plan.cluster.get("setup") or (run.spec.get("environment") or {}).get("setup"):
+    if plan.cluster.get("setup") or run.environment.setup:
         # `supervisor_argv` sets it after the setup lines, which may change it.
         del environment["PYTHONPATH"]
     elif variables.get("PYTHONPATH"):
@@ -322,8 +322,7 @@ def job_environment(
 
 
 def _variables(plan: Plan, run: RunPlan) -> dict[str, str]:
-    own = (run.spec.get("environment") or {}).get("variables") or {}
-    variables = {**(plan.cluster.get("variables") or {}), **own}
+    variables = {**(plan.cluster.get("variables") or {}), **run.environment.variables}
     return {name: str(value) for name, value in variables.items()}
 
 

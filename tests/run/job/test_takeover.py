@@ -19,6 +19,7 @@ from hpcrun.run.protocol.channel import TOKEN_VARIABLE, Switchboard
 from hpcrun.slurm import job
 from hpcrun.state import ledger
 from hpcrun.state.layout import RunPaths
+from hpcrun.state.spec.experiment import Recovery, Resources
 
 START: dict[str, Any] = {"job_id": "7_3", "restart_count": 1}
 
@@ -44,7 +45,7 @@ def _orphan(directory: Path, supervisor: str | None = None) -> Takeover:
     arguments = argparse.Namespace(
         job_id="7_3", restarts=1, attempt=2, node="n2", node_rank=1, supervisor=supervisor
     )
-    run: Any = SimpleNamespace(number=3, spec={})
+    run: Any = SimpleNamespace(number=3, recovery=Recovery(), resources=Resources())
     directory.mkdir(exist_ok=True)
     ledger.write(paths, ledger.STARTED, 2, **START)
     return Takeover(arguments, submission, run)

@@ -10,6 +10,7 @@ import pytest
 
 from hpcrun.errors import HpcrunError
 from hpcrun.run.node import op_cache
+from hpcrun.state.spec.blocks import SpecBlocks
 
 SHARED = "ShareMemCommBuilder"
 CPU_ADAM = "CPUAdamBuilder"
@@ -40,7 +41,7 @@ TORCH_ADAM = {"type": "adam", "params": {"torch_adam": True}}
 def test_what_a_configuration_needs(
     gpus: int, deepspeed: dict[str, Any] | None, builders: list[str]
 ) -> None:
-    spec = {"resources": {"gpus_per_node": gpus}, "deepspeed": deepspeed}
+    spec = SpecBlocks({"resources": {"gpus_per_node": gpus}, "deepspeed": deepspeed})
     assert op_cache.needed(spec) == builders
 
 
