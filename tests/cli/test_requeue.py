@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from hpcrun.state import journal, ledger, plan_file
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.submit.local import processes
 from tests.support.slurm_shim import Shim
+from tests.support.waiting import until
 
 PYTHON = sys.executable
 REFUSED = {"err": "sbatch: error: Batch job submission failed: Invalid qos specification\n"}
@@ -123,13 +123,6 @@ def submitted(place: Place, shim: Shim) -> Place:
 def asked(shim: Shim) -> list[list[str]]:
     """The calls that change something."""
     return [call for call in shim.calls if call[0] in ("sbatch", "scontrol", "scancel")]
-
-
-def _until(condition: Any, timeout: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "this did not come"
-        time.sleep(0.05)
 
 
 def test_each_run_by_where_it_stands(submitted: Place, shim: Shim) -> None:
@@ -335,7 +328,7 @@ def test_on_this_machine(place: Place) -> None:
         "e/1: submitted again",
         "e/2: submitted again",
     ]
-    _until(lambda: all(ledger.intent(place.paths.run(run)) == "finished" for run in (1, 2)))
+    until(lambda: all(ledger.intent(place.paths.run(run)) == "finished" for run in (1, 2)))
     assert [len(place.paths.run(run).attempts()) for run in failed] == [1, 2, 2, 1]
     assert place.code_of(2) == place.code_of(1)
 
@@ -343,7 +336,7 @@ def test_on_this_machine(place: Place) -> None:
 def test_a_cancelled_run_on_this_machine(place: Place) -> None:
     place.write("import time; time.sleep(0 if os.path.exists(sys.argv[-1]) else 300)")
     assert place.hpcrun("submit", "cluster=local").returncode == 0
-    _until(lambda: place.paths.run(0).attempt(1).rank_log(0).exists())
+    until(lambda: place.paths.run(0).attempt(1).rank_log(0).exists())
     (busy,) = place.requeue("e/0")
     assert (busy["action"], busy["reason"].partition(";")[0]) == (
         "left", "waits or runs on this machine already",
@@ -352,7 +345,7 @@ def test_a_cancelled_run_on_this_machine(place: Place) -> None:
     place.flag.write_text("")
     (done,) = place.requeue("e/0")
     assert done["action"] == "submitted"
-    _until(lambda: ledger.intent(place.paths.run(0)) == "finished")
+    until(lambda: ledger.intent(place.paths.run(0)) == "finished")
     assert [ledger.intent(place.paths.run(run)) for run in (1, 2, 3)] == ["cancelled"] * 3
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 from hpcrun.state.layout import experiment
 from hpcrun.submit.local import processes
+from tests.support.waiting import until
 
 PYTHON = sys.executable
 SAY = "import os, sys; print('rank', os.environ['RANK'], *sys.argv[1:])"
@@ -74,13 +74,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     yield found
     for submission in found.paths.submissions():
         processes.kill_all(submission.directory)
-
-
-def _until(condition: Any, timeout: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "this did not come"
-        time.sleep(0.05)
 
 
 def test_submit_and_submit_again(place: Place) -> None:
@@ -199,9 +192,9 @@ def test_attach_cancel_and_submit_again(place: Place) -> None:
     place.spec(["sleep", "300"])
     assert place.actions() == [(0, "new")]
     assert place.actions() == [(0, "attached")]
-    _until(lambda: place.paths.run(0).attempt(1).rank_log(1).exists())
+    until(lambda: place.paths.run(0).attempt(1).rank_log(1).exists())
     assert place.hpcrun("cancel", "e").returncode == 0
-    _until(lambda: not list(processes.of_submission(place.paths.submission(1).directory)))
+    until(lambda: not list(processes.of_submission(place.paths.submission(1).directory)))
     place.spec(["true"])
     assert place.actions("--wait") == [(1, "new")]
     place.spec(["sleep", "300"])
@@ -212,7 +205,7 @@ def test_what_a_killed_submit_has_started_is_stayed_with(place: Place) -> None:
     """Killed as it had started the runs, and not yet written which process has them."""
     place.spec(["sleep", "300"])
     assert place.actions() == [(0, "new")]
-    _until(lambda: place.paths.run(0).attempt(1).rank_log(1).exists())
+    until(lambda: place.paths.run(0).attempt(1).rank_log(1).exists())
     journal = place.paths.submission(1).journal
     lines = journal.read_text().splitlines(keepends=True)
     journal.write_text("".join(line for line in lines if '"submitting"' in line))
@@ -331,7 +324,7 @@ def test_interrupted_while_it_waits(place: Place) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    _until(lambda: place.paths.run(0).attempt(1).rank_log(1).exists())
+    until(lambda: place.paths.run(0).attempt(1).rank_log(1).exists())
     process.send_signal(signal.SIGINT)
     assert "`hpcrun status --root" in process.communicate(timeout=30)[1]
     assert process.returncode == 130
@@ -386,7 +379,7 @@ def test_run_that_is_stopped_leaves_nothing(place: Place, number: signal.Signals
     if number == signal.SIGINT:
         assert process.returncode == 130
     directory = place.paths.submission(1).directory
-    _until(lambda: not list(processes.of_submission(directory)))
+    until(lambda: not list(processes.of_submission(directory)))
     place.spec(["true"])
     assert place.hpcrun("run").returncode == 0
 

@@ -11,8 +11,8 @@ import pytest
 
 from hpcrun.slurm import steps
 from tests.cluster.workbench import Workbench
+from tests.support.waiting import until
 from tests.testbed import Cluster
-from tests.testbed.daemons import until
 
 RANK = """
 import json, os, sys, time

@@ -9,7 +9,7 @@ import pytest
 
 from hpcrun.state import ledger
 from tests.cluster.ward import ARRAY, EVERY, PROGRAM, SINGLE, STAGE, STAGES, Reference
-from tests.testbed.daemons import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -14,8 +14,8 @@ import pytest
 
 from hpcrun.text import plural
 from tests.cluster.ward import Ward
+from tests.support.waiting import until
 from tests.testbed import Cluster
-from tests.testbed.daemons import until
 
 pytestmark = pytest.mark.timeout(600)
 

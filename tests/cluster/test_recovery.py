@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.ward import ARRAY, EVERY, SINGLE, STAGE, STAGES, Reference
-from tests.testbed.daemons import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.cluster.workbench import Workbench
+from tests.support.waiting import until
 from tests.testbed import Cluster
-from tests.testbed.daemons import until
 
 pytestmark = pytest.mark.usually("22.05")
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from hpcrun.state.layout import SubmissionPaths
+from tests.support.waiting import until
 from tests.testbed import VERSIONS, Cluster
-from tests.testbed.daemons import until
 
 TIME_LIMIT = "00:10:00"
 

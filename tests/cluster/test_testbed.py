@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import until
 from tests.testbed import Cluster, cgroups, layout
 from tests.testbed.bed import remove_dead_beds
-from tests.testbed.daemons import until
 
 ALL_REDUCE = """
 import os, torch, torch.distributed as dist

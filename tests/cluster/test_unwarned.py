@@ -11,7 +11,7 @@ import time
 import pytest
 
 from tests.cluster.ward import ARRAY, EVERY, SINGLE, STAGE, Reference
-from tests.testbed.daemons import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(900)
 

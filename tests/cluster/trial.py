@@ -13,8 +13,8 @@ from tests.cluster.disk import Disk, small_disk
 from tests.cluster.faults import FAULTS, NODE, PLACES, RANK, Case, Fault, expected
 from tests.cluster.injection import Injection
 from tests.cluster.ward import ARRAY, SINGLE, STAGES, Reference, Ward
+from tests.support.waiting import until
 from tests.testbed import Cluster
-from tests.testbed.daemons import until
 
 STEPS, EVERY, STEP = 16, 5, 8
 

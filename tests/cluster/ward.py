@@ -17,8 +17,8 @@ import pytest
 from hpcrun.state import ledger
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from tests.cluster.workbench import Workbench
+from tests.support.waiting import until
 from tests.testbed import Cluster
-from tests.testbed.daemons import until
 
 _JOBS = Path(__file__).parent / "jobs"
 STAGES = [0, 1, 2, 3]

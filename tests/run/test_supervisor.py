@@ -30,7 +30,8 @@ from hpcrun.state import ledger, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import Entry
 from hpcrun.submit.local import processes
-from tests.support.place import RESOURCES, Place, command_of, until
+from tests.support.place import RESOURCES, Place, command_of
+from tests.support.waiting import until
 
 FOREVER = "sleep 300"
 

@@ -29,7 +29,8 @@ from hpcrun.run.tracking.interface import RunDescription
 from hpcrun.run.tracking.registry import TRACKERS
 from hpcrun.state import files, ledger
 from hpcrun.state.spec.experiment import Tracking
-from tests.support.place import REPOSITORY, Place, until
+from tests.support.place import REPOSITORY, Place
+from tests.support.waiting import until
 
 OFFLINE = {"project": None, "entity": None, "mode": "offline", "group": None, "tags": ["a", "b"]}
 BOTH = {"tensorboard": True, "wandb": OFFLINE}

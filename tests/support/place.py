@@ -7,8 +7,6 @@ import os
 import subprocess
 import sys
 import tarfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from hpcrun.state.layout import experiment
 from hpcrun.state.plan import Array, Entry, Plan, RunPlan
 from hpcrun.submit.local import processes
 from tests.support.operators import PATH
+from tests.support.waiting import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -230,7 +229,7 @@ class Place:
     def end(self, supervisor: subprocess.Popen[str], timeout: float = 60.0) -> tuple[int, str]:
         """Wait for a supervisor: its exit code and what it said. It leaves nothing on the node."""
         output, _ = supervisor.communicate(timeout=timeout)
-        until(lambda: self.left() == [] and self.scratch() == [], 10.0)
+        until(lambda: self.left() == [] and self.scratch() == [], timeout=10.0)
         return supervisor.returncode, output
 
     def supervise(self, timeout: float = 60.0, **variables: str) -> tuple[int, str]:
@@ -271,11 +270,3 @@ def command_of(pid: int) -> list[bytes]:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError):
         return []
-
-
-def until(condition: Callable[[], object], timeout: float = 30.0) -> None:
-    """Wait for something that must come."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "this did not come"
-        time.sleep(0.02)

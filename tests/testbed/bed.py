@@ -13,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import cgroups, daemons, guardian, network
+from tests.support.waiting import until
+
+from . import cgroups, guardian, network
 from .enter import Machine, popen, script_environment
 from .layout import LOGIN, REPOSITORY, Layout, existing
 
@@ -80,7 +82,7 @@ class Bed:
             over = self._guardian is None or self._guardian.poll() is not None
             return over and not place.alive()
 
-        daemons.until(gone, "down", 30)
+        until(gone, "down", 30)
         guardian.remove(place)
         self._guardian = None
 
@@ -223,7 +225,7 @@ class Bed:
             self.link(node, interface, up=False)
         os.kill(machine.pid, signal.SIGKILL)
         self.layout.pid_file(node).unlink()
-        daemons.until(lambda: not cgroups.processes(machine.cgroup), f"{node} dead", 10)
+        until(lambda: not cgroups.processes(machine.cgroup), f"{node} dead", 10)
         # The kernel takes them away too, some time after the last process: either is fine.
         self._ip(network.unplug_commands(node), check=False)
         cgroups.remove(machine.cgroup)

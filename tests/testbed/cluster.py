@@ -10,6 +10,8 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
+from tests.support.waiting import until
+
 from . import daemons, jobs, network
 from .bed import Bed, note, remove_dead_beds
 from .config import CONTROLLER_PORT, DATABASE_PORT, Settings
@@ -114,7 +116,7 @@ class Cluster(Bed):
         nodes = [self.begin_boot(node) for node in self.nodes]
         self.end_boot(login)
         socket = self.layout.database / "mysqld.sock"
-        daemons.until(socket.exists, "a database", 60)
+        until(socket.exists, "a database", 60)
         self.start_database_daemon()
         for entry in (
             ["cluster", "testbed"],
@@ -134,7 +136,7 @@ class Cluster(Bed):
             states = jobs.node_states(self)
             return all(states[name] in ("idle", "mixed", "allocated") for name in names)
 
-        daemons.until(usable, f"{', '.join(names)} usable", timeout)
+        until(usable, f"{', '.join(names)} usable", timeout)
 
     def boot(self, node: str, *, wait: bool = True) -> None:
         """Give a node power again; by default wait until Slurm can use it."""
@@ -167,13 +169,13 @@ class Cluster(Bed):
         pid = self._machine(LOGIN).pid
         if not daemons.listening(pid, _CONTROLLERS[daemon]):
             self.run([daemon], user=False)
-        daemons.until(lambda: daemons.listening(pid, _CONTROLLERS[daemon]), f"{daemon} up", 30)
+        until(lambda: daemons.listening(pid, _CONTROLLERS[daemon]), f"{daemon} up", 30)
 
     def _stop(self, daemon: str) -> None:
         pid = self._pid_of(daemon)
         alive = ["test", "-d", f"/proc/{pid}"]
         self.run(["sh", "-c", f"kill {pid}"], user=False)
-        daemons.until(
+        until(
             lambda: self.run(alive, user=False, check=False).returncode != 0,
             f"{daemon} stopped",
             30,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from .config import Settings, cgroup_conf, gres_conf, slurm_conf, slurmdbd_conf
@@ -58,12 +56,3 @@ def listening(pid: int, port: int) -> bool:
             if fields[1].endswith(wanted) and fields[3] == "0A":
                 return True
     return False
-
-
-def until(condition: Callable[[], bool], what: str, timeout: float, pause: float = 0.05) -> None:
-    """Wait until `condition` holds; TimeoutError names `what` did not come true."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"after {timeout:g} s: not {what}")
-        time.sleep(pause)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from hpcrun.run.health import native_stack
-from tests.support.place import until
+from tests.support.waiting import until
 
 PROGRAM = """
 import threading, time

@@ -14,7 +14,8 @@ import pytest
 
 from hpcrun.run.health import progress, stack_summary
 from hpcrun.run.health.stack_summary import ThreadPosition
-from tests.support.place import REPOSITORY, until
+from tests.support.place import REPOSITORY
+from tests.support.waiting import until
 
 RANK = """
 import sys, threading, time

@@ -12,7 +12,8 @@ import pytest
 from hpcrun.run.health import progress
 from hpcrun.run.health.progress import STEPPING, RankProgress
 from hpcrun.run.health.straggler import AGREE, LOOKS, PARTS, Straggler, StragglerDetector
-from tests.support.place import REPOSITORY, until
+from tests.support.place import REPOSITORY
+from tests.support.waiting import until
 
 # Share of the looks at which each rank waits.
 Shares = dict[int, float]

@@ -15,7 +15,8 @@ from hpcrun.run.job import notify
 from hpcrun.run.protocol import stop_flag
 from hpcrun.state import files, ledger
 from hpcrun.state.plan import Entry, RunPlan
-from tests.support.place import Place, until
+from tests.support.place import Place
+from tests.support.waiting import until
 
 # Notes what it was told, in the run's directory.
 NOTE = 'cat >> told; echo "$HPCRUN_EVENT $HPCRUN_RUN $HPCRUN_ATTEMPT $HPCRUN_MESSAGE" >> variables'

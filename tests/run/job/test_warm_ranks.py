@@ -12,7 +12,8 @@ from typing import TypeAlias
 import pytest
 
 from hpcrun.state import ledger
-from tests.support.place import REPOSITORY, Place, command_of, until
+from tests.support.place import REPOSITORY, Place, command_of
+from tests.support.waiting import until
 
 Running: TypeAlias = "subprocess.Popen[str]"
 
@@ -50,7 +51,7 @@ def supervised(place: Place, request: pytest.FixtureRequest) -> Running:
     kind = getattr(request, "param", "function")
     place.submit_counting(100_000, kind=kind, recovery=RECOVERY)
     supervisor = place.start(**DEVICES)
-    until(lambda: wait(workers(place, warm=True)) and wait(scripts(place, kind)), 60)
+    until(lambda: wait(workers(place, warm=True)) and wait(scripts(place, kind)), timeout=60)
     return supervisor
 
 
@@ -58,7 +59,7 @@ def supervised(place: Place, request: pytest.FixtureRequest) -> Running:
 def test_warm_ranks_take_over_on_the_same_nodes(place: Place, supervised: Running) -> None:
     waiting = workers(place, warm=True)
     os.kill(workers(place, warm=False)[1], signal.SIGKILL)
-    until(lambda: place.steps(2), 60)
+    until(lambda: place.steps(2), timeout=60)
     assert workers(place, warm=True) == waiting
     assert workers(place, warm=False) == []
     found = ledger.read(place.run)
@@ -68,7 +69,7 @@ def test_warm_ranks_take_over_on_the_same_nodes(place: Place, supervised: Runnin
     assert place.output(0, 2).startswith("begins\n")
 
     # The second attempt has warm ranks of its own, for the third.
-    until(lambda: wait(sorted({*workers(place, warm=True)}.difference(waiting))), 60)
+    until(lambda: wait(sorted({*workers(place, warm=True)}.difference(waiting))), timeout=60)
     supervised.send_signal(signal.SIGUSR2)
     code, said = place.end(supervised)
     assert code == 75, said
@@ -85,7 +86,7 @@ def test_they_leave_with_the_run(place: Place, supervised: Running) -> None:
 def test_one_that_died_is_no_loss(place: Place, supervised: Running) -> None:
     os.kill(workers(place, warm=True)[0], signal.SIGKILL)
     os.kill(workers(place, warm=False)[0], signal.SIGKILL)
-    until(lambda: place.steps(2), 60)
+    until(lambda: place.steps(2), timeout=60)
     assert not place.attempt(2).warm
     supervised.send_signal(signal.SIGUSR2)
     code, said = place.end(supervised)
@@ -98,7 +99,7 @@ def test_they_leave_when_all_else_is_killed(place: Place, supervised: Running) -
     for pid in [supervised.pid, *agents]:
         os.kill(pid, signal.SIGKILL)
     supervised.communicate(timeout=30)
-    until(lambda: workers(place, warm=True) == [], 10)
+    until(lambda: workers(place, warm=True) == [], timeout=10)
 
 
 IMPORT = """

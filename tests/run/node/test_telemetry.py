@@ -21,7 +21,8 @@ from hpcrun.run.node.gpus import Gpus
 from hpcrun.run.node.telemetry import NodeTelemetry
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths
-from tests.support.place import REPOSITORY, Place, until
+from tests.support.place import REPOSITORY, Place
+from tests.support.waiting import until
 
 
 class StandIn(types.ModuleType):

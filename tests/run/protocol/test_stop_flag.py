@@ -14,7 +14,8 @@ import pytest
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
 from hpcrun.state.plan import Entry
-from tests.support.place import REPOSITORY, Place, command_of, until
+from tests.support.place import REPOSITORY, Place, command_of
+from tests.support.waiting import until
 
 
 def test_all_ranks_save_after_the_same_step_and_the_next_attempt_loses_none(

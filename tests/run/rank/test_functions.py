@@ -9,7 +9,8 @@ import pytest
 from hpcrun.state import files
 from hpcrun.state.plan import Entry
 from tests.support import operators
-from tests.support.place import Place, command_of, until
+from tests.support.place import Place, command_of
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.training]
 

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from hpcrun.state.layout import SubmissionPaths
 from hpcrun.submit import run_actions
 from hpcrun.submit.local import executor, processes
 from tests.support.plans import command_plan, submission_of
+from tests.support.waiting import until
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]
 
@@ -51,13 +51,6 @@ def _submit(
     return submission, entry
 
 
-def _until(condition: Callable[[], bool], timeout: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "this did not come"
-        time.sleep(0.02)
-
-
 def _outcomes(submission: SubmissionPaths, run: int) -> list[str | None]:
     return [attempt.outcome for attempt in ledger.read(submission.experiment.run(run))]
 
@@ -75,7 +68,7 @@ def test_runs_come_to_their_end(tmp_path: Path, code: Path, started: list[Submis
     commands = {1: ["true"], 2: ["false"]}
     submission, entry = _submit(tmp_path, code, started, commands)
     assert entry["job_id"] == f"local:{entry['job_id'].partition(':')[2]}"
-    _until(lambda: not processes.alive(entry))
+    until(lambda: not processes.alive(entry))
     assert _outcomes(submission, 1) == ["completed"]
     assert _outcomes(submission, 2) == ["failed"]
     jobs = journal.jobs(submission)
@@ -98,7 +91,7 @@ def test_the_environment_is_clean(
     submission, entry = _submit(
         tmp_path, code, started, {1: ["env", "-0"]}, environment=environment
     )
-    _until(lambda: not processes.alive(entry))
+    until(lambda: not processes.alive(entry))
     output = submission.experiment.run(1).attempt(1).rank_log(0).read_text()
     assert "leaked" not in output
     assert f"GREETING={environment['variables']['GREETING']}\0" in output  # type: ignore[call-overload]
@@ -139,7 +132,7 @@ def test_one_at_a_time_unless_told_otherwise(
 ) -> None:
     commands = {1: SLEEP, 2: SLEEP, 3: SLEEP}
     submission, _ = _submit(tmp_path, code, started, commands, max_parallel=2)
-    _until(lambda: _works(submission, 1) and _works(submission, 2))
+    until(lambda: _works(submission, 1) and _works(submission, 2))
     assert not submission.experiment.run(3).directory.exists()
     executor.cancel(submission)
     assert _left(submission) == []
@@ -149,7 +142,7 @@ def test_cancel_leaves_nothing(tmp_path: Path, code: Path, started: list[Submiss
     stubborn = "import os, signal, time; signal.signal(15, signal.SIG_IGN); os.fork(); os.setsid()"
     argv = [sys.executable, "-c", f"{stubborn} if os.fork() == 0 else 0; time.sleep(300)"]
     submission, entry = _submit(tmp_path, code, started, {1: argv})
-    _until(lambda: _works(submission, 1) and len(_left(submission)) >= 6)
+    until(lambda: _works(submission, 1) and len(_left(submission)) >= 6)
     ledger.set_intent(submission.experiment.run(1), ledger.CANCELLED)
     executor.cancel(submission)
     assert _left(submission) == []
@@ -161,10 +154,10 @@ def test_cancel_of_one_run_lets_the_others_go_on(
     tmp_path: Path, code: Path, started: list[SubmissionPaths]
 ) -> None:
     submission, entry = _submit(tmp_path, code, started, {1: SLEEP, 2: ["true"]})
-    _until(lambda: _works(submission, 1))
+    until(lambda: _works(submission, 1))
     ledger.set_intent(submission.experiment.run(1), ledger.CANCELLED)
     executor.cancel(submission, {1})
-    _until(lambda: not processes.alive(entry))
+    until(lambda: not processes.alive(entry))
     assert _outcomes(submission, 1) == ["cancelled"]
     assert _outcomes(submission, 2) == ["completed"]
 
@@ -174,7 +167,7 @@ def test_a_run_that_was_cancelled_while_it_waited_never_starts(
 ) -> None:
     submission, entry = _submit(tmp_path, code, started, {1: ["sleep", "3"], 2: ["true"]})
     ledger.set_intent(submission.experiment.run(2), ledger.CANCELLED)
-    _until(lambda: not processes.alive(entry))
+    until(lambda: not processes.alive(entry))
     assert _outcomes(submission, 1) == ["completed"]
     assert _outcomes(submission, 2) == []
     assert journal.jobs(submission)[2].ended
@@ -184,7 +177,7 @@ def test_a_run_that_was_cancelled_while_it_waited_is_over_at_once(
     tmp_path: Path, code: Path, started: list[SubmissionPaths]
 ) -> None:
     submission, entry = _submit(tmp_path, code, started, {1: ["sleep", "4"], 2: ["true"]})
-    _until(lambda: _works(submission, 1))
+    until(lambda: _works(submission, 1))
     waiting = submission.experiment.run(2)
     ledger.set_intent(waiting, ledger.CANCELLED)
     executor.cancel(submission, {2})
@@ -196,7 +189,7 @@ def test_a_run_that_was_cancelled_while_it_waited_is_over_at_once(
     ]
     # Submitted again: its run is no longer cancelled, and not this executor's either.
     ledger.set_intent(waiting, None)
-    _until(lambda: not processes.alive(entry))
+    until(lambda: not processes.alive(entry))
     assert _outcomes(submission, 1) == ["completed"]
     assert _outcomes(submission, 2) == []
 
@@ -206,13 +199,13 @@ def test_killed_without_a_word(
     tmp_path: Path, code: Path, started: list[SubmissionPaths], victim: str
 ) -> None:
     submission, entry = _submit(tmp_path, code, started, {1: SLEEP})
-    _until(lambda: _works(submission, 1))
+    until(lambda: _works(submission, 1))
     pid = int(entry["job_id"].partition(":")[2])
     if victim == "supervisor":
         pid = ledger.read(submission.experiment.run(1))[0].started["pid"]
     os.kill(pid, signal.SIGKILL)
-    _until(lambda: _left(submission) == [])
-    _until(lambda: not processes.alive(entry))
+    until(lambda: _left(submission) == [])
+    until(lambda: not processes.alive(entry))
 
 
 def test_an_interpreter_that_is_gone(
@@ -220,7 +213,7 @@ def test_an_interpreter_that_is_gone(
 ) -> None:
     environment = {"python": "/nonexistent/python"}
     submission, entry = _submit(tmp_path, code, started, {1: ["true"]}, environment=environment)
-    _until(lambda: not processes.alive(entry))
+    until(lambda: not processes.alive(entry))
     assert "No such file" in submission.local_log(1).read_text()
     assert journal.jobs(submission)[1].ended
 
@@ -239,7 +232,7 @@ def test_another_process_with_the_same_id_is_not_it() -> None:
 
 def test_a_zombie_is_not_alive() -> None:
     process = subprocess.Popen(["true"])
-    _until(lambda: start_ticks(process.pid) is None)
+    until(lambda: start_ticks(process.pid) is None)
     process.wait()
 
 
@@ -261,7 +254,7 @@ def test_modules_of_the_current_directory_are_not_taken(
         assert executor.Runner(submission, (1,)).bring_to_end() == 0
     else:
         entry = executor.start(submission)
-        _until(lambda: not processes.alive(entry))
+        until(lambda: not processes.alive(entry))
     assert _outcomes(submission, 1) == ["completed"]
 
 
@@ -298,7 +291,7 @@ def test_interrupted_in_the_foreground(tmp_path: Path, code: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(submission.directory)], stderr=subprocess.DEVNULL
     )
-    _until(lambda: _works(submission, 1))
+    until(lambda: _works(submission, 1))
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=30)
     assert _left(submission) == []
