@@ -86,7 +86,7 @@ def _screen(look: Look, output: Output) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from hpcrun.observe.background import Beside
+    from hpcrun.observe.background import BackgroundCall
     from hpcrun.observe.status.screen import Screen
 
     console = Console(no_color=not output.color, highlight=False)
@@ -97,7 +97,7 @@ def _screen(look: Look, output: Output) -> None:
         while True:
             used = time.process_time()
             problems: list[str] = []
-            looking = Beside(partial(look, problems.append))
+            looking = BackgroundCall(partial(look, problems.append))
             while not looking.wait(LONG):
                 waited = f"no answer for {looking.took:.0f} s"
                 waited += "; this is what was known before" if found else ""

@@ -1,4 +1,4 @@
-"""What may take long, such as a question to Slurm, in a thread beside its caller."""
+"""A slow call, such as a query of Slurm, in a thread."""
 
 from __future__ import annotations
 
@@ -10,20 +10,13 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Beside(Generic[T]):
-    """Begins at once; a process that ends does not wait for it.
-
-    Parameters
-    ----------
-    action
-        What is done.
+class BackgroundCall(Generic[T]):
+    """Runs an action in a daemon thread, started at once.
 
     Attributes
     ----------
-    took
-        Seconds until now, or until it was done.
     processor
-        Seconds of processor time that it took, once it is done; Python does nothing else meanwhile.
+        Seconds of processor time that it took, once it is done; other threads waited meanwhile.
     """
 
     def __init__(self, action: Callable[[], T]) -> None:
@@ -38,21 +31,16 @@ class Beside(Generic[T]):
 
     @property
     def took(self) -> float:
+        """Seconds until now, or until it was done."""
         return (self._ended or time.monotonic()) - self._began
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long at most; whether it is done."""
+        """Wait at most so many seconds; return whether it is done."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def result(self) -> T:
-        """What came of it, once it is done.
-
-        Raises
-        ------
-        BaseException
-            What it raised.
-        """
+        """Return the action's result, or raise its exception, once it is done."""
         if self._error is not None:
             raise self._error
         return self._result[0]

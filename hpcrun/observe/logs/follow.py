@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcrun.observe.background import Beside
+from hpcrun.observe.background import BackgroundCall
 from hpcrun.observe.logs.remote_storage import is_remote
 from hpcrun.observe.logs.tail import FULL, LineBlock, Source, Tail
 
@@ -317,7 +317,7 @@ class _Check:
 
     def __init__(self, over: Callable[[], bool], every: float) -> None:
         self._ask, self._every = over, every
-        self._asked: Beside[bool] | None = None
+        self._asked: BackgroundCall[bool] | None = None
         self._due = 0.0
         self._over = False
 
@@ -326,7 +326,7 @@ class _Check:
         now = time.monotonic()
         seconds = 0.0
         if self._asked is None and not self._over and now >= self._due:
-            self._asked, seconds = Beside(self._ask), SOON
+            self._asked, seconds = BackgroundCall(self._ask), SOON
         if self._asked is not None and self._asked.wait(seconds):
             asked, self._asked = self._asked, None
             pauses = (self._every, min(50 * asked.took, SELDOM), min(200 * asked.processor, HELD))

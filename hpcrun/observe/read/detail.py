@@ -1,4 +1,4 @@
-"""One run in full: what was planned, what was frozen, where things are."""
+"""One run in full: its facts, script, DeepSpeed configuration and frozen code."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hpcrun.state import files
 
 
 def summary(one: Selected) -> dict[str, Any]:
-    """The facts about a run that were settled when it was submitted."""
+    """Return the facts about a run that were settled when it was submitted."""
     facts = history.describe(one.planned.paths)
-    array = array_index(one)
-    code = facts.get("code") or {}
-    script = one.planned.paths.script(array) if array is not None else None
+    arrays = [index for index, array in enumerate(one.plan.arrays) if one.run.number in array.runs]
+    scripts = [path for path in map(one.planned.paths.script, arrays) if path.exists()]
+    archive = (facts.get("code") or {}).get("archive")
     return {
         "experiment": one.experiment.name,
         "run": one.run.number,
@@ -32,48 +32,39 @@ def summary(one: Selected) -> dict[str, Any]:
         "submitted": facts.get("time"),
         "user": facts.get("user"),
         "spec": one.plan.spec_file,
-        "script": str(script) if script is not None and script.exists() else None,
-        "code": str(one.experiment.code / code["archive"]) if code.get("archive") else None,
+        "script": str(scripts[0]) if scripts else None,
+        "code": str(one.experiment.code / archive) if archive else None,
         "directory": str(one.paths.directory),
     }
 
 
 def entry(one: Selected) -> str:
-    """What the run executes, as one would write it."""
+    """Return what the run executes, as one would write it."""
     found = one.run.entry
     if found.kind == "function":
         return f"{found.module}:{found.function}"
     return " ".join([found.file, *found.argv] if found.file else found.argv)
 
 
-def array_index(one: Selected) -> int | None:
-    """The index of the plan's array that contains the run."""
-    for index, array in enumerate(one.plan.arrays):
-        if one.run.number in array.runs:
-            return index
-    return None
-
-
 def script(one: Selected) -> str:
-    """The sbatch script that the run was, or would be, submitted with.
+    """Return the sbatch script that the run was, or would be, submitted with.
 
     Raises
     ------
     UsageError
-        The local executor has none.
+        The run belongs to the local executor.
     """
-    array = array_index(one)
-    text = one.plan.arrays[array].script if array is not None else ""
-    if not text:
-        raise UsageError(
-            f"{one.name} has no sbatch script: it belongs to the local executor",
-            hint="--config and --deepspeed show what it runs",
-        )
-    return text
+    for array in one.plan.arrays:
+        if one.run.number in array.runs and array.script:
+            return array.script
+    raise UsageError(
+        f"{one.name} has no sbatch script: it belongs to the local executor",
+        hint="--config and --deepspeed show what it runs",
+    )
 
 
 def deepspeed(one: Selected) -> dict[str, Any]:
-    """The final DeepSpeed configuration of the newest attempt that has one, else the planned.
+    """Return the DeepSpeed configuration of the newest attempt that has one, else the planned.
 
     Raises
     ------
@@ -94,7 +85,7 @@ def deepspeed(one: Selected) -> dict[str, Any]:
 
 
 def code(one: Selected) -> dict[str, Any]:
-    """The frozen code: ``archive``, ``digest``, ``git`` and ``members`` (its files, by name).
+    """Return the frozen code: ``archive``, ``digest``, ``git``, ``members`` (its files, by name).
 
     Raises
     ------

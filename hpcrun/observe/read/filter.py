@@ -1,4 +1,4 @@
-"""``--where 'lr=3e-4'``: narrow selected runs by swept or configured values."""
+"""Filter of runs by swept or configured values: ``--where 'lr=3e-4'``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MISSING = object()
 
 
 class Candidate(Protocol):
-    """A run, and what is the same object for runs of one plan."""
+    """A run; runs of one plan have the same object as ``planned``."""
 
     @property
     def run(self) -> RunPlan: ...
@@ -31,15 +31,15 @@ Narrowed = TypeVar("Narrowed", bound=Candidate)
 def narrow(
     selected: Sequence[Narrowed], conditions: Sequence[str], option: str = "--where"
 ) -> list[Narrowed]:
-    """The runs that meet every ``key=value``.
+    """Return the runs that meet every ``key=value``.
 
     Parameters
     ----------
-    option
-        What messages call a condition.
     conditions
-        ``key`` is a full dotted key or a suffix of one that is unique, among swept keys if it
-        matches any, else among all configured ones. Numbers compare as numbers.
+        ``key`` is a full dotted key, or a suffix that is unique among the swept keys or, if it
+        matches none of these, among all configured ones. Numbers compare as numbers.
+    option
+        The option that error messages name.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def narrow(
 
 
 def resolve_key(selected: Sequence[Candidate], suffix: str) -> str:
-    """The full key that a suffix stands for.
+    """Return the full key that a suffix stands for.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def resolve_key(selected: Sequence[Candidate], suffix: str) -> str:
 
 
 def values_of(selected: Candidate, key: str) -> Iterator[Any]:
-    """The swept and the configured value of a key, where the run has them."""
+    """Yield the swept and the configured value of a key, if the run has them."""
     if key in selected.run.swept:
         yield selected.run.swept[key]
     value = lookup(selected.run.spec, key)
@@ -105,7 +105,7 @@ def values_of(selected: Candidate, key: str) -> Iterator[Any]:
 
 
 def flatten(data: Any, prefix: str = "") -> Iterator[str]:
-    """Dotted keys of the leaves of nested mappings."""
+    """Yield the dotted keys of the leaves of nested mappings."""
     if isinstance(data, dict) and data:
         for key, value in data.items():
             yield from flatten(value, f"{prefix}.{key}" if prefix else str(key))
@@ -114,7 +114,7 @@ def flatten(data: Any, prefix: str = "") -> Iterator[str]:
 
 
 def equal(value: Any, text: str) -> bool:
-    """Whether a value is what ``text`` writes; ``0.0003`` is ``3e-4``, ``null`` is None."""
+    """Compare a value with what ``text`` writes: ``0.0003`` is ``3e-4``, ``null`` is None."""
     if isinstance(value, bool) or value is None:
         return text.lower() == show(value)
     if isinstance(value, (int, float)):
@@ -131,7 +131,7 @@ def equal(value: Any, text: str) -> bool:
 
 
 def show(value: Any) -> str:
-    """A value as the user would write it."""
+    """Return a value as the user would write it."""
     if isinstance(value, str):
         return value
     if type(value) is int or (type(value) is float and math.isfinite(value)):
@@ -150,7 +150,7 @@ def _meets(selected: Candidate, key: str, text: str) -> bool:
 
 
 def lookup(data: Any, key: str) -> Any:
-    """The value at a dotted key of nested mappings; ``MISSING`` where there is none."""
+    """Return the value at a dotted key of nested mappings, or ``MISSING``."""
     for part in key.split("."):
         if not isinstance(data, dict) or part not in data:
             return MISSING

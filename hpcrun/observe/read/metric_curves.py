@@ -1,4 +1,4 @@
-"""Metrics of a run across its attempts: replayed steps once, torn lines passed over."""
+"""Metrics of a run across its attempts, without replayed steps."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Curve:
     steps
         Step -> values, ascending; lines of one step are merged.
     time
-        When the newest line was written, in seconds since the epoch.
+        Time of the newest line, in seconds since the epoch.
     times
-        Step -> when its last line was written, of those steps that tell.
+        Step -> time of its last line, where known.
     """
 
     steps: dict[int, dict[str, float]] = field(default_factory=dict)
@@ -35,25 +35,25 @@ class Curve:
 
     @property
     def names(self) -> list[str]:
-        """Every metric that was ever logged, in the order of first appearance."""
+        """All logged metrics, in the order of first appearance."""
         return list(dict.fromkeys(name for values in self.steps.values() for name in values))
 
     def values(self, metric: str) -> list[tuple[int, float]]:
-        """The steps at which ``metric`` was logged, and its values."""
+        """Return the steps at which ``metric`` was logged, with its values."""
         return [(step, found[metric]) for step, found in self.steps.items() if metric in found]
 
     def first(self, metric: str) -> float | None:
-        """The value at the earliest step."""
+        """Return the value at the earliest step."""
         values = self.values(metric)
         return values[0][1] if values else None
 
     def last(self, metric: str) -> float | None:
-        """The value at the latest step."""
+        """Return the value at the latest step."""
         values = self.values(metric)
         return values[-1][1] if values else None
 
     def best(self, metric: str, mode: str = "min") -> tuple[int, float] | None:
-        """Step and value of the least (``min``) or greatest (``max``) finite value."""
+        """Return step and value of the least (``min``) or greatest (``max``) finite value."""
         finite = [pair for pair in self.values(metric) if math.isfinite(pair[1])]
         if not finite:
             return None
@@ -63,22 +63,22 @@ class Curve:
 
 @dataclass(frozen=True)
 class Latest:
-    """Where a run stands, from the ends of its files.
+    """The progress of a run, from the ends of its files.
 
     Attributes
     ----------
     step
         Finished optimizer steps; None while nothing was logged or restored.
     total_steps
-        As the session announced it.
+        The session's announcement.
     values
         The newest value of each metric that was logged lately.
     time
-        When the newest line was written.
+        Time of the newest line, in seconds since the epoch.
     seconds_per_step
-        From the times of the lines read, saves and evaluations included; None of a single step.
+        Between the lines that were read, saves and evaluations included; None for a single step.
     tokens_per_second
-        As it was logged, else from ``tokens``, the number trained on so far; None without either.
+        As logged, else from the logged number of ``tokens`` so far; None without either.
     """
 
     step: int | None = None
@@ -90,18 +90,17 @@ class Latest:
 
     @property
     def remaining(self) -> float | None:
-        """Seconds of the steps that are left; None where that cannot be told."""
+        """Seconds that the remaining steps take; None if unknown."""
         if self.step is None or self.total_steps is None or self.seconds_per_step is None:
             return None
         return max(0, self.total_steps - self.step) * self.seconds_per_step
 
 
 def read(run: RunPaths) -> Curve:
-    """All metrics of a run.
+    """Read all metrics of a run.
 
-    Where an attempt restored step S, lines of earlier attempts beyond S are dropped: they were
-    replayed. An attempt that tells no restored step (a plain script) replaces earlier lines from
-    its own first step on.
+    If an attempt restored step S, lines of earlier attempts beyond S were replayed and are dropped.
+    An attempt without a restored step (a plain script) replaces lines from its first step on.
     """
     steps: dict[int, dict[str, float]] = {}
     times: dict[int, float] = {}
@@ -123,7 +122,7 @@ def read(run: RunPaths) -> Curve:
 
 
 def recorded(attempt: Attempt) -> Latest | None:
-    """Where a run stands whose last attempt has ended, from the ledger; None where it tells not."""
+    """Return the progress that the ledger records with the last attempt's end; None without."""
     ended = attempt.end
     if not ended.get("metrics"):
         return None
@@ -136,14 +135,14 @@ def recorded(attempt: Attempt) -> Latest | None:
 
 
 def latest(run: RunPaths, attempts: Iterable[int], *, patience: int = PATIENCE) -> Latest:
-    """The newest step and values, from the last few KiB of the newest attempts' files.
+    """Read the newest step and values, from the last few KiB of the newest attempts' files.
 
     Parameters
     ----------
     attempts
         Numbers of the attempts that exist, ascending.
     patience
-        So many lines in a row that name no new metric are read.
+        Stop after this many lines in a row without a new metric.
     """
     limit: int | None = None
     total: int | None = None
@@ -166,9 +165,9 @@ def latest(run: RunPaths, attempts: Iterable[int], *, patience: int = PATIENCE) 
 
 
 def _newest(path: Path, limit: int | None, patience: int) -> Latest:
-    """The last line up to step ``limit``, and before it lines as long as they name new metrics.
+    """Read backwards from step ``limit`` while lines name new metrics.
 
-    The pace is that from the first line in the same few KiB on.
+    The pace is the average since the first line in the same few KiB.
     """
     values: dict[str, float] = {}
     last: metrics_file.Line | None = None
@@ -204,6 +203,6 @@ def _finite(value: float | None) -> float | None:
 
 
 def _slope(x: tuple[float, float], y: tuple[float, float]) -> float | None:
-    """Of a line that rises; None of any other."""
+    """Return the slope of a rising line; None for any other."""
     rises = x[1] > x[0] and y[1] > y[0]
     return _finite((y[1] - y[0]) / (x[1] - x[0])) if rises else None

@@ -1,4 +1,4 @@
-"""Which submissions and batch logs belong to a run, and what can be read of them."""
+"""The submissions, plans and batch logs of a run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from hpcrun.state.plan import Plan
 
 
 def submissions(one: Selected) -> list[SubmissionPaths]:
-    """The submission with the run's newest plan, the last one that was asked for it, and those
-    that its attempts belonged to; oldest first."""
+    """Return the submissions with its newest plan and of its jobs and attempts, oldest first."""
     found = {one.planned.paths, *(paths for paths, _ in _jobs(one))}
     return sorted(found, key=lambda paths: paths.number)
 
 
 def batch_logs(one: Selected) -> list[Path]:
-    """The outputs of the run's batch steps that exist, of Slurm or the local executor."""
+    """Return the existing logs of the run's batch steps, of Slurm or the local executor."""
     found = {
         path
         for paths, job_id in _jobs(one)
@@ -30,7 +29,7 @@ def batch_logs(one: Selected) -> list[Path]:
 
 
 def plan(paths: SubmissionPaths) -> Plan | None:
-    """The plan of a submission; None where it cannot be read."""
+    """Return the plan of a submission; None if it cannot be read."""
     try:
         return history.read_plan(paths)
     except (OSError, UsageError):

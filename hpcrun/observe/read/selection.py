@@ -1,4 +1,4 @@
-"""Which runs a command is about: WHERE arguments resolved to runs on disk.
+"""Selection of runs: WHERE arguments resolved to runs on disk.
 
 A WHERE is an experiment (``NAME``), runs (``NAME/3``, ``NAME/0-3,7``), a Slurm job (``123``,
 ``123_4``) or a directory of an experiment or a run, under any root; several are a union.
@@ -31,18 +31,16 @@ _FORMS = "NAME, NAME/3, NAME/0-3, a job id (123 or 123_4) or the directory of an
 
 @dataclass(frozen=True)
 class Selected:
-    """One run that a command is about.
+    """One selected run.
 
     Attributes
     ----------
-    experiment, paths
-        Where its files are.
     run
         Its plan, of the newest submission that contains its number.
     planned
         That submission and its plan.
     submission
-        What Slurm was asked last about this run and what it answered; None when nothing was.
+        The journals' last record of the run; None before it was submitted.
     """
 
     experiment: ExperimentPaths
@@ -58,7 +56,7 @@ class Selected:
 
     @property
     def job_id(self) -> str | None:
-        """``123``, ``123_4`` or ``local:PID`` of the last submission; None while there is none."""
+        """``123``, ``123_4`` or ``local:PID`` of the last submission; None before one."""
         return self.submission.job_id if self.submission else None
 
     @property
@@ -67,7 +65,7 @@ class Selected:
 
 
 def begun(selected: Sequence[Selected]) -> list[bool]:
-    """Whether the directory of each run exists, from one listing an experiment."""
+    """Check whether each run's directory exists, with one listing per experiment."""
     numbers: dict[int, set[int]] = {}
     for key, experiment in {id(one.experiment): one.experiment for one in selected}.items():
         numbers[key] = set()
@@ -77,7 +75,7 @@ def begun(selected: Sequence[Selected]) -> list[bool]:
 
 
 def of_others(selected: Sequence[Selected]) -> dict[str, list[str]]:
-    """Owner -> names of experiments, of the runs that somebody else has submitted last."""
+    """Return owner -> experiments, for runs that somebody else has submitted last."""
     found: dict[str, list[str]] = {}
     me = current_user()
     for paths in dict.fromkeys(one.planned.paths for one in selected):
@@ -91,14 +89,14 @@ def of_others(selected: Sequence[Selected]) -> dict[str, list[str]]:
 
 @dataclass
 class Finder:
-    """Resolves WHERE arguments under a root, and remembers what it read.
+    """Resolves WHERE arguments, reading each experiment once.
 
     Parameters
     ----------
     root
-        Where experiments live; directories given as WHERE may lie elsewhere.
+        The directory of experiments; directories given as WHERE may lie elsewhere.
     warn
-        Told of what could not be read and was passed over.
+        Called for each plan that cannot be read.
     """
 
     root: Path
@@ -106,12 +104,12 @@ class Finder:
     _histories: dict[Path, History] = field(default_factory=dict)
 
     def resolve(self, where: Sequence[str], *, default_newest: bool = True) -> list[Selected]:
-        """The runs that ``where`` names, in the order given, each once.
+        """Return the runs that ``where`` names, in the order given, each once.
 
         Parameters
         ----------
         default_newest
-            Nothing named means the caller's newest experiment; otherwise that is an error.
+            No names select the caller's newest experiment; otherwise they are an error.
 
         Raises
         ------
@@ -132,7 +130,7 @@ class Finder:
         return list(found.values())
 
     def newest(self) -> ExperimentPaths:
-        """The caller's newest experiment by its last submission.
+        """Return the caller's newest experiment by its last submission.
 
         Raises
         ------
@@ -154,7 +152,7 @@ class Finder:
     def runs(
         self, experiment: ExperimentPaths, numbers: Iterable[int] | None = None
     ) -> list[Selected]:
-        """The runs of an experiment, by number; all of them, or those asked for that exist."""
+        """Return an experiment's runs by number: all, or those of ``numbers`` that exist."""
         known = self.history(experiment)
         wanted = sorted(known.runs) if numbers is None else sorted(set(numbers))
         return [
@@ -170,7 +168,7 @@ class Finder:
         ]
 
     def with_chains(self, selected: list[Selected], where: Sequence[str]) -> list[Selected]:
-        """Before the runs of whole experiments, those of the experiments that they depend on."""
+        """Insert, before runs of whole experiments, those of the experiments they depend on."""
         if not any(
             plan.depends_on for plan in {id(one.plan): one.plan for one in selected}.values()
         ):
@@ -195,7 +193,7 @@ class Finder:
         return list(found.values())
 
     def history(self, experiment: ExperimentPaths) -> History:
-        """All submissions of an experiment, read once."""
+        """Return all submissions of an experiment, read once."""
         key = experiment.directory
         if key not in self._histories:
             self._histories[key] = history.read(experiment, self.warn)
@@ -290,7 +288,7 @@ class Finder:
 
 
 def default_root() -> Path:
-    """Where experiments live when neither ``--root`` nor HPCRUN_ROOT says so."""
+    """Return HPCRUN_ROOT, or ``~/hpcrun``."""
     return Path(os.environ.get("HPCRUN_ROOT") or "~/hpcrun").expanduser().absolute()
 
 

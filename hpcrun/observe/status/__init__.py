@@ -1,0 +1,9 @@
+"""The state of runs: what ``status``, ``list`` and everything else that needs a state show.
+
+In reading order: `run_state` decides a run's state from evidence, as a pure function; `status`
+collects the evidence, with the cluster's answers from `jobs`; `slurm_cache` spares Slurm.
+`status_table` prints one row per run, with `sparkline` and `metric_trend`; `screen` is the live
+view, `experiments` the list of experiments.
+
+To add a column: a field of `status.RunStatus`, its header and its cell in `status_table`.
+"""

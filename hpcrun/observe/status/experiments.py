@@ -1,4 +1,4 @@
-"""Experiments under a root, each in one line."""
+"""The experiments under a root, summarized for ``hpcrun list``."""
 
 from __future__ import annotations
 
@@ -20,20 +20,14 @@ class Overview:
 
     Attributes
     ----------
-    name, directory
-        Which one, and where.
     runs
-        How many there are; None when no plan can be read.
+        Number of runs; None when no plan can be read.
     states
-        State -> how many runs are in it.
-    submitted
-        When it was last submitted, in seconds since the epoch.
-    spec
-        The spec file of the newest submission.
-    user
-        Who submitted it last.
+        State -> number of runs.
+    submitted, spec, user
+        Time (seconds since the epoch), spec file and owner of the last submission.
     problem
-        Why the runs cannot be told.
+        Why no plan can be read.
     """
 
     name: str
@@ -50,7 +44,7 @@ class Overview:
 
 
 def overview(finder: Finder, *, warn: Say) -> list[Overview]:
-    """All experiments under the finder's root, the newest submission first; one query of Slurm."""
+    """Return all experiments under the root, newest submission first, with one query of Slurm."""
     experiments = layout.experiments(finder.root)
     selected = []
     problems: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The course of one metric of each run, read further as its file grows."""
+"""The trend of a metric of each run, read incrementally."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from pathlib import Path
 from hpcrun.state import files, metrics_file
 from hpcrun.state.layout import RunPaths
 
-# Of a long file, its end.
+# Bytes at the end of a long file.
 FIRST_LOOK = 1 << 18
 MOST_POINTS = 2048
 
 
 @dataclass
-class _Course:
+class _Trend:
     path: Path | None = None
     offset: int = 0
     points: list[tuple[int, float]] = field(default_factory=list)
 
 
 class Trends:
-    """Values of a metric by run; each look costs what was written since the one before."""
+    """Reads values of a metric by run; each call reads what was written since the last one."""
 
     def __init__(self) -> None:
-        self._courses: dict[tuple[Path, str], _Course] = {}
+        self._trends: dict[tuple[Path, str], _Trend] = {}
 
     def values(self, run: RunPaths, attempt: int, metric: str) -> list[float]:
-        """The values so far, in the order of steps; a replayed step replaces what it was."""
-        course = self._courses.setdefault((run.directory, metric), _Course())
+        """Return the values so far, in the order of steps; a replayed step replaces the earlier."""
+        trend = self._trends.setdefault((run.directory, metric), _Trend())
         path = run.attempt(attempt).metrics
-        if path != course.path:
-            course.path, course.offset = path, 0
-        for step, value in self._read(course, path, metric):
-            while course.points and course.points[-1][0] >= step:
-                course.points.pop()
-            course.points.append((step, value))
-        if len(course.points) > MOST_POINTS:
-            del course.points[::2]
-        return [value for _, value in course.points]
+        if path != trend.path:
+            trend.path, trend.offset = path, 0
+        for step, value in self._read(trend, path, metric):
+            while trend.points and trend.points[-1][0] >= step:
+                trend.points.pop()
+            trend.points.append((step, value))
+        if len(trend.points) > MOST_POINTS:
+            del trend.points[::2]
+        return [value for _, value in trend.points]
 
-    def _read(self, course: _Course, path: Path, metric: str) -> list[tuple[int, float]]:
+    def _read(self, trend: _Trend, path: Path, metric: str) -> list[tuple[int, float]]:
         try:
-            start = max(course.offset, path.stat().st_size - FIRST_LOOK)
-            found, course.offset = files.read_on(path, start)
+            start = max(trend.offset, path.stat().st_size - FIRST_LOOK)
+            found, trend.offset = files.read_on(path, start)
         except OSError:
             return []
         lines = metrics_file.parse(found)

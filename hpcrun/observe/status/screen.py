@@ -14,18 +14,12 @@ from hpcrun.observe.status.status import RunStatus
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
-# Lines that reasons may take of a screen, and those around the table.
+# Most lines of reasons, and lines around the table.
 _REASONS, _AROUND = 5, 5
 
 
 class Screen:
-    """Renders what is known, as much of it as fits; the runs at work before all others.
-
-    Parameters
-    ----------
-    console
-        The terminal.
-    """
+    """Renders as many runs as fit on a terminal, active ones first."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -37,20 +31,14 @@ class Screen:
         found: Sequence[RunStatus],
         problem: str | None = None,
     ) -> Group:
-        """One picture.
-
-        Parameters
-        ----------
-        problem
-            Why the cluster's answer is missing, shown at the top.
-        """
+        """Render the screen; ``problem`` is why the cluster's answer is missing."""
         from rich.console import Group
         from rich.text import Text
 
         now = time.time()
         reasons = status_table.reasons(found)
-        told = reasons[:_REASONS]
-        room = max(3, self._console.height - _AROUND - len(told) - bool(problem))
+        shown_reasons = reasons[:_REASONS]
+        room = max(3, self._console.height - _AROUND - len(shown_reasons) - bool(problem))
         shown = status_table.most_telling(selected, found, room)
         table = status_table.build(*shown, now, terminal=True, trends=self._trends)
         clock = time.strftime("%H:%M:%S", time.localtime(now))
@@ -62,8 +50,8 @@ class Screen:
         hidden = len(found) - len(shown[1])
         if hidden:
             parts.append(Text(f"… {hidden} more runs", style="dim"))
-        parts += [Text(line, no_wrap=True, overflow="ellipsis") for line in told]
-        if len(reasons) > len(told):
-            parts.append(Text(f"… {len(reasons) - len(told)} more reasons", style="dim"))
+        parts += [Text(line, no_wrap=True, overflow="ellipsis") for line in shown_reasons]
+        if len(reasons) > len(shown_reasons):
+            parts.append(Text(f"… {len(reasons) - len(shown_reasons)} more reasons", style="dim"))
         parts.append(Text("Ctrl-C leaves; the runs go on", style="dim"))
         return Group(*parts)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The table of ``hpcrun status``: one row a run."""
+"""The table of ``hpcrun status``, one row per run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcrun.text import age, duration, listed, ranges
 
 _GIB = 2**30
 _SPARE = ("JOB", "NODES", "PROGRESS", "TOK/S", "GPU-MEM", "UPDATED", "CAUSE", "TREND", "QUEUED")
-# Of which a screen that is too small shows the first ones.
+# The states that a screen too small for all runs shows first.
 _ORDER = (
     run_state.RUNNING,
     run_state.RESTARTING,
@@ -34,16 +34,16 @@ def build(
     terminal: bool,
     trends: Trends | None = None,
 ) -> Table:
-    """One row a run.
+    """Build the table.
 
     Parameters
     ----------
     now
         Seconds since the epoch.
     terminal
-        Bars are drawn; a pipe gets figures, and the reasons too.
+        Draw bars; otherwise (a pipe) print figures, and the reasons too.
     trends
-        Adds the course of the metric.
+        Adds sparklines of the metric.
     """
     metric = _metric(selected, found)
     keys = list(dict.fromkeys(key for status in found for key in status.swept))
@@ -70,7 +70,7 @@ def build(
 def most_telling(
     selected: Sequence[Selected], found: Sequence[RunStatus], most: int
 ) -> tuple[list[Selected], list[RunStatus]]:
-    """So many runs at most, in their order: those at work first, then those with trouble."""
+    """Return at most so many runs, in their order; active ones first, then those with trouble."""
     rank = {name: place for place, name in enumerate(_ORDER)}
     places = sorted(range(len(found)), key=lambda i: (rank.get(found[i].state, len(rank)), i))
     kept = sorted(places[:most])
@@ -78,7 +78,7 @@ def most_telling(
 
 
 def reasons(found: Sequence[RunStatus]) -> list[str]:
-    """One line for all runs of an experiment that share a reason."""
+    """Return one line for all runs of an experiment that share a reason."""
     shared: dict[tuple[str, str], list[int]] = {}
     for status in found:
         if status.reason:
@@ -90,7 +90,7 @@ def reasons(found: Sequence[RunStatus]) -> list[str]:
 
 
 def counts(found: Sequence[RunStatus]) -> str:
-    """``3 running, 1 failed``; the most frequent first."""
+    """Count states: ``3 running, 1 failed``, the most frequent first."""
     many = Counter(status.state for status in found).most_common()
     return ", ".join(f"{count} {name}" for name, count in many)
 
@@ -141,7 +141,7 @@ def _nodes(nodes: list[str] | None) -> str:
 
 
 def _metric(selected: Sequence[Selected], found: Sequence[RunStatus]) -> str | None:
-    """The objective if anything logged it lately, else the loss, else the first metric."""
+    """Return the objective if it was logged lately, else the loss, else the first metric."""
     logged = list(dict.fromkeys(name for status in found for name in status.metrics or {}))
     objective = selected[0].run.objective if selected else None
     for name in (objective.metric if objective else None, "loss"):
