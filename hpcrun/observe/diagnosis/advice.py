@@ -49,16 +49,12 @@ class _Case:
     several: bool
 
     @property
-    def name(self) -> str:
-        return self.run.status.name
-
-    @property
     def plan(self) -> RunPlan:
         return self.run.selected.run
 
     @property
     def cause(self) -> Mapping[str, Any]:
-        return self.run.bad.cause if self.run.bad else {}
+        return self.run.bad.attempt.cause if self.run.bad else {}
 
     @property
     def zero(self) -> Mapping[str, Any]:
@@ -87,7 +83,7 @@ class _Case:
         """Fill in one of the `_TEXTS`."""
         number = self.run.bad.attempt.number if self.run.bad else "N"
         return text.format(
-            name=self.name,
+            name=self.run.status.name,
             go_on=self.go_on,
             time=self.plan.resources.time,
             attempt=self.run.selected.paths.directory / "attempts" / str(number),
@@ -114,9 +110,8 @@ def advise(run: RunStory, where: str, *, several: bool = False) -> str | None:
         if kind not in causes.OWN or kind in (causes.TIME_LIMIT, causes.SAVED):
             return "Nothing needs to be done: it goes on by itself."
         return f"It goes on by itself. Should it end so again: {text}"
-    action = ((run.bad.attempt.decided if run.bad else None) or {}).get("action")
-    counted = case.plan.recovery.requeue
-    if action == recovery.STOP and counted and kind != CANCELLED:
+    stopped = run.bad is not None and run.bad.attempt.action == recovery.STOP
+    if stopped and case.plan.recovery.requeue and kind != CANCELLED:
         text += (
             f" Its ends are counted from its last submission: `hpcrun requeue {where}` and "
             "`hpcrun submit` start the count anew."
@@ -126,12 +121,10 @@ def advise(run: RunStory, where: str, *, several: bool = False) -> str | None:
 
 def _crash(case: _Case) -> str:
     rank, exception = case.cause.get("rank"), case.cause.get("exception")
-    option = "" if rank is None else f" --rank {rank}"
-    first = (
-        f"{exception} is the program's own: fix it"
-        if exception
-        else f"Look at what the rank wrote: `hpcrun logs {case.name}{option}`. Then fix it"
-    )
+    log = case.run.status.name + ("" if rank is None else f" --rank {rank}")
+    first = f"Look at what the rank wrote: `hpcrun logs {log}`. Then fix it"
+    if exception:
+        first = f"{exception} is the program's own: fix it"
     return (
         f"{first} and `hpcrun submit` again, which goes on from {case.from_step} with the code of "
         "now."
@@ -142,14 +135,13 @@ def _memory(case: _Case) -> str:
     if case.cause.get("exception") == "OutOfMemoryError":
         return _gpu_memory(case)
     resources, ranks = case.plan.resources, case.plan.ranks_per_node
-    mem = resources.mem
-    text = "The memory of the node ran out; resources.mem is "
-    text += (
-        f"{mem}: ask for more and "
-        if mem
-        else "not set, so the partition's default holds: set it and "
+    more = "not set, so the partition's default holds: set it"
+    if resources.mem:
+        more = f"{resources.mem}: ask for more"
+    text = (
+        f"The memory of the node ran out; resources.mem is {more} and `hpcrun submit` again, which "
+        f"goes on from {case.from_step}."
     )
-    text += f"`hpcrun submit` again, which goes on from {case.from_step}."
     if ranks > 1:
         key = "gpus_per_node" if resources.gpus_per_node else "ntasks_per_node"
         text += (

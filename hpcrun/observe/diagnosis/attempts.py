@@ -65,19 +65,14 @@ class AttemptStory:
         return self.attempt.outcome not in (None, "completed")
 
     @property
-    def cause(self) -> dict[str, Any]:
-        """The cause of its end, as the ledger has it; empty if it has none."""
-        return self.attempt.cause
-
-    @property
     def kind(self) -> str:
         """The kind of its cause, of `hpcrun.policy.causes`."""
-        return str(self.cause.get("kind") or "unknown")
+        return str(self.attempt.kind or "unknown")
 
     @property
     def message(self) -> str:
         """The message of its cause, on one line."""
-        return one_line(self.cause.get("message") or self.attempt.outcome).rstrip(".")
+        return one_line(self.attempt.cause.get("message") or self.attempt.outcome).rstrip(".")
 
     @property
     def lost(self) -> int | None:
@@ -276,9 +271,9 @@ def one_line(message: Any) -> str:
 
 def _nodes(run: RunStory) -> set[str]:
     names: set[str] = set()
-    for one in run.attempts:
-        names.update(one.attempt.nodes or (), one.cause.get("nodes") or ())
-        names.add(str(one.cause.get("node") or ""))
+    for attempt in (one.attempt for one in run.attempts):
+        names.update(attempt.nodes or (), attempt.cause.get("nodes") or ())
+        names.add(str(attempt.cause.get("node") or ""))
     return names
 
 
@@ -294,12 +289,12 @@ def _attempts(selected: Selected, attempts: Sequence[Attempt]) -> tuple[AttemptS
         if kept is not None and went_on is not None:
             # The nodes' own storage had a newer checkpoint.
             kept = max(kept, min(went_on, reached or 0))
-        again = 0
-        if restored is not None and reached is not None:
-            again = max(0, min(reached, furthest) - restored)
+        again = 0 if restored is None else max(0, min(reached or 0, furthest) - restored)
         furthest = max(furthest, reached or 0)
-        resubmitted = following is not None and (following.submission != attempt.submission)
-        gap = _gap(attempt, following)
+        resubmitted = following is not None and following.submission != attempt.submission
+        gap, ended = None, attempt.end.get("time")
+        if following is not None and following.began is not None and ended is not None:
+            gap = max(0.0, float(following.began) - float(ended))
         found.append(
             AttemptStory(attempt, restored, reached, kept, events, again, gap, resubmitted)
         )
@@ -344,12 +339,6 @@ def _traces(paths: AttemptPaths, furthest: int) -> Traces:
 def _step(record: dict[str, Any]) -> int | None:
     step = record.get("step")
     return step if isinstance(step, int) else None
-
-
-def _gap(attempt: Attempt, following: Attempt | None) -> float | None:
-    ended = attempt.end.get("time")
-    began = following.began if following else None
-    return None if ended is None or began is None else max(0.0, float(began) - float(ended))
 
 
 def _without_head(record: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -99,7 +99,7 @@ def _open(one: AttemptStory, run: RunStory, now: float) -> str:
 
 def _first(one: AttemptStory) -> str:
     """Name the first failing rank and its node, unless the message names them."""
-    rank, node = one.cause.get("rank"), one.cause.get("node")
+    rank, node = one.attempt.cause.get("rank"), one.attempt.cause.get("node")
     if rank is None or f"rank {rank}" in one.message:
         return ""
     return f" (first: rank {rank}" + (f" on {node})" if node else ")")
@@ -152,8 +152,8 @@ def _followed(one: AttemptStory, run: RunStory) -> str:
         return ""
     later = [other.attempt for other in run.attempts if other.attempt.number > found.number]
     following = later[0] if later else None
-    decided = found.decided or {}
-    action, reason = decided.get("action"), decided.get("reason")
+    action, decided = found.action, found.decided or {}
+    reason = decided.get("reason")
     did = then = ""
     if action == recovery.REQUEUE:
         exclude = ", ".join(decided.get("exclude") or ())
