@@ -61,9 +61,10 @@ def _outcome(paths: RunPaths, fault: dict[str, Any], attempts: Sequence[Attempt]
     if hurt.outcome == causes.COMPLETED:
         # It came too late to do any harm.
         return Outcome(str(fault["fault"]))
-    later = [attempt.number for attempt in attempts if attempt.number > number]
-    first = _first_step(paths, later)
-    steps = (session_log.read(paths.attempt(each)).restored_step for each in later)
+    later = [paths.attempt(attempt.number) for attempt in attempts if attempt.number > number]
+    times = (line.get("time") for each in later for line in files.read_lines(each.metrics))
+    first = next((float(time) for time in times if isinstance(time, (int, float))), None)
+    steps = (session_log.read(each).restored_step for each in later)
     restored = next((step for step in steps if step is not None), None)
     reached = hurt.end.get("reached_step")
     return Outcome(
@@ -78,11 +79,3 @@ def _outcome(paths: RunPaths, fault: dict[str, Any], attempts: Sequence[Attempt]
         or any(attempt.outcome == causes.COMPLETED for attempt in attempts),
         lost_steps=None if reached is None or restored is None else max(0, reached - restored),
     )
-
-
-def _first_step(paths: RunPaths, attempts: Sequence[int]) -> float | None:
-    for number in attempts:
-        for record in files.read_lines(paths.attempt(number).metrics):
-            if isinstance(record.get("time"), (int, float)):
-                return float(record["time"])
-    return None

@@ -6,7 +6,7 @@ Pure: `hpcrun.observe.diagnosis.attempts` reads the files.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrun.policy import recovery
@@ -192,11 +192,9 @@ def spans(
         silent |= attempt.workers_started is not None and not logged
         at = submitted.get(attempt.submission, began) if at is None else at
         began = max(at, began)
-        cause = _cause(before)
         found += _between(before, attempt, submitted, at, began)
         at = max(began, ended)
-        own = _of_attempt(attempt, traces, began, at)
-        found += (_charged(span, cause, _cause(attempt)) for span in own)
+        found += _of_attempt(before, attempt, traces, began, at)
         furthest = max(furthest, traces.reached)
         before = attempt
     if at is not None and not over and until > at:
@@ -206,12 +204,6 @@ def spans(
         parts = [("stopped", at, asked), (kind, asked, until)]
         found += (Span(*part, None, _cause(before)) for part in parts if part[2] > part[1])
     return [] if silent and not traced else found
-
-
-def _charged(span: Span, before: str | None, own: str | None) -> Span:
-    if span.kind in ("startup", "restore", "replayed"):
-        return replace(span, cause=before)
-    return replace(span, cause=own) if span.kind == "idle" else span
 
 
 def _cause(attempt: Attempt | None) -> str | None:
@@ -243,7 +235,11 @@ def _between(
         yield Span(kind, start, end, number, cause)
 
 
-def _of_attempt(attempt: Attempt, traces: Traces, began: float, ended: float) -> list[Span]:
+def _of_attempt(
+    before: Attempt | None, attempt: Attempt, traces: Traces, began: float, ended: float
+) -> Iterator[Span]:
+    """Yield the time of an attempt; its idle end is charged to itself, its start to ``before``."""
+
     def within(moment: float) -> float:
         return min(max(moment, began), ended)
 
@@ -260,7 +256,11 @@ def _of_attempt(attempt: Attempt, traces: Traces, began: float, ended: float) ->
         edges += [*_steps(at, start, new), ("save", start, end)]
         at = end
     edges += [*_steps(at, last, new), ("idle", last, ended)]
-    return [Span(kind, start, end, attempt.number) for kind, start, end in edges if end > start]
+    causes = {"idle": _cause(attempt)}
+    causes |= dict.fromkeys(("startup", "restore", "replayed"), _cause(before))
+    for kind, start, end in edges:
+        if end > start:
+            yield Span(kind, start, end, attempt.number, causes.get(kind))
 
 
 def _saves(traces: Traces) -> Iterator[tuple[float, float]]:

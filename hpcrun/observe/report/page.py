@@ -240,14 +240,14 @@ def _attempts(run: RunReport, now: float) -> list[list[str]]:
 
 
 def _code(version: CodeVersion) -> dict[str, Any]:
-    facts = version.facts
+    facts, paths = version.facts, version.runs[0].planned.paths
     frozen, python = _mapping(facts.get("code")), _mapping(facts.get("python"))
     versions = {"": python.get("version"), "torch ": python.get("torch")}
     versions |= {"DeepSpeed ": python.get("deepspeed"), "hpcrun ": facts.get("hpcrun")}
     argv = facts.get("argv")
     return {
-        "submission": f"{version.experiment} {version.submission}",
-        "runs": runs_text(version.runs),
+        "submission": f"{paths.experiment.name} {paths.number}",
+        "runs": runs_text([one.run.number for one in version.runs]),
         "time": facts.get("time"),
         "user": facts.get("user"),
         "host": facts.get("host"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from hpcrun.observe.report.node_usage import RunTelemetry
 from hpcrun.observe.results import diff, results
 from hpcrun.observe.results.diff import Change
 from hpcrun.observe.results.results import Results
-from hpcrun.state.layout import RunPaths
+from hpcrun.state.layout import RunPaths, SubmissionPaths
 from hpcrun.submit.code.code_diff import ADDED, CHANGED, REMOVED
 from hpcrun.text import Say, plural
 
@@ -71,23 +71,19 @@ class RunReport:
 
 @dataclass(frozen=True)
 class CodeVersion:
-    """A submission, and the code that it froze.
+    """The runs of one submission, and the code that it froze.
 
     Attributes
     ----------
-    experiment, submission, runs
-        The experiment's name, and the numbers of the submission and its runs.
     facts
         The content of ``submission.json``.
     differs
         The files that differ from the submission before, or why these are unknown.
     """
 
-    experiment: str
-    submission: int
+    runs: tuple[Selected, ...]
     facts: dict[str, Any]
-    runs: tuple[int, ...]
-    differs: tuple[str, ...] = ()
+    differs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -218,26 +214,16 @@ def _shown(found: Results, objective: str, mode: str) -> tuple[int, ...]:
     return tuple(place for _, place in known[:_BEST_SHOWN]) or tuple(places[:_BEST_SHOWN])
 
 
-def _code(selected: Sequence[Selected]) -> list[CodeVersion]:
-    groups: dict[Path, list[Selected]] = {}
+def _code(selected: Sequence[Selected]) -> Iterator[CodeVersion]:
+    groups: dict[SubmissionPaths, list[Selected]] = {}
     for one in selected:
-        groups.setdefault(one.planned.paths.directory, []).append(one)
-    found: list[CodeVersion] = []
+        groups.setdefault(one.planned.paths, []).append(one)
     before: dict[str, Selected] = {}
-    for these in sorted(groups.values(), key=lambda group: group[0].planned.paths.number):
-        one = these[0]
-        name = one.experiment.name
-        found.append(
-            CodeVersion(
-                experiment=name,
-                submission=one.planned.paths.number,
-                facts=history.describe(one.planned.paths),
-                runs=tuple(each.run.number for each in these),
-                differs=_differs(before[name], one) if name in before else (),
-            )
-        )
-        before[name] = one
-    return found
+    for paths in sorted(groups, key=lambda paths: paths.number):
+        first, name = groups[paths][0], paths.experiment.name
+        differs = _differs(before[name], first) if name in before else ()
+        yield CodeVersion(tuple(groups[paths]), history.describe(paths), differs)
+        before[name] = first
 
 
 def _differs(before: Selected, after: Selected) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from hpcrun import resources, text
 from hpcrun.errors import HpcrunError, UsageError
@@ -140,17 +140,13 @@ def _add(archive: tarfile.TarFile, member: Member) -> str:
     """Add a file, and return its SHA-256."""
     info = tarfile.TarInfo(member.path)
     info.mtime = member.time
-    if isinstance(member.source, bytes):
-        return _copy(archive, info, io.BytesIO(member.source), member.bytes)
-    with open(member.source, "rb") as stream:
-        return _copy(archive, info, stream, os.fstat(stream.fileno()).st_size)
-
-
-def _copy(archive: tarfile.TarFile, info: tarfile.TarInfo, stream: BinaryIO, size: int) -> str:
-    info.size = size
-    hashing = HashingStream(stream)
-    archive.addfile(info, hashing)  # type: ignore[arg-type]
-    if hashing.bytes != size:
+    source = member.source
+    with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as stream:
+        info.size = stream.seek(0, os.SEEK_END)
+        stream.seek(0)
+        hashing = HashingStream(stream)
+        archive.addfile(info, hashing)  # type: ignore[arg-type]
+    if hashing.bytes != info.size:
         raise HpcrunError(f"{info.name} got shorter while it was read", hint="repeat the command")
     return hashing.hexdigest()
 
