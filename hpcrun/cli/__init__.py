@@ -1,0 +1,13 @@
+"""The command line: one thin file a command, which parses, calls and prints.
+
+- `main`: the ``hpcrun`` command, which imports a command's module only when it runs.
+- `options`: the common options and `Output`; `spec_options`: SPEC, overrides and sweeps;
+  `where`: WHERE and ``--where``; `only`: ``--only``.
+- From spec to runs: `plan`, `submit`, `run`, `drill`.
+- Reading: `list`, `status`, `logs`, `results`, `why`, `show`, `diff`, `report`, `export`.
+- Acting on runs: `cancel`, `requeue`, `clean`.
+- `completion`: scripts for shells.
+
+To add a command: write ``hpcrun/cli/NAME.py`` with a function ``command``, add it to ``COMMANDS``
+in `main`, and run ``make docs``. Imports that only the command needs go inside the function.
+"""

@@ -1,4 +1,4 @@
-"""``hpcrun clean``: what runs that are over have left and need no more goes."""
+"""``hpcrun clean``: remove what runs that are over need no more."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import click
 
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import acts_on_runs, confirm, select
-from hpcrun.errors import HpcrunError, Interrupted
 from hpcrun.text import listed, plural, size
 
 if TYPE_CHECKING:
-    from hpcrun.control.cleanup import Choice, Item, Leftovers
+    from hpcrun.control.cleanup import Item, Leftovers
 
 
 @click.command("clean")
@@ -53,7 +52,7 @@ def command(
     from hpcrun.observe.logs.log_times import parse_moment
 
     before = parse_moment(older_than, option="--older-than") if older_than else None
-    choice = cleanup.Choice(everything=checkpoints == "all", logs=logs, before=before)
+    choice = cleanup.CleanupChoice(everything=checkpoints == "all", logs=logs, before=before)
     selected = select(output, where, conditions, verb="clean")
     found = cleanup.find(selected, choice, output.say)
     if not output.json:
@@ -70,59 +69,10 @@ def command(
     else:
         if not yes:
             confirm(what)
-        removed = _remove(found, choice, output)
+        removed = cleanup.remove_all(found, choice, output.say)
     if output.json:
         gone = {item.path for item in removed}
         output.data([one.to_data(gone) for one in found])
-
-
-def _remove(found: Sequence[Leftovers], choice: Choice, output: Output) -> list[Item]:
-    """Remove what was shown and may still go; what was removed.
-
-    Nobody can submit the runs again meanwhile.
-
-    Raises
-    ------
-    Interrupted
-        By Ctrl-C; says what was removed by then.
-    HpcrunError
-        Something cannot be removed; all else was.
-    """
-    from hpcrun.control import cleanup
-    from hpcrun.submit import lock
-
-    shown = {item.path for one in found for item in one.items}
-    removed: list[Item] = []
-    failed: list[str] = []
-
-    def freed() -> str:
-        return f"freed {size(sum(item.bytes for item in removed))}"
-
-    try:
-        for experiment in dict.fromkeys(one.run.experiment for one in found if one.items):
-            mine = [one.run for one in found if one.run.experiment == experiment]
-            with lock.held(experiment, output.say) as renew:
-                now = cleanup.find(mine, choice, lambda message: None)
-                for item in (item for one in now for item in one.items if item.path in shown):
-                    if not renew():
-                        failed.append(f"{experiment.directory}: somebody submits it meanwhile")
-                        break
-                    try:
-                        cleanup.remove(item)
-                        removed.append(item)
-                    except OSError as error:
-                        failed.append(f"{item.path}: {error.strerror or error}")
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"interrupted: {freed()}; the same command goes on where this one stopped"
-        ) from None
-    output.say(freed())
-    if failed:
-        raise HpcrunError(
-            f"{plural(len(failed), 'item')} cannot be removed: {listed(failed, 3, '; ', '; …')}",
-            hint="repeat the command once that is mended",
-        )
-    return removed
 
 
 def _show(found: Sequence[Leftovers], output: Output) -> None:
@@ -143,7 +93,7 @@ def _show(found: Sequence[Leftovers], output: Output) -> None:
 
 
 def _tell_of_spared(found: Sequence[Leftovers], output: Output) -> None:
-    """Which runs are left alone, or keep something, and why; one line for each reason."""
+    """Print which runs are left alone or keep something, one line for each reason."""
     reasons: dict[str, list[str]] = {}
     for one in found:
         if one.spared:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import click
 
-from hpcrun.cli.options import Output, common
+from hpcrun.cli.options import Output, command_line, common
 from hpcrun.cli.spec_options import spec_arguments
-from hpcrun.cli.submit import command_line
-from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
+from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from hpcrun.policy import faults as policy_faults
 
 if TYPE_CHECKING:
-    from hpcrun.compile import Compiled
     from hpcrun.observe.diagnosis.fault_costs import Outcome
-    from hpcrun.state.layout import ExperimentPaths
 
 _HEADERS = ("FAULT", "RANK", "NODE", "TAKEN FOR", "HPCRUN DID", "BACK AFTER", "STEPS LOST")
 
@@ -55,10 +51,12 @@ def command(
     after every fault. Ctrl-C cancels the drill.
     """
     from hpcrun.compile import compile_spec
+    from hpcrun.control import drill
+    from hpcrun.submit.submit import Request
 
     compiled = compile_spec(spec, overrides, sweeps, root=output.root)
-    wanted = list(faults) or _by_default(compiled)
-    compiled = _with_faults(compiled, wanted, steps)
+    wanted = list(faults) or drill.default_faults(compiled)
+    compiled = drill.with_faults(compiled, wanted, steps)
     if dry_run:
         if output.json:
             output.data({"experiment": compiled.name, "faults": wanted, "steps": steps})
@@ -66,80 +64,24 @@ def command(
             for fault in wanted:
                 click.echo(f"{fault}: {policy_faults.FAULTS[fault]}")
         return EXIT_OK
-    return _drill(compiled, wanted, output)
-
-
-def _by_default(compiled: Compiled) -> list[str]:
-    outlives = compiled.runs[0].outlives_nodes
-    return [fault for fault in policy_faults.FAULTS if fault != policy_faults.LOSE_NODE or outlives]
-
-
-def _with_faults(compiled: Compiled, faults: list[str], steps: int) -> Compiled:
-    first = compiled.runs[0]
-    if policy_faults.CORRUPT_CHECKPOINT in faults and not first.checkpoint.every:
-        raise UsageError(
-            f"{policy_faults.CORRUPT_CHECKPOINT} needs a run that saves by itself",
-            hint="add checkpoint.every=N, of so few steps that two checkpoints are there before",
-        )
-    if policy_faults.CORRUPT_CHECKPOINT in faults and first.checkpoint.keep < 2:
-        raise UsageError(
-            f"{policy_faults.CORRUPT_CHECKPOINT} needs a checkpoint to go back to; "
-            "checkpoint.keep is 1",
-            hint="add checkpoint.keep=2",
-        )
-    if policy_faults.STOP_RANK in faults and first.recovery.hang_after is None:
-        raise UsageError(
-            f"{policy_faults.STOP_RANK} is never noticed: recovery.hang_after is null",
-            hint='add recovery.hang_after="00:05:00"',
-        )
-    block = {"faults": faults, "steps": steps}
-    spec = {**first.spec, policy_faults.KEY: block}
-    run = dataclasses.replace(first, spec=spec)
-    return dataclasses.replace(compiled, name=f"{compiled.name}-{policy_faults.KEY}", runs=(run,))
-
-
-def _drill(compiled: Compiled, faults: list[str], output: Output) -> int:
-    from hpcrun.control.wait import wait
-    from hpcrun.observe.diagnosis import fault_costs as observed
-    from hpcrun.state.layout import ExperimentPaths
-    from hpcrun.submit.submit import Request, submit
-
-    submitted = submit(compiled, Request(command_line(), output.say, new=True))
-    experiment, number = ExperimentPaths(submitted.directory), submitted.runs[0].run
-    try:
-        times = "once" if len(faults) == 1 else f"{len(faults)} times"
-        output.say(f"{experiment.name}/{number} will be hurt {times}; this takes a while")
-        failed = wait(experiment, [number], say=output.say)
-    except KeyboardInterrupt:
-        _cancel(experiment, number, output)
+    done = drill.drill(compiled, wanted, Request(command_line(), output.say, new=True))
+    if done is None:
         return EXIT_INTERRUPTED
-    found = observed.outcomes(experiment.run(number), faults)
     if output.json:
-        data = [outcome.to_data() for outcome in found]
-        output.data({"experiment": experiment.name, "run": number, "faults": data})
+        data = [outcome.to_data() for outcome in done.outcomes]
+        output.data({"experiment": done.experiment, "run": done.run, "faults": data})
     else:
-        _print(found, output)
-    back = sum(outcome.came_back for outcome in found)
-    verdict = "did not complete" if failed else "completed"
-    name = f"{experiment.name}/{number}"
-    output.say(f"{name} came back after {back} of {len(found)} faults, and {verdict}")
-    never = [outcome.fault for outcome in found if outcome.attempt is None]
+        _print(done.outcomes, output)
+    back = f"{done.experiment}/{done.run} came back after {done.came_back}"
+    verdict = "completed" if done.completed else "did not complete"
+    output.say(f"{back} of {len(done.outcomes)} faults, and {verdict}")
+    never = [outcome.fault for outcome in done.outcomes if outcome.attempt is None]
     if never:
         output.say(
             f"not done, because the run ended before: {', '.join(never)}; give it more steps, or "
             "--steps fewer"
         )
-    return EXIT_OK if back == len(found) and not failed else EXIT_FAILED
-
-
-def _cancel(experiment: ExperimentPaths, number: int, output: Output) -> None:
-    from hpcrun.cli import cancel
-    from hpcrun.observe.read.selection import Finder
-
-    where = f"{experiment.name}/{number}"
-    output.say(f"interrupted; {where} is cancelled")
-    selected = Finder(experiment.directory.parent).resolve([where])
-    cancel.cancel(selected, output)
+    return EXIT_OK if done.came_back == len(done.outcomes) and done.completed else EXIT_FAILED
 
 
 def _print(found: list[Outcome], output: Output) -> None:

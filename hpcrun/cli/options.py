@@ -1,4 +1,4 @@
-"""Options that every command takes, and how commands speak: data to stdout, messages to stderr."""
+"""Options and output of every command: data goes to stdout, messages to stderr."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Output:
-    """What the user asked of a command's output.
+    """The common options of a command.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Output:
     verbosity
         -1 quiet, 0 normal, 1 and more verbose.
     color
-        Whether stdout may carry ANSI colours.
+        Allow ANSI colours on stdout.
     """
 
     root: Path | None
@@ -38,13 +38,18 @@ class Output:
     color: bool
 
     def say(self, message: str) -> None:
-        """A message for the person, on stderr; nothing under ``-q``."""
+        """Print a message on stderr, unless ``-q`` was given."""
         if self.verbosity >= 0:
             click.echo(message, err=True)
 
     def data(self, value: Any) -> None:
-        """A JSON document on stdout."""
+        """Print a JSON document on stdout."""
         click.echo(json.dumps(value, indent=2, default=str))
+
+
+def command_line() -> list[str]:
+    """Return the command as it was typed, for the record."""
+    return [Path(sys.argv[0]).name, *sys.argv[1:]]
 
 
 def common(function: Function) -> Function:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcrun.cli.options import Output, common
+from hpcrun.cli.options import Output, command_line, common
 from hpcrun.cli.spec_options import spec_arguments
-from hpcrun.cli.submit import command_line
 from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 
 if TYPE_CHECKING:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hpcrun.cli.options import Output, common
+from hpcrun.cli.options import Output, command_line, common
 from hpcrun.cli.spec_options import spec_arguments
 from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from hpcrun.text import listed
@@ -74,11 +73,6 @@ def command(
     else:
         _tell(done, chain[-1], output)
     return _wait(done, output) if wait else EXIT_OK
-
-
-def command_line() -> list[str]:
-    """The command as it was typed, for the record."""
-    return [Path(sys.argv[0]).name, *sys.argv[1:]]
 
 
 def _show(plans: Sequence[Plan], root: str, is_filtered: bool, output: Output) -> None:

@@ -1,0 +1,14 @@
+"""Act on runs that were submitted: each module does what the command of that name asks for.
+
+In reading order:
+
+- `cancel`: record that runs are cancelled, then end their jobs and processes.
+- `requeue`: requeue running jobs, and submit again the runs whose jobs are over.
+- `wait`: wait until runs have ended.
+- `cleanup`: remove what runs that are over need no more.
+- `drill`: submit a run that is hurt on purpose, and measure what each fault cost.
+
+To add a command that acts on runs: write what it does here, as a function of the selected runs
+(`hpcrun.observe.read.selection`) that prints nothing; and a thin ``hpcrun/cli/NAME.py`` that
+parses, asks first (`hpcrun.cli.where.ask_first`), calls it and prints.
+"""

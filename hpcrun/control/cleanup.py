@@ -1,7 +1,8 @@
-"""What runs that are over have left on disk and need no more: found, and removed."""
+"""Find and remove what runs that are over have left on disk and need no more."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun.errors import UsageError
+from hpcrun.errors import HpcrunError, Interrupted, UsageError
 from hpcrun.observe.read import run_files
 from hpcrun.observe.read.selection import Finder, Selected
 from hpcrun.observe.status import jobs, run_state
@@ -21,7 +22,8 @@ from hpcrun.state import files as state_files
 from hpcrun.state import layout, manifest
 from hpcrun.state.init_from import Origin
 from hpcrun.state.manifest import Fault, Manifest
-from hpcrun.text import Say
+from hpcrun.submit import lock
+from hpcrun.text import Say, listed, plural, size
 
 CHECKPOINT = "checkpoint"
 INCOMPLETE = "incomplete checkpoint"
@@ -35,17 +37,17 @@ _WHOLE = (CHECKPOINT, CONVERSION)
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What may go.
+class CleanupChoice:
+    """What may be removed.
 
     Attributes
     ----------
     everything
         Every checkpoint, not only the old ones.
     logs
-        What was printed, too.
+        Logs, too.
     before
-        Only of runs of which nothing was heard since then, in seconds since the epoch.
+        Only of runs that were last updated before, in seconds since the epoch.
     """
 
     everything: bool = False
@@ -55,7 +57,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Item:
-    """A file or directory that may go.
+    """A file or directory that may be removed.
 
     Attributes
     ----------
@@ -72,14 +74,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """Of one run.
+    """The items of one run.
 
     Attributes
     ----------
     items
-        What may go, in the order in which it does: the newest checkpoint last.
+        In the order of removal: the newest checkpoint last.
     spared
-        Why the run is left alone, or something of it is; None where nothing is.
+        Why the run, or something of it, is left alone; None if nothing is.
     """
 
     run: Selected
@@ -92,7 +94,7 @@ class Leftovers:
         return sum(item.bytes for item in self.items)
 
     def to_data(self, removed: Collection[Path]) -> dict[str, Any]:
-        """Plain data, for JSON, with what was ``removed``."""
+        """Return plain data for JSON, given the paths that were removed."""
         items = [
             {**vars(item), "path": str(item.path), "removed": item.path in removed}
             for item in self.items
@@ -104,8 +106,8 @@ class Leftovers:
         }
 
 
-def find(selected: Sequence[Selected], choice: Choice, warn: Say) -> list[Leftovers]:
-    """What may go of each run, in the order given.
+def find(selected: Sequence[Selected], choice: CleanupChoice, warn: Say) -> list[Leftovers]:
+    """Return what may be removed of each run, in the order given.
 
     Of a completed run all checkpoints but the newest and those of ``checkpoint.keep_best``; of one
     that failed or was cancelled what its own ``checkpoint.keep…`` would remove, because it may go
@@ -123,26 +125,70 @@ def find(selected: Sequence[Selected], choice: Choice, warn: Say) -> list[Leftov
     ]
 
 
+def remove_all(found: Sequence[Leftovers], choice: CleanupChoice, say: Say) -> list[Item]:
+    """Remove the items that were found and may still go; return what was removed.
+
+    Nobody can submit the runs again meanwhile.
+
+    Raises
+    ------
+    Interrupted
+        By Ctrl-C; names what was removed by then.
+    HpcrunError
+        Something cannot be removed; all else was.
+    """
+    shown = {item.path for one in found for item in one.items}
+    removed: list[Item] = []
+    failed: list[str] = []
+
+    def freed() -> str:
+        return f"freed {size(sum(item.bytes for item in removed))}"
+
+    try:
+        for experiment in dict.fromkeys(one.run.experiment for one in found if one.items):
+            mine = [one.run for one in found if one.run.experiment == experiment]
+            with lock.held(experiment, say) as renew:
+                now = find(mine, choice, lambda message: None)
+                for item in (item for one in now for item in one.items if item.path in shown):
+                    if not renew():
+                        failed.append(f"{experiment.directory}: somebody submits it meanwhile")
+                        break
+                    try:
+                        remove(item)
+                        removed.append(item)
+                    except OSError as error:
+                        failed.append(f"{item.path}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"interrupted: {freed()}; the same command goes on where this one stopped"
+        ) from None
+    say(freed())
+    if failed:
+        raise HpcrunError(
+            f"{plural(len(failed), 'item')} cannot be removed: {listed(failed, 3, '; ', '; …')}",
+            hint="repeat the command once that is mended",
+        )
+    return removed
+
+
 def remove(item: Item) -> None:
-    """Remove a file or directory; what is whole stops looking so before anything else.
+    """Remove a file or directory; what others use as long as it exists goes to the trash first.
 
     Raises
     ------
     OSError
-        It cannot be removed; some of it may be gone. What is gone already is no error.
+        It cannot be removed, and some of it may be gone; one that is gone already is no error.
     """
     path = item.path
-    try:
+    with contextlib.suppress(FileNotFoundError):
         if path.is_symlink() or not path.is_dir():
             path.unlink()
-            return
-        shutil.rmtree(manifest.put_in_trash(path) if item.kind in _WHOLE else path)
-    except FileNotFoundError:
-        return
+        else:
+            shutil.rmtree(manifest.put_in_trash(path) if item.kind in _WHOLE else path)
 
 
 def _over(selected: Sequence[Selected], warn: Say) -> list[tuple[Selected, RunStatus, str | None]]:
-    """Each run, its state, and why it is not over; None where it is for certain."""
+    """Return each run, its state, and why it may not be over; None if it is for certain."""
     answers = Answers()
 
     def ask(refs: Sequence[JobRef]) -> Answers:
@@ -163,7 +209,7 @@ def _over(selected: Sequence[Selected], warn: Say) -> list[tuple[Selected, RunSt
 def _of_run(
     one: Selected,
     status: RunStatus,
-    choice: Choice,
+    choice: CleanupChoice,
     needed: dict[Path, str],
     unread: Sequence[str],
 ) -> Leftovers:
@@ -191,9 +237,9 @@ def _of_run(
 
 
 def _superfluous(
-    one: Selected, status: RunStatus, choice: Choice, complete: list[tuple[Path, Manifest]]
+    one: Selected, status: RunStatus, choice: CleanupChoice, complete: list[tuple[Path, Manifest]]
 ) -> list[Path]:
-    """The complete checkpoints that may go, newest first."""
+    """Return the complete checkpoints that may be removed, newest first."""
     if choice.everything:
         return [path for path, _ in complete]
     retention = Retention.of(one.run)
@@ -203,7 +249,7 @@ def _superfluous(
 
 
 def _incomplete(checkpoints: Path) -> list[Path]:
-    """Checkpoints that were never completed, are being removed, or cannot be what they say."""
+    """Return checkpoints that were never completed, are being removed, or have a bad manifest."""
     broken = [
         path
         for path, entry in manifest.scan(checkpoints)
@@ -226,11 +272,11 @@ def _logs(one: Selected) -> list[Path]:
 def _items(kind: str, paths: Sequence[Path]) -> Iterator[Item]:
     for path in paths:
         if os.path.lexists(path):
-            yield Item(kind, path, _size(path))
+            yield Item(kind, path, _bytes(path))
 
 
-def _size(path: Path) -> int:
-    """Bytes of a file, or of all files in a directory."""
+def _bytes(path: Path) -> int:
+    """Return the bytes of a file, or of all files in a directory."""
     if path.is_symlink() or not path.is_dir():
         return path.lstat().st_size
     files = (Path(parent, name) for parent, _, names in os.walk(path) for name in names)
@@ -238,9 +284,9 @@ def _size(path: Path) -> int:
 
 
 def _needed(root: Path, warn: Say, unread: list[str]) -> dict[Path, str]:
-    """Checkpoint -> a run under the root that began, or will begin, with it and is not over.
+    """Map checkpoints to a run under the root that is initialized from them and not over.
 
-    Experiments of which that cannot be told are added to ``unread``.
+    Experiments that cannot be read are added to ``unread``.
     """
     finder = Finder(root)
     runs: list[Selected] = []
@@ -251,7 +297,7 @@ def _needed(root: Path, warn: Say, unread: list[str]) -> dict[Path, str]:
             warn(f"what the runs of {experiment.name} begin with is not known: {error.message}")
             unread.append(experiment.name)
             continue
-        runs += [one for one in of_it if _begins_with(one)]
+        runs += [one for one in of_it if one.run.checkpoint.initialize_from]
     found: dict[Path, str] = {}
     for one, _, going_on in _over(runs, lambda message: None):
         if going_on is not None and (path := _origin(one, root)) is not None:
@@ -259,18 +305,13 @@ def _needed(root: Path, warn: Say, unread: list[str]) -> dict[Path, str]:
     return found
 
 
-def _begins_with(one: Selected) -> str | None:
-    """What the run's ``checkpoint.initialize_from`` says."""
-    return one.run.checkpoint.initialize_from
-
-
 def _origin(one: Selected, root: Path) -> Path | None:
-    """The checkpoint that a run began with, or would begin with now."""
+    """Return the checkpoint that a run was, or would now be, initialized from."""
     try:
         return Path(state_files.read_json(one.paths.origin)["checkpoint"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
     try:
-        return Origin.parse(_begins_with(one) or "").find(root)[0]
+        return Origin.parse(one.run.checkpoint.initialize_from or "").find(root)[0]
     except (ValueError, UsageError):
         return None

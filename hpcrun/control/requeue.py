@@ -1,25 +1,27 @@
-"""Runs that are started again as they were frozen: requeued in Slurm, or submitted anew.
+"""Start runs again as they were frozen: requeued in Slurm, or submitted anew.
 
-A job that runs is requeued; its supervisor then has the ranks save and leave. One that is over gets
-a new submission with the plan and the code of the one before.
+A job that runs is requeued; its supervisor then has the ranks save and leave. A run whose job is
+over gets a new submission with the plan and the code of the one before.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hpcrun.compile import Compiled, CompiledRun, freeze
 from hpcrun.errors import ClusterRefused, ClusterUnreachable, UsageError
+from hpcrun.observe.read.selection import Selected
 from hpcrun.slurm import client
-from hpcrun.state import permissions, plan_file
+from hpcrun.state import ledger, permissions, plan_file
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.submit import feeder, lock, preflight, run_actions
 from hpcrun.submit.feeder import Renew
 from hpcrun.submit.run_actions import Decision
 from hpcrun.submit.submission_dir import Draft, Prepared, job_of
-from hpcrun.text import Say
+from hpcrun.text import Say, listed
 
 SUBMIT = "submit"
 REQUEUE = "requeue"
@@ -27,140 +29,159 @@ LEAVE = "leave"
 
 
 @dataclass(frozen=True)
-class Step:
-    """What is done about one run.
+class RequeueStep:
+    """The action on one run.
 
     Attributes
     ----------
-    run
-        The run's number.
     action
-        ``submit`` (again, for its job is over), ``requeue`` (its job runs) or ``leave``.
+        ``submit`` (again, as its job is over), ``requeue`` (its job runs) or ``leave``.
     reason
-        Why it is left alone, in words; None otherwise.
+        Why it is left alone; None otherwise.
     job_id
         Its job: once it was submitted again, the new one.
     """
 
+    experiment: ExperimentPaths
     run: int
     action: str
     reason: str | None = None
     job_id: str | None = None
 
+    @property
+    def name(self) -> str:
+        return f"{self.experiment.name}/{self.run}"
 
-def look(
-    experiment: ExperimentPaths, runs: Sequence[int], foreground: Collection[int] = ()
-) -> list[Step]:
-    """What `restart` would do now, once the jobs of cancelled runs have ended; changes nothing.
+    def to_data(self, dry_run: bool) -> dict[str, Any]:
+        """Return what ``hpcrun requeue --json`` prints."""
+        done = {LEAVE: "left", SUBMIT: "submitted", REQUEUE: "requeued"}[self.action]
+        return {
+            "experiment": self.experiment.name,
+            "run": self.run,
+            "action": f"would {self.action}" if dry_run and done != "left" else done,
+            "reason": self.reason,
+            "job_id": self.job_id,
+        }
 
-    Parameters
-    ----------
-    foreground
-        Runs that `hpcrun run` started in an allocation of the user's.
+
+def look(selected: Sequence[Selected]) -> list[RequeueStep]:
+    """Return what `restart` would do now, once the jobs of cancelled runs have ended.
 
     Raises
     ------
+    UsageError
+        All of them have completed.
     ClusterUnreachable, UsageError
         As `hpcrun.submit.run_actions.decide`.
     """
-    decisions = run_actions.decide(experiment, runs)
-    return _steps(
-        [
+    steps: list[RequeueStep] = []
+    for experiment, runs in _by_experiment(selected).items():
+        decisions = [
             dataclasses.replace(one, action=run_actions.RESUMED)
             if one.action == run_actions.CANCELLING
             else one
-            for one in decisions
-        ],
-        foreground,
-    )
+            for one in run_actions.decide(experiment, list(runs))
+        ]
+        steps += _steps(experiment, decisions, runs)
+    completed = [
+        step.name
+        for step in steps
+        if ledger.intent(step.experiment.run(step.run)) == ledger.FINISHED
+    ]
+    if completed and len(completed) == len(steps):
+        have = "has" if len(completed) == 1 else "have"
+        raise UsageError(
+            f"{listed(completed, 6)} {have} completed, and a completed run is never started again",
+            hint="`hpcrun submit --new` runs the same afresh, under a new number",
+        )
+    return steps
 
 
-def restart(
-    experiment: ExperimentPaths,
-    runs: Sequence[int],
-    foreground: Collection[int] = (),
-    *,
-    argv: Sequence[str],
-    say: Say,
-) -> list[Step]:
-    """Start runs again, those that are neither completed nor waiting.
+def restart(selected: Sequence[Selected], *, argv: Sequence[str], say: Say) -> list[RequeueStep]:
+    """Start those runs again that are neither completed nor waiting.
 
     Parameters
     ----------
-    foreground
-        As `look`.
     argv
         The command, for the record.
-    say
-        Takes messages for the person.
 
     Raises
     ------
     UsageError
         The frozen code or plan is not there, or the job's Python is of no use.
     ClusterRefused, ClusterUnreachable
-        Slurm says no, or is not there; no submission is left behind that it took nothing of.
+        Slurm refuses, or is not there; no submission is left behind that it took nothing of.
     """
-    preflight.check_root(experiment.directory.parent)
-    with lock.held(experiment, say) as renew:
-        decisions = run_actions.settle(experiment, runs, say)
-        steps = _steps(decisions, foreground)
-        again = {step.run for step in steps if step.action == SUBMIT}
-        ids = _submit_again(experiment, [d for d in decisions if d.run in again], argv, say, renew)
-        for step in steps:
-            if step.action == REQUEUE:
-                assert step.job_id is not None
-                _requeue(step.job_id)
-                say(f"requeued job {step.job_id}: run {step.run}")
-    return [dataclasses.replace(step, job_id=ids.get(step.run, step.job_id)) for step in steps]
+    done: list[RequeueStep] = []
+    for experiment, runs in _by_experiment(selected).items():
+        preflight.check_root(experiment.directory.parent)
+        with lock.held(experiment, say) as renew:
+            decisions = run_actions.settle(experiment, list(runs), say)
+            steps = _steps(experiment, decisions, runs)
+            again = {step.run for step in steps if step.action == SUBMIT}
+            wanted = [one for one in decisions if one.run in again]
+            ids = _submit_again(experiment, wanted, argv, say, renew)
+            for step in steps:
+                if step.action == REQUEUE:
+                    assert step.job_id is not None
+                    _requeue(step.job_id)
+                    say(f"requeued job {step.job_id}: run {step.run}")
+        done += [dataclasses.replace(step, job_id=ids.get(step.run, step.job_id)) for step in steps]
+    return done
 
 
-def _steps(decisions: Sequence[Decision], foreground: Collection[int]) -> list[Step]:
-    waiting = _waiting(
-        decision.job.job_id
-        for decision in decisions
-        if decision.action == run_actions.ATTACHED and decision.job and not decision.job.is_local
+def _by_experiment(selected: Sequence[Selected]) -> dict[ExperimentPaths, dict[int, bool]]:
+    """Group runs by experiment: number -> whether `hpcrun run` started it in an allocation."""
+    found: dict[ExperimentPaths, dict[int, bool]] = {}
+    for one in selected:
+        foreground = one.submission is not None and one.submission.foreground
+        found.setdefault(one.experiment, {})[one.run.number] = foreground
+    return found
+
+
+def _steps(
+    experiment: ExperimentPaths, decisions: Sequence[Decision], foreground: Mapping[int, bool]
+) -> list[RequeueStep]:
+    attached = [one.job for one in decisions if one.action == run_actions.ATTACHED]
+    states = client.query(
+        {job.job_id for job in attached if job and job.job_id and not job.is_local}
     )
-    return [_step(decision, waiting, decision.run in foreground) for decision in decisions]
+    waiting = {job_id for job_id, state in states.items() if state.waiting}
+    return [
+        RequeueStep(
+            experiment,
+            one.run,
+            *_action(one, waiting, foreground[one.run]),
+            one.job.job_id if one.job else None,
+        )
+        for one in decisions
+    ]
 
 
-def _step(decision: Decision, waiting: Collection[str], foreground: bool) -> Step:
+def _action(
+    decision: Decision, waiting: Collection[str], foreground: bool
+) -> tuple[str, str | None]:
+    """Return the action on a run, and why it is left alone."""
     job = decision.job
-    job_id = job.job_id if job else None
-
-    def left(reason: str) -> Step:
-        return Step(decision.run, LEAVE, reason, job_id)
-
     if decision.action == run_actions.COMPLETED:
-        return left("completed already; `hpcrun submit --new` runs it afresh")
+        return LEAVE, "completed already; `hpcrun submit --new` runs it afresh"
     if decision.action == run_actions.CANCELLING:
-        return left("its cancelled job has not ended yet; repeat the command in a minute")
+        return LEAVE, "its cancelled job has not ended yet; repeat the command in a minute"
     if decision.is_submitted:
-        return Step(decision.run, SUBMIT, None, job_id)
-    if job is None or job_id is None:
-        return left("queued already, under an id that is not on record; `squeue --me` shows it")
+        return SUBMIT, None
+    if job is None or job.job_id is None:
+        return LEAVE, "queued already, under an id that is not on record; `squeue --me` shows it"
     if job.is_local:
-        return left("waits or runs on this machine already; `hpcrun cancel` ends it first")
+        return LEAVE, "waits or runs on this machine already; `hpcrun cancel` ends it first"
     if foreground:
-        return left("runs in an allocation of yours, which hpcrun does not requeue")
-    if job_id in waiting:
-        return left("waits in the queue already")
-    return Step(decision.run, REQUEUE, None, job_id)
-
-
-def _waiting(job_ids: Iterable[str | None]) -> set[str]:
-    states = client.query({job_id for job_id in job_ids if job_id})
-    return {job_id for job_id, state in states.items() if state.waiting}
+        return LEAVE, "runs in an allocation of yours, which hpcrun does not requeue"
+    if job.job_id in waiting:
+        return LEAVE, "waits in the queue already"
+    return REQUEUE, None
 
 
 def _requeue(job_id: str) -> None:
-    """Have Slurm put a running job back into the queue.
-
-    Raises
-    ------
-    ClusterRefused, ClusterUnreachable
-        Slurm says no, or does not answer.
-    """
+    """Have Slurm put a running job back into the queue."""
     try:
         client.command(["scontrol", "requeue", job_id])
     except client.CommandFailed as error:
@@ -177,14 +198,14 @@ def _submit_again(
     say: Say,
     renew: Renew,
 ) -> dict[int, str]:
-    """Run -> its new job. All files are written before Slurm is asked for the first time."""
+    """Return run -> its new job. All files are written before Slurm is asked for the first time."""
     prepared: list[Prepared] = []
     found: dict[int, str] = {}
     try:
         for source, these in _sources(experiment, decisions).items():
             prepared.append(_prepare(experiment, source, these, argv))
         while prepared:
-            # What was sent discards itself where nothing of it was accepted.
+            # A submission of which nothing was accepted is discarded by the feeder.
             one = prepared.pop(0)
             for array in feeder.send(one, say, renew):
                 found.update((run, job_of(array, run)) for run in array.runs)
@@ -199,7 +220,7 @@ def _submit_again(
 def _sources(
     experiment: ExperimentPaths, decisions: Sequence[Decision]
 ) -> dict[SubmissionPaths, list[Decision]]:
-    """Submission -> the runs that it was the last to give to the executor, or else to plan."""
+    """Map submissions to the runs that they were the last to submit, or else to plan."""
     newest: dict[int, SubmissionPaths] = {}
     if any(decision.job is None for decision in decisions):
         for submission in experiment.submissions():
@@ -221,7 +242,7 @@ def _prepare(
     decisions: list[Decision],
     argv: Sequence[str],
 ) -> Prepared:
-    """A submission of these runs alone, with the plan and the code of an earlier one."""
+    """Prepare a submission of these runs alone, with the plan and the code of an earlier one."""
     try:
         earlier = plan_file.read(source.plan)
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -1,0 +1,11 @@
+"""Freeze the user's code at submission, and compare frozen code.
+
+In reading order:
+
+- `code_files`: which files are the code: a plan's part of a tree, listed by git or by a walk.
+- `snapshot`: write them to an archive that is named by its content; read it again.
+- `hashing`: SHA-256 of what passes through a stream.
+- `code_diff`: the files that differ between two versions, and a patch.
+
+To leave out one more kind of file everywhere: add it to ``_NEVER`` in `code_files`.
+"""

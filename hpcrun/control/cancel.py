@@ -1,0 +1,88 @@
+"""Cancel runs: the intent on disk first, then the executor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from hpcrun.errors import ClusterRefused, ClusterUnreachable
+from hpcrun.observe.read.selection import Selected
+from hpcrun.slurm import client
+from hpcrun.state import ledger, permissions
+from hpcrun.state.layout import SubmissionPaths
+from hpcrun.submit.local import executor
+from hpcrun.text import Say
+
+
+def cancel(selected: Sequence[Selected], say: Say) -> None:
+    """Record every intent, then end the jobs and processes.
+
+    Raises
+    ------
+    ClusterRefused
+        Slurm refuses; the intents stand.
+    ClusterUnreachable
+        Slurm does not answer, or a run is on another machine; the intents stand.
+    """
+    queued: list[str] = []
+    local: list[Selected] = []
+    for one in selected:
+        if ledger.intent(one.paths) != ledger.FINISHED:
+            permissions.use_umask(one.plan.cluster)
+            ledger.set_intent(one.paths, ledger.CANCELLED)
+        if one.submission is not None and one.job_id:
+            if one.submission.is_local or one.submission.foreground:
+                local.append(one)
+            else:
+                queued.append(one.job_id)
+    try:
+        if queued:
+            client.cancel(queued)
+    except ClusterRefused as error:
+        raise ClusterRefused(
+            f"the runs are marked as cancelled and do not start again; Slurm ended no job: "
+            f"{error.message}",
+            hint="see what still runs: hpcrun status",
+        ) from None
+    except ClusterUnreachable as error:
+        raise ClusterUnreachable(
+            f"the runs are marked as cancelled, and Slurm could not be told: {error.message}",
+            hint="repeat the same command when the cluster is back",
+        ) from None
+    finally:
+        if local:
+            _end_processes(local, say)
+
+
+def _end_processes(selected: Sequence[Selected], say: Say) -> None:
+    """End what `hpcrun run` and the local executor started on this machine.
+
+    An allocation in which `hpcrun run` was used is the user's, and is left as it is.
+    """
+    here: dict[SubmissionPaths, list[int]] = {}
+    elsewhere: list[str] = []
+    for one in selected:
+        assert one.submission is not None
+        host = _host(one)
+        if host in (None, os.uname().nodename):
+            here.setdefault(one.submission.paths, []).append(one.run.number)
+        else:
+            elsewhere.append(f"{one.name} on {host}")
+    for paths, runs in here.items():
+        say(f"ending {len(runs)} local run(s) of {paths.experiment.name}")
+        executor.cancel(paths, runs)
+    if elsewhere:
+        raise ClusterUnreachable(
+            f"marked as cancelled, and still to be ended on their own machine: "
+            f"{', '.join(elsewhere)}",
+            hint="repeat the same command there",
+        )
+
+
+def _host(one: Selected) -> str | None:
+    """Return the host of the run's supervisor; None if there is no supervisor."""
+    assert one.submission is not None
+    if one.submission.record.get("host"):
+        return str(one.submission.record["host"])
+    attempts = ledger.read(one.paths)
+    return attempts[-1].started.get("host") if attempts and not attempts[-1].ended else None
