@@ -84,7 +84,7 @@ class Session:
         self._metrics: MetricsLog | None = None
         fence = AttemptFence(launch.successor) if launch else None
         self._events = SessionLogWriter(launch, self.rank, fence)
-        self._heart = progress.heart(self.scratch, self.rank)
+        self._progress = progress.writer(self.scratch, self.rank)
         self._ranks = Collectives(self.rank, self.world_size)
         self._store: CheckpointStore | None = None
         self._saves: SavePolicy | None = None
@@ -110,7 +110,7 @@ class Session:
                 self._ranks,
                 self._metrics,
                 self._events,
-                self._heart,
+                self._progress,
                 asynchronous=checkpoint.asynchronous,
                 node_copies=copies,
             )
@@ -188,7 +188,7 @@ class Session:
         name: str | None = None
         if self._launch is not None and self._store is not None and self._saves is not None:
             write = self._events.write
-            with self._heart.during(progress.RESTORING):
+            with self._progress.during(progress.RESTORING):
                 expected = self._events.has_progress()
                 found = self._store.restore(engine, self._states, expected=expected, report=write)
                 step, name = found
@@ -241,7 +241,7 @@ class Session:
                 )
             self._after_step(step, began)
         self._save_last()
-        self._heart.beat(progress.ENDING)
+        self._progress.write(progress.ENDING)
 
     def micro_batches(self, step: int) -> Iterator[list[int]]:
         """Yield this rank's samples of global batch ``step``; see `hpcrun.run.rank.samples`."""
@@ -270,7 +270,7 @@ class Session:
             return
         began = time.perf_counter()
         self._metrics.log(metrics, step)
-        self._heart.beat(self._heart.phase, step)
+        self._progress.write(self._progress.phase, step)
         self._own_seconds += time.perf_counter() - began
 
     def step(self, metrics: Mapping[str, Any] | None = None) -> None:
@@ -300,7 +300,7 @@ class Session:
         self._after_step(taken, began)
         if taken == self.total_steps:
             self._save_last()
-            self._heart.beat(progress.ENDING)
+            self._progress.write(progress.ENDING)
 
     def save(self) -> None:
         """Save a checkpoint of the step that the engine has just taken; collective.
@@ -344,7 +344,7 @@ class Session:
         """Write what is pending and mark the run finished, once the entry has returned."""
         if self._saves is not None:
             self._saves.wait()
-        self._heart.beat(progress.ENDING)
+        self._progress.write(progress.ENDING)
         if self._metrics is not None:
             self._metrics.flush()
         process_groups.barrier()
@@ -362,7 +362,7 @@ class Session:
         if self._last_step == self.restored_step and self.scratch and self.local_rank == 0:
             warm_up.note_modules(self.scratch)
         self._last_step = step
-        self._heart.beat(progress.STEPPING, step)
+        self._progress.write(progress.STEPPING, step)
         if self._metrics is None or self._saves is None:
             return
         self._metrics.log({"step_seconds": began - self._step_began}, step)

@@ -1,5 +1,7 @@
-"""The supervisor: one process per job, in the batch step, from an attempt's claim to its end, and
-to the next attempt where the allocation can be used again."""
+"""The supervisor: one process per job, in the batch step; runs attempt after attempt.
+
+The next attempt begins in the same allocation where it can be used again.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 
@@ -36,7 +39,7 @@ from hpcrun.state.plan import RunPlan
 
 
 class Supervisor:
-    """One start of one run's job: attempt after attempt, as long as its allocation is of use."""
+    """One start of one run's job: attempt after attempt, while its allocation can be used."""
 
     def __init__(self, submission: SubmissionPaths, number: int) -> None:
         self.submission = submission
@@ -45,21 +48,20 @@ class Supervisor:
         self.run = self.plan.run(number)
         self.paths = submission.experiment.run(number)
         self._agents: Agents | None = None
-        self._warm_ranks: WarmRanks | None = None
+        self._warm_ranks: WarmRanks
         self._trackers: TrackerProcesses | None = None
         self._signals: list[str] = []
 
     def supervise(self) -> int:
-        """Bring the run to its end, or as far as this job can; the exit code of the job."""
+        """Bring the run to its end, or as far as this job can, and return the job's exit code."""
         intent = ledger.intent(self.paths)
         if intent is not None:
             say(f"{self.plan.name}/{self.run.number} is {intent}; nothing to do")
             return EXIT_OK
         for number in (*stop_flag.SIGNALS, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        launcher = self._launcher()
-        attempt_end = AttemptEnd(self.submission, self.run, launcher, say)
-        concluded = attempt_end.conclude_earlier()
+        self._ends = AttemptEnd(self.submission, self.run, self._launcher)
+        concluded = self._ends.conclude_earlier()
         if concluded is not None and concluded.kind == recovery.STOP:
             say(f"not started again: {concluded.reason}")
             self._notify()
@@ -68,23 +70,23 @@ class Supervisor:
             self._notify()
             return EXIT_OK
         try:
-            return self._bring_to_end(launcher, attempt_end)
+            return self._bring_to_end()
         finally:
             if self._trackers is not None:
                 self._trackers.end()
 
-    def _bring_to_end(self, launcher: Launcher, attempt_end: AttemptEnd) -> int:
+    def _bring_to_end(self) -> int:
         run: RunPlan | None = self.run
-        nodes: Sequence[str] = launcher.nodes[: self.run.nodes]
+        nodes: Sequence[str] = self._launcher.nodes[: self.run.nodes]
         lost: Sequence[str] = ()
         try:
             while True:
                 assert run is not None
-                attempt = self._begin(launcher, run, nodes)
+                attempt = self._begin(run, nodes)
                 if self._trackers is None:
                     self._trackers = TrackerProcesses(self.submission, run, attempt)
-                stop_request = StopRequest(run, self.paths, attempt, launcher, attempt_end, say)
-                end = self._attempt(launcher, run, attempt, nodes, stop_request, attempt_end)
+                stop_request = StopRequest(run, self.paths, attempt, self._launcher, self._ends)
+                end = self._attempt(run, attempt, nodes, stop_request)
                 say(
                     f"attempt {attempt.number} {end.outcome}"
                     + (f": {end.message}" if end.cause else "")
@@ -94,36 +96,36 @@ class Supervisor:
                     return EXIT_STALE
                 run, nodes = self._seats(run, end)
                 here = run is not None and stop_request.leaves_time()
-                action = attempt_end.record(attempt.number, end, here=here)
+                action = self._ends.record(attempt.number, end, here=here)
                 if action.kind != recovery.NOTHING:
                     say(f"{action.kind}: {action.reason}")
                 if action.kind != recovery.RESTART or ledger.intent(self.paths) is not None:
                     break
         finally:
-            if self._warm_ranks is not None:
+            if self._agents is not None:
                 self._warm_ranks.end()
             if self._trackers is not None:
                 self._trackers.ask_to_end()
             if self._agents is not None:
                 lost = self._agents.lost
                 self._dismiss(self._agents)
-        goes_on = attempt_end.carry_out(action, attempt.number, end, lost)
+        goes_on = self._ends.carry_out(action, attempt.number, end, lost)
         self._notify(goes_on=goes_on)
         if goes_on:
             return EXIT_SAVED
         return end.exit_code if end.exit_code != EXIT_SAVED else EXIT_FAILED
 
     def _notify(self, *, goes_on: bool = False) -> None:
-        """Whatever goes wrong here, the end stands as it is."""
+        """Run the user's command. Best effort: the end stands as it is."""
         try:
             notify.tell(self.plan.name, self.run, self.paths, say, goes_on=goes_on)
         except Exception:
             say(traceback.format_exc())
 
     def _seats(self, last: RunPlan, end: End) -> tuple[RunPlan | None, Sequence[str]]:
-        """The run as it could be restarted in this allocation, and on which nodes.
+        """Return the run as it could be restarted in this allocation, and on which nodes.
 
-        What it caused itself while it was shrunk may not come again at its full size.
+        A failure that it caused itself while it was shrunk may not come again at its full size.
         """
         if self._agents is None or (last.nodes < self.run.nodes and end.kind in causes.OWN):
             return None, ()
@@ -133,19 +135,20 @@ class Supervisor:
         run = fewer_nodes.to_fit(self.run, self.paths, len(nodes))
         return run, self._agents.seats(run.nodes) if run is not None else ()
 
+    @cached_property
     def _launcher(self) -> Launcher:
         network = self.plan.cluster.get("fabric") or {}
         if self.plan.cluster["executor"] == "slurm":
             return SlurmLauncher(self.run, network)
         return LocalLauncher(self.run, network)
 
-    def _begin(self, launcher: Launcher, run: RunPlan, nodes: Sequence[str]) -> AttemptPaths:
+    def _begin(self, run: RunPlan, nodes: Sequence[str]) -> AttemptPaths:
         """Claim the next attempt and put it on record.
 
         Raises
         ------
         HpcrunError
-            The file system takes no files: nothing that the attempt did would be kept.
+            The file system takes no files, so that nothing of the attempt would be kept.
         """
         attempt: AttemptPaths | None = None
         try:
@@ -154,10 +157,10 @@ class Supervisor:
                 self.paths,
                 ledger.STARTED,
                 attempt.number,
-                job_id=launcher.job_id,
+                job_id=self._launcher.job_id,
                 submission=self.submission.number,
                 nodes=list(nodes),
-                restart_count=launcher.restart_count,
+                restart_count=self._launcher.restart_count,
                 host=os.uname().nodename,
                 pid=os.getpid(),
                 world_size=run.world_size,
@@ -187,32 +190,23 @@ class Supervisor:
             return attempt
 
     def _attempt(
-        self,
-        launcher: Launcher,
-        run: RunPlan,
-        attempt: AttemptPaths,
-        nodes: Sequence[str],
-        stop_request: StopRequest,
-        attempt_end: AttemptEnd,
+        self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], stop_request: StopRequest
     ) -> End:
-        """One attempt, and how it ended."""
+        """Run one attempt and return how it ended."""
         try:
             if self._agents is None:
-                self._agents = Agents(launcher, self.submission, self.run, attempt)
-            if self._warm_ranks is None:
-                self._warm_ranks = WarmRanks(launcher, self._agents)
-            warm_ranks = self._warm_ranks
-            one = RunningAttempt(
-                self.plan, run, attempt, launcher, self._agents, stop_request, warm_ranks
-            )
-            found = one.bring_to_end(nodes, self._signals)
+                self._agents = Agents(self._launcher, self.submission, self.run, attempt)
+                self._warm_ranks = WarmRanks(self._launcher, self._agents)
+            stop_request.attach(self._agents, self._signals)
+            parts = self._launcher, self._agents, stop_request, self._warm_ranks
+            found = RunningAttempt(self.plan, run, attempt, *parts).bring_to_end(nodes)
         except (HpcrunError, OSError) as error:
             found = Evidence(launch_error=str(error))
-        job = JobFacts() if found.finished else attempt_end.facts(attempt.number)
+        job = JobFacts() if found.finished else self._ends.facts(attempt.number)
         return causes.decide(replace(found, intent=ledger.intent(self.paths), job=job))
 
     def _dismiss(self, agents: Agents) -> None:
-        """Agents that could not be dismissed leave when they lose this process."""
+        """Dismiss the agents. Best effort: others leave when they lose this process."""
         try:
             agents.dismiss()
         except Exception:
@@ -223,7 +217,7 @@ class Supervisor:
 
 
 def put_python_first_on_path() -> None:
-    """What activating its virtual environment does: ``python``, ninja and the like are its own."""
+    """Put this Python's directory (``python``, ninja) first, as activating its environment does."""
     directory = str(Path(sys.executable).parent)
     entries = os.environ.get("PATH", os.defpath).split(os.pathsep)
     if entries[0] != directory:
@@ -231,7 +225,7 @@ def put_python_first_on_path() -> None:
 
 
 def allow_many_connections() -> None:
-    """Each agent takes two descriptors, and the usual soft limit is 1024."""
+    """Raise the limit on descriptors: each agent takes two, and the usual soft limit is 1024."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

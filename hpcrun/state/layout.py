@@ -57,6 +57,11 @@ class AttemptPaths:
         return int(self.directory.name)
 
     @property
+    def run(self) -> RunPaths:
+        """The run that it belongs to."""
+        return RunPaths(self.directory.parent.parent)
+
+    @property
     def launch(self) -> Path:
         return self.directory / "launch.json"
 

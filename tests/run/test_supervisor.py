@@ -91,7 +91,7 @@ def test_a_start_that_cannot_be_recorded_says_how_to_go_on(
     monkeypatch.setattr(ledger, "write", full)
     supervisor = Supervisor(place.submission, 3)
     with pytest.raises(HpcrunError, match=r"cannot be recorded.*No space left") as caught:
-        supervisor._begin(supervisor._launcher(), supervisor.run, ["local0"])
+        supervisor._begin(supervisor.run, ["local0"])
     assert f"hpcrun requeue {place.run.directory}" in str(caught.value.hint)
 
 
@@ -326,7 +326,7 @@ def test_every_node_that_was_lost_is_excluded_whenever_it_was(place: Place) -> N
     place.run.directory.mkdir(parents=True)
     run = plan_file.read(place.submission.plan).run(3)
     launcher: Any = SimpleNamespace(requeues=False, is_slurm=False, job_id="1")
-    aftermath = AttemptEnd(place.submission, run, launcher, print)
+    aftermath = AttemptEnd(place.submission, run, launcher)
     for number, node in ((1, "n1"), (2, "n2")):
         ledger.write(place.run, ledger.STARTED, number, submission=1)
         lost = Evidence(lost_nodes=(node,))

@@ -40,13 +40,13 @@ class SavePolicy:
         ranks: Collectives,
         metrics: MetricsLog,
         log: SessionLogWriter,
-        heart: ProgressWriter,
+        progress_writer: ProgressWriter,
         *,
         asynchronous: bool,
         node_copies: NodeCopies | None,
     ) -> None:
         self._saver, self._ranks, self._metrics = saver, ranks, metrics
-        self._log, self._heart = log, heart
+        self._log, self._progress = log, progress_writer
         self._asynchronous, self._node_copies = asynchronous, node_copies
         self._blocked = 0.0
         self.step = 0
@@ -60,7 +60,7 @@ class SavePolicy:
             Some rank could not write.
         """
         self._save(engine, step, states)
-        with self._heart.during(progress.SAVING):
+        with self._progress.during(progress.SAVING):
             self._saver.wait_for_removals()
 
     def save_periodic(
@@ -80,7 +80,7 @@ class SavePolicy:
             return
         began = time.perf_counter()
         try:
-            with self._heart.during(progress.SAVING):
+            with self._progress.during(progress.SAVING):
                 saved = self._node_copies.save(engine, step, states)
         except CheckpointError as error:
             self._fail(step, error, leaving=False)
@@ -94,7 +94,7 @@ class SavePolicy:
 
     def wait(self, patience: float | None = None) -> None:
         """Wait for an asynchronous save, for at most ``patience`` seconds, and log it."""
-        with self._heart.during(progress.SAVING):
+        with self._progress.during(progress.SAVING):
             self._finish(patience)
 
     def _save(
@@ -105,7 +105,7 @@ class SavePolicy:
             return
         began = time.perf_counter()
         saved: Manifest | None = None
-        with self._heart.during(progress.SAVING):
+        with self._progress.during(progress.SAVING):
             if asynchronous:
                 self._saver.save_async(engine, step, states, self._metrics.latest)
             else:

@@ -1,10 +1,10 @@
-"""Whether the ranks of an attempt still get anywhere, decided from their pulses alone.
+"""Hang detection: decides from the ranks' progress alone whether they still get anywhere.
 
-A hang makes no noise: a collective that never ends, a rank that was stopped, a data loader that
-starves. What looks like one and is none: a slow save, a compilation, a long evaluation. They
-differ in what the ranks' main threads do. In a hang none of them moves or computes; in an
-evaluation at least one does; and while a run starts, saves, restores or ends it may wait for one
-long call. (A rank that waits for its GPU may spin, which looks like computing.)
+A hang is silent: a collective that never ends, a rank that was stopped, a data loader that starves.
+A slow save, a compilation or a long evaluation looks alike, but differs in the main threads. In a
+hang none of them moves or computes; in an evaluation at least one does; and a run that starts,
+saves, restores or ends may wait for one long call. (A rank that waits for its GPU may spin, which
+looks like computing.)
 """
 
 from __future__ import annotations
@@ -14,33 +14,25 @@ from dataclasses import dataclass
 
 from hpcrun.run.health.progress import ENDING, GONE, PHASES, SAVING, STEPPING, RankProgress
 
-# How much longer than `recovery.hang_after` ranks may move, or wait in a phase that is known to be
-# long, without a finished step.
+# Multiple of `recovery.hang_after` in which ranks may move, or wait in a phase that may be long,
+# without a finished step.
 PATIENCE = 6.0
-# Steps of the run's own length that always fit in.
+# The longest step so far, times this, is never a hang.
 STEPS = 10.0
-# Seconds for which a rank has to be stopped: a debugger or a person may do so for a moment.
+# Seconds for which a rank has to be stopped; a debugger or a person may do so for a moment.
 STOPPED = 10.0
-# Seconds after which the launcher has told of a rank that ended badly, if it did.
+# Seconds within which the launcher reports a rank that ended badly.
 VANISHED = 5.0
 # Clock ticks that the main thread uses between two reports, two seconds apart, if it computes.
 BUSY = 20
-# Seconds between two looks after which nobody looked: the job or this process was suspended.
+# More seconds between two updates mean that the job or this process was suspended.
 GAP = 5.0
 _STOPPED_STATE = "T"
 
 
 @dataclass(frozen=True)
 class Hang:
-    """What was found.
-
-    Attributes
-    ----------
-    message
-        In words.
-    rank
-        Whose fault it is, where that is plain; None where the stacks have to tell.
-    """
+    """A hang; ``rank`` is the one to blame, None where only the stacks can show it."""
 
     message: str
     rank: int | None = None
@@ -59,7 +51,7 @@ class HangDetector:
     Parameters
     ----------
     hang_after
-        Seconds without any sign of life; 0 for never.
+        Seconds without progress that make a hang; 0 for never.
     now
         The time at which the ranks were started, on any clock that only goes forward.
     """
@@ -72,7 +64,7 @@ class HangDetector:
         self._step = 0
 
     def update(self, pulses: Mapping[int, RankProgress], now: float) -> None:
-        """Take in what the agents have read last; to be called every second."""
+        """Add the ranks' newest progress; to be called every second."""
         self._forgive(now)
         for rank, pulse in pulses.items():
             if rank not in self._seen:
@@ -90,12 +82,12 @@ class HangDetector:
             seen.pulse = pulse
 
     def vanished(self, now: float) -> bool:
-        """Whether a rank has ended in mid-work some time ago."""
+        """Check whether a rank has ended in mid-work some time ago."""
         gone = [seen.gone for seen in self._seen.values() if seen.gone is not None]
         return any(now - since > VANISHED for since in gone)
 
     def hang(self, now: float) -> Hang | None:
-        """What is wrong, if anything is."""
+        """Return the hang, if there is one."""
         if not self._hang_after or not self._seen:
             return None
         for rank, seen in sorted(self._seen.items()):
@@ -113,8 +105,7 @@ class HangDetector:
         phases = {seen.pulse.phase for seen in self._seen.values()}
         if still > PATIENCE * limit:
             return Hang(f"no rank has moved for {still:.0f} s ({PHASES[min(phases)]})")
-        # Of a program that never says that it steps, or has done its last step, nobody knows how
-        # long it should take.
+        # The time that a program may take is unknown before its first step and after its last.
         behind = now - self._progressed
         if self._step and ENDING not in phases and behind > PATIENCE * limit:
             phase = PHASES[min(phases)]
@@ -122,9 +113,9 @@ class HangDetector:
         return None
 
     def _left_early(self) -> int | None:
-        """The one rank that has come to its end, where no other has.
+        """Return the one rank that has come to its end, where no other has.
 
-        One that still saves may be the first, which then removes what is old.
+        A rank that still saves may be the first, which removes old checkpoints after the others.
         """
         phases = {rank: seen.pulse.phase for rank, seen in self._seen.items()}
         ended = [rank for rank, phase in phases.items() if phase == ENDING]
@@ -132,7 +123,7 @@ class HangDetector:
         return ended[0] if alone else None
 
     def _forgive(self, now: float) -> None:
-        """Time in which nobody looked, because all of it was suspended, does not count."""
+        """Leave out time without updates, in which the job was suspended."""
         gap = now - self._looked
         self._looked = now
         if gap <= GAP:
@@ -147,7 +138,7 @@ class HangDetector:
 
 
 def _since(before: float | None, holds: bool, now: float) -> float | None:
-    """Since when something holds; None while it does not."""
+    """Return since when a condition holds; None while it does not."""
     if not holds:
         return None
     return now if before is None else before
@@ -156,5 +147,5 @@ def _since(before: float | None, holds: bool, now: float) -> float | None:
 def _moved(before: RankProgress, now: RankProgress) -> bool:
     if (before.step, before.phase, before.moves) != (now.step, now.phase, now.moves):
         return True
-    # It computes in one long call, or in a short one again and again.
+    # It computes, in one long call or in a short one again and again.
     return now.processor - before.processor >= BUSY

@@ -1,7 +1,8 @@
-"""Where the threads of a process are below Python: in NCCL, gloo, CUDA, a file system.
+"""Native stacks of another process, which show where it is in NCCL, gloo, CUDA or a file system.
 
-Only another process can tell that of one that is stopped or stuck in a call. `eu-stack` of elfutils
-or gdb does so where it is installed; else the kernel says at least in which call each thread waits.
+They come from `eu-stack` of elfutils or gdb where one is installed; else from the kernel, which
+reports at least the call in which each thread waits. A process that is stopped or stuck in a call
+cannot write its own.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from hpcrun.host import process_stat
 
-# prctl(2), and its "whoever else may".
+# prctl(2): any process may attach.
 _PR_SET_PTRACER = 0x59616D61
 _ANYBODY = ctypes.c_ulong(-1)
 _FRAMES = 40
@@ -29,12 +30,12 @@ def allow() -> None:
 
 
 def stacks(pid: int, timeout: float) -> str:
-    """The native stacks of all threads of a process, in words; never fails.
+    """Return the native stacks of all threads of a process as text; never fails.
 
     Parameters
     ----------
     timeout
-        Seconds for all debuggers: libraries with many symbols take them some.
+        Seconds for all debuggers together; libraries with many symbols take long.
     """
     deadline = time.monotonic() + timeout
     for command in _debuggers(pid):
@@ -45,7 +46,7 @@ def stacks(pid: int, timeout: float) -> str:
                 capture_output=True,
                 timeout=max(0.1, deadline - time.monotonic()),
                 check=False,
-                # Symbols are not to be asked for over the network.
+                # No download of symbols.
                 env={**os.environ, "DEBUGINFOD_URLS": ""},
             )
         except (OSError, subprocess.TimeoutExpired):
@@ -65,7 +66,7 @@ def _debuggers(pid: int) -> list[list[str]]:
 
 
 def threads(pid: int) -> str:
-    """One line a thread: its id, name, state, and the function of the kernel that it waits in."""
+    """Return a line for each thread: id, name, state, and the kernel function it waits in."""
     lines = []
     for task in sorted(Path(f"/proc/{pid}/task").glob("*"), key=lambda path: int(path.name)):
         with contextlib.suppress(OSError, IndexError):

@@ -1,15 +1,16 @@
-"""Signs of life of a rank, for its agent: how far it is, in which phase, and whether it moves.
+"""Progress of a rank, for its agent: its step, its phase, and whether its main thread moves.
 
-A rank's main thread says where it is by storing a few numbers into a small node-local file that is
-mapped into memory, which costs nothing. A thread of its own looks once a second whether the main
-thread is still at the same place of the program. The agent reads both, and what the kernel says of
-the process; so it hears of a rank that is stopped, or stuck in a call that never returns, too.
+The main thread stores its step and phase in a small node-local file that is mapped into memory,
+which costs nothing. A second thread samples once a second whether the main thread is still at the
+same place of the program. The agent reads both, and the kernel's state of the process: so it
+notices a rank that is stopped, or stuck in a call that never returns, too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import mmap
 import os
 import re
@@ -30,9 +31,9 @@ from hpcrun.run.protocol.output import tell
 _FORM = struct.Struct("<qqqqqq")
 _LOOK_EVERY = 1.0
 _DEPTH = 24
-# Free for programs on Linux, and nobody's habit.
+# Free for programs on Linux, and unusual.
 STACKS_SIGNAL = signal.SIGRTMIN + 7
-# Files of the functions that wait for other ranks.
+# Files of the functions that wait for other ranks; matched against paths in stack traces.
 COLLECTIVE = re.compile(r"/torch/distributed/|/deepspeed/comm/")
 
 GONE = "X"
@@ -42,20 +43,20 @@ PHASES = ("starting", "stepping", "saving", "restoring", "ending")
 
 @dataclass(frozen=True)
 class RankProgress:
-    """What is known of a rank at one moment.
+    """A rank at one moment.
 
     Attributes
     ----------
     pid
-        The process that has the session: the rank, or the program that it started.
+        The process with the session: the rank, or the program that it started.
     step
         Finished optimizer steps.
     phase
         Index into `PHASES`.
     moves
-        How often the main thread was seen at another place of the program than a second before.
+        How often a sample found the main thread at another place than a second before.
     looks
-        How often that was looked at; does not grow while something keeps the interpreter busy.
+        How many samples there were; does not grow while something keeps the interpreter busy.
     state
         The kernel's letter for the process, such as ``S``; ``T`` for one that was stopped, `GONE`
         for one that has ended.
@@ -63,7 +64,7 @@ class RankProgress:
         Clock ticks (hundredths of a second) of processor time that the main thread has used, and
         where that stands still, what the rank started.
     waits
-        At how many of the looks the main thread was in a collective.
+        How many samples found the main thread in a collective.
     """
 
     pid: int
@@ -77,12 +78,12 @@ class RankProgress:
 
 
 class ProgressWriter:
-    """The rank's side: one a process, and of several processes of a rank the first that lives.
+    """The rank's side; of several processes of a rank, the first one alive writes.
 
     Parameters
     ----------
     scratch
-        The node-local directory of the attempt; None outside hpcrun, where nobody listens.
+        The node-local directory of the attempt; None outside hpcrun, where nobody reads.
     """
 
     def __init__(self, scratch: Path | None, rank: int) -> None:
@@ -102,7 +103,7 @@ class ProgressWriter:
         native_stack.allow()
         self._watched = threading.main_thread().ident
         self._stacks = open(scratch / f"rank-{rank}.stacks", "wb")  # noqa: SIM115
-        # Before there is a pulse: who has one is sent this signal, which else would end it.
+        # Before the file is there: its owner is sent this signal, which would end it else.
         faulthandler.register(STACKS_SIGNAL, self._stacks, all_threads=True)
         path = scratch / f"rank-{rank}.pulse"
         new = path.with_suffix(f".{self._pid}")
@@ -113,8 +114,8 @@ class ProgressWriter:
         new.rename(path)
         threading.Thread(target=self._watch, name="hpcrun-pulse", daemon=True).start()
 
-    def beat(self, phase: int, step: int | None = None) -> None:
-        """Say where the main thread is from now on."""
+    def write(self, phase: int, step: int | None = None) -> None:
+        """Store the main thread's phase, and its step unless that is None."""
         self._phase = phase
         if step is not None:
             self._step = step
@@ -122,18 +123,18 @@ class ProgressWriter:
 
     @property
     def phase(self) -> int:
-        """Where the main thread said that it is."""
+        """The phase that was written last."""
         return self._phase
 
     @contextlib.contextmanager
     def during(self, phase: int) -> Iterator[None]:
-        """Say what takes long, for as long as it does."""
+        """Be in this phase for the length of a block."""
         before = self._phase
-        self.beat(phase)
+        self.write(phase)
         try:
             yield
         finally:
-            self.beat(before)
+            self.write(before)
 
     def _watch(self) -> None:
         before: object = None
@@ -141,7 +142,7 @@ class ProgressWriter:
         assert self._watched is not None
         while not pause.wait(_LOOK_EVERY):
             frame = sys._current_frames().get(self._watched)
-            now = _place(frame)
+            now = _position(frame)
             self._moves += now != before
             self._waits += _in_collective(frame)
             self._looks += 1
@@ -149,24 +150,20 @@ class ProgressWriter:
             self._store()
 
     def _store(self) -> None:
-        # Not in a child that was forked: its steps are not the rank's.
+        # A forked child's steps are not the rank's.
         if self._memory is not None and self._pid == os.getpid():
             counts = (self._moves, self._looks, self._waits)
             self._memory[:] = _FORM.pack(self._pid, self._step, self._phase, *counts)
 
 
-_hearts: dict[Path | None, ProgressWriter] = {}
-
-
-def heart(scratch: Path | None, rank: int) -> ProgressWriter:
-    """This process's heart, whoever asks."""
-    if scratch not in _hearts:
-        _hearts[scratch] = ProgressWriter(scratch, rank)
-    return _hearts[scratch]
+@functools.cache
+def writer(scratch: Path | None, rank: int) -> ProgressWriter:
+    """Return this process's one writer."""
+    return ProgressWriter(scratch, rank)
 
 
 def _is_taken(path: Path) -> bool:
-    """Whether another process of the rank has a pulse there, and lives."""
+    """Check whether another living process of the rank owns the file."""
     try:
         pid = _FORM.unpack(path.read_bytes())[0]
     except FileNotFoundError:
@@ -175,7 +172,7 @@ def _is_taken(path: Path) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    """What the kernel says of a main thread, from its state on; only `GONE` if it has ended."""
+    """Return a main thread's ``stat`` from its state on; only `GONE` if it has ended."""
     try:
         fields = process_stat(Path(f"/proc/{pid}/task/{pid}"))
     except OSError:
@@ -183,8 +180,8 @@ def _stat(pid: int) -> list[str]:
     return [GONE] if fields[0] in "ZX" else fields
 
 
-def _place(frame: FrameType | None) -> tuple[tuple[int, int], ...]:
-    """Where in the program a thread is."""
+def _position(frame: FrameType | None) -> tuple[tuple[int, int], ...]:
+    """Return a key for where in the program a thread is."""
     found: list[tuple[int, int]] = []
     while frame is not None and len(found) < _DEPTH:
         found.append((id(frame.f_code), frame.f_lasti))
@@ -193,16 +190,14 @@ def _place(frame: FrameType | None) -> tuple[tuple[int, int], ...]:
 
 
 def _in_collective(frame: FrameType | None) -> bool:
-    """Whether a thread waits for other ranks."""
-    while frame is not None:
-        if COLLECTIVE.search(frame.f_code.co_filename):
-            return True
+    """Check whether a thread waits for other ranks."""
+    while frame is not None and not COLLECTIVE.search(frame.f_code.co_filename):
         frame = frame.f_back
-    return False
+    return frame is not None
 
 
 def read(scratch: Path) -> dict[int, RankProgress]:
-    """Rank -> its pulse, of those ranks of this node that have one, or had until they ended."""
+    """Return the progress of each rank of this node that has written some, ended ones included."""
     found: dict[int, RankProgress] = {}
     for path in scratch.glob("rank-*.pulse"):
         with contextlib.suppress(OSError, ValueError, IndexError, struct.error):
@@ -215,19 +210,19 @@ def read(scratch: Path) -> dict[int, RankProgress]:
 
 
 def living(scratch: Path) -> dict[int, RankProgress]:
-    """As `read`, without those that have ended."""
+    """Return the progress of the ranks that have not ended."""
     return {rank: found for rank, found in read(scratch).items() if found.state != GONE}
 
 
 def ask_for_stacks(scratch: Path) -> None:
-    """Have each rank of this node write down where its threads are; one that is stopped cannot."""
+    """Have each rank of this node write its Python stacks; one that is stopped cannot."""
     for found in living(scratch).values():
         with contextlib.suppress(OSError):
             os.kill(found.pid, STACKS_SIGNAL)
 
 
 def stacks(scratch: Path) -> dict[int, str]:
-    """Rank -> what it has written down of its Python threads; the most recent call first."""
+    """Return the Python stacks that each rank has written; the most recent call first."""
     found: dict[int, str] = {}
     for path in scratch.glob("rank-*.stacks"):
         with contextlib.suppress(OSError, ValueError):

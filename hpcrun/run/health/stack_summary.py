@@ -1,4 +1,4 @@
-"""What the ranks of a run that hangs are doing, and which of them holds up the others."""
+"""Summary of the stacks of a run that hangs: where its ranks are, and which one is to blame."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from pathlib import PurePath
 from hpcrun.run.health.progress import COLLECTIVE
 
 _FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)')
-_LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[.\d]*)/|^<|/hpcrun/run/")
+# Paths that are no code of the user's: libraries, and the package that this room is in.
+_OURS = "/".join(__name__.split(".")[:2])
+_LIBRARY = re.compile(rf"/(?:site-packages|dist-packages|lib/python3[.\d]*)/|^<|/{_OURS}/")
 
 
 @dataclass(frozen=True)
 class ThreadPosition:
-    """Where a rank's main thread is.
+    """The position of a rank's main thread.
 
     Attributes
     ----------
     call
         The function that it is in.
     own
-        The innermost line that is no library's, such as ``train.py:41 (read_batch)``; empty where
-        there is none.
+        The innermost line outside libraries, such as ``train.py:41 (read_batch)``; may be empty.
     collective
         It waits for other ranks.
     """
@@ -37,8 +38,8 @@ class ThreadPosition:
         return f"{self.own}, in {self.call}" if self.own else self.call
 
 
-def place(text: str) -> ThreadPosition | None:
-    """Where the main thread is, of what `faulthandler` wrote; None where it does not say."""
+def position(text: str) -> ThreadPosition | None:
+    """Return the main thread's position from `faulthandler`'s text; None if it is not there."""
     for section in reversed(re.split(r"(?m)^(?:Current t|T)hread .*$", text)):
         frames = [match.groupdict() for match in map(_FRAME.match, section.splitlines()) if match]
         if not frames or any(frame["function"] == "_bootstrap_inner" for frame in frames):
@@ -52,20 +53,20 @@ def place(text: str) -> ThreadPosition | None:
     return None
 
 
-def culprit(places: Mapping[int, ThreadPosition | None], steps: Mapping[int, int]) -> int | None:
-    """The one rank that holds up the others; None where that cannot be told.
+def culprit(positions: Mapping[int, ThreadPosition | None], steps: Mapping[int, int]) -> int | None:
+    """Return the one rank that holds up the others; None if unknown.
 
     Parameters
     ----------
-    places
-        Rank -> where it is; None for one that could not say, as a rank that is stopped cannot.
+    positions
+        Rank -> its position; None for one that could not write it, such as one that is stopped.
     steps
         Rank -> finished optimizer steps.
     """
-    if len(places) == 1:
-        return next(iter(places))
-    silent = [rank for rank, found in places.items() if found is None]
-    outside = [rank for rank, found in places.items() if found and not found.collective]
+    if len(positions) == 1:
+        return next(iter(positions))
+    silent = [rank for rank, found in positions.items() if found is None]
+    outside = [rank for rank, found in positions.items() if found and not found.collective]
     for odd in (silent, outside):
         if len(odd) == 1:
             return odd[0]
@@ -73,18 +74,19 @@ def culprit(places: Mapping[int, ThreadPosition | None], steps: Mapping[int, int
     late = [rank for rank, step in steps.items() if step == least]
     if len(late) == 1:
         return late[0]
-    kinds = Counter((found.call, found.own) for found in places.values() if found)
-    rare = [rank for rank, found in places.items() if found and kinds[found.call, found.own] == 1]
-    return rare[0] if len(rare) == 1 and len(places) > 2 else None
+    kinds = Counter((found.call, found.own) for found in positions.values() if found)
+    rare = [
+        rank for rank, found in positions.items() if found and kinds[found.call, found.own] == 1
+    ]
+    return rare[0] if len(rare) == 1 and len(positions) > 2 else None
 
 
-def told(places: Mapping[int, ThreadPosition | None], who: int | None) -> str:
-    """In words where the ranks are."""
-    others = Counter(str(found) for rank, found in places.items() if rank != who and found)
-    rest = f"the others wait in {others.most_common(1)[0][0]}" if others and who is not None else ""
+def describe(positions: Mapping[int, ThreadPosition | None], who: int | None) -> str:
+    """Return where the ranks are in words, with ``who`` apart from the others."""
+    others = Counter(str(found) for rank, found in positions.items() if rank != who and found)
+    common = others.most_common(1)[0][0] if others else ""
     if who is None:
-        most = f"most are in {others.most_common(1)[0][0]}" if others else ""
-        return most
-    found = places.get(who)
+        return common and f"most are in {common}"
+    found = positions.get(who)
     mine = f"rank {who} is in {found}" if found else f"rank {who} does not answer"
-    return "; ".join(filter(None, [mine, rest]))
+    return f"{mine}; the others wait in {common}" if common else mine

@@ -1,9 +1,9 @@
-"""Which rank the others wait for, step after step: decided from the ranks' pulses alone.
+"""Straggler detection: finds the rank that the others wait for, from the ranks' progress alone.
 
-A rank that is slower than its peers is seldom slow to look at: all steps take as long as its own.
-But at the end of each the others wait for it in a collective, where their main threads are found
-whenever somebody looks, and its own is not. (Where a collective returns before it is done, as on
-GPUs, what is found is a rank that is slow to start its work: its data, its processor.)
+A straggler's own steps take as long as everybody's. But at the end of each step the others wait for
+it in a collective, where samples of their main threads find them and never the straggler. (On GPUs,
+where a collective returns before it is done, this finds a rank that is slow to start its work: its
+data, its processor.)
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from hpcrun.run.health.progress import RankProgress
 
-# A part of the time: so many looks (one a second) at least, and so many finished steps.
+# An interval has at least so many samples (one a second) and finished steps.
 LOOKS = 10
 STEPS = 2
-# Of the newest parts, so many have to agree: a rank that evaluates alone now and then is none.
+# So many of the newest intervals have to agree, since a rank may evaluate alone now and then.
 PARTS, AGREE = 6, 5
-# Shares of the looks at which each of the others waits at least, and the straggler at most.
+# The least share of samples in which each other rank waits, and the most of the straggler.
 OTHERS_WAIT, IT_WAITS = 0.25, 0.05
 
 
@@ -29,10 +29,8 @@ class Straggler:
 
     Attributes
     ----------
-    rank
-        Which.
     waits, others_wait
-        The share of the time that it waits for others, and that the least of the others waits.
+        The share of the time that it waits for others, and the least share of any other rank.
     """
 
     rank: int
@@ -46,10 +44,10 @@ class StragglerDetector:
     def __init__(self) -> None:
         self._from: dict[int, RankProgress] = {}
         self._parts: deque[Straggler | None] = deque(maxlen=PARTS)
-        self._told: int | None = None
+        self._reported: int | None = None
 
     def update(self, pulses: Mapping[int, RankProgress]) -> Straggler | None:
-        """Take in what the agents have read last; a straggler that was not told of before."""
+        """Add the ranks' newest progress; return a straggler that was not reported before."""
         if pulses.keys() != self._from.keys():
             self._from = dict(pulses)
             return None
@@ -66,14 +64,14 @@ class StragglerDetector:
         found = [part for part in self._parts if part is not None]
         ranks = [part.rank for part in found]
         newest = found[-1] if found else None
-        if newest is None or ranks.count(newest.rank) < AGREE or newest.rank == self._told:
+        if newest is None or ranks.count(newest.rank) < AGREE or newest.rank == self._reported:
             return None
-        self._told = newest.rank
+        self._reported = newest.rank
         return newest
 
 
 def _of(then: Mapping[int, RankProgress], now: Mapping[int, RankProgress]) -> Straggler | None:
-    """The one rank that does not wait while all others do."""
+    """Return the one rank that does not wait while all others do."""
     if len(now) < 2:
         return None
     shares = {

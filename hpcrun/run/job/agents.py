@@ -177,8 +177,8 @@ class Agents:
         found = tuple(LaunchNode(**ready[node]["node"], devices=devices[node]) for node in nodes)
         return found, int(ready[nodes[0]]["port"])
 
-    def turn(self, seconds: float) -> None:
-        """Take in what agents say within so many seconds.
+    def turn(self, seconds: float = 0.2) -> None:
+        """Take in the messages that arrive within so many seconds.
 
         Raises
         ------

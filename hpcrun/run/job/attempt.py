@@ -1,10 +1,10 @@
-"""One attempt of a run: its nodes prepared, its ranks started, watched, and ended."""
+"""One attempt of a run: its nodes are prepared, its ranks started, watched and ended."""
 
 from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hpcrun.errors import EXIT_SAVED, HpcrunError
@@ -12,37 +12,26 @@ from hpcrun.policy.causes import Evidence
 from hpcrun.run.job import evidence
 from hpcrun.run.job.agents import Agents, NodesLost, NodesUnusable
 from hpcrun.run.job.fault_injection import FaultInjection
-from hpcrun.run.job.hang_watch import HangWatch, Hung
+from hpcrun.run.job.hang_watch import HangWatch, Hung, RankVanished
 from hpcrun.run.job.launchers import Launcher, RankEnd, Workers
 from hpcrun.run.job.stop_request import EndNow, StopRequest
+from hpcrun.run.job.turn import EachTurn
 from hpcrun.run.job.warm_ranks import WarmRanks
 from hpcrun.run.node.log_sizes import LogSizeRecord
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import say
 from hpcrun.state import files, ledger, session_log
-from hpcrun.state.layout import AttemptPaths, RunPaths
+from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.plan import Plan, RunPlan
 
-# In which the peers of a rank that failed may leave their own records.
+# Seconds in which the peers of a rank that failed may leave their own records.
 OTHERS_GRACE = 0.5
 LEAVE_TOGETHER = 30.0
 START_TRIES = 3
 
 
 class RunningAttempt:
-    """An attempt that has been claimed.
-
-    Parameters
-    ----------
-    paths
-        Of the attempt.
-    agents
-        The agents of the job.
-    stop_request
-        What says when the ranks are asked to stop.
-    warm_ranks
-        The warm ranks of the job.
-    """
+    """An attempt that has been claimed; agents and warm ranks belong to the whole job."""
 
     def __init__(
         self,
@@ -57,19 +46,13 @@ class RunningAttempt:
         self._plan, self._run, self._paths = plan, run, paths
         self._launcher, self._agents, self._stop_request = launcher, agents, stop_request
         self._warm_ranks = warm_ranks
-        self._heard: list[str] = []
+        # On each turn of every loop: messages first, since they may ask for a stop.
+        self._always: tuple[EachTurn, ...] = (agents, stop_request)
         self._workers: Workers | None = None
         self._is_warm = False
 
-    def bring_to_end(self, nodes: Sequence[str], heard: list[str]) -> Evidence:
-        """Run it on these nodes until none of its ranks is left; what was seen of its end.
-
-        Parameters
-        ----------
-        heard
-            Names of signals, added by whoever hears them and taken out here.
-        """
-        self._heard = heard
+    def bring_to_end(self, nodes: Sequence[str]) -> Evidence:
+        """Run it on these nodes until no rank is left, and return what was seen of its end."""
         code: int | None = None
         seen: dict[str, Any] = {}
         first: RankEnd | None = None
@@ -122,13 +105,13 @@ class RunningAttempt:
         return found
 
     def _prepare(self, names: Sequence[str]) -> None:
-        nodes, port = self._agents.prepare(self._paths.number, names, self._heed)
+        nodes, port = self._agents.prepare(self._paths.number, names, self._stop_request.turn)
         launch = Launch(
             experiment=self._plan.name,
             run=self._run.number,
             label=self._run.label,
             attempt=self._paths.number,
-            directory=str(self._run_paths.directory),
+            directory=str(self._paths.run.directory),
             spec=self._run.spec,
             entry=self._run.entry,
             working_directory=self._plan.directory,
@@ -141,26 +124,22 @@ class RunningAttempt:
         files.write_json(self._paths.deepspeed, deepspeed)
         launch.write()
 
-    @property
-    def _run_paths(self) -> RunPaths:
-        return RunPaths(self._paths.directory.parents[1])
-
     def _run_ranks(self, nodes: Sequence[str]) -> int | None:
-        """Start the ranks and wait for their end; what their launcher returned.
+        """Start the ranks and return their exit code; None if they are to be killed.
 
         Raises
         ------
         HpcrunError
-            Slurm is there, and does not start them.
+            Slurm answers, and does not start them.
         """
         refusals = 0
         while True:
-            self._workers = self._warm_ranks.take(self._run, self._paths, nodes)
+            self._workers = self._warm_ranks.take(self._run, self._paths, nodes, self._stop_request)
             self._is_warm = self._workers is not None
             if self._workers is None:
                 self._workers = self._launcher.start_workers(self._run, self._paths, nodes)
             files.patiently(self._record_start, say, "the ledger")
-            code = self._watch(self._workers, nodes)
+            code = self._watch(self._workers)
             refusal = self._workers.refusal() if code else None
             if refusal is None:
                 return code
@@ -171,41 +150,41 @@ class RunningAttempt:
 
     def _record_start(self) -> None:
         warm = {"warm": True} if self._is_warm else {}
-        ledger.write(self._run_paths, ledger.WORKERS, self._paths.number, **warm)
+        ledger.write(self._paths.run, ledger.WORKERS, self._paths.number, **warm)
 
     def _record_straggler(self, found: dict[str, Any]) -> None:
         say("rank {rank} on {node} holds up the others".format(**found))
         files.patiently(
-            lambda: ledger.write(self._run_paths, ledger.STRAGGLER, self._paths.number, **found),
+            lambda: ledger.write(self._paths.run, ledger.STRAGGLER, self._paths.number, **found),
             say,
             "the ledger",
         )
 
     def _wait_for_slurm(self) -> bool:
-        """Wait a moment, or until a controller that is down answers again; whether it was."""
+        """Wait a moment, or for a controller that is down; return whether it was down."""
         was_down = False
         while True:
             deadline = time.monotonic() + 2.0
             while time.monotonic() < deadline:
-                self._turn()
+                _turn(self._always)
             if not self._launcher.is_unreachable():
                 return was_down
             was_down = True
 
-    def _watch(self, workers: Workers, nodes: Sequence[str]) -> int | None:
-        """Wait for the ranks' end; what their launcher returned, None when they were killed."""
-        watched = HangWatch(self._run, self._agents, self._record_straggler)
-        number = self._paths.number
-        log_sizes = LogSizeRecord(self._paths, self._run.world_size)
-        drill = FaultInjection(self._run, self._run_paths, number, self._agents, self._heard.append)
+    def _watch(self, workers: Workers) -> int | None:
+        """Wait for the ranks' end and return their exit code; None if they are to be killed."""
+        each_turn: tuple[EachTurn, ...] = (
+            *self._always,
+            HangWatch(self._run, self._agents, self._record_straggler),
+            FaultInjection(self._run, self._paths, self._agents, self._stop_request.hear),
+            LogSizeRecord(self._paths, self._run.world_size, self._agents.log_sizes),
+            self._warm_ranks,
+        )
         while (code := workers.exit_code()) is None:
-            self._turn()
-            if watched.look():
+            try:
+                _turn(each_turn)
+            except RankVanished:
                 return workers.exit_code()
-            drill.look()
-            log_sizes.keep(self._agents.log_sizes)
-            leaving = self._stop_request.reason is not None
-            self._warm_ranks.look(self._run, self._paths, nodes, leaving=leaving)
             failure = workers.failure()
             if failure is None:
                 continue
@@ -217,21 +196,7 @@ class RunningAttempt:
             return workers.exit_code()
         return code
 
-    def _turn(self) -> None:
-        self._agents.turn(0.2)
-        self._heed()
 
-    def _heed(self) -> None:
-        """Act on signals and on the clock.
-
-        Raises
-        ------
-        EndNow
-            There is nothing to save, or no time left.
-        """
-        heard = []
-        for names in (self._heard, self._agents.signals):
-            while names:
-                heard.append(names.pop(0))
-        if self._stop_request.heed(heard):
-            self._agents.ask_to_stop()
+def _turn(parts: Iterable[EachTurn]) -> None:
+    for part in parts:
+        part.turn()

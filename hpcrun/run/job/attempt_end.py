@@ -1,4 +1,4 @@
-"""After an attempt: its end and what is done about it go into the ledger, then Slurm is asked."""
+"""After an attempt: records its end and the decision about it, then asks Slurm to requeue."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +16,25 @@ from hpcrun.policy.causes import End, Evidence, JobFacts
 from hpcrun.policy.recovery import Action
 from hpcrun.run.job import evidence
 from hpcrun.run.job.launchers import Launcher
+from hpcrun.run.protocol.output import say
 from hpcrun.slurm import job as slurm_job
 from hpcrun.slurm import requeue_nodes
 from hpcrun.state import files, ledger, plan_file, session_log
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
-from hpcrun.text import Say
 
-# Before each further try to write to a disk that is full.
+# Seconds before each further try to write to a full disk.
 _PAUSES = (0.5, 2.0, 5.0)
 
 
 class AttemptEnd:
     """The ends of one run's attempts, as the supervisor of the newest sees them."""
 
-    def __init__(
-        self, submission: SubmissionPaths, run: RunPlan, launcher: Launcher, say: Say
-    ) -> None:
+    def __init__(self, submission: SubmissionPaths, run: RunPlan, launcher: Launcher) -> None:
         self._submission = submission
         self._run = run
         self._launcher = launcher
         self._paths = submission.experiment.run(run.number)
-        self._say = say
         self._began = time.time()
 
     def conclude_earlier(self) -> Action | None:
@@ -45,7 +43,7 @@ class AttemptEnd:
         Returns
         -------
         Action or None
-            What follows from the last of them; None when there was nothing to record, or a person
+            The decision about the last of them; None if there was nothing to record, or a person
             has submitted the run again since.
 
         Raises
@@ -74,19 +72,14 @@ class AttemptEnd:
             )
             if attempt.submission != self._submission.number:
                 action = None
-            self._say(f"attempt {attempt.number} had ended without a word: {end.message}")
+            say(f"attempt {attempt.number} had ended without a word: {end.message}")
         return action
 
     def facts(self, attempt: int) -> JobFacts:
-        """What Slurm says of this start of the job."""
+        """Return Slurm's facts about this start of the job."""
         if not self._launcher.requeues:
             return JobFacts()
-        log = self._submission.batch_log(self._launcher.job_id)
-        attempts = ledger.read(self._paths)
-        words = slurm_job.last_words(log, attempt, ledger.first_of_start(attempts, attempt))
-        warm = any(one.warm for one in attempts if one.number == attempt)
-        job = self._launcher.job_id
-        return slurm_job.facts(job, self._began, words, attempt=attempt, warm=warm)
+        return self._ask_slurm(self._launcher.job_id, self._submission, attempt, self._began)
 
     def record(
         self,
@@ -97,16 +90,16 @@ class AttemptEnd:
         concluded: bool = False,
         **details: Any,
     ) -> Action:
-        """Put an end and what is to be done about it into the ledger.
+        """Write an end and the decision about it to the ledger, and return the decision.
 
         Parameters
         ----------
         here
             The run can be restarted in its allocation.
         concluded
-            It is an earlier attempt's. That its job was cancelled then says nothing about now: a
-            person has submitted the run again since; nor that it completed, where its values were
-            others (`extendable`).
+            It is an earlier attempt's. A cancelled job then does not cancel the run, because a
+            person has submitted it again since; nor is the run finished by an attempt with other
+            values (`extendable`).
         """
         if end.outcome == causes.COMPLETED and not (concluded and self._is_extended(attempt)):
             self._intend(ledger.FINISHED)
@@ -126,7 +119,7 @@ class AttemptEnd:
         return action
 
     def _is_extended(self, number: int) -> bool:
-        """Whether an earlier attempt was of a submission with other values."""
+        """Check whether an earlier attempt was of a submission with other values."""
         earlier = next(one for one in ledger.read(self._paths) if one.number == number)
         submission = earlier.submission
         if submission == self._submission.number or not isinstance(submission, int):
@@ -138,12 +131,12 @@ class AttemptEnd:
             return False
 
     def carry_out(self, action: Action, attempt: int, end: End, lost: Sequence[str]) -> bool:
-        """Have the run requeued where that was decided; whether it will be started again.
+        """Have the run requeued where that was decided; return whether it will be started again.
 
         Parameters
         ----------
         end
-            The attempt's. An allocation that is being taken away is of no more use.
+            The attempt's. An allocation that is being taken away cannot be used again.
         lost
             Nodes of the job that do not answer.
         """
@@ -158,38 +151,29 @@ class AttemptEnd:
             found = Evidence(supervisor_lost=True, job=self.facts(attempt))
             if causes.decide(found).outcome != causes.CANCELLED:
                 return True
-            self._say("not requeued: the job has been cancelled meanwhile")
+            say("not requeued: the job has been cancelled meanwhile")
             self._intend(ledger.CANCELLED)
             return False
 
         return slurm_job.requeue(
             self._launcher.job_id,
             action.exclude,
-            kept=self._kept,
+            kept=self._run.resources.exclude,
             needed=self._run.all_nodes,
             lost=lost,
             between=still_wanted,
-            say=self._say,
+            say=say,
         )
-
-    @property
-    def _kept(self) -> str | None:
-        return self._run.resources.exclude
 
     def _bearable(self, action: Action) -> Action:
         if not action.exclude or not self._launcher.requeues:
             return action
-        nodes = requeue_nodes.without(
-            self._launcher.job_id,
-            action.exclude,
-            self._run.all_nodes,
-            kept=self._kept,
-            say=self._say,
-        )
+        job, needed, kept = self._launcher.job_id, self._run.all_nodes, self._run.resources.exclude
+        nodes = requeue_nodes.without(job, action.exclude, needed, kept=kept, say=say)
         return dataclasses.replace(action, exclude=nodes)
 
     def _facts_of(self, attempt: ledger.Attempt) -> JobFacts:
-        """What is known of the job or process of an earlier attempt."""
+        """Return what is known of the job or process of an earlier attempt."""
         job = str(attempt.job_id)
         if job.startswith("local:"):
             if _lives(attempt.started, self._run.number):
@@ -202,12 +186,8 @@ class AttemptEnd:
             return JobFacts()
         number = attempt.submission or self._submission.number
         submission = self._submission.experiment.submission(number)
-        log = submission.batch_log(job)
-        first = ledger.first_of_start(ledger.read(self._paths), attempt.number)
-        words = slurm_job.last_words(log, attempt.number, first)
         began = attempt.began or 0.0
-        number, warm = attempt.number, attempt.warm
-        facts = slurm_job.facts(job, began, words, attempt=number, warm=warm, over=True)
+        facts = self._ask_slurm(job, submission, attempt.number, began, over=True)
         alive = facts.state in ("RUNNING", "SUSPENDED", "COMPLETING")
         if alive and job != self._launcher.job_id and not slurm_job.is_forgotten(job):
             raise HpcrunError(
@@ -216,25 +196,35 @@ class AttemptEnd:
             )
         return facts
 
+    def _ask_slurm(
+        self,
+        job: str,
+        submission: SubmissionPaths,
+        number: int,
+        began: float,
+        *,
+        over: bool = False,
+    ) -> JobFacts:
+        attempts = ledger.read(self._paths)
+        first = ledger.first_of_start(attempts, number)
+        words = slurm_job.last_words(submission.batch_log(job), number, first)
+        warm = any(one.warm for one in attempts if one.number == number)
+        return slurm_job.facts(job, began, words, attempt=number, warm=warm, over=over)
+
     def _write(self, event: str, attempt: int, fields: dict[str, Any]) -> None:
-        """A full disk must not keep the supervisor from requeueing the run."""
-        files.patiently(
-            lambda: ledger.write(self._paths, event, attempt, **fields),
-            self._say,
-            "the ledger",
-            pauses=_PAUSES,
-        )
+        """Write to the ledger. Best effort: a full disk must not prevent the requeue."""
+        write = partial(ledger.write, self._paths, event, attempt, **fields)
+        files.patiently(write, say, "the ledger", pauses=_PAUSES)
 
     def _intend(self, value: str) -> None:
-        files.patiently(
-            lambda: ledger.set_intent(self._paths, value), self._say, "the intent", pauses=_PAUSES
-        )
+        write = partial(ledger.set_intent, self._paths, value)
+        files.patiently(write, say, "the intent", pauses=_PAUSES)
 
 
 def _with_end(
     attempts: list[ledger.Attempt], number: int, fields: dict[str, Any]
 ) -> list[ledger.Attempt]:
-    """The ledger up to an attempt, with its end even where it could not be written."""
+    """Return the ledger up to an attempt, with its end even if that could not be written."""
     upto = [attempt for attempt in attempts if attempt.number <= number]
     if not upto or upto[-1].number != number:
         upto.append(ledger.Attempt(number))
@@ -243,7 +233,7 @@ def _with_end(
 
 
 def _lives(started: dict[str, Any], run: int) -> bool:
-    """Whether a supervisor of the local executor is still there."""
+    """Check whether a supervisor of the local executor still runs."""
     if started.get("host") != os.uname().nodename:
         return False
     try:

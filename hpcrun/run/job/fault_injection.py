@@ -1,8 +1,7 @@
-"""Faults that a run is to survive, done to it on purpose: `hpcrun drill`.
+"""Injects the faults of `hpcrun drill` into a run, one in each attempt.
 
-What is to be done lies in the plan, as ``drill`` of the run's spec; what was done is in the ledger.
-A fault comes once the run has got on since its start or the fault before, so that each is recovered
-from by itself.
+The plan has the faults to inject, as ``drill`` of the run's spec; the ledger has those that were
+injected. Each comes only after the run has made progress, so that it recovers from one at a time.
 """
 
 from __future__ import annotations
@@ -15,43 +14,39 @@ from hpcrun.policy import faults
 from hpcrun.run.job.agents import Agents
 from hpcrun.run.protocol.output import say
 from hpcrun.state import ledger, manifest
-from hpcrun.state.layout import RunPaths
+from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import RunPlan
 
-# Seconds after which a run without the session, of which nobody knows the step, is hurt.
+# Seconds before a fault in a run without the session, whose step is unknown.
 _BLIND = 60.0
 _LOOK_EVERY = 0.5
 
 
 class FaultInjection:
-    """What of a drill is still to come in this attempt.
+    """The next fault of one attempt.
 
     Parameters
     ----------
     signal
-        Called with the name of a signal that the supervisor is to hear.
+        Called with the name of a signal, as if the supervisor had received it.
     """
 
     def __init__(
-        self,
-        run: RunPlan,
-        paths: RunPaths,
-        attempt: int,
-        agents: Agents,
-        signal: Callable[[str], None],
+        self, run: RunPlan, attempt: AttemptPaths, agents: Agents, signal: Callable[[str], None]
     ) -> None:
         wanted = run.spec.get(faults.KEY) or {}
-        done = len(ledger.faults(paths)) if wanted else 0
+        self._paths = attempt.run
+        done = len(ledger.faults(self._paths)) if wanted else 0
         self._faults: list[str] = list(wanted.get("faults") or ())[done:]
         self._steps = int(wanted.get("steps") or faults.STEPS)
-        self._run, self._paths, self._attempt = run, paths, attempt
+        self._run, self._attempt = run, attempt.number
         self._agents, self._signal = agents, signal
         self._began = time.monotonic()
         self._first: int | None = None
         self._look_at = 0.0
 
-    def look(self) -> None:
-        """Do what is due; at most one fault in an attempt, which it ends."""
+    def turn(self) -> None:
+        """Inject the fault if it is due; it ends the attempt, so there is one at most."""
         if not self._faults or time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + _LOOK_EVERY
@@ -73,7 +68,7 @@ class FaultInjection:
             self._agents.tell(node, {"type": "hurt", "rank": rank, "signal": number})
 
     def _is_due(self, fault: str) -> bool:
-        """Whether the run has done some steps, and what the fault needs is there."""
+        """Check that the run has made enough steps, and that the fault can be injected."""
         pulses = self._agents.pulses.values()
         if not pulses and self._run.entry.kind != "function":
             waited = time.monotonic() - self._began > _BLIND
@@ -86,13 +81,13 @@ class FaultInjection:
         if self._first is None:
             self._first = step
         if fault == faults.CORRUPT_CHECKPOINT:
-            # With one alone there would be nothing to go back to.
+            # Without an older one there would be nothing to go back to.
             return len(manifest.complete(self._paths.checkpoints)) > 1
         return step - self._first >= self._steps
 
 
 def newest(paths: RunPaths) -> Path:
-    """The largest file of the newest complete checkpoint."""
+    """Return the largest file of the newest complete checkpoint."""
     directory, found = manifest.complete(paths.checkpoints)[0]
     return directory / max(found.files, key=lambda name: found.files[name].bytes)
 

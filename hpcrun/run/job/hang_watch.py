@@ -1,4 +1,4 @@
-"""A run that hangs: noticed, asked what it is doing, and told apart from one that is only slow."""
+"""Watches for a run that hangs: asks its ranks for their stacks, and names the one to blame."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ from hpcrun.state.plan import RunPlan
 _LOOK_EVERY = 1.0
 
 
+class RankVanished(Exception):
+    """A rank has ended in mid-work, and its launcher took that for a good end."""
+
+
 class Hung(HpcrunError):
-    """The ranks get nowhere any more.
+    """The ranks make no progress any more.
 
     Attributes
     ----------
     found
         ``message``, and ``rank`` and ``node`` of the one that holds up the others, None where that
-        cannot be told.
+        is unknown.
     """
 
     def __init__(self, found: dict[str, Any]) -> None:
@@ -37,53 +41,51 @@ class HangWatch:
 
     Parameters
     ----------
-    tell
-        Told of a rank that holds up the others, as details of ``ledger.STRAGGLER``.
+    on_straggler
+        Called with the details of ``ledger.STRAGGLER`` when a rank holds up the others.
     """
 
     def __init__(
-        self, run: RunPlan, agents: Agents, tell: Callable[[dict[str, Any]], None]
+        self, run: RunPlan, agents: Agents, on_straggler: Callable[[dict[str, Any]], None]
     ) -> None:
-        wanted = run.recovery.hang_after
-        self._run, self._agents, self._tell = run, agents, tell
+        self._run, self._agents, self._on_straggler = run, agents, on_straggler
         self._stragglers = StragglerDetector()
-        self._liveness = HangDetector(seconds(wanted) or 0.0 if wanted else 0.0, time.monotonic())
+        hang_after = seconds(run.recovery.hang_after or "") or 0.0
+        self._hangs = HangDetector(hang_after, time.monotonic())
         self._look_at = 0.0
 
-    def look(self) -> bool:
-        """See whether they get anywhere.
-
-        Returns
-        -------
-        bool
-            One of them is gone, and its launcher took that for a good end.
+    def turn(self) -> None:
+        """Check once a second whether the ranks make progress.
 
         Raises
         ------
         Hung
             They do not.
+        RankVanished
+            One of them is gone.
         """
         now = time.monotonic()
         if now < self._look_at:
-            return False
+            return
         self._look_at = now + _LOOK_EVERY
-        self._liveness.update(self._agents.pulses, now)
-        if (slow := self._stragglers.update(self._agents.pulses)) is not None:
-            self._tell({**vars(slow), "node": self._node(slow.rank)})
-        # What is no function may end when it likes.
-        if self._run.entry.kind == "function" and self._liveness.vanished(now):
-            return True
-        hang = self._liveness.hang(now)
+        ranks = self._agents.pulses
+        self._hangs.update(ranks, now)
+        if (slow := self._stragglers.update(ranks)) is not None:
+            self._on_straggler({**vars(slow), "node": self._node(slow.rank)})
+        # A script or command may end when it likes.
+        if self._run.entry.kind == "function" and self._hangs.vanished(now):
+            raise RankVanished
+        hang = self._hangs.hang(now)
         if hang is None:
-            return False
+            return
         texts = self._agents.stacks()
-        steps = {rank: pulse.step for rank, pulse in self._agents.pulses.items()}
+        steps = {rank: progress.step for rank, progress in ranks.items()}
         everybody = range(self._run.world_size)
-        places = {rank: stack_summary.place(texts.get(rank, "")) for rank in everybody}
-        who = hang.rank if hang.rank is not None else stack_summary.culprit(places, steps)
-        where = stack_summary.told(places, None if hang.rank is not None else who)
+        positions = {rank: stack_summary.position(texts.get(rank, "")) for rank in everybody}
+        rank = hang.rank if hang.rank is not None else stack_summary.culprit(positions, steps)
+        where = stack_summary.describe(positions, None if hang.rank is not None else rank)
         message = "; ".join(filter(None, [hang.message, where]))
-        raise Hung({"message": message, "rank": who, "node": self._node(who)})
+        raise Hung({"message": message, "rank": rank, "node": self._node(rank)})
 
     def _node(self, rank: int | None) -> str | None:
         nodes = self._agents.working

@@ -1,43 +1,43 @@
-"""Warned stops: what a signal means, when the time limit is near, and until when ranks may save."""
+"""Stop requests: what a signal means, when the time limit is near, how long ranks may save."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 from hpcrun.policy import causes, stop_lead_time
 from hpcrun.policy.causes import Evidence
+from hpcrun.run.job.agents import Agents
 from hpcrun.run.job.attempt_end import AttemptEnd
 from hpcrun.run.job.launchers import Launcher
+from hpcrun.run.protocol.output import say
 from hpcrun.slurm import job
 from hpcrun.slurm.duration import seconds
 from hpcrun.state import files, ledger, session_log
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import RunPlan
-from hpcrun.text import Say
 
 _LOOK_EVERY = 2.0
-# Seconds between questions after a limit that is not known.
+# Seconds between queries for a time limit that is unknown.
 _ASK_EVERY = 60.0
-# Of the time between Slurm's TERM and its KILL, for the record and the requeue.
+# Seconds between Slurm's TERM and its KILL that are kept for the record and the requeue.
 _KEPT = 3.0
 _LOCAL_GRACE = 15.0
-# An attempt that does not get further than to its first steps is not worth beginning.
+# Seconds that an attempt needs to get further than its first steps.
 _START = 30.0
 
 
 class EndNow(Exception):
-    """The ranks are to be ended now: there is nothing to save, or no time left for it."""
+    """End the ranks at once: there is nothing to save, or no time left for it."""
 
 
 class StopRequest:
-    """Whether and why the ranks of an attempt are asked to save and leave.
+    """The request that the ranks of an attempt save and leave, once there is a reason.
 
     Attributes
     ----------
     reason
         ``time_limit``, ``preempted``, ``requeued``, ``node_failure`` or ``signal``; None while
-        nothing asks for a stop.
+        there is no request.
     signal
         The signal that began it, by its name.
     """
@@ -49,10 +49,11 @@ class StopRequest:
         attempt: AttemptPaths,
         launcher: Launcher,
         attempt_end: AttemptEnd,
-        say: Say,
     ) -> None:
         self._run, self._paths, self._attempt = run, paths, attempt
-        self._launcher, self._attempt_end, self._say = launcher, attempt_end, say
+        self._launcher, self._attempt_end = launcher, attempt_end
+        self._agents: Agents | None = None
+        self._signals: tuple[list[str], ...] = ()
         self._began = time.time()
         self._end_time = launcher.end_time()
         self._deadline = float("inf")
@@ -60,18 +61,22 @@ class StopRequest:
         self.reason: str | None = None
         self.signal: str | None = None
 
-    def heed(self, signals: Sequence[str]) -> bool:
-        """Act on signals and on the clock.
+    def attach(self, agents: Agents, signals: list[str]) -> None:
+        """Take signals from here on, and pass the request on to the agents.
 
         Parameters
         ----------
         signals
-            Names of what the supervisor and the agents have heard since the last call.
+            Names of the signals that the supervisor has received; those acted on are removed.
+        """
+        self._agents, self._signals = agents, (signals, agents.signals)
 
-        Returns
-        -------
-        bool
-            The ranks are to be asked to save and leave; true once.
+    def hear(self, name: str) -> None:
+        """Act on a signal in the next turn, as if the supervisor had received it."""
+        self._signals[0].append(name)
+
+    def turn(self) -> None:
+        """Act on signals and on the clock.
 
         Raises
         ------
@@ -79,20 +84,25 @@ class StopRequest:
             The run was cancelled, there is nothing to save, or no time left.
         """
         before = self.reason
-        for name in dict.fromkeys(signals):
-            self._heard(name)
+        heard = []
+        for names in self._signals:
+            while names:
+                heard.append(names.pop(0))
+        for name in dict.fromkeys(heard):
+            self._on_signal(name)
         if self.reason is None and self._limit_is_near():
             self._begin(causes.TIME_LIMIT, (self._end_time or 0.0) - _KEPT)
         if self.reason is not None and time.time() > self._deadline:
             raise EndNow("no time is left to save")
-        return self.reason is not None and before is None
+        if self.reason is not None and before is None and self._agents is not None:
+            self._agents.ask_to_stop()
 
     def leaves_time(self) -> bool:
-        """Whether the time limit leaves something for another attempt in the same allocation."""
+        """Check whether the time limit allows another attempt in the same allocation."""
         end = self._end_time
         return end is None or end - time.time() > self._lead(end) + _START
 
-    def _heard(self, name: str) -> None:
+    def _on_signal(self, name: str) -> None:
         if ledger.intent(self._paths) == ledger.CANCELLED:
             raise EndNow("cancelled")
         if not self._launcher.requeues:
@@ -117,18 +127,18 @@ class StopRequest:
         if self.reason is not None:
             return
         self.reason = reason
-        self._say(f"asked to stop: {reason}" + (f" ({self.signal})" if self.signal else ""))
+        say(f"asked to stop: {reason}" + (f" ({self.signal})" if self.signal else ""))
         details = {"reason": reason, "signal": self.signal}
         files.patiently(
             lambda: ledger.write(self._paths, ledger.STOPPING, self._attempt.number, **details),
-            self._say,
+            say,
             "the ledger",
         )
         if not self._can_save():
             raise EndNow("there is nothing to save")
 
     def _can_save(self) -> bool:
-        """Whether the ranks would do anything about it."""
+        """Check whether the ranks would react to a request."""
         if self._run.recovery.stop_signal:
             return self._attempt.launch.exists()
         return any(session_log.read(self._attempt).of(session_log.RESTORED))
@@ -151,7 +161,7 @@ class StopRequest:
         return time.time() >= self._end_time - before
 
     def _lead(self, end_time: float) -> float:
-        """How long before the limit the ranks are asked to stop, in seconds."""
+        """Return how many seconds before the limit the ranks are asked to stop."""
         wanted = self._run.recovery.stop_before
         save, step = stop_lead_time.measured(self._paths)
         limit = end_time - self._began

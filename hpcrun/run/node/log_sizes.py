@@ -1,7 +1,7 @@
-"""When the ranks' logs were how long, so that their lines can be found by time.
+"""Sizes of the ranks' logs over time, so that their lines can be found by time.
 
-Each agent looks at the logs of its node's ranks, whose length that node alone knows for sure, and
-tells the supervisor with its pulses; the supervisor keeps the record. Nobody waits for the storage.
+Each agent measures the logs of its node's ranks, whose length only that node knows for sure, and
+reports them with its pulses; the supervisor writes the record. Neither blocks on the storage.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths
 
 EVERY = 10.0
-# A line of the record is that much longer the more ranks there are.
+# Lines of the record are longer, and so rarer, the more ranks there are.
 EVERY_A_RANK = 0.1
 
 
@@ -31,7 +31,7 @@ class LogSizes:
         self._thread: threading.Thread | None = None
 
     def changed(self, scratch: Path, paths: AttemptPaths) -> dict[int, int]:
-        """Rank -> length in bytes, of the logs found to have grown; looks every so often."""
+        """Return rank -> bytes of the logs that have grown, and measure again when that is due."""
         if paths != self._paths:
             self._paths, self._told, self._found = paths, {}, {}
         found, self._found = self._found, {}
@@ -54,22 +54,28 @@ class LogSizes:
 
 
 class LogSizeRecord:
-    """The supervisor's side, for one attempt."""
+    """The supervisor's side, for one attempt.
 
-    def __init__(self, paths: AttemptPaths, ranks: int) -> None:
-        self._path = paths.log_sizes
+    Parameters
+    ----------
+    sizes
+        Rank -> bytes, added by whoever hears of them and taken out here.
+    """
+
+    def __init__(self, paths: AttemptPaths, ranks: int, sizes: dict[int, int]) -> None:
+        self._path, self._sizes = paths.log_sizes, sizes
         self._every = max(EVERY, EVERY_A_RANK * ranks)
         self._keep_at = 0.0
         self._thread: threading.Thread | None = None
 
-    def keep(self, sizes: dict[int, int]) -> None:
-        """Write down what has come, every so often, and take it out of ``sizes``."""
+    def turn(self) -> None:
+        """Write the sizes that have come, if that is due."""
         now = time.monotonic()
-        if not sizes or now < self._keep_at or (self._thread and self._thread.is_alive()):
+        if not self._sizes or now < self._keep_at or (self._thread and self._thread.is_alive()):
             return
         self._keep_at = now + self._every
-        line = {"time": round(time.time(), 1), "sizes": dict(sizes)}
-        sizes.clear()
+        line = {"time": round(time.time(), 1), "sizes": dict(self._sizes)}
+        self._sizes.clear()
         self._thread = threading.Thread(target=self._write, args=(line,), daemon=True)
         self._thread.start()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -22,9 +23,9 @@ import sys, threading, time
 from pathlib import Path
 from hpcrun.run.health import progress as pulse
 scratch = Path(sys.argv[1])
-heart = pulse.heart(scratch, 4)
-assert pulse.heart(scratch, 4) is heart
-heart.beat(pulse.STEPPING, 7)
+heart = pulse.writer(scratch, 4)
+assert pulse.writer(scratch, 4) is heart
+heart.write(pulse.STEPPING, 7)
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 def read_batch():
     %s
@@ -58,7 +59,7 @@ def test_a_rank_that_waits(rank: subprocess.Popen[bytes], tmp_path: Path) -> Non
     progress.ask_for_stacks(tmp_path)
     # The main thread's is the last that is written.
     until(lambda: "<module>" in progress.stacks(tmp_path).get(4, ""))
-    found = stack_summary.place(progress.stacks(tmp_path)[4])
+    found = stack_summary.position(progress.stacks(tmp_path)[4])
     assert found == ThreadPosition("read_batch", "train.py:11 (read_batch)", collective=False)
     assert rank.poll() is None
 
@@ -89,7 +90,7 @@ def test_another_process_of_the_same_rank_does_not_speak_for_it(
     rank: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     other = progress.ProgressWriter(tmp_path, 4)
-    other.beat(progress.SAVING, 99)
+    other.write(progress.SAVING, 99)
     found = progress.read(tmp_path)[4]
     assert (found.pid, found.step) == (rank.pid, 7)
 
@@ -97,7 +98,7 @@ def test_another_process_of_the_same_rank_does_not_speak_for_it(
 def test_where_there_is_no_place_for_a_pulse(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progress.ProgressWriter(tmp_path / "gone", 0).beat(progress.STEPPING, 1)
+    progress.ProgressWriter(tmp_path / "gone", 0).write(progress.STEPPING, 1)
     assert "hangs of this rank will not be noticed: " in capsys.readouterr().out
 
 
@@ -130,22 +131,36 @@ def test_the_culprit(
 
 def test_what_is_told() -> None:
     places: dict[int, ThreadPosition | None] = {0: WAITS, 1: READS, 2: WAITS}
-    assert stack_summary.told(places, 1) == (
+    assert stack_summary.describe(places, 1) == (
         "rank 1 is in train.py:30 (read), in get; the others wait in train.py:40 (train), in "
         "all_reduce"
     )
-    assert stack_summary.told({0: WAITS, 1: None}, 1).startswith(
+    assert stack_summary.describe({0: WAITS, 1: None}, 1).startswith(
         "rank 1 does not answer; the others"
     )
     assert (
-        stack_summary.told({0: WAITS, 1: WAITS}, None)
+        stack_summary.describe({0: WAITS, 1: WAITS}, None)
         == "most are in train.py:40 (train), in all_reduce"
     )
-    assert stack_summary.told({}, None) == ""
+    assert stack_summary.describe({}, None) == ""
 
 
 @pytest.mark.parametrize(
     "text", ["", "garbage", "Thread 0x1 (most recent call first):\n  <no Python frame>"]
 )
 def test_what_does_not_say_where(text: str) -> None:
-    assert stack_summary.place(text) is None
+    assert stack_summary.position(text) is None
+
+
+@pytest.mark.parametrize("room", ["session", "rank.metrics", "checkpoint.save", "protocol.launch"])
+def test_frames_of_hpcrun_are_not_the_users(room: str) -> None:
+    module = importlib.util.find_spec(f"hpcrun.run.{room}")
+    assert module is not None
+    text = (
+        "Thread 0x1 (most recent call first):\n"
+        f'  File "{module.origin}", line 3 in wait\n'
+        '  File "/home/ada/hpcrun/jobs/train.py", line 41 in read_batch\n'
+    )
+    assert stack_summary.position(text) == ThreadPosition(
+        "wait", "train.py:41 (read_batch)", collective=False
+    )

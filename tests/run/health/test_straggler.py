@@ -90,8 +90,8 @@ WAITS = """
 import sys, types
 from pathlib import Path
 from hpcrun.run.health import progress as pulse
-heart = pulse.heart(Path(sys.argv[1]), 0)
-heart.beat(pulse.STEPPING, 1)
+heart = pulse.writer(Path(sys.argv[1]), 0)
+heart.write(pulse.STEPPING, 1)
 code = "import time\\ndef all_reduce(): time.sleep(60)"
 module = types.ModuleType("comm")
 exec(compile(code, f"/site-packages/{sys.argv[2]}/comm.py", "exec"), module.__dict__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +166,10 @@ def test_a_rank_that_was_gone_before_its_peers_failed(
     found = evidence.failure(attempt, EXITED, ends, gone)
     assert found is not None
     assert (found["rank"], found["exit_code"], found["signal"]) == expected
+
+
+@pytest.mark.parametrize("name", evidence.WAITING_MODULES)
+def test_a_module_whose_frames_count_as_waiting_exists(name: str) -> None:
+    module = importlib.util.find_spec(name)
+    assert module is not None
+    assert evidence._WAITED.search(f'  File "{module.origin}", line 1, in wait')

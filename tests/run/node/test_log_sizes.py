@@ -77,22 +77,23 @@ def written(record: LogSizeRecord) -> None:
 
 
 def test_the_supervisor_keeps_it(paths: AttemptPaths) -> None:
-    record, sizes = LogSizeRecord(paths, 8), {0: 10, 1: 20}
+    sizes = {0: 10, 1: 20}
+    record = LogSizeRecord(paths, 8, sizes)
     before = time.time() - 0.1
-    record.keep(sizes)
+    record.turn()
     written(record)
     assert sizes == {}
     [line] = files.read_lines(paths.log_sizes)
     assert line["sizes"] == {"0": 10, "1": 20}
     assert before <= line["time"] <= time.time() + 0.1
     sizes[0] = 30
-    record.keep(sizes)
+    record.turn()
     written(record)
     assert sizes == {0: 30}
     assert len(list(files.read_lines(paths.log_sizes))) == 1
 
 
 def test_it_is_done_without_where_nothing_can_be_written(tmp_path: Path) -> None:
-    record = LogSizeRecord(AttemptPaths(tmp_path / "nothing"), 1)
-    record.keep({0: 1})
+    record = LogSizeRecord(AttemptPaths(tmp_path / "nothing"), 1, {0: 1})
+    record.turn()
     written(record)
