@@ -45,20 +45,14 @@ class AttemptStory:
         The `REPORTED` events of its session.
     replayed
         Steps that an earlier attempt had done already.
-    gap
-        Seconds from its end to the start of the next attempt; None if there is none.
-    resubmitted
-        Whether the next attempt belongs to another submission.
     """
 
     attempt: Attempt
     restored: int | None
     reached: int | None
     kept: int | None
-    events: tuple[Mapping[str, Any], ...] = ()
-    replayed: int = 0
-    gap: float | None = None
-    resubmitted: bool = False
+    events: tuple[Mapping[str, Any], ...]
+    replayed: int
 
     @property
     def ended_badly(self) -> bool:
@@ -281,23 +275,17 @@ def _attempts(selected: Selected, attempts: Sequence[Attempt]) -> tuple[AttemptS
     found: list[AttemptStory] = []
     furthest = 0
     steps = [_steps(selected, attempt) for attempt in attempts]
-    later = [*zip(attempts[1:], steps[1:], strict=True), (None, (None,))]
-    for attempt, (restored, reached, events), (following, next_steps) in zip(
-        attempts, steps, later, strict=False
+    went_on_from = [*(restored for restored, _, _ in steps[1:]), None]
+    for attempt, (restored, reached, events), next_restored in zip(
+        attempts, steps, went_on_from, strict=False
     ):
-        kept, went_on = attempt.end.get("checkpoint_step"), next_steps[0]
-        if kept is not None and went_on is not None:
+        kept = attempt.end.get("checkpoint_step")
+        if kept is not None and next_restored is not None:
             # The nodes' own storage had a newer checkpoint.
-            kept = max(kept, min(went_on, reached or 0))
+            kept = max(kept, min(next_restored, reached or 0))
         again = 0 if restored is None else max(0, min(reached or 0, furthest) - restored)
         furthest = max(furthest, reached or 0)
-        resubmitted = following is not None and following.submission != attempt.submission
-        gap, ended = None, attempt.end.get("time")
-        if following is not None and following.began is not None and ended is not None:
-            gap = max(0.0, float(following.began) - float(ended))
-        found.append(
-            AttemptStory(attempt, restored, reached, kept, events, again, gap, resubmitted)
-        )
+        found.append(AttemptStory(attempt, restored, reached, kept, events, again))
     return tuple(found)
 
 

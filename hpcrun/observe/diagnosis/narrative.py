@@ -165,8 +165,11 @@ def _followed(one: AttemptStory, run: RunStory) -> str:
     elif action == recovery.NOTHING and found.outcome != "cancelled":
         did = f"hpcrun left it to others: {reason}"
     if following is not None:
-        gap = "" if one.gap is None else f" {age(one.gap)} later"
-        again = ", after it was submitted again" if one.resubmitted else ""
+        gap, ended, began = "", found.end.get("time"), following.began
+        if ended is not None and began is not None:
+            gap = f" {age(began - ended)} later"
+        resubmitted = following.submission != found.submission
+        again = ", after it was submitted again" if resubmitted else ""
         then = f"attempt {following.number} began{gap}{again}"
     elif action in recovery.GOES_ON:
         then = "no attempt came of it" if run.status.over else "the next attempt has not begun"

@@ -20,7 +20,7 @@ from typing import Any, TypeGuard
 from hpcrun import __version__, resources
 from hpcrun.host import current_user
 from hpcrun.observe.diagnosis import narrative
-from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
+from hpcrun.observe.diagnosis.goodput import WORDS
 from hpcrun.observe.read import detail
 from hpcrun.observe.read.filter import MISSING, show
 from hpcrun.observe.report import curves, svg
@@ -40,6 +40,7 @@ _MOST_ATTEMPTS = 30  # of a run, in sentences
 
 def render(found: Report) -> str:
     """Render the page."""
+    import yaml
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     directory = resources.directory("templates") / "report"
@@ -50,7 +51,9 @@ def render(found: Report) -> str:
         lstrip_blocks=True,
         autoescape=True,
     )
-    environment.filters.update(moment=_moment, hours=_hours)
+    environment.filters.update(
+        moment=_moment, hours=lambda value: hours_text(value) if value else ""
+    )
 
     def own(*names: str) -> str:
         return "\n".join((directory / name).read_text() for name in names)
@@ -66,7 +69,7 @@ def render(found: Report) -> str:
         generator=GENERATOR,
         version=__version__,
         made_by=current_user(),
-        title=_title(found),
+        title=listed(found.experiments, 3),
         policy=_policy(scripts),
         style=own("uPlot.min.css", "report.css"),
         scripts=scripts,
@@ -79,13 +82,19 @@ def render(found: Report) -> str:
         rows=[_row(found, place) for place in range(len(found.runs))],
         charts=_charts(found),
         timeline=_timeline(found),
-        totals=[(total, _bar(total.hours)) for total in found.totals],
+        totals=[
+            (total, svg.shares("Where it went", vars(total.hours).items()))
+            for total in found.totals
+        ],
         causes=[
             (total, kind, hours)
             for total in found.totals
             for kind, hours in sorted(total.causes.items(), key=lambda pair: -pair[1])
         ],
-        bases={name: _yaml(one.run.spec) for name, one in found.bases.items()},
+        bases={
+            name: yaml.safe_dump(one.run.spec, sort_keys=False, allow_unicode=True)
+            for name, one in found.bases.items()
+        },
         runs=[_run(found, run) for run in found.runs],
         sampled=[
             (run, node, [_mean_and_peak(node.values.get(one.key)) for one in series])
@@ -100,11 +109,6 @@ def render(found: Report) -> str:
 def is_report(head: bytes) -> bool:
     """Check whether a file with this beginning is a report."""
     return f'<meta name="generator" content="{GENERATOR}'.encode() in head
-
-
-def _title(found: Report) -> str:
-    names = found.experiments
-    return listed(names, 3)
 
 
 def _policy(scripts: list[str]) -> str:
@@ -208,10 +212,6 @@ def _marks(run: RunReport, now: float) -> Iterator[TimelineMark]:
             yield TimelineMark(when, str(ended.get("outcome")), narrative.end(one, run.story, now))
 
 
-def _bar(spent: Goodput) -> str:
-    return svg.shares("Where it went", [(kind, getattr(spent, kind)) for kind in WORDS])
-
-
 def _run(found: Report, run: RunReport) -> dict[str, Any]:
     selected, spent = run.selected, run.goodput
     return {
@@ -311,10 +311,6 @@ def _mean_and_peak(pair: tuple[float, float] | None) -> str:
     return " / ".join(f"{value:.3g}" for value in pair) if pair else ""
 
 
-def _hours(value: float) -> str:
-    return hours_text(value) if value else ""
-
-
 def _moment(when: Any) -> str:
     if not _is_moment(when):
         return "at an unknown time"
@@ -323,9 +319,3 @@ def _moment(when: Any) -> str:
 
 def _is_moment(when: Any) -> TypeGuard[float]:
     return isinstance(when, (int, float)) and abs(when) < _LAST
-
-
-def _yaml(spec: Any) -> str:
-    import yaml
-
-    return str(yaml.safe_dump(spec, sort_keys=False, allow_unicode=True))
