@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcrun.compile.source.marked_tree import Key
 from hpcrun.compile.target import sbatch_script
-from hpcrun.slurm.duration import seconds
+from hpcrun.slurm.parse import parse_duration
 from hpcrun.state import layout
 from hpcrun.state.plan import Array, Dependence, Entry, Plan, RunPlan
 from hpcrun.state.spec.blocks import RunSpec
@@ -208,7 +208,7 @@ def _array(
     paths: layout.SubmissionPaths,
 ) -> Array:
     first = runs[0]
-    hours = (seconds(first.resources.time) or 0) / 3600
+    hours = (parse_duration(first.resources.time) or 0) / 3600
     gpus = first.all_nodes * first.resources.gpus_per_node
     text = ""
     if compiled.cluster["executor"] == "slurm":

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcrun.compile import Compiled, CompiledRun, freeze
-from hpcrun.errors import ClusterRefused, ClusterUnreachable, UsageError
+from hpcrun.errors import UsageError
 from hpcrun.observe.read.selection import Selected
-from hpcrun.slurm import client
+from hpcrun.slurm import client, queue
 from hpcrun.state import ledger, permissions, plan_file
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.submit import feeder, lock, preflight, run_actions
@@ -143,10 +143,10 @@ def _steps(
     experiment: ExperimentPaths, decisions: Sequence[Decision], foreground: Mapping[int, bool]
 ) -> list[RequeueStep]:
     attached = [one.job for one in decisions if one.action == run_actions.ATTACHED]
-    states = client.query(
+    states = queue.query(
         {job.job_id for job in attached if job and job.job_id and not job.is_local}
     )
-    waiting = {job_id for job_id, state in states.items() if state.waiting}
+    waiting = {job_id for job_id, state in states.items() if state.is_waiting}
     return [
         RequeueStep(
             experiment,
@@ -182,13 +182,10 @@ def _action(
 
 def _requeue(job_id: str) -> None:
     """Have Slurm put a running job back into the queue."""
-    try:
-        client.command(["scontrol", "requeue", job_id])
-    except client.CommandFailed as error:
-        message = f"scontrol requeue {job_id}: {error}"
-        if client.is_unreachable(message):
-            raise ClusterUnreachable(message, hint="repeat the same command") from None
-        raise ClusterRefused(message, hint="`hpcrun status` tells where the run stands") from None
+    problem = client.requeue(job_id, client.TIMEOUT)
+    if problem is not None:
+        hint = "`hpcrun status` tells where the run stands"
+        raise client.refusal(f"scontrol requeue {job_id}: {problem}", hint=hint)
 
 
 def _submit_again(

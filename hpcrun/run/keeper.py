@@ -19,7 +19,7 @@ from hpcrun.policy import recovery
 from hpcrun.run.job.takeover import Takeover
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.output import say
-from hpcrun.slurm import steps
+from hpcrun.slurm.allocation import Allocation
 from hpcrun.state import ledger, permissions, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.text import signal_name
@@ -54,7 +54,7 @@ def replace(submission: SubmissionPaths, number: int, code: int) -> int:
     code
         The supervisor's exit code; negative for the signal that killed it.
     """
-    allocation = steps.Allocation.current()
+    allocation = Allocation.current()
     plan = plan_file.read(submission.plan)
     permissions.use_umask(plan.cluster)
     run = plan.run(number)

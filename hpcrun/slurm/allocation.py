@@ -1,4 +1,4 @@
-"""The Slurm allocation that this command was typed in, and whether runs fit into it."""
+"""The job that this process runs in, or was typed in, from the variables that Slurm sets."""
 
 from __future__ import annotations
 
@@ -8,34 +8,69 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hpcrun.errors import ClusterRefused
-from hpcrun.slurm import steps
+from hpcrun.errors import ClusterRefused, HpcrunError
+from hpcrun.slurm.hostlist import expand
 from hpcrun.state.spec.blocks import RunSpec
 
 
 @dataclass(frozen=True)
-class Inside:
-    """An allocation.
+class Allocation:
+    """The job around this process.
 
     Attributes
     ----------
+    job_id
+        The raw id, also of an array's element.
     name
-        The job's id, ``123`` or ``123_4``.
+        ``123`` or ``123_4``, by which Slurm requeues it.
     nodes
-        How many nodes it has.
+        Names of its nodes, in Slurm's order.
+    restart_count
+        How often it was requeued.
     cpus_per_node
         CPUs of its smallest node; None where Slurm does not say.
     gpus_per_node
         GPUs of each node; None where Slurm does not say.
     """
 
+    job_id: str
     name: str
-    nodes: int
-    cpus_per_node: int | None
-    gpus_per_node: int | None
+    nodes: tuple[str, ...]
+    restart_count: int
+    cpus_per_node: int | None = None
+    gpus_per_node: int | None = None
+
+    @classmethod
+    def current(cls) -> Allocation:
+        """Read the allocation from the environment.
+
+        Raises
+        ------
+        HpcrunError
+            This process is not inside a Slurm job, or the node list is malformed.
+        """
+        job_id = os.environ.get("SLURM_JOB_ID")
+        nodelist = os.environ.get("SLURM_JOB_NODELIST")
+        if not job_id or not nodelist:
+            raise HpcrunError(
+                "SLURM_JOB_ID and SLURM_JOB_NODELIST are not set: this is not inside a Slurm job",
+                hint="submit with `hpcrun submit`, or run inside `salloc` with `hpcrun run`",
+            )
+        array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+        # ``8(x2),4``: CPUs of two nodes and of one.
+        cpus = re.findall(r"(?:^|,)(\d+)", os.environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
+        gpus = re.search(r"(\d+)$", os.environ.get("SLURM_GPUS_PER_NODE", ""))
+        return cls(
+            job_id=job_id,
+            name=f"{array}_{task}" if array and task else job_id,
+            nodes=expand(nodelist),
+            restart_count=int(os.environ.get("SLURM_RESTART_COUNT") or 0),
+            cpus_per_node=min(map(int, cpus), default=None),
+            gpus_per_node=int(gpus[1]) if gpus else None,
+        )
 
     def check(self, runs: Iterable[RunSpec]) -> None:
-        """See that every run fits.
+        """Check that every run fits.
 
         Raises
         ------
@@ -44,7 +79,7 @@ class Inside:
         """
         for run in runs:
             keys = "resources.nodes" + (" + spare_nodes" if run.spare_nodes else "")
-            self._compare("nodes", run.all_nodes, self.nodes, keys)
+            self._compare("nodes", run.all_nodes, len(self.nodes), keys)
             cpus = run.ranks_per_node * (run.resources.cpus_per_task or 1)
             keys = "ranks per node x resources.cpus_per_task"
             self._compare("CPUs per node", cpus, self.cpus_per_node, keys)
@@ -60,19 +95,8 @@ class Inside:
             )
 
 
-def current() -> Inside | None:
-    """The allocation around this process; None outside one, or where there is no srun."""
+def current() -> Allocation | None:
+    """Return the allocation around this process; None outside one, or without srun."""
     if not os.environ.get("SLURM_JOB_ID") or shutil.which("srun") is None:
         return None
-    allocation = steps.Allocation.current()
-    cpus = _smallest(os.environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
-    gpus = re.search(r"(\d+)$", os.environ.get("SLURM_GPUS_PER_NODE", ""))
-    return Inside(
-        allocation.name, len(allocation.nodes), cpus, int(gpus.group(1)) if gpus else None
-    )
-
-
-def _smallest(counts: str) -> int | None:
-    """``8(x2),4`` -> 4."""
-    found = [int(part) for part in re.findall(r"(?:^|,)(\d+)", counts)]
-    return min(found, default=None)
+    return Allocation.current()

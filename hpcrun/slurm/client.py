@@ -1,9 +1,7 @@
-"""The one module that talks to Slurm from outside a job: what is it doing, and make it stop.
+"""The door to Slurm: every command but srun and the submission itself goes through here.
 
-Standard library only, because it is also imported on compute nodes from the frozen ``hpcrun.zip``.
-Answers are asked for in named fields with a separator (``--json`` changes its schema with every
-release) and read by the pure functions of `hpcrun.slurm.parse`. Questions are batched: one
-``squeue`` for all jobs and one ``sacct`` for those that ``squeue`` no longer tells the end of.
+A command gets an environment without what an outer job left in it, a limit of time, and ends in its
+output or in `CommandFailed`. Standard library only: compute nodes import this too.
 """
 
 from __future__ import annotations
@@ -13,32 +11,14 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 
 from hpcrun.errors import ClusterRefused, ClusterUnreachable
-from hpcrun.slurm import parse
-from hpcrun.slurm.parse import UNKNOWN, JobState
-
-__all__ = [
-    "UNKNOWN",
-    "CommandFailed",
-    "JobState",
-    "JobStates",
-    "available",
-    "cancel",
-    "command",
-    "configuration",
-    "is_transient",
-    "is_unreachable",
-    "jobs_by_script",
-    "partitions",
-    "query",
-    "queued",
-    "scrubbed_environment",
-    "show",
-]
+from hpcrun.slurm.parse import parse_rows
 
 TIMEOUT = 60.0
+# Where a job must not wait for long: each answer there may be missing.
+SHORT = 8.0
 _PAUSES = (1.0, 3.0)
 
 _SCRUBBED = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_")
@@ -52,53 +32,22 @@ _UNREACHABLE = re.compile(
     r"|unable to resolve|munge",
     re.IGNORECASE,
 )
-_NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
-_NO_SUCH_JOB = re.compile(r"invalid job id", re.IGNORECASE)
-
-
-class JobStates(dict[str, JobState]):
-    """What Slurm says of jobs, by their ids; a job that nothing is known of is absent.
-
-    Attributes
-    ----------
-    problems
-        What kept the answer from being whole, such as a slurmdbd that does not answer.
-    controller_is_down
-        Whether slurmctld, which alone knows what lives now, did not answer.
-    accounting
-        Whether the cluster keeps accounts, as far as is known.
-    """
-
-    def __init__(
-        self,
-        states: dict[str, JobState],
-        problems: Sequence[str] = (),
-        *,
-        controller_is_down: bool = False,
-        accounting: bool = True,
-    ) -> None:
-        super().__init__(states)
-        self.accounting = accounting
-        self.problems = tuple(problems)
-        self.controller_is_down = controller_is_down
-
-    @property
-    def partial(self) -> bool:
-        """Whether a part of Slurm did not answer, so that absence proves nothing."""
-        return bool(self.problems)
+_ENDED_ALREADY = re.compile(
+    r"invalid job id|already completing or completed|job is pending", re.IGNORECASE
+)
 
 
 class CommandFailed(Exception):
-    """A Slurm command did not answer; carries its words."""
+    """A Slurm command did not answer; carries its message."""
 
 
 def available() -> bool:
-    """Whether this machine has Slurm's client commands."""
+    """Check whether this machine has Slurm's client commands."""
     return shutil.which("sbatch") is not None
 
 
 def scrubbed_environment() -> dict[str, str]:
-    """This process's environment without what an outer allocation or a habit of the user left.
+    """Return this process's environment without what an outer job or a habit of the user left.
 
     Drops ``SLURM_*``, ``SBATCH_*``, ``PMI*_*`` and the options of Slurm's clients; keeps
     ``SLURM_CONF``.
@@ -111,7 +60,7 @@ def scrubbed_environment() -> dict[str, str]:
 
 
 def is_transient(message: str) -> bool:
-    """Whether Slurm's words tell of a pause, after which the same question may be answered.
+    """Check whether Slurm's message reports a pause, after which the same request may succeed.
 
     A request that ended so may have been carried out.
     """
@@ -119,207 +68,29 @@ def is_transient(message: str) -> bool:
 
 
 def is_unreachable(message: str) -> bool:
-    """Whether Slurm's words tell that nobody was there to ask."""
+    """Check whether Slurm's message reports that no daemon answered."""
     return bool(_UNREACHABLE.search(message)) or is_transient(message)
 
 
-def query(
-    job_ids: Iterable[str],
-    *,
-    settled: Collection[str] = (),
-    accounting: bool = True,
-    patience: float | None = None,
-) -> JobStates:
-    """Ask for the states of jobs, with at most one ``squeue`` and one ``sacct``.
+def refusal(
+    message: str, *, hint: str | None = None, unreachable: str | None = None
+) -> ClusterRefused | ClusterUnreachable:
+    """Return the error that a message of Slurm's stands for.
 
     Parameters
     ----------
-    job_ids
-        ``123`` (a whole array too: its elements are returned) or ``123_4``.
-    settled
-        Those whose end is known: accounting is not asked about them.
-    accounting
-        Whether it is asked at all.
-    patience
-        Seconds for each command, which is not repeated then; None for as long as Slurm may need.
-
-    Raises
-    ------
-    ClusterUnreachable
-        Neither slurmctld nor slurmdbd answers.
+    hint
+        The hint where Slurm answered and said no.
+    unreachable
+        The message where nobody answered, if it is to be another one.
     """
-    wanted = {job_id for job_id in job_ids if job_id and job_id[0].isdigit()}
-    if not wanted:
-        return JobStates({})
-    problems: list[str] = []
-    found: dict[str, JobState] = {}
-    controller = True
-    try:
-        found = _ask_squeue(wanted, patience)
-    except CommandFailed as error:
-        controller = False
-        problems.append(f"slurmctld does not answer: {error}")
-    unsettled = {job_id for job_id in wanted if not _settled(job_id, found)}
-    unsettled.difference_update(settled)
-    if unsettled and (accounting or not controller):
-        try:
-            past = _ask_sacct(unsettled, patience)
-        except CommandFailed as error:
-            if not controller:
-                raise ClusterUnreachable(
-                    f"Slurm does not answer: {'; '.join([*problems, f'sacct: {error}'])}",
-                    hint="repeat the same command when the cluster is back",
-                ) from None
-            accounting = not _NO_ACCOUNTING.search(str(error))
-            if accounting:
-                problems.append(f"slurmdbd does not answer: {error}")
-        else:
-            found = parse.merge(found, past, controller_answered=controller)
-    return JobStates(
-        _select(found, wanted),
-        problems,
-        controller_is_down=not controller,
-        accounting=accounting,
-    )
-
-
-def cancel(job_ids: Sequence[str]) -> None:
-    """Cancel jobs or array elements; those that have ended already are passed over.
-
-    Raises
-    ------
-    ClusterRefused
-        Slurm says no, such as for another user's job.
-    ClusterUnreachable
-        Slurm does not answer.
-    """
-    if not job_ids:
-        return
-    for first in range(0, len(job_ids), 500):
-        batch = job_ids[first : first + 500]
-        try:
-            command(["scancel", *batch])
-        except CommandFailed as error:
-            words = [line for line in str(error).splitlines() if not _over(line)]
-            if not words:
-                continue
-            message = f"scancel {' '.join(batch[:5])}: {' '.join(words)}"
-            if is_unreachable(message):
-                raise ClusterUnreachable(message, hint="repeat the same command") from None
-            raise ClusterRefused(message) from None
-
-
-def partitions() -> list[str]:
-    """Names of the partitions that this user can see; empty when Slurm does not say."""
-    try:
-        answer = _ask(["sinfo", "--noheader", "--format=%R"])
-    except CommandFailed:
-        return []
-    return sorted({line.strip() for line in answer.splitlines() if line.strip()})
-
-
-def jobs_by_script() -> dict[str, list[str]]:
-    """Path of the script -> ids of my jobs that were submitted from it, oldest first.
-
-    Raises
-    ------
-    ClusterUnreachable
-        Slurm does not answer, so that nothing can be said.
-    """
-    try:
-        answer = _ask(["squeue", "--me", "--noheader", "--states=all", "--format=%F|%o"])
-    except CommandFailed as error:
-        raise ClusterUnreachable(f"squeue: {error}", hint="repeat the same command") from None
-    found: dict[str, set[str]] = {}
-    for line in answer.splitlines():
-        job, _, script = line.partition("|")
-        found.setdefault(script.strip(), set()).add(job.strip())
-    return {script: sorted(jobs, key=int) for script, jobs in found.items()}
-
-
-def queued() -> int:
-    """How many of my jobs wait or run, each task of an array for itself.
-
-    Raises
-    ------
-    ClusterUnreachable
-        Slurm does not answer.
-    """
-    try:
-        answer = _ask(["squeue", "--me", "--noheader", "--array", "--format=%i"])
-    except CommandFailed as error:
-        raise ClusterUnreachable(f"squeue: {error}", hint="repeat the same command") from None
-    return len(answer.split())
-
-
-def _ask_squeue(wanted: set[str], patience: float | None = None) -> dict[str, JobState]:
-    jobs = ",".join(sorted({job_id.partition("_")[0] for job_id in wanted}, key=int))
-    try:
-        answer = _ask(
-            [
-                *("squeue", "--noheader", "--states=all", f"--jobs={jobs}"),
-                f"--format={parse.SQUEUE_FORMAT}",
-            ],
-            patience,
-        )
-    except CommandFailed as error:
-        if _NO_SUCH_JOB.search(str(error)):
-            return {}
-        raise
-    return parse.parse_squeue(answer)
-
-
-def _ask_sacct(wanted: set[str], patience: float | None = None) -> dict[str, JobState]:
-    jobs = ",".join(sorted({job_id.partition("_")[0] for job_id in wanted}, key=int))
-    return parse.parse_sacct(
-        _ask(
-            [
-                *("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={jobs}"),
-                f"--format={','.join(parse.SACCT_FIELDS)}",
-            ],
-            patience,
-        )
-    )
-
-
-def _settled(job_id: str, found: dict[str, JobState]) -> bool:
-    """Whether squeue alone tells enough: the job is there and has not ended."""
-    if "_" in job_id:
-        return job_id in found and not found[job_id].ended
-    mine = [state for key, state in found.items() if key.partition("_")[0] == job_id]
-    return bool(mine) and not any(state.ended for state in mine)
-
-
-def _select(found: dict[str, JobState], wanted: set[str]) -> dict[str, JobState]:
-    return {
-        key: state
-        for key, state in found.items()
-        if key in wanted or key.partition("_")[0] in wanted
-    }
-
-
-def _over(line: str) -> bool:
-    return not line.strip() or bool(
-        re.search(r"invalid job id|already completing or completed|job is pending", line, re.I)
-    )
-
-
-def _ask(argv: Sequence[str], patience: float | None = None) -> str:
-    """Run a command that only reads; a pause of Slurm's is waited out, without ``patience``."""
-    if patience is not None:
-        return command(argv, timeout=patience)
-    for pause in _PAUSES:
-        try:
-            return command(argv)
-        except CommandFailed as error:
-            if not is_transient(str(error)):
-                raise
-            time.sleep(pause)
-    return command(argv)
+    if is_unreachable(message):
+        return ClusterUnreachable(unreachable or message, hint="repeat the same command")
+    return ClusterRefused(message, hint=hint)
 
 
 def command(argv: Sequence[str], *, timeout: float | None = None) -> str:
-    """What one of Slurm's commands prints; times in it are seconds since the epoch.
+    """Run one of Slurm's commands and return what it prints; times in it are Unix times.
 
     Raises
     ------
@@ -350,25 +121,183 @@ def command(argv: Sequence[str], *, timeout: float | None = None) -> str:
     return answer.stdout
 
 
-def show(what: str, name: str, *, timeout: float | None = None) -> dict[str, str]:
-    """The fields of ``scontrol show job`` or ``node``; none when Slurm does not answer.
+def ask(argv: Sequence[str], patience: float | None = None) -> str:
+    """Run a command that only reads: once within ``patience`` seconds, or again after a pause.
+
+    Raises
+    ------
+    CommandFailed
+        As `command`.
+    """
+    if patience is not None:
+        return command(argv, timeout=patience)
+    for pause in _PAUSES:
+        try:
+            return command(argv)
+        except CommandFailed as error:
+            if not is_transient(str(error)):
+                raise
+            time.sleep(pause)
+    return command(argv)
+
+
+def attempt(argv: Sequence[str], timeout: float = 20) -> str | None:
+    """Run a command and return Slurm's message if it fails."""
+    try:
+        command(argv, timeout=timeout)
+    except CommandFailed as error:
+        return str(error)
+    return None
+
+
+def show(what: str, name: str) -> dict[str, str]:
+    """Return the fields of ``scontrol show job`` or ``node``; empty if Slurm does not answer.
 
     Of a pending array's many records, the first one's.
     """
     try:
-        text = command(["scontrol", "--oneliner", "show", what, name], timeout=timeout)
+        text = command(["scontrol", "--oneliner", "show", what, name], timeout=SHORT)
     except CommandFailed:
         return {}
     return dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", text.splitlines()[0] if text else ""))
 
 
-def configuration(*, timeout: float | None = None) -> dict[str, str]:
-    """The first word of each setting of ``scontrol show config``; none when Slurm does not answer.
+def configuration() -> dict[str, str]:
+    """Return the first word of each setting of ``scontrol show config``: ``300`` of ``300 sec``.
 
-    Of ``300 sec``, ``300``.
+    Empty if Slurm does not answer.
     """
     try:
-        text = command(["scontrol", "show", "config"], timeout=timeout)
+        text = command(["scontrol", "show", "config"], timeout=SHORT)
     except CommandFailed:
         return {}
     return dict(re.findall(r"^(\w+)\s*=\s*(\S+)", text, re.MULTILINE))
+
+
+def job_problem(job: str) -> str | None:
+    """Return why ``scontrol show job`` fails; None if slurmctld knows the job."""
+    return attempt(["scontrol", "show", "job", job])
+
+
+def partitions() -> list[str]:
+    """Return the partitions that this user can see; empty if Slurm does not answer."""
+    try:
+        answer = ask(["sinfo", "--noheader", "--format=%R"])
+    except CommandFailed:
+        return []
+    return sorted({line.strip() for line in answer.splitlines() if line.strip()})
+
+
+def nodes(partition: str) -> list[dict[str, str]]:
+    """Return ``name``, ``state`` and ``build`` of a partition's nodes; empty without an answer.
+
+    Nodes of one ``build`` have the same CPUs, memory, GPUs and features.
+    """
+    argv = [
+        "sinfo",
+        "--noheader",
+        "--Node",
+        f"--partition={partition}",
+        "--format=%N|%t|%c|%m|%G|%f",
+    ]
+    try:
+        return parse_rows(command(argv, timeout=SHORT), ("name", "state", "build"))
+    except CommandFailed:
+        return []
+
+
+def jobs_by_script() -> dict[str, list[str]]:
+    """Return path of the script -> ids of my jobs that were submitted from it, oldest first.
+
+    Raises
+    ------
+    ClusterUnreachable
+        Slurm does not answer.
+    """
+    found: dict[str, set[str]] = {}
+    for line in _my_jobs("--states=all", "--format=%F|%o").splitlines():
+        job, _, script = line.partition("|")
+        found.setdefault(script.strip(), set()).add(job.strip())
+    return {script: sorted(jobs, key=int) for script, jobs in found.items()}
+
+
+def queued() -> int:
+    """Count my jobs that wait or run, each task of an array for itself.
+
+    Raises
+    ------
+    ClusterUnreachable
+        Slurm does not answer.
+    """
+    return len(_my_jobs("--array", "--format=%i").split())
+
+
+def _my_jobs(*options: str) -> str:
+    try:
+        return ask(["squeue", "--me", "--noheader", *options])
+    except CommandFailed as error:
+        raise ClusterUnreachable(f"squeue: {error}", hint="repeat the same command") from None
+
+
+def accounting(job: str, fields: Sequence[str]) -> str:
+    """Return what sacct has on every start of a job and its steps, the oldest first.
+
+    Raises
+    ------
+    CommandFailed
+        Accounting does not answer.
+    """
+    argv = ["sacct", "--noheader", "--parsable2", "--duplicates", f"--jobs={job}"]
+    return command([*argv, f"--format={','.join(fields)}"], timeout=SHORT)
+
+
+def step_id(job: str, name: str) -> str | None:
+    """Return ``123.4``, the running step of that name; None without one, or without an answer."""
+    argv = ["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i|%j"]
+    try:
+        rows = parse_rows(command(argv, timeout=20), ("id", "name"))
+    except CommandFailed:
+        return None
+    return next((row["id"].strip() for row in rows if row["name"].strip() == name), None)
+
+
+def kill_step(step: str) -> bool:
+    """Kill every task of a step at once; False if Slurm did not do it."""
+    return attempt(["scancel", "--signal=KILL", step]) is None
+
+
+def cancel(job_ids: Sequence[str]) -> None:
+    """Cancel jobs or array elements; those that have ended already are passed over.
+
+    Raises
+    ------
+    ClusterRefused
+        Slurm says no, such as for another user's job.
+    ClusterUnreachable
+        Slurm does not answer.
+    """
+    for first in range(0, len(job_ids), 500):
+        batch = job_ids[first : first + 500]
+        try:
+            command(["scancel", *batch])
+        except CommandFailed as error:
+            lines = str(error).splitlines()
+            words = [line for line in lines if line.strip() and not _ENDED_ALREADY.search(line)]
+            if words:
+                raise refusal(f"scancel {' '.join(batch[:5])}: {' '.join(words)}") from None
+
+
+def requeue(job: str, timeout: float = 20) -> str | None:
+    """Have Slurm put a running job back into the queue; return its message if it does not."""
+    return attempt(["scontrol", "requeue", job], timeout)
+
+
+def exclude_nodes(job: str, nodes: str) -> str | None:
+    """Have a waiting job not use some nodes; return Slurm's message if it does not."""
+    return attempt(["scontrol", "update", f"jobid={job}", f"ExcNodeList={nodes}"])
+
+
+def start_problem(script: str, partition: str, nodes: int, exclude: str) -> str | None:
+    """Return why Slurm could not start a script without some nodes, by ``sbatch --test-only``."""
+    argv = ["sbatch", "--test-only", f"--partition={partition}", f"--nodes={nodes}"]
+    return attempt([*argv, f"--exclude={exclude}", script], SHORT)

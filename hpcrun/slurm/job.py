@@ -1,8 +1,7 @@
-"""What a job asks Slurm about itself, and asks of it: how am I ending, and start me again.
+"""A job's view of itself: how Slurm is ending it, when its time is up, and its requeue.
 
-Standard library only: this runs in the batch step and in agents. Slurm may be down at the worst
-moment, so every question has an answer that says "not known", and a requeue is tried until it is
-accepted or refused for good.
+This runs in the batch step and in agents. Slurm may be down at the worst moment, so every question
+has an answer that says "not known", and a requeue is tried until it is accepted or refused.
 """
 
 from __future__ import annotations
@@ -15,12 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpcrun.policy.causes import JobFacts
-from hpcrun.slurm import client, lost_nodes, requeue_nodes, steps
-from hpcrun.slurm.parse import parse_time
+from hpcrun.slurm import client, requeue_nodes, steps
+from hpcrun.slurm.parse import parse_rows, parse_time
 from hpcrun.state import files as records
 from hpcrun.text import Say
 
-_TIMEOUT = 8.0
 _TAIL = 1 << 18
 # Slurm's own default.
 _KILL_WAIT = 30.0
@@ -34,7 +32,7 @@ _REFUSED = re.compile(
     r"|invalid user id",
     re.IGNORECASE,
 )
-_SACCT = "JobID,State,Start,End,MaxRSS,ReqMem,JobName"
+_SACCT = ("JobID", "State", "Start", "End", "MaxRSS", "ReqMem", "JobName")
 
 
 def facts(
@@ -46,7 +44,7 @@ def facts(
     warm: bool = False,
     over: bool = False,
 ) -> JobFacts:
-    """What Slurm says of a start of a job.
+    """Collect what Slurm reports on a start of a job.
 
     Parameters
     ----------
@@ -55,7 +53,7 @@ def facts(
     began
         Seconds since the epoch at which something of hpcrun was seen running in that start.
     words
-        What `last_words` found.
+        The answer of `last_words`.
     attempt
         Of the steps of ranks, only this attempt's count; None for all of this start.
     warm
@@ -63,7 +61,7 @@ def facts(
     over
         The start in question is an earlier one, of which the controller knows nothing any more.
     """
-    shown = {} if over else client.show("job", job, timeout=_TIMEOUT)
+    shown = {} if over else client.show("job", job)
     rows = _of_attempt(_rows(job, began), attempt, warm)
     state, _, by = rows[0]["State"].partition(" by ") if rows else ("", "", "")
     if state in ("", "RUNNING", "RESIZING"):
@@ -86,7 +84,7 @@ def facts(
 
 
 def last_words(batch_log: Path, attempt: int, first: int | None = None) -> str | None:
-    """The reason in slurmstepd's line about an attempt, which needs no daemon to be up.
+    """Read the reason in slurmstepd's line about an attempt, which needs no daemon to be up.
 
     The log holds every start of the job; an attempt's part begins with the line in which its
     supervisor announces it. Empty for a plain scancel, None without such a line.
@@ -110,7 +108,7 @@ def last_words(batch_log: Path, attempt: int, first: int | None = None) -> str |
 
 
 def end_time(job: str, *, fresh: bool = False) -> float | None:
-    """When the time limit ends this start of the job, in seconds since the epoch.
+    """Return when the time limit ends this start of the job, in seconds since the epoch.
 
     Parameters
     ----------
@@ -120,12 +118,12 @@ def end_time(job: str, *, fresh: bool = False) -> float | None:
     told = os.environ.get("SLURM_JOB_END_TIME", "")
     if told.isdigit() and not fresh:
         return float(told)
-    return parse_time(client.show("job", job, timeout=_TIMEOUT).get("EndTime", ""))
+    return parse_time(client.show("job", job).get("EndTime", ""))
 
 
 def kill_wait() -> float:
-    """Seconds between Slurm's TERM and its KILL."""
-    return float(client.configuration(timeout=_TIMEOUT).get("KillWait", _KILL_WAIT))
+    """Return the seconds between Slurm's TERM and its KILL."""
+    return float(client.configuration().get("KillWait", _KILL_WAIT))
 
 
 def requeue(
@@ -155,17 +153,17 @@ def requeue(
         Seconds in which a controller that refuses for now is asked again; one that cannot be
         reached is waited for as long as the job lives, because nobody else can have its nodes.
     between
-        Asked before each try; False gives up (somebody else did it, or the run was cancelled).
+        Called before each try; False gives up (somebody else did it, or the run was cancelled).
 
     Returns
     -------
     bool
         Whether Slurm accepted it, or had requeued the job already.
     """
-    lost_nodes.wait_until_known(lost, lambda: between() and _state(job) in ("RUNNING", ""))
+    requeue_nodes.wait_until_known(lost, lambda: between() and _state(job) in ("RUNNING", ""))
     deadline = time.monotonic() + patience
     while between():
-        problem = _try(["scontrol", "requeue", job])
+        problem = client.requeue(job)
         if problem is None or _WAITS.search(problem) or _queued(job):
             if needed is not None:
                 # Once more: Slurm may not have answered before.
@@ -183,23 +181,23 @@ def requeue(
 
 
 def is_forgotten(job: str) -> bool:
-    """Whether slurmctld knows a job no more; accounting may still call it running."""
-    problem = _try(["scontrol", "show", "job", job])
+    """Check whether slurmctld has forgotten a job; accounting may still call it running."""
+    problem = client.job_problem(job)
     return problem is not None and "invalid job id" in problem.lower()
 
 
 def is_unreachable(job: str) -> bool:
-    """Whether nobody answers a question about the job."""
-    problem = _try(["scontrol", "show", "job", job])
+    """Check whether no daemon answers a question about the job."""
+    problem = client.job_problem(job)
     return problem is not None and client.is_unreachable(problem)
 
 
 def _exclude(job: str, nodes: str, say: Say) -> None:
-    """Refused while the job is being ended, so it is tried until the job waits in the queue."""
+    """Exclude nodes, again until the job waits in the queue: Slurm refuses it before."""
     deadline = time.monotonic() + 60
     problem: str | None = ""
     while problem is not None and time.monotonic() < deadline:
-        problem = _try(["scontrol", "update", f"jobid={job}", f"ExcNodeList={nodes}"])
+        problem = client.exclude_nodes(job, nodes)
         if problem is not None:
             time.sleep(0.3)
     if problem is not None:
@@ -211,34 +209,21 @@ def _queued(job: str) -> bool:
 
 
 def _state(job: str) -> str:
-    return client.show("job", job, timeout=_TIMEOUT).get("JobState", "")
-
-
-def _try(argv: Sequence[str]) -> str | None:
-    try:
-        client.command(argv, timeout=20)
-    except client.CommandFailed as error:
-        return str(error)
-    return None
+    return client.show("job", job).get("JobState", "")
 
 
 def _rows(job: str, began: float) -> list[dict[str, str]]:
-    """Accounting's record of the start of the job around a moment, then those of its steps.
+    """Return accounting's record of the start of the job around a moment, then its steps'.
 
     Accounting may not have heard of a new start yet; the record of the one before is not taken for
     it, because that one ended earlier.
     """
-    argv = ["sacct", "--noheader", "--parsable2", "--duplicates", f"--jobs={job}"]
     try:
-        text = client.command([*argv, f"--format={_SACCT}"], timeout=_TIMEOUT)
+        text = client.accounting(job, _SACCT)
     except client.CommandFailed:
         return []
-    names = _SACCT.split(",")
     starts: list[list[dict[str, str]]] = []
-    for line in text.splitlines():
-        row = dict(zip(names, line.split("|"), strict=False))
-        if "ReqMem" not in row:
-            continue
+    for row in parse_rows(text, _SACCT, least=_SACCT.index("JobName")):
         if "." not in row["JobID"]:
             starts.append([])
         if starts:
@@ -251,7 +236,7 @@ def _rows(job: str, began: float) -> list[dict[str, str]]:
 
 
 def _with_the_rest(records: Sequence[list[dict[str, str]]]) -> list[dict[str, str]]:
-    """A job that outlives a lost node has a new record from there on; the newest comes first."""
+    """Join the records of one start, newest first: each lost node begins a new record."""
     found = list(records[0])
     for before, rows in itertools.pairwise(records):
         if before[0]["State"] != "RESIZING":
@@ -263,15 +248,14 @@ def _with_the_rest(records: Sequence[list[dict[str, str]]]) -> list[dict[str, st
 def _of_attempt(
     rows: list[dict[str, str]], attempt: int | None, warm: bool
 ) -> list[dict[str, str]]:
-    """Without the ranks of other attempts in the same start of the job."""
+    """Drop the ranks of other attempts in the same start of the job."""
     if attempt is None:
         return rows
     own = steps.warm_name(attempt - 1) if warm else steps.workers_name(attempt)
-    names = [row.get("JobName", "") for row in rows]
     return [
         row
-        for row, name in zip(rows, names, strict=True)
-        if name == own or not name.startswith(steps.WORKERS)
+        for row in rows
+        if (name := row.get("JobName", "")) == own or not name.startswith(steps.WORKERS)
     ]
 
 

@@ -1,34 +1,79 @@
-"""How many nodes a job can do without: one that excludes too many never starts again.
+"""Nodes of a requeued job: wait until Slurm knows the lost ones, exclude no more than it can spare.
 
-Slurm takes such an exclusion, finds that the nodes left are too few, and holds the job for good
-(``BadConstraints``). Seen on 24.11. ``sbatch --test-only`` tells, but says the same of nodes that
-are only down for now, so nodes like those that the job had are counted first.
+Slurm 22.05 never gives back what a job held that was requeued while one of its nodes was dead and
+not yet down: the job, or the next one, then waits for ever beside idle nodes. Seen with plain
+``sbatch`` and ``scontrol requeue``, and not on 24.11. Waiting costs nothing: the job does not start
+again before Slurm has found the node down.
 
-Standard library only, as `hpcrun.slurm.job`.
+A job that excludes too many nodes never starts again: Slurm takes the exclusion, finds that the
+nodes left are too few, and holds the job for good (``BadConstraints``). Seen on 24.11. ``sbatch
+--test-only`` reports that, but also for nodes that are only down for now, so nodes like those of
+the job are counted first.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import socket
+import time
+from collections.abc import Callable, Sequence
 
 from hpcrun.slurm import client
 from hpcrun.text import Say
 
-_TIMEOUT = 8.0
+# The first version that was seen to give everything back.
+_MENDED = (24, 11)
+# Seconds beyond SlurmdTimeout in which Slurm has always found a node down.
+_MARGIN = 60.0
+# Slurm's own defaults.
+_SLURMD_TIMEOUT = 300.0
+_SLURMD_PORT = 6818
 _TOO_FEW = re.compile(r"requested (node|topology) configuration is not available", re.IGNORECASE)
 _USABLE = re.compile(r"idle|mix|alloc|comp")
 
 
+def wait_until_known(nodes: Sequence[str], goes_on: Callable[[], bool]) -> None:
+    """Wait until a requeue does no harm: Slurm has found the nodes down, or they live after all.
+
+    Parameters
+    ----------
+    nodes
+        Nodes of the job that do not answer hpcrun.
+    goes_on
+        Called every two seconds; False ends the wait.
+    """
+    settings = client.configuration() if nodes else {}
+    version = re.match(r"(\d+)\.(\d+)", settings.get("SLURM_VERSION", ""))
+    if not nodes or (version and (int(version[1]), int(version[2])) >= _MENDED):
+        return
+    limit = float(settings.get("SlurmdTimeout", _SLURMD_TIMEOUT)) + _MARGIN
+    port = int(settings.get("SlurmdPort", _SLURMD_PORT))
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline and goes_on():
+        shown = [client.show("node", node) for node in nodes]
+        if all(_is_down(node) or _answers(node, port) for node in shown):
+            return
+        time.sleep(2)
+
+
+def _is_down(shown: dict[str, str]) -> bool:
+    return re.match(r"DOWN\b", shown.get("State", "")) is not None
+
+
+def _answers(shown: dict[str, str], port: int) -> bool:
+    """Check whether the node's slurmd takes connections, on its own ``Port`` where it has one."""
+    try:
+        where = (shown["NodeAddr"], int(shown.get("Port", port)))
+        with socket.create_connection(where, timeout=2):
+            return True
+    except (KeyError, OSError):
+        return False
+
+
 def without(
-    job: str,
-    nodes: Sequence[str],
-    needed: int,
-    *,
-    kept: str | None,
-    say: Say,
+    job: str, nodes: Sequence[str], needed: int, *, kept: str | None, say: Say
 ) -> tuple[str, ...]:
-    """Those of some nodes that a job can exclude and still be started some day.
+    """Return those nodes that a job can exclude and still be started some day.
 
     Nodes that Slurm could use now are given back before those it could not, the one that was lost
     first before the others.
@@ -40,46 +85,40 @@ def without(
     nodes
         In the order in which they were lost.
     needed
-        Nodes of the job.
+        The number of nodes of the job.
     kept
         The job's own ``--exclude``, as a host list.
 
     Returns
     -------
     tuple of str
-        All of them where Slurm does not say.
+        All of them if Slurm does not answer.
     """
-    shown = client.show("job", job, timeout=_TIMEOUT) if nodes else {}
+    shown = client.show("job", job) if nodes else {}
     if "Command" not in shown or "Partition" not in shown:
         return tuple(nodes)
-    usable = _like(nodes, shown["Partition"])
+    script, partition = shown["Command"], shown["Partition"]
+    usable = _alike(nodes, partition)
     if not kept and len(usable.keys() - set(nodes)) >= needed:
         return tuple(nodes)
-    asked = ["sbatch", "--test-only", f"--partition={shown['Partition']}", f"--nodes={needed}"]
     left = list(nodes)
     for back in sorted(nodes, key=lambda node: not usable.get(node)):
         out = ",".join([*([kept] if kept else []), *left])
-        try:
-            client.command([*asked, f"--exclude={out}", shown["Command"]], timeout=_TIMEOUT)
+        problem = client.start_problem(script, partition, needed, out)
+        if problem is None or not _TOO_FEW.search(problem):
             break
-        except client.CommandFailed as error:
-            if not _TOO_FEW.search(str(error)):
-                break
         left.remove(back)
         say(f"{back} is not excluded: too few nodes would be left")
     return tuple(left)
 
 
-def _like(nodes: Sequence[str], partition: str) -> dict[str, bool]:
-    """The partition's nodes that are made as some of these are, and whether each can be used now.
+def _alike(nodes: Sequence[str], partition: str) -> dict[str, bool]:
+    """Return the partition's nodes of the same build as some of these -> whether usable now.
 
-    These were given to the job, so others like them will do.
+    The job was given these nodes, so others like them will do.
     """
-    argv = ["sinfo", "--noheader", "--Node", f"--partition={partition}"]
-    try:
-        text = client.command([*argv, "--format=%N|%t|%c|%m|%G|%f"], timeout=_TIMEOUT)
-    except client.CommandFailed:
-        return {}
-    rows = [line.split("|", 2) for line in text.splitlines() if line.count("|") >= 2]
-    builds = {build for name, _, build in rows if name in nodes}
-    return {name: bool(_USABLE.fullmatch(state)) for name, state, build in rows if build in builds}
+    rows = client.nodes(partition)
+    builds = {row["build"] for row in rows if row["name"] in nodes}
+    return {
+        row["name"]: bool(_USABLE.fullmatch(row["state"])) for row in rows if row["build"] in builds
+    }

@@ -17,7 +17,7 @@ from typing import Any
 
 from hpcrun.compile.target import sbatch_script
 from hpcrun.errors import ClusterUnreachable, HpcrunError, Interrupted, UsageError
-from hpcrun.slurm import client
+from hpcrun.slurm import client, queue
 from hpcrun.state import files, journal, ledger
 from hpcrun.state.plan import Array
 from hpcrun.submit import sbatch
@@ -202,8 +202,8 @@ class _Feed:
         if most is None or not before:
             return None
         # One that Slurm has forgotten is no valid dependency.
-        states = client.query([one.job_id for one in before])
-        living = {key.partition("_")[0] for key, state in states.items() if not state.ended}
+        states = queue.query([one.job_id for one in before])
+        living = {key.partition("_")[0] for key, state in states.items() if not state.is_over}
         before = [one for one in before if one.job_id in living]
         room = most - min(len(runs), most)
         ids = []

@@ -15,7 +15,7 @@ from typing import Any
 from hpcrun.errors import ClusterUnreachable, UsageError
 from hpcrun.policy import stop_lead_time
 from hpcrun.slurm import client
-from hpcrun.slurm.duration import seconds
+from hpcrun.slurm.parse import parse_duration
 from hpcrun.state import manifest
 from hpcrun.state.init_from import Origin
 from hpcrun.state.layout import ExperimentPaths
@@ -96,7 +96,7 @@ def check_time_limits(runs: Sequence[RunPlan], experiment: ExperimentPaths) -> N
     """
     for run in runs:
         wanted = run.resources.time
-        limit = seconds(wanted)
+        limit = parse_duration(wanted)
         save, step = stop_lead_time.measured(experiment.run(run.number))
         if save is None or limit is None or run.recovery.stop_before is not None:
             continue

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcrun.errors import ClusterUnreachable, UsageError
-from hpcrun.slurm import client
+from hpcrun.slurm import client, queue
 from hpcrun.state import journal, ledger, plan_file
 from hpcrun.state.journal import Job
 from hpcrun.state.layout import ExperimentPaths
@@ -205,7 +205,7 @@ def _living(experiment: ExperimentPaths, jobs: Collection[Job]) -> set[int]:
             "PATH to ask whether they still run",
             hint="run this on a login node of the cluster, or take another `name=` or `--root`",
         )
-    states = client.query({job.job_id for job in queued if job.job_id})
+    states = queue.query({job.job_id for job in queued if job.job_id})
     for job in queued:
         state = states.get(job.job_id or "")
         if state is None and states.controller_is_down:
@@ -213,7 +213,7 @@ def _living(experiment: ExperimentPaths, jobs: Collection[Job]) -> set[int]:
                 f"whether job {job.job_id} still runs cannot be found out: {states.problems[0]}",
                 hint="repeat the same command",
             )
-        if state is not None and not state.ended and state.state != client.UNKNOWN:
+        if state is not None and state.is_alive:
             living.add(job.run)
     return living
 

@@ -153,16 +153,18 @@ def _refusal(message: str) -> ClusterRefused | ClusterUnreachable:
     words = re.sub(r"^sbatch: (?:error: )?", "", message, flags=re.MULTILINE)
     if _FULL.search(words):
         return Full(f"Slurm refused the job: {words}", hint=f"look at {_HINTS[0][1]}")
-    if client.is_unreachable(words):
-        return ClusterUnreachable(
-            f"Slurm cannot be reached: {words}", hint="repeat the same command"
-        )
+    hint = None
     for pattern, advice in _HINTS:
         if re.search(pattern, words, re.IGNORECASE):
             if pattern == "invalid partition" and (names := client.partitions()):
                 advice += f"; accepted are {', '.join(names)}"
-            return ClusterRefused(f"Slurm refused the job: {words}", hint=f"look at {advice}")
-    return ClusterRefused(f"Slurm refused the job: {words}")
+            hint = f"look at {advice}"
+            break
+    return client.refusal(
+        f"Slurm refused the job: {words}",
+        hint=hint,
+        unreachable=f"Slurm cannot be reached: {words}",
+    )
 
 
 @contextlib.contextmanager

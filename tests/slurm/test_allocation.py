@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from hpcrun.errors import ClusterRefused
+from hpcrun.errors import ClusterRefused, HpcrunError
 from hpcrun.slurm import allocation
+from hpcrun.slurm.allocation import Allocation
 from hpcrun.state.spec.blocks import RunSpec
 from tests.support.slurm_shim import Shim
 
@@ -17,7 +18,7 @@ def _runs(**resources: Any) -> list[RunSpec]:
 
 
 @pytest.fixture
-def inside(shim: Shim, monkeypatch: pytest.MonkeyPatch) -> allocation.Inside:
+def inside(shim: Shim, monkeypatch: pytest.MonkeyPatch) -> Allocation:
     shim.answer("srun", {})
     for name, value in {
         "JOB_ID": "77",
@@ -31,8 +32,8 @@ def inside(shim: Shim, monkeypatch: pytest.MonkeyPatch) -> allocation.Inside:
     return found
 
 
-def test_what_it_has(inside: allocation.Inside) -> None:
-    assert inside == allocation.Inside("77", 3, 4, 2)
+def test_what_it_has(inside: Allocation) -> None:
+    assert inside == Allocation("77", "77", ("n1", "n2", "m3"), 0, 4, 2)
 
 
 def test_outside(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +45,7 @@ def test_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     "resources",
     [{}, {"nodes": 3, "gpus_per_node": 2}, {"ntasks_per_node": 2, "cpus_per_task": 2}],
 )
-def test_what_fits(inside: allocation.Inside, resources: dict[str, Any]) -> None:
+def test_what_fits(inside: Allocation, resources: dict[str, Any]) -> None:
     inside.check(_runs(**resources))
 
 
@@ -61,8 +62,35 @@ def test_what_fits(inside: allocation.Inside, resources: dict[str, Any]) -> None
         ({"ntasks_per_node": 2, "cpus_per_task": 4}, "asks for 8 CPUs per node"),
     ],
 )
-def test_what_does_not_fit(inside: allocation.Inside, resources: dict[str, Any], says: str) -> None:
+def test_what_does_not_fit(inside: Allocation, resources: dict[str, Any], says: str) -> None:
     with pytest.raises(ClusterRefused) as caught:
         inside.check([*_runs(), *_runs(**resources)])
     assert says in caught.value.message
     assert "salloc" in str(caught.value.hint)
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "124")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
+    return monkeypatch
+
+
+def test_a_jobs_allocation(job: pytest.MonkeyPatch) -> None:
+    assert Allocation.current() == Allocation("124", "124", ("n1", "n2"), 0)
+
+
+def test_an_array_element_has_the_name_that_requeue_needs(job: pytest.MonkeyPatch) -> None:
+    job.setenv("SLURM_ARRAY_JOB_ID", "120")
+    job.setenv("SLURM_ARRAY_TASK_ID", "0")
+    job.setenv("SLURM_RESTART_COUNT", "2")
+    assert Allocation.current() == Allocation("124", "120_0", ("n1", "n2"), 2)
+
+
+@pytest.mark.parametrize("missing", ["SLURM_JOB_ID", "SLURM_JOB_NODELIST"])
+def test_outside_a_job_it_says_so(job: pytest.MonkeyPatch, missing: str) -> None:
+    job.delenv(missing)
+    with pytest.raises(HpcrunError, match="not inside a Slurm job"):
+        Allocation.current()

@@ -1,4 +1,4 @@
-"""Slurm's node lists, and what srun says and is told.
+"""What srun says and is told.
 
 ``recorded/srun-VERSION.txt`` is what real sruns of our test bed wrote to stderr.
 """
@@ -8,84 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from hpcrun.errors import HpcrunError
 from hpcrun.run.job import launchers
 from hpcrun.slurm import steps
-from hpcrun.slurm.steps import TaskEnd, expand, parse_task_end
+from hpcrun.slurm.steps import TaskEnd, parse_task_end
 
 RECORDED = Path(__file__).parent / "recorded"
 VERSIONS = ["22.05", "24.11"]
-
-
-@pytest.mark.parametrize(
-    ("nodelist", "names"),
-    [
-        ("n1", ["n1"]),
-        ("n1,n2", ["n1", "n2"]),
-        ("n[1-3],m7", ["n1", "n2", "n3", "m7"]),
-        ("n[1,3-4,9]", ["n1", "n3", "n4", "n9"]),
-        ("gpu[08-11]", ["gpu08", "gpu09", "gpu10", "gpu11"]),
-        ("n[098-101]", ["n098", "n099", "n100", "n101"]),
-        ("r1-n[1-2]-ib", ["r1-n1-ib", "r1-n2-ib"]),
-        ("a[1-2],b[3],c-d", ["a1", "a2", "b3", "c-d"]),
-        ("", []),
-    ],
-)
-def test_node_lists_are_expanded_in_slurms_order(nodelist: str, names: list[str]) -> None:
-    assert list(expand(nodelist)) == names
-
-
-@pytest.mark.parametrize("nodelist", ["n[1-x]", "n[]", "n[a]", "n[1-2,]", "n[-3]"])
-def test_a_list_that_is_not_understood_is_shown(nodelist: str) -> None:
-    with pytest.raises(HpcrunError, match="is not understood") as caught:
-        expand(nodelist)
-    assert nodelist in str(caught.value)
-
-
-def _compressed(prefix: str, numbers: list[int], width: int, suffix: str) -> str:
-    """The numbers as Slurm writes them, neighbours as ranges."""
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    words = [
-        f"{first:0{width}d}" + (f"-{last:0{width}d}" if last > first else "")
-        for first, last in ranges
-    ]
-    return f"{prefix}[{','.join(words)}]{suffix}"
-
-
-_NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,6}[a-z]", fullmatch=True)
-
-
-@given(
-    st.lists(
-        st.tuples(
-            _NAMES,
-            st.lists(st.integers(0, 400), min_size=1, max_size=20, unique=True).map(sorted),
-            st.integers(1, 5),
-            st.sampled_from(["", "-ib", "x"]),
-        ),
-        min_size=1,
-        max_size=4,
-    )
-)
-def test_what_is_compressed_expands_to_the_same_names(
-    groups: list[tuple[str, list[int], int, str]],
-) -> None:
-    text = ",".join(_compressed(*group) for group in groups)
-    names = [
-        f"{prefix}{number:0{width}d}{suffix}"
-        for prefix, numbers, width, suffix in groups
-        for number in numbers
-    ]
-    assert list(expand(text)) == names
-    assert list(expand(",".join(names))) == names
 
 
 def _recorded(version: str) -> dict[str, list[str]]:
@@ -212,30 +141,3 @@ def test_the_workers_step_is_all_ranks_in_blocks() -> None:
 def test_what_was_not_asked_for_is_not_passed() -> None:
     argv = _workers(gpus=None)
     assert not [flag for flag in argv if flag.startswith("--gpus")]
-
-
-@pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("SLURM_JOB_ID", "124")
-    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
-    return monkeypatch
-
-
-def test_a_jobs_allocation(job: pytest.MonkeyPatch) -> None:
-    assert steps.Allocation.current() == steps.Allocation("124", "124", ("n1", "n2"), 0)
-
-
-def test_an_array_element_has_the_name_that_requeue_needs(job: pytest.MonkeyPatch) -> None:
-    job.setenv("SLURM_ARRAY_JOB_ID", "120")
-    job.setenv("SLURM_ARRAY_TASK_ID", "0")
-    job.setenv("SLURM_RESTART_COUNT", "2")
-    assert steps.Allocation.current() == steps.Allocation("124", "120_0", ("n1", "n2"), 2)
-
-
-@pytest.mark.parametrize("missing", ["SLURM_JOB_ID", "SLURM_JOB_NODELIST"])
-def test_outside_a_job_it_says_so(job: pytest.MonkeyPatch, missing: str) -> None:
-    job.delenv(missing)
-    with pytest.raises(HpcrunError, match="not inside a Slurm job"):
-        steps.Allocation.current()

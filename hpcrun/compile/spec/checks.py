@@ -21,7 +21,7 @@ from hpcrun.compile.target.slurm_options import (
 )
 from hpcrun.policy import notifications, stop_lead_time
 from hpcrun.policy.causes import KINDS
-from hpcrun.slurm.duration import seconds
+from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.init_from import Origin
 
 _ADDRESS = re.compile(r"[^\s,@]+(?:@[^\s,@]+)?")
@@ -170,8 +170,8 @@ def _check_limits(
             ("resources", "nodes"),
             f"found {found}; this cluster's profile accepts at most {most_nodes}",
         )
-    wanted = seconds(resources["time"])
-    if longest is not None and wanted is not None and wanted > (seconds(longest) or wanted):
+    wanted = parse_duration(resources["time"])
+    if longest is not None and wanted is not None and wanted > (parse_duration(longest) or wanted):
         problems.at(
             tree,
             ("resources", "time"),
@@ -204,7 +204,7 @@ def _check_recovery(data: dict[str, Any], tree: Tree, problems: Problems) -> Non
             problems.at(tree, key, f"found {number}; accepted is a whole number from 1")
     _check_signal(recovery, tree, problems)
     for name, example in (("hang_after", "00:05:00"), ("warm_after", "00:01:00")):
-        if (after := recovery[name]) is not None and not seconds(after):
+        if (after := recovery[name]) is not None and not parse_duration(after):
             problems.at(
                 tree,
                 ("recovery", name),
@@ -214,7 +214,7 @@ def _check_recovery(data: dict[str, Any], tree: Tree, problems: Problems) -> Non
     before, key = recovery["stop_before"], ("recovery", "stop_before")
     if before is None:
         return
-    asked, limit = seconds(before), seconds(data["resources"]["time"])
+    asked, limit = parse_duration(before), parse_duration(data["resources"]["time"])
     if asked is None:
         problems.at(tree, key, f'found {before!r}; accepted is a time such as "00:05:00"')
     elif limit is not None and not stop_lead_time.leaves_enough(limit, asked):

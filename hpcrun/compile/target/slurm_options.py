@@ -8,7 +8,7 @@ from typing import Any
 from hpcrun.compile.source.marked_tree import Key, Tree
 from hpcrun.compile.source.problems import Problems, did_you_mean
 from hpcrun.compile.source.yaml_reader import kind_of
-from hpcrun.slurm.duration import seconds
+from hpcrun.slurm.parse import parse_duration
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -103,7 +103,7 @@ def check_time(value: Any, key: Key, tree: Tree, problems: Problems) -> None:
     written = tree.mark(key).text or str(value)
     if tree.mark(key).text is not None and ":" not in written and isinstance(value, str):
         written = value
-    length = seconds(value)
+    length = parse_duration(value)
     if length is None:
         problems.at(
             tree,

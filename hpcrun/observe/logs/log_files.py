@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +11,7 @@ from pathlib import Path
 from hpcrun.errors import UsageError
 from hpcrun.observe.logs.tail import Source
 from hpcrun.observe.read.selection import Selected, begun
+from hpcrun.slurm.hostlist import parse_ranges
 from hpcrun.state import ledger
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.ledger import Attempt
@@ -64,13 +65,13 @@ def parse_ranks(text: str) -> frozenset[int]:
     UsageError
         It is not a list of ranks and ranges.
     """
-    ranks: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
-        if not match or int(match[2] or match[1]) < int(match[1]):
-            raise UsageError(f"--rank {text!r} is not a list of ranks such as 0,4-7")
-        ranks.update(range(int(match[1]), int(match[2] or match[1]) + 1))
-    return frozenset(ranks)
+    try:
+        spans = parse_ranges(",".join(part.strip() for part in text.split(",")))
+    except ValueError:
+        spans = [range(0)]
+    if not all(spans):
+        raise UsageError(f"--rank {text!r} is not a list of ranks such as 0,4-7")
+    return frozenset(itertools.chain(*spans))
 
 
 def is_silent(attempts: Sequence[AttemptPaths], choice: LogChoice) -> bool:

@@ -229,7 +229,7 @@ class Watch:
                 run.unknown_since = None
                 is_over = status.over
             # Between the end of an attempt and the decision about it, a run looks failed.
-            may_go_on = status.state == run_state.FAILED and job is not None and job.live
+            may_go_on = status.state == run_state.FAILED and job is not None and job.is_alive
             if is_over and (run.failed_before or not may_go_on):
                 run.ended = now
                 self._just_ended.append(run)
@@ -256,9 +256,9 @@ class Watch:
         if run.job is None:
             return True
         job = answers.jobs.get(run.job.job_id)
-        if job is None or not job.live:
+        if job is None or not job.is_alive:
             return answers.silence(run.job.job_id) is None
-        if job.waiting or self._ledgers <= 0:
+        if job.is_waiting or self._ledgers <= 0:
             return False
         self._ledgers -= 1
         run.looked = time.monotonic()

@@ -18,6 +18,7 @@ from hpcrun.errors import UsageError
 from hpcrun.host import current_user
 from hpcrun.observe.read import history
 from hpcrun.observe.read.history import History, Planned, Submission
+from hpcrun.slurm.hostlist import parse_ranges
 from hpcrun.state import layout
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.plan import Plan, RunPlan
@@ -225,12 +226,10 @@ class Finder:
     def _numbered(self, experiment: ExperimentPaths, text: str) -> list[Selected]:
         known = self.history(experiment).runs
         numbers: dict[int, None] = {}
-        for part in text.split(","):
-            first, _, last = part.partition("-")
-            if last and int(last) < int(first):
+        for part, span in zip(text.split(","), parse_ranges(text), strict=True):
+            if not span:
                 raise UsageError(f"{experiment.name}/{text}: the range {part} runs backwards")
-            low, high = int(first), int(last or first)
-            matching = [number for number in known if low <= number <= high]
+            matching = [number for number in known if number in span]
             if not matching:
                 raise UsageError(
                     f"{experiment.name} has no run {part}; its runs are {range_text(known)}"

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from hpcrun import host
 from hpcrun.errors import ClusterUnreachable
-from hpcrun.slurm.parse import GONE, JobState
+from hpcrun.slurm import queue
+from hpcrun.slurm.queue import GONE, JobState
 
 
 @dataclass(frozen=True)
@@ -95,21 +96,19 @@ def ask_slurm(
     Parameters
     ----------
     settled, accounting, patience
-        See `hpcrun.slurm.client.query`.
+        See `hpcrun.slurm.queue.query`.
     """
-    from hpcrun.slurm import client
-
     try:
-        states = client.query(job_ids, settled=settled, accounting=accounting, patience=patience)
+        states = queue.query(job_ids, settled=settled, accounting=accounting, patience=patience)
     except ClusterUnreachable as error:
         answers.problem, answers.detail = "Slurm does not answer", error.message
         return accounting
     if states.problems:
         answers.problem = answers.detail = states.problems[0]
     for job_id, state in states.items():
-        if state.ended or not states.controller_is_down:
+        if state.is_over or not states.controller_is_down:
             # Only what the cache keeps, so that its answers are the same.
-            start = state.start if state.waiting else None
+            start = state.start if state.is_waiting else None
             answers.jobs[job_id] = JobState(
                 job_id, state.state, state.reason, state.nodes, start, exit_code=state.exit_code
             )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from hpcrun.observe.read.history import SUBMITTED, SUBMITTING, Submission
 from hpcrun.observe.read.history import WAITING as HELD
 from hpcrun.policy import recovery
-from hpcrun.slurm.parse import GONE, JobState
+from hpcrun.slurm.queue import GONE, JobState
 from hpcrun.state.ledger import CANCELLED as INTENT_CANCELLED
 from hpcrun.state.ledger import FINISHED as INTENT_FINISHED
 from hpcrun.state.ledger import Attempt
@@ -160,7 +160,7 @@ def _cancelled(evidence: RunEvidence, last: Attempt | None) -> Verdict:
         return Verdict(CANCELLED, over=True)
     if job is None and evidence.silence:
         return Verdict(CANCELLED, _as_of(evidence, evidence.silence))
-    live = job is not None and job.live
+    live = job is not None and job.is_alive
     return Verdict(CANCELLED, "its job is still ending" if live else None, over=not live)
 
 
@@ -183,7 +183,7 @@ def _before_attempt(evidence: RunEvidence) -> Verdict:
             return Verdict(state, _as_of(evidence, evidence.silence))
         return Verdict(UNKNOWN, f"Slurm does not know job {submission.job_id} (any more)")
     if submission.is_local:
-        if job.live:
+        if job.is_alive:
             return Verdict(WAITING, "waits for its turn on this machine")
         if submission.ended and submission.message:
             return Verdict(FAILED, submission.message, over=True)
@@ -193,9 +193,9 @@ def _before_attempt(evidence: RunEvidence) -> Verdict:
             f"{what} ended before an attempt began; see `hpcrun logs --stream batch`",
             over=True,
         )
-    if job.waiting or job.state == "CONFIGURING":
+    if job.is_waiting or job.state == "CONFIGURING":
         return Verdict(PENDING, _words(job))
-    if job.ended:
+    if job.is_over:
         if job.state == "CANCELLED":
             return Verdict(CANCELLED, "its job was cancelled in Slurm", over=True)
         code = f", exit code {job.exit_code}" if job.exit_code else ""
@@ -205,7 +205,7 @@ def _before_attempt(evidence: RunEvidence) -> Verdict:
             "see `hpcrun logs --stream batch`",
             over=True,
         )
-    if job.live:
+    if job.is_alive:
         if submission.foreground:
             return Verdict(WAITING, "waits for its turn in this allocation")
         return Verdict(RUNNING, "the job has started, its attempt has not begun")
@@ -218,10 +218,10 @@ def _attempt_ended(evidence: RunEvidence, last: Attempt) -> Verdict:
     reason = str(message) if message else None
     if last.outcome == "cancelled":
         return Verdict(CANCELLED, over=True)
-    if job is not None and job.live and job.waiting:
+    if job is not None and job.is_alive and job.is_waiting:
         return Verdict(REQUEUED, _words(job) or reason)
     decided = last.decided or {}
-    if decided.get("action") in recovery.GOES_ON and job is not None and job.live:
+    if decided.get("action") in recovery.GOES_ON and job is not None and job.is_alive:
         return Verdict(RESTARTING, reason)
     if decided.get("action") == recovery.STOP:
         return Verdict(FAILED, f"{reason}; stopped: {decided.get('reason')}", over=True)
@@ -229,10 +229,10 @@ def _attempt_ended(evidence: RunEvidence, last: Attempt) -> Verdict:
     if goes_on and job is None and evidence.silence:
         return Verdict(UNKNOWN, _as_of(evidence, evidence.silence))
     if last.outcome == "stopped":
-        if job is not None and job.live:
+        if job is not None and job.is_alive:
             return Verdict(RESTARTING, reason)
         return Verdict(FAILED, f"{reason or 'stopped'}; submit it again to go on", over=True)
-    if job is not None and job.ended:
+    if job is not None and job.is_over:
         if job.state == "CANCELLED" and last.kind == "signal":
             return Verdict(CANCELLED, "its job was cancelled in Slurm", over=True)
         if job.state not in ("FAILED", "COMPLETED", "CANCELLED", GONE):
@@ -251,9 +251,9 @@ def _attempt_open(evidence: RunEvidence, last: Attempt) -> Verdict:
             f"Slurm does not know job {job_id} (any more), and the ledger has no end of attempt "
             f"{last.number}",
         )
-    if job.waiting:
+    if job.is_waiting:
         return Verdict(REQUEUED, _words(job))
-    if job.ended:
+    if job.is_over:
         if job.state == "CANCELLED":
             return Verdict(CANCELLED, "its job was cancelled in Slurm", over=True)
         gone = job.state == GONE
@@ -261,7 +261,7 @@ def _attempt_open(evidence: RunEvidence, last: Attempt) -> Verdict:
         return Verdict(
             FAILED, f"{what}, and the ledger has no end of attempt {last.number}", over=True
         )
-    if not job.live:
+    if not job.is_alive:
         return Verdict(UNKNOWN, job.reason or None)
     return Verdict(RUNNING, None if last.workers_started else "preparing its nodes")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hpcrun.observe.status import jobs
 from hpcrun.observe.status.jobs import Answers, JobRef
-from hpcrun.slurm.parse import JobState
+from hpcrun.slurm.queue import JobState
 from hpcrun.state import files
 
 # Seconds between two queries: a multiple of the time that the last one took, within limits.
@@ -67,7 +67,9 @@ class _Known:
     def is_settled(self, job_id: str, now: float) -> bool:
         """Check whether accounting has reported a job's end lately (squeue has no exit code)."""
         when, job = self.jobs.get(job_id, (0.0, None))
-        return bool(job and job.ended and job.exit_code is not None and 0 <= now - when < ENDS_HOLD)
+        return bool(
+            job and job.is_over and job.exit_code is not None and 0 <= now - when < ENDS_HOLD
+        )
 
 
 class LastAnswers:
@@ -108,7 +110,7 @@ class LastAnswers:
         )
         answers.problem, answers.detail = fresh.problem, fresh.detail
         for job_id, job in known.of(job_ids).items():
-            if job_id in settled and (job_id not in fresh.jobs or fresh.jobs[job_id].ended):
+            if job_id in settled and (job_id not in fresh.jobs or fresh.jobs[job_id].is_over):
                 # squeue reports less of an end than accounting did.
                 answers.jobs[job_id] = job
                 fresh.jobs.pop(job_id, None)
@@ -176,7 +178,15 @@ def _write(path: Path, known: _Known) -> None:
 
 
 def _to_fields(job: JobState) -> list[object]:
-    known = (job.state, job.waiting, job.ended, job.reason, job.nodes, job.exit_code, job.start)
+    known = (
+        job.state,
+        job.is_waiting,
+        job.is_over,
+        job.reason,
+        job.nodes,
+        job.exit_code,
+        job.start,
+    )
     return [*known, None]
 
 

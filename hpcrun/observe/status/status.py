@@ -16,7 +16,7 @@ from hpcrun.observe.read.selection import Selected, begun
 from hpcrun.observe.status import jobs, run_state
 from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.run_state import RunEvidence, Verdict
-from hpcrun.slurm.parse import GONE, JobState
+from hpcrun.slurm.queue import GONE, JobState
 from hpcrun.state import files, layout, ledger
 from hpcrun.state.ledger import Attempt
 from hpcrun.text import Say
@@ -220,7 +220,7 @@ def _decide(
     before = evidence
     evidence = _with_answer(evidence, ref, answers, logged)
     job = evidence.job
-    if ref is not None and (job is None or job.ended) and evidence.silence is None:
+    if ref is not None and (job is None or job.is_over) and evidence.silence is None:
         again = _read(selected)
         if (again.attempts, again.intent) != (before.attempts, before.intent):
             evidence = _with_answer(again, ref, answers, logged)
@@ -318,9 +318,9 @@ def _queued(evidence: RunEvidence, verdict: Verdict) -> float | None:
 
 
 def _names(nodes: str) -> list[str] | None:
-    from hpcrun.slurm import steps
+    from hpcrun.slurm.hostlist import expand
 
     try:
-        return list(steps.expand(nodes)) or None
+        return list(expand(nodes)) or None
     except HpcrunError:
         return [nodes]

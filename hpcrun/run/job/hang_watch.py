@@ -11,7 +11,7 @@ from hpcrun.run.health import stack_summary
 from hpcrun.run.health.hang_detector import HangDetector
 from hpcrun.run.health.straggler import StragglerDetector
 from hpcrun.run.job.agents import Agents
-from hpcrun.slurm.duration import seconds
+from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.plan import RunPlan
 
 _LOOK_EVERY = 1.0
@@ -50,7 +50,7 @@ class HangWatch:
     ) -> None:
         self._run, self._agents, self._on_straggler = run, agents, on_straggler
         self._stragglers = StragglerDetector()
-        hang_after = seconds(run.recovery.hang_after or "") or 0.0
+        hang_after = parse_duration(run.recovery.hang_after or "") or 0.0
         self._hangs = HangDetector(hang_after, time.monotonic())
         self._look_at = 0.0
 

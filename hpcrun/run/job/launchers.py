@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hpcrun.errors import HpcrunError
-from hpcrun.slurm import job, steps
+from hpcrun.slurm import client, job, steps
+from hpcrun.slurm.allocation import Allocation
 from hpcrun.state.layout import AttemptPaths, slurm_path
 from hpcrun.state.plan import RunPlan
 from hpcrun.text import signal_name
@@ -121,7 +122,7 @@ class SlurmLauncher:
     is_slurm = True
 
     def __init__(self, run: RunPlan, fabric: dict[str, Any]) -> None:
-        allocation = steps.Allocation.current()
+        allocation = Allocation.current()
         self.nodes = allocation.nodes[: run.all_nodes]
         self.job_id = allocation.name
         self.raw_job_id = allocation.job_id
@@ -222,8 +223,8 @@ class _SlurmWorkers:
             return
         if self._ended(_AGENTS_TURN):
             return
-        step = steps.step_id(self._job_id, self._name)
-        if step is None or not steps.kill_step(step) or not self._ended(10):
+        step = client.step_id(self._job_id, self._name)
+        if step is None or not client.kill_step(step) or not self._ended(10):
             for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
                 if self._ended(0):
                     return

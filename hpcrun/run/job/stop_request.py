@@ -11,7 +11,7 @@ from hpcrun.run.job.attempt_end import AttemptEnd
 from hpcrun.run.job.launchers import Launcher
 from hpcrun.run.protocol.output import say
 from hpcrun.slurm import job
-from hpcrun.slurm.duration import seconds
+from hpcrun.slurm.parse import parse_duration
 from hpcrun.state import files, ledger, session_log
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import RunPlan
@@ -166,5 +166,5 @@ class StopRequest:
         save, step = stop_lead_time.measured(self._paths)
         limit = end_time - self._began
         return stop_lead_time.seconds(
-            limit, asked=seconds(wanted) if wanted else None, save=save, step=step
+            limit, asked=parse_duration(wanted) if wanted else None, save=save, step=step
         )

@@ -10,6 +10,8 @@ from itertools import accumulate
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
+from hpcrun.slurm.hostlist import parse_ranges
+
 ROOT = Path("/")
 # Controller ("" is version 2) -> the files of the limit and of the usage, and the prefix in
 # memory.stat.
@@ -90,7 +92,7 @@ class JobCgroup:
         controller, name = ("", ".effective") if self._is_v2 else ("cpuset", "")
         with contextlib.suppress(OSError, KeyError, ValueError):
             if text := (self._directories[controller] / f"cpuset.cpus{name}").read_text().strip():
-                return sum(_length(part) for part in text.split(","))
+                return sum(map(len, parse_ranges(text)))
         return os.cpu_count() or 1
 
     def memory(self, total: int) -> tuple[int, int]:
@@ -131,8 +133,3 @@ def _memory(directory: Path, controller: str) -> _Memory:
     stat = numbers(directory / "memory.stat")
     cached = (stat.get(f"{prefix}{kind}_file", 0) for kind in ("inactive", "active"))
     return _Memory(used, limit if limit < _UNLIMITED else None, *cached)
-
-
-def _length(part: str) -> int:
-    first, _, last = part.partition("-")
-    return int(last or first) - int(first) + 1

@@ -22,7 +22,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.run.node import cgroup
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import Launch
-from hpcrun.slurm.duration import seconds
+from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.plan import RunPlan
 
@@ -49,7 +49,7 @@ def after(run: RunPlan) -> float | None:
     """Return the seconds of training before a run gets warm ranks; None if it gets none."""
     if run.entry.kind == "command" or not run.recovery.in_place:
         return None
-    return seconds(run.recovery.warm_after or "")
+    return parse_duration(run.recovery.warm_after or "")
 
 
 class WarmRanksLock:

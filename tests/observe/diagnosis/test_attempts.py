@@ -13,7 +13,7 @@ from hpcrun.observe.diagnosis.advice import advise
 from hpcrun.observe.diagnosis.attempts import CauseGroup, RunStory, grouped, normal, stories
 from hpcrun.observe.read.selection import Finder
 from hpcrun.observe.status.jobs import Answers
-from hpcrun.slurm.parse import JobState
+from hpcrun.slurm.queue import JobState
 from hpcrun.state import files, ledger
 from tests.support.command import hpcrun
 from tests.support.experiment import T0, Experiment, path_with, slurm_shim

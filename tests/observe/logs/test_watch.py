@@ -19,7 +19,7 @@ from hpcrun.observe.logs.render import Presenter
 from hpcrun.observe.logs.watch import Watch
 from hpcrun.observe.read.selection import Finder, Selected
 from hpcrun.observe.status.jobs import Answers, JobRef
-from hpcrun.slurm.parse import JobState
+from hpcrun.slurm.queue import JobState
 from hpcrun.state import files, ledger
 from tests.support.experiment import Experiment
 

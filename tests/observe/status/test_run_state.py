@@ -10,7 +10,7 @@ import pytest
 
 from hpcrun.observe.read.history import Submission
 from hpcrun.observe.status.run_state import STATES, RunEvidence, decide
-from hpcrun.slurm.parse import JobState
+from hpcrun.slurm.queue import JobState
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.ledger import Attempt
 

@@ -79,7 +79,7 @@ def test_an_end_that_accounting_told_is_not_asked_for_again(shim: Path, clock: C
         clock.now += 5
     assert commands(shim) == ["squeue", "sacct", "squeue", "squeue"]
     slurm_shim(shim, squeue=line("100_0", "RUNNING") + line("100_1", "PENDING", "BeginTime"))
-    assert asker.ask(WANTED).jobs["100_1"].waiting
+    assert asker.ask(WANTED).jobs["100_1"].is_waiting
     clock.now += 1000
     slurm_shim(shim, squeue=line("100_0", "RUNNING"), sacct=past("100_1", "COMPLETED"))
     assert asker.ask(WANTED).jobs["100_1"].state == "COMPLETED"

@@ -15,7 +15,7 @@ from hpcrun.observe.read.selection import Finder
 from hpcrun.observe.status import jobs
 from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.status import RunStatus, statuses
-from hpcrun.slurm.parse import JobState
+from hpcrun.slurm.queue import JobState
 from hpcrun.state import files, ledger
 from tests.support.experiment import T0, Experiment, path_with, shim_calls, slurm_shim
 

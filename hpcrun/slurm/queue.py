@@ -1,0 +1,273 @@
+"""The state of jobs: one question to squeue and sacct for all of them, one rule of what is over."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from hpcrun.errors import ClusterUnreachable
+from hpcrun.slurm import client
+from hpcrun.slurm.hostlist import expand_job_id
+from hpcrun.slurm.parse import parse_duration, parse_rows, parse_text, parse_time
+
+# The comment comes last in both, because it may hold the separator.
+_SQUEUE = "%i|%T|%r|%N|%S|%e|%M|%k"
+_FIELDS = ("JobID", "State", "Reason", "NodeList", "Start", "End", "Elapsed", "Comment")
+_SACCT = (*_FIELDS[:-1], "ExitCode", "Comment")
+
+RUNNING = "RUNNING"
+UNKNOWN = "UNKNOWN"
+# A process of this machine that is no more.
+GONE = "GONE"
+# Over, until somebody requeues it.
+TERMINAL = frozenset(
+    {
+        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED"),
+        *("NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT", GONE),
+    }
+)
+WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
+
+_NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
+_NO_SUCH_JOB = re.compile(r"invalid job id", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class JobState:
+    """The state of a job, of one element of an array, or of a local process.
+
+    Attributes
+    ----------
+    job_id
+        ``123``, ``123_4`` or ``local:PID``.
+    state
+        Slurm's word without additions, such as ``RUNNING`` or ``CANCELLED``; ``UNKNOWN`` when
+        accounting never heard of the end of a job that the controller has forgotten. A local
+        process is ``RUNNING`` or ``GONE``.
+    reason
+        Why it waits, or why it ended so; empty when Slurm gives none.
+    nodes
+        The node list in Slurm's notation; empty before it starts.
+    start, end
+        Seconds since the epoch (of a waiting job the expected start, of a running one its time
+        limit); None where Slurm does not say.
+    elapsed
+        Seconds.
+    exit_code, signal
+        How the batch script ended; None where Slurm does not say.
+    comment
+        The job's comment.
+    source
+        ``squeue`` or ``sacct``.
+    known_at
+        When Slurm said all this, where it does not answer now; None where this is its answer.
+    """
+
+    job_id: str
+    state: str
+    reason: str = ""
+    nodes: str = ""
+    start: float | None = None
+    end: float | None = None
+    elapsed: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    comment: str = ""
+    source: str = "squeue"
+    known_at: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is known to have ended (until somebody requeues it)."""
+        return self.state in TERMINAL
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits in the queue."""
+        return self.state in WAITING
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it waits or runs."""
+        return not self.is_over and self.state != UNKNOWN
+
+
+class JobStates(dict[str, JobState]):
+    """The states of jobs by their ids; a job that nothing is known of is absent.
+
+    Attributes
+    ----------
+    problems
+        Why the answer is not complete, such as a slurmdbd that does not answer: absence then
+        proves nothing.
+    controller_is_down
+        Whether slurmctld, which alone knows what lives now, did not answer.
+    accounting
+        Whether the cluster keeps accounts, as far as is known.
+    """
+
+    def __init__(
+        self,
+        states: dict[str, JobState],
+        problems: Sequence[str] = (),
+        *,
+        controller_is_down: bool = False,
+        accounting: bool = True,
+    ) -> None:
+        super().__init__(states)
+        self.accounting = accounting
+        self.problems = tuple(problems)
+        self.controller_is_down = controller_is_down
+
+
+def query(
+    job_ids: Iterable[str],
+    *,
+    settled: Collection[str] = (),
+    accounting: bool = True,
+    patience: float | None = None,
+) -> JobStates:
+    """Ask for the states of jobs, with at most one ``squeue`` and one ``sacct``.
+
+    Parameters
+    ----------
+    job_ids
+        ``123`` (a whole array too: its elements are returned) or ``123_4``; others are ignored.
+    settled
+        Those whose end is known: accounting is not asked about them.
+    accounting
+        Whether it is asked at all.
+    patience
+        Seconds for each command, which is not repeated then; None for as long as Slurm may need.
+
+    Raises
+    ------
+    ClusterUnreachable
+        Neither slurmctld nor slurmdbd answers.
+    """
+    wanted = {job_id for job_id in job_ids if job_id and job_id[0].isdigit()}
+    if not wanted:
+        return JobStates({})
+    problems: list[str] = []
+    found: dict[str, JobState] = {}
+    controller = True
+    try:
+        found = _ask_squeue(wanted, patience)
+    except client.CommandFailed as error:
+        controller = False
+        problems.append(f"slurmctld does not answer: {error}")
+    unsettled = {job_id for job_id in wanted if not _settled(job_id, found)}
+    unsettled.difference_update(settled)
+    if unsettled and (accounting or not controller):
+        try:
+            past = _ask_sacct(unsettled, patience)
+        except client.CommandFailed as error:
+            if not controller:
+                raise ClusterUnreachable(
+                    f"Slurm does not answer: {'; '.join([*problems, f'sacct: {error}'])}",
+                    hint="repeat the same command when the cluster is back",
+                ) from None
+            accounting = not _NO_ACCOUNTING.search(str(error))
+            if accounting:
+                problems.append(f"slurmdbd does not answer: {error}")
+        else:
+            found = merge(found, past, controller_answered=controller)
+    return JobStates(
+        {
+            key: state
+            for key, state in found.items()
+            if key in wanted or key.partition("_")[0] in wanted
+        },
+        problems,
+        controller_is_down=not controller,
+        accounting=accounting,
+    )
+
+
+def _ask_squeue(wanted: set[str], patience: float | None) -> dict[str, JobState]:
+    argv = ["squeue", "--noheader", "--states=all", _jobs(wanted), f"--format={_SQUEUE}"]
+    try:
+        return parse_squeue(client.ask(argv, patience))
+    except client.CommandFailed as error:
+        if _NO_SUCH_JOB.search(str(error)):
+            return {}
+        raise
+
+
+def _ask_sacct(wanted: set[str], patience: float | None) -> dict[str, JobState]:
+    argv = ["sacct", "--noheader", "--parsable2", "--allocations", _jobs(wanted)]
+    return parse_sacct(client.ask([*argv, f"--format={','.join(_SACCT)}"], patience))
+
+
+def _jobs(wanted: set[str]) -> str:
+    jobs = sorted({job_id.partition("_")[0] for job_id in wanted}, key=int)
+    return f"--jobs={','.join(jobs)}"
+
+
+def _settled(job_id: str, found: dict[str, JobState]) -> bool:
+    """Whether squeue alone tells enough: the job is there and has not ended."""
+    if "_" in job_id:
+        return job_id in found and not found[job_id].is_over
+    mine = [state for key, state in found.items() if key.partition("_")[0] == job_id]
+    return bool(mine) and not any(state.is_over for state in mine)
+
+
+def parse_squeue(text: str) -> dict[str, JobState]:
+    """Read what ``squeue --noheader --format=…`` printed."""
+    return _states(parse_rows(text, _FIELDS), "squeue")
+
+
+def parse_sacct(text: str) -> dict[str, JobState]:
+    """Read what ``sacct --noheader --parsable2 --allocations --format=…`` printed.
+
+    Of several records of one id (a requeued job) the last counts.
+    """
+    return _states(parse_rows(text, _SACCT), "sacct")
+
+
+def _states(rows: Iterable[dict[str, str]], source: str) -> dict[str, JobState]:
+    """Read the rows of either command; one row stands for all waiting elements of an array."""
+    states: dict[str, JobState] = {}
+    for row in rows:
+        # `CANCELLED by 1000`; `CANCELLED+` is what a narrow column makes of it.
+        state = row["State"].strip().partition(" ")[0].rstrip("+").upper()
+        exit_code, _, signal = row.get("ExitCode", "").partition(":")
+        job = JobState(
+            "",
+            state or UNKNOWN,
+            reason=parse_text(row["Reason"]),
+            nodes=parse_text(row["NodeList"]),
+            start=parse_time(row["Start"].strip()),
+            end=parse_time(row["End"].strip()),
+            elapsed=parse_duration(row["Elapsed"].partition(".")[0]),
+            exit_code=int(exit_code) if exit_code.isdigit() else None,
+            signal=int(signal) if signal.isdigit() else None,
+            comment=parse_text(row["Comment"]),
+            source=source,
+        )
+        for job_id in expand_job_id(row["JobID"].strip()):
+            states[job_id] = dataclasses.replace(job, job_id=job_id)
+    return states
+
+
+def merge(
+    queue: dict[str, JobState], past: dict[str, JobState], *, controller_answered: bool
+) -> dict[str, JobState]:
+    """Put the controller's answer and accounting's together.
+
+    The controller is right about what lives; accounting adds how a job ended. A job that only
+    accounting believes to be alive, while the controller has answered without it, is ``UNKNOWN``.
+    """
+    merged = dict(queue)
+    for job_id, state in past.items():
+        current = queue.get(job_id)
+        if current is None:
+            if controller_answered and not state.is_over:
+                reason = f"accounting says {state.state}, the controller has forgotten the job"
+                state = dataclasses.replace(state, state=UNKNOWN, reason=reason, end=None)
+            merged[job_id] = state
+        elif current.is_over and state.is_over:
+            merged[job_id] = state
+    return merged
