@@ -1,4 +1,4 @@
-"""Tables: a rich one on a terminal, plain aligned columns in a pipe, where nothing is cut."""
+"""Tables: rich ones on a terminal, plain aligned columns in a pipe."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ STYLES = {
     "unknown": "yellow",
 }
 
+# The least width to which a column of long cells is folded.
+_FOLDED = 8
+
 
 @dataclass
 class Table:
@@ -28,15 +31,14 @@ class Table:
     Attributes
     ----------
     headers
-        One a column.
+        One for each column.
     rows
-        As many cells each; an empty cell is shown as ``-`` in a pipe, so that columns can be cut.
-    right
-        Headers of columns that are aligned to the right.
-    styled
-        Headers of columns whose cells choose their colour from `STYLES`.
+        As many cells each; an empty cell is ``-`` in a pipe, so that ``cut`` finds its column.
+    right, styled
+        Headers of columns that are aligned to the right, and of those whose cells choose their
+        colour from `STYLES`.
     spare
-        Headers of columns that a narrow terminal goes without, the first ones first.
+        Headers of columns that a narrow terminal omits, the first ones first.
     """
 
     headers: Sequence[str]
@@ -50,47 +52,48 @@ class Table:
         self.rows.append(cells)
 
     def print(self, *, color: bool, stream: TextIO | None = None) -> None:
-        """Write it to ``stream`` (stdout), for a terminal or for a pipe.
+        """Write to ``stream`` (stdout), for a terminal or for a pipe.
 
-        On a terminal, columns in which no row has anything are left out, and long cells are folded;
-        where that would not be enough, columns of ``spare`` go, and then it gets what a pipe gets.
-        Nothing that is shown is ever cut.
+        A terminal shows no empty columns, and folds long cells; if that is not enough, it omits
+        ``spare`` columns, and then gets what a pipe gets. Nothing that is shown is ever cut.
         """
         stream = stream or sys.stdout
-        if not stream.isatty():
-            stream.write(self.plain())
-            return
-        from rich.console import Console
+        if stream.isatty():
+            from rich.console import Console
 
-        console = Console(file=stream, no_color=not color, highlight=False)
-        table = self.fitted(console.width)
-        if table is None:
-            stream.write(self.plain())
-        else:
-            console.print(table)
+            console = Console(file=stream, no_color=not color, highlight=False)
+            table = self.fitted(console.width)
+            if table is not None:
+                console.print(table)
+                return
+        stream.write(self.plain())
 
     def plain(self) -> str:
-        """Aligned columns, two spaces apart, whole."""
+        """Return aligned columns, two spaces apart, whole."""
+        if not self.rows:
+            return "  ".join(self.headers).rstrip() + "\n"
         columns = []
         for header, cells in zip(self.headers, zip(*self.rows, strict=True), strict=False):
             column = [header, *(_one_line(cell) or "-" for cell in cells)]
             align = str.rjust if header in self.right else str.ljust
             width = max(map(len, column))
             columns.append([align(cell, width) for cell in column])
-        if not self.rows:
-            return "  ".join(self.headers).rstrip() + "\n"
         return "".join("  ".join(line).rstrip() + "\n" for line in zip(*columns, strict=True))
 
     def fitted(self, width: int) -> RichTable | None:
-        """The table for a terminal of so many columns; None where they are too few."""
+        """Return the table for a terminal of so many columns; None if these are too few."""
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        columns = range(len(self.headers))
-        shown = [i for i in columns if i == 0 or any(row[i] for row in self.rows)]
+        whole = [i == 0 or each in self.styled | self.right for i, each in enumerate(self.headers)]
+        widths = [
+            max(len(header), *(len(row[i]) for row in self.rows), 0) if whole[i] else _FOLDED
+            for i, header in enumerate(self.headers)
+        ]
+        shown = [i for i in range(len(widths)) if i == 0 or any(row[i] for row in self.rows)]
         for header in (None, *self.spare):
             shown = [i for i in shown if self.headers[i] != header]
-            if self._needed(shown) <= width:
+            if sum(widths[i] + 2 for i in shown) <= width:
                 break
         else:
             return None
@@ -100,7 +103,7 @@ class Table:
                 self.headers[i],
                 justify="right" if self.headers[i] in self.right else "left",
                 overflow="fold",
-                no_wrap=self._is_rigid(i),
+                no_wrap=whole[i],
             )
         for row in self.rows:
             table.add_row(
@@ -113,29 +116,11 @@ class Table:
             )
         return table
 
-    def _is_rigid(self, column: int) -> bool:
-        return column == 0 or self.headers[column] in self.styled | self.right
-
-    def _needed(self, shown: Sequence[int]) -> int:
-        widths = [
-            max(len(self.headers[i]), *(len(row[i]) for row in self.rows), 0)
-            if self._is_rigid(i)
-            else _FOLDED
-            for i in shown
-        ]
-        return sum(widths) + 2 * len(widths)
-
-
-# To which a cell may be folded.
-_FOLDED = 8
-
 
 def _one_line(text: str) -> str:
     return text if text.isprintable() else " ".join(text.split())
 
 
 def number(value: float | None) -> str:
-    """Six significant digits at most; empty for None."""
-    if value is None:
-        return ""
-    return f"{value:.6g}"
+    """Format to six significant digits at most; empty for None."""
+    return "" if value is None else f"{value:.6g}"
