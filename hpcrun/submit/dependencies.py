@@ -23,14 +23,14 @@ Living = dict[int, Job]
 
 
 class Waits:
-    """As things stand now, what the runs of a plan have to wait for.
+    """The jobs that the runs of a plan have to wait for now.
 
     Raises
     ------
     UsageError
         They wait for a run that has neither completed nor is queued or running.
     ClusterUnreachable
-        Slurm does not tell.
+        Slurm does not answer.
     """
 
     def __init__(self, plan: Plan, experiment: ExperimentPaths) -> None:
@@ -40,14 +40,14 @@ class Waits:
         ]
 
     def groups(self, array: Array, runs: Sequence[int]) -> list[tuple[int, ...]]:
-        """Runs of an array, divided into those that one option of sbatch can speak for."""
+        """Divide runs of an array into groups with one ``--dependency`` each."""
         found: dict[Hashable, list[int]] = {}
         for run in runs:
             found.setdefault(self._key(array, run), []).append(run)
         return [tuple(group) for group in found.values()]
 
     def option(self, runs: Sequence[int]) -> str | None:
-        """sbatch's ``--dependency`` for runs of one group; None where nothing is waited for."""
+        """Return sbatch's ``--dependency`` for one group; None if it waits for nothing."""
         words = []
         for one, living in self._living:
             after = "afterany" if one.when == "end" else "afterok"
@@ -94,7 +94,7 @@ def _living(one: Dependence, experiment: ExperimentPaths) -> Living:
 
 
 def _ids(living: Living, one: Dependence) -> list[str]:
-    """The jobs of the runs, an array by its own id where all of it counts."""
+    """Return the ids of the jobs; an array has one id if all of its runs are waited for."""
     found: dict[str, None] = {}
     for job in living.values():
         runs = set(job.record["runs"])

@@ -1,7 +1,8 @@
-"""A prepared submission to its executor, in as many pieces as Slurm's limits ask for.
+"""Feed a prepared submission to its executor, in as many pieces as Slurm's limits require.
 
-What Slurm has no room for is halved until it fits; the rest waits here and follows as jobs end. The
-journal has a line before each call of sbatch and one after it, so that this may be killed anywhere.
+A piece that Slurm has no room for is halved until it fits; the rest waits here and follows as jobs
+end. The journal has a line before and after each call of sbatch, so that this process may be killed
+at any point.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from hpcrun.submit.local import executor, processes
 from hpcrun.submit.submission_dir import Prepared, SubmittedArray
 from hpcrun.text import Say, runs_text
 
-# Renews the lock under which this happens; False when another submit has it by now.
+# Renews the submit lock; returns False if another submit has taken it.
 Renew = Callable[[], bool]
 
 PAUSES = (5.0, 60.0)
-# Seconds for an sbatch that by now is known to retry for minutes by itself.
+# Seconds for an sbatch that is known to retry for minutes by itself.
 IMPATIENT = 20
 
 
@@ -40,12 +41,11 @@ def send(prepared: Prepared, say: Say, renew: Renew) -> list[SubmittedArray]:
     Raises
     ------
     ClusterRefused, ClusterUnreachable
-        Slurm says no, or is not there; nothing is left behind of a submission of which nothing
-        was accepted.
+        Slurm refuses or does not answer; a submission of which nothing was accepted is removed.
     Interrupted
-        By Ctrl-C; says what was submitted and what was not.
+        By Ctrl-C; names what was submitted and what was not.
     UsageError
-        Another submit went on in place of this one.
+        Another submit has taken the lock.
     """
     if prepared.plan.cluster["executor"] == "slurm":
         return _Feed(prepared, say, renew).run()
@@ -60,7 +60,7 @@ class _Feed:
         self._arrays = prepared.plan.arrays
         self._accepted: list[SubmittedArray] = []
         self._unknown: tuple[int, ...] = ()
-        # Scripts that Slurm may have taken although it did not say so.
+        # Scripts that Slurm may have taken without an answer.
         self._lost: set[Path] = set()
         self._cancelled_before: set[int] | None = None
         self._why = ""
@@ -165,8 +165,7 @@ class _Feed:
             raise
 
     def _is_for_good(self, full: sbatch.Full) -> bool:
-        """Whether waiting cannot help: the limit is the user's own, and none of the user's jobs
-        is there to end."""
+        """Check if waiting cannot help: it is the user's own limit, and no job of theirs can end."""
         return not self._accepted and full.is_own and _queued() == 0
 
     def _check_lock(self) -> None:
@@ -178,7 +177,7 @@ class _Feed:
             )
 
     def _text(self, array: Array, runs: Sequence[int], offset: int) -> str:
-        """The script of a piece of an array."""
+        """Render the script of a piece of an array."""
         plan = self._prepared.plan
         wanted = set(runs)
         chosen = [run for run in plan.runs if run.number in wanted]
@@ -186,7 +185,7 @@ class _Feed:
         return sbatch_script.script(plan.name, plan.cluster, chosen, most, paths, offset)
 
     def _dependency(self, index: int, array: Array, runs: tuple[int, ...]) -> str | None:
-        """sbatch's option, with what the spec itself has of it; None to leave it at that."""
+        """Return sbatch's ``--dependency`` with the spec's own; None to leave it to the script."""
         ours = [self._waits().option(runs), self._turn(index, array, runs)]
         if not any(ours):
             return None
@@ -196,12 +195,12 @@ class _Feed:
         return ",".join(filter(None, [own, *ours]))
 
     def _turn(self, index: int, array: Array, runs: tuple[int, ...]) -> str | None:
-        """On jobs that have to end first, lest more runs than `max_parallel` go at once."""
+        """Return the dependency by which at most `max_parallel` runs go at once."""
         most = array.parallel
         before = [one for one in self._accepted if one.array in (index, array.after)]
         if most is None or not before:
             return None
-        # One that Slurm has forgotten is no valid dependency.
+        # A job that Slurm has forgotten is not a valid dependency.
         states = queue.query([one.job_id for one in before])
         living = {key.partition("_")[0] for key, state in states.items() if not state.is_over}
         before = [one for one in before if one.job_id in living]
@@ -214,7 +213,7 @@ class _Feed:
         return f"afterany:{':'.join(ids)}" if ids else None
 
     def _wait(self, why: str) -> int | None:
-        """Sleep a while; how many of my jobs have left the queue in it, if that is known."""
+        """Sleep a while; return how many of my jobs left the queue meanwhile, None if unknown."""
         if why != self._why:
             hint = "" if self._has_waited else ", and are submitted as jobs end. Ctrl-C leaves them"
             if not self._has_waited:
@@ -236,7 +235,7 @@ class _Feed:
         return sum(len(array.runs) for array in self._arrays)
 
     def _begin_to_wait(self) -> None:
-        """Have readers know where these runs are, and that some were cancelled before."""
+        """Record in the journal that runs wait here, and remember which were cancelled before."""
         missing = set(self._missing())
         self._cancelled_before = self._cancelled(missing)
         self._note_missing(journal.WAITING, **_this_process())
@@ -254,7 +253,7 @@ class _Feed:
         return {run for run in begun if ledger.intent(paths.run(run)) == ledger.CANCELLED}
 
     def _still_wanted(self, runs: tuple[int, ...]) -> tuple[int, ...]:
-        """Without those that were cancelled while this waited."""
+        """Drop the runs that were cancelled while this waited."""
         if self._cancelled_before is None:
             return runs
         dropped = self._cancelled(runs) - self._cancelled_before
@@ -267,7 +266,7 @@ class _Feed:
         return sorted(runs - gone - self._prepared.dropped)
 
     def _told(self) -> str:
-        """What was submitted and what was not, in lines."""
+        """Return lines on what was submitted and what was not."""
         parts = [f"submitted: job {one.job_id}: {runs_text(one.runs)}" for one in self._accepted]
         if self._unknown:
             parts.append(f"not known whether submitted: {runs_text(self._unknown)}")
@@ -276,7 +275,7 @@ class _Feed:
         return "\n".join(parts)
 
     def _given_up(self, error: HpcrunError | KeyboardInterrupt) -> HpcrunError:
-        """What is said in the end; nothing is left behind where nothing was accepted."""
+        """Return the error to raise; a submission of which nothing was accepted is removed."""
         nothing = not self._accepted and not self._unknown
         if nothing:
             assert self._prepared.draft is not None
@@ -296,7 +295,7 @@ class _Feed:
 
 @contextlib.contextmanager
 def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
-    """Have signals that would end this process at once act as Ctrl-C; not those ignored."""
+    """Make signals that would end this process act as Ctrl-C, unless they are ignored."""
     with contextlib.ExitStack() as stack:
         if threading.current_thread() is threading.main_thread():
             for number in numbers:
@@ -308,7 +307,7 @@ def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Hold back a Ctrl-C until the block is through; a second one is not held back."""
+    """Hold back a Ctrl-C until the end of the block; a second one is not held back."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -340,7 +339,7 @@ def _this_process() -> dict[str, Any]:
 
 
 def _queued() -> int | None:
-    """How many of my jobs Slurm has; None where it does not say."""
+    """Return how many of my jobs Slurm has; None if it does not answer."""
     try:
         return client.queued()
     except ClusterUnreachable:

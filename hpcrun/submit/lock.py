@@ -1,8 +1,8 @@
-"""One submit of an experiment at a time: numbers are given and recorded before the next one looks.
+"""The submit lock: one submit of an experiment at a time, so that run numbers stay unique.
 
-The lock is a directory with one file, whose name says who holds it. It appears whole, by a rename,
-which fails while the directory in its place holds a file. Whoever takes it over removes the file of
-that very owner, so that two who do so at once cannot end the lock of a third.
+The lock is a directory with one file, whose name is its owner. It appears whole, by a rename, which
+fails while the directory in its place holds a file. Whoever takes over a stale lock removes the
+file of that very owner, so that two who do so at once cannot end the lock of a third.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hpcrun.state.layout import ExperimentPaths
 from hpcrun.submit.submission_dir import unwritable
 from hpcrun.text import Say
 
-# Of an owner on another host, whose process cannot be looked at.
+# Seconds after which the lock of an owner on another host, whose process is not visible, is stale.
 LONGEST = 600.0
 _PAUSE = 0.2
 
@@ -31,18 +31,16 @@ _PAUSE = 0.2
 def held(
     experiment: ExperimentPaths, say: Say, group: int | None = None
 ) -> Iterator[Callable[[], bool]]:
-    """Hold the lock; wait for it where another submit has it.
+    """Hold the lock, after waiting while another submit holds it.
 
-    Gives a function that renews it, which is due well within `LONGEST`; it tells whether the lock
-    is still held.
-
-    Directories that are made for the lock and stay empty are removed with it.
+    Yields a function that renews the lock, which is due well within `LONGEST` seconds, and returns
+    False if the lock was lost. Directories that are made for the lock and stay empty are removed
+    with it.
 
     Parameters
     ----------
     group
-        The number of the group that the experiment's directory, and those made on the way to it,
-        are given to.
+        The id of the group that the experiment's directory, and parents made for it, are given to.
 
     Raises
     ------
@@ -79,7 +77,7 @@ def _renew(owner: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
-        # A file system that fails for a moment is no reason to stop.
+        # A file system may fail for a moment.
         return True
     return True
 
@@ -93,7 +91,7 @@ def _take(lock: Path, owner: str, name: str, say: Say) -> None:
                 if _appears(lock, owner):
                     return
             except FileNotFoundError:
-                # Another submit left nothing behind, the experiment's directory included.
+                # Another submit removed the experiment's directory, as it was empty.
                 vanished += 1
                 if vanished > 100:
                     raise
@@ -109,7 +107,7 @@ def _take(lock: Path, owner: str, name: str, say: Say) -> None:
 
 
 def _appears(lock: Path, owner: str) -> bool:
-    """Whether the lock is mine now; False when another was first."""
+    """Try to create the lock; return False if another submit was first."""
     draft = lock.with_name(f"{lock.name}.{owner}.{threading.get_ident()}")
     try:
         draft.mkdir(parents=True)

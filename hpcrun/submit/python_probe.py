@@ -1,4 +1,4 @@
-"""The Python that a job will use, looked at once at submission, without importing what is slow."""
+"""Probe the Python that a job will use, without importing slow libraries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT = 60.0
 _MARK = "hpcrun-probe:"
 _WANTED_BY = {name: f"tracking.{name}" for name in ("tensorboard", "wandb")}
 
-# Any Python has to be able to read this, an old one too, to say that it is old.
+# Valid in any Python, so that an old one can report its version.
 _QUESTION = f"""
 import json, sys
 sys.path[:] = [entry for entry in sys.path if entry]
@@ -43,16 +43,16 @@ sys.stdout.write("\\n{_MARK}" + json.dumps(answer) + "\\n")
 
 @dataclass(frozen=True)
 class Probe:
-    """What was found.
+    """The answer of a Python.
 
     Attributes
     ----------
     executable
-        The interpreter's own idea of its path; the path asked for when it was not probed.
+        ``sys.executable``; the path asked for if it was not probed.
     version
-        Such as ``3.11.2``; None when it was not probed.
+        Such as ``3.11.2``; None if it was not probed.
     torch, deepspeed, tensorboard, wandb
-        Their versions; None when they are not installed.
+        Their versions; None if they are not installed.
     """
 
     executable: str
@@ -63,7 +63,7 @@ class Probe:
     wandb: str | None = None
 
     def to_data(self) -> dict[str, Any]:
-        """What ``submission.json`` keeps under ``python``."""
+        """Return what ``submission.json`` keeps under ``python``."""
         return asdict(self)
 
 
@@ -76,7 +76,7 @@ def probe(
     directory: Path | None = None,
     timeout: float = TIMEOUT,
 ) -> Probe:
-    """Start the job's Python once and ask what it is.
+    """Start the job's Python once, and return its version and those of its libraries.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def probe(
     variables
         Environment variables of the job.
     needs
-        The libraries that must be there.
+        The libraries that must be installed.
     directory
         Where it is started; the current directory by default.
     timeout
@@ -96,7 +96,7 @@ def probe(
     Raises
     ------
     UsageError
-        It is not there, hangs, is too old or lacks what the run needs.
+        It does not exist, hangs, is too old or lacks a library.
     """
     argv = [python, "-c", _QUESTION]
     if setup:

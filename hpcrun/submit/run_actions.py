@@ -1,4 +1,4 @@
-"""What a submission does about each run: leave it, stay with its job, or submit it (again)."""
+"""Decide what a submission does about each run: leave it, keep its job, or submit it (again)."""
 
 from __future__ import annotations
 
@@ -39,15 +39,13 @@ _KILL_AFTER = 10.0
 
 @dataclass(frozen=True)
 class Decision:
-    """What is done about one run.
+    """The action on one run.
 
     Attributes
     ----------
-    run
-        The run's number.
     action
         ``completed`` (left alone), ``attached`` (its job lives), ``cancelling`` (its job has not
-        ended yet), ``new`` (never submitted before) or ``resumed`` (submitted before; goes on from
+        ended yet), ``new`` (never submitted before), ``resumed`` (submitted before; goes on from
         its newest checkpoint), ``extended`` (had completed, and goes on with another value of an
         extendable key), ``skipped`` (one of these three that was not asked for).
     job
@@ -64,7 +62,7 @@ class Decision:
 
 
 def numbers(experiment: ExperimentPaths) -> dict[str, int]:
-    """Identity -> run number, from every submission; of several numbers the last given."""
+    """Return identity -> run number, from every submission; the last number counts."""
     found: dict[str, int] = {}
     for plan in plans(experiment):
         found.update((run.identity, run.number) for run in plan.runs)
@@ -72,7 +70,7 @@ def numbers(experiment: ExperimentPaths) -> dict[str, int]:
 
 
 def changed(experiment: ExperimentPaths, plan: Plan) -> set[int]:
-    """The plan's runs that were last submitted with other values: those of extendable keys."""
+    """Return the runs that were last submitted with other values of extendable keys."""
     by_submission: dict[int, set[int]] = {}
     for run, job in journal.newest_jobs(experiment).items():
         by_submission.setdefault(job.submission, set()).add(run)
@@ -89,12 +87,12 @@ def decide(experiment: ExperimentPaths, runs: Sequence[int]) -> list[Decision]:
     Raises
     ------
     ClusterUnreachable
-        Whether a job still lives cannot be found out, so that nothing may be submitted again.
+        The state of a job is unknown, so that nothing may be submitted again.
     UsageError
-        A run's job lives on another machine, which cannot be asked from here.
+        A run's job is on another machine, which cannot be asked from here.
     """
     jobs = journal.newest_jobs(experiment)
-    # One listing in place of two questions a run, which matters on shared storage.
+    # One listing instead of two look-ups a run, which matters on shared storage.
     directory = experiment.run(0).directory.parent
     begun = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
     intents = {
@@ -116,15 +114,10 @@ def decide(experiment: ExperimentPaths, runs: Sequence[int]) -> list[Decision]:
 
 
 def settle(experiment: ExperimentPaths, runs: Sequence[int], say: Say) -> list[Decision]:
-    """`decide`, once nothing is under way that would change it.
+    """`decide`, once nothing is under way that would change the decision.
 
     That is the jobs of cancelled runs, which take up to Slurm's KillWait to end, and an sbatch
     whose submit was killed: it may still reach Slurm.
-
-    Parameters
-    ----------
-    say
-        Takes a message when there is something to wait for.
     """
     said = False
     while script := _on_its_way(experiment, runs):
@@ -146,7 +139,7 @@ def settle(experiment: ExperimentPaths, runs: Sequence[int], say: Say) -> list[D
 
 
 def wait_for_ends(experiment: ExperimentPaths, decisions: Sequence[Decision], say: Say) -> None:
-    """Wait for the jobs of runs that have completed, which may still be ending."""
+    """Wait until the jobs of completed runs have ended."""
     deadline = time.monotonic() + CANCEL_PATIENCE
     jobs = [decision.job for decision in decisions if decision.job is not None]
     said = False
@@ -158,7 +151,7 @@ def wait_for_ends(experiment: ExperimentPaths, decisions: Sequence[Decision], sa
 
 
 def _on_its_way(experiment: ExperimentPaths, runs: Collection[int]) -> Path | None:
-    """The script of an sbatch without an answer that may still be running."""
+    """Return the script of an sbatch without an answer that may still be running."""
     jobs = journal.newest_jobs(experiment)
     for job in (jobs[run] for run in runs if run in jobs):
         record = job.record
@@ -173,7 +166,7 @@ def _on_its_way(experiment: ExperimentPaths, runs: Collection[int]) -> Path | No
 
 
 def _with_lost_answers(experiment: ExperimentPaths, jobs: Sequence[Job]) -> list[Job]:
-    """The same jobs; one whose id was never recorded is looked for by its script."""
+    """Return the jobs, those whose id was never recorded as found in the queue by their script."""
     if all(job.job_id or job.record.get("local") for job in jobs) or not client.available():
         return list(jobs)
     queued = client.jobs_by_script()
@@ -188,9 +181,9 @@ def _with_lost_answers(experiment: ExperimentPaths, jobs: Sequence[Job]) -> list
 
 
 def _living(experiment: ExperimentPaths, jobs: Collection[Job]) -> set[int]:
-    """Runs whose job waits or runs."""
+    """Return the runs whose job waits or runs."""
     living = {job.run for job in jobs if job.is_local and _lives_here(job)}
-    # Of a submit that was killed before it noted what it had started.
+    # A submit was killed before it recorded what it had started.
     unnoted = [job for job in jobs if job.job_id is None and job.record.get("local")]
     for number in {job.submission for job in unnoted}:
         own = [job for job in unnoted if job.submission == number]
@@ -241,7 +234,7 @@ def _elsewhere(job: Job) -> UsageError:
 
 
 def plans(experiment: ExperimentPaths) -> list[Plan]:
-    """The plans of all submissions, oldest first."""
+    """Return the plans of all submissions, oldest first."""
     return [
         plan_file.read(submission.plan)
         for submission in experiment.submissions()

@@ -1,4 +1,4 @@
-"""``hpcrun run``: the runs of a prepared submission, one after another, started by this process."""
+"""Run a prepared submission in the foreground, one run after another: ``hpcrun run``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from hpcrun.submit.local import executor, processes
 from hpcrun.submit.submission_dir import Prepared
 from hpcrun.text import Say
 
-# What says where the steps of a run in an allocation go; `SLURM_CPU_BIND` and its like would make
-# them slow.
+# Variables that place a run's steps in an allocation; `SLURM_CPU_BIND` and its like slow them.
 _OF_ALLOCATION = (
     *("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NODELIST"),
     *("SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_CPUS_PER_NODE", "SLURM_CLUSTER_NAME"),
@@ -23,11 +22,11 @@ _OF_ALLOCATION = (
 def bring_to_end(
     prepared: Prepared, allocation: str | None, *, announce: Callable[[int], None], say: Say
 ) -> int:
-    """Run a prepared submission here.
+    """Run a prepared submission here; return 0 if all runs completed.
 
-    On this machine the journal names this process for every run, which is waiting while it lives.
-    An allocation may outlive this process, so there a run is recorded only as it starts; one that
-    somebody else has submitted by then is left out.
+    On this machine the journal names this process for every run, as waiting while it lives. An
+    allocation may outlive this process, so there a run is recorded only as it starts; one that was
+    submitted by another command meanwhile is left out.
 
     Parameters
     ----------
@@ -35,11 +34,6 @@ def bring_to_end(
         The allocation's job id; None on this machine.
     announce
         Called with a run's number as it starts.
-
-    Returns
-    -------
-    int
-        0 when all of them completed.
 
     Raises
     ------
@@ -73,7 +67,7 @@ def bring_to_end(
 
 
 def _recorded(prepared: Prepared, run: int, allocation: str, say: Say) -> bool:
-    """Put a run that starts now into the journal; False where a later submission has it."""
+    """Record a run that starts now in the journal; return False if a later submission has it."""
     with lock.held(prepared.experiment, say):
         job = journal.newest_jobs(prepared.experiment).get(run)
         if job is not None and job.submission > prepared.submission.number:

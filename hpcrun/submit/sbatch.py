@@ -1,4 +1,4 @@
-"""One rendered script to ``sbatch``, carried by submitit; nothing else imports submitit."""
+"""Submit one rendered script with sbatch through submitit, which nothing else imports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcrun.errors import ClusterRefused, ClusterUnreachable
 from hpcrun.slurm import client
 
 TIMEOUT = 120
-# A job whose condition can never come true ends, rather than wait in the queue for ever.
+# A job whose dependency can never be satisfied ends instead of waiting for ever.
 KILL = "--kill-on-invalid-dep=yes"
 
 _TIMED_OUT = 124
@@ -44,20 +44,20 @@ _HINTS = (
 
 
 class NoAnswer(ClusterUnreachable):
-    """sbatch was cut off: whether Slurm took the job could not be found out."""
+    """sbatch was cut off, and it is unknown whether Slurm took the job."""
 
 
 class Full(ClusterRefused):
-    """Slurm has no room for as many jobs now, and may have later.
+    """Slurm has no room for as many jobs now, but may have later.
 
     Attributes
     ----------
     reason
-        Slurm's word for the limit.
+        Slurm's name of the limit.
     is_own
-        Whether it is a limit on this user's jobs alone.
+        True for a limit on this user's jobs alone.
     is_retried
-        Whether sbatch waits for room by itself, for two minutes: at MaxJobCount.
+        True if sbatch itself waits for room, for two minutes: at MaxJobCount.
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
@@ -69,12 +69,12 @@ class Full(ClusterRefused):
 
 
 def submit(script: Path, dependency: str | None = None, *, timeout: int = TIMEOUT) -> str:
-    """Give a script to sbatch; the id of the job that Slurm made of it.
+    """Submit a script and return the job's id.
 
     Parameters
     ----------
     dependency
-        sbatch's option of that name; None for what the script says.
+        sbatch's ``--dependency``; None to leave it to the script.
     timeout
         Seconds after which sbatch is ended.
 
@@ -83,29 +83,29 @@ def submit(script: Path, dependency: str | None = None, *, timeout: int = TIMEOU
     Full
         Slurm has no room for it now.
     ClusterRefused
-        Slurm answered and said no.
+        Slurm refuses it for another reason.
     ClusterUnreachable
-        Slurm did not take it because it was not there.
+        Slurm did not answer and did not take it.
     NoAnswer
-        The answer was lost, and the queue could not be looked at either.
+        The answer was lost, and the queue could not be read either.
     """
     if not client.available():
         raise ClusterUnreachable(
             "Slurm was asked for, and there is no sbatch on PATH",
             hint="run this on a login node of the cluster, or choose `cluster=local`",
         )
-    # Slow to import, and needed by nothing that does not submit.
+    # Slow to import.
     from submitit.core.utils import FailedJobError, FailedSubmissionError
     from submitit.slurm.slurm import SlurmExecutor
 
     class Rendered(SlurmExecutor):  # type: ignore[misc]
-        """Passes our own text and our own file; submitit's part of a job never runs."""
+        """Submits our own script; submitit's part of a job never runs."""
 
         def _make_submission_file_text(self, command: str, uid: str) -> str:
             return script.read_text()
 
         def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-            # By this path the job is recognised in the queue when the answer gets lost.
+            # By its path the job is found in the queue when the answer gets lost.
             options = [f"--dependency={dependency}", KILL] if dependency else []
             return ["timeout", "--kill-after=5", str(timeout), "sbatch", *options, str(script)]
 
@@ -132,7 +132,7 @@ def submit(script: Path, dependency: str | None = None, *, timeout: int = TIMEOU
 
 
 def _look_for(script: Path, message: str) -> str:
-    """The job that Slurm made although its answer got lost."""
+    """Return the job that Slurm made although its answer got lost."""
     try:
         jobs = client.jobs_by_script().get(str(script))
     except ClusterUnreachable as error:

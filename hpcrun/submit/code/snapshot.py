@@ -1,12 +1,12 @@
-"""The code of the moment of submission, frozen by content; and hpcrun itself, for the job to run.
+"""Archives of the user's code as of submission, named by content, and of hpcrun itself.
 
-What is frozen: inside git the tracked files and the untracked ones that are not ignored, as they
-are in the working tree; elsewhere everything except what `code_files` leaves out.
-Equal files give equal archives, byte for byte (times and owners are set to constants).
+Inside git the tracked files and the untracked ones that are not ignored are frozen, as they are in
+the working tree; elsewhere everything except what `code_files` leaves out. Equal files give equal
+archives, byte for byte (times and owners are constants).
 
-Symbolic links: one to something that is frozen too stays a link; one to any other file becomes a
-copy of that file; one to any other directory stays a link, to its absolute path, because such
-directories hold data, and is reported; a broken one is left out and reported.
+Symbolic links: a link to a frozen file or directory stays a link; a link to any other file becomes
+a copy of that file; a link to any other directory stays a link, to its absolute path, because such
+directories hold data, and is reported; a broken link is left out and reported.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Snapshot:
     bytes
         Size of the files, uncompressed.
     files
-        How many there are, links included.
+        Number of files, links included.
     notes
-        What the user should know: files that were left out or changed while they were read.
+        Messages for the user: files that were left out or changed while they were read.
     """
 
     archive: Path
@@ -63,7 +63,7 @@ class Snapshot:
     notes: tuple[str, ...] = ()
 
     def to_data(self) -> dict[str, Any]:
-        """What ``submission.json`` keeps under ``code``."""
+        """Return what ``submission.json`` keeps under ``code``."""
         return {
             "archive": self.archive.name,
             "digest": self.digest,
@@ -98,22 +98,20 @@ def freeze(
     root
         The code's root; the archive's names are relative to it.
     directory
-        Where the archive goes; made when it is not there.
+        Where the archive goes; created if it does not exist.
     exclude
-        Globs to leave out: one without ``/`` matches any name on a path, others match the path
-        from ``root`` or a directory of it.
+        Patterns, as in .gitignore, of files to leave out.
     required
         Paths relative to ``root`` that are frozen even if git ignores them (spec and entry).
     without
-        What never belongs to the code: the root of experiments, links, files of secrets.
+        Paths that never belong to the code: the root of experiments, links, files of secrets.
     limit
         The most bytes that the files may have together.
 
     Raises
     ------
     UsageError
-        There is too much, with the largest files; a file cannot be read; a required one is not
-        there.
+        There is too much; a file cannot be read; a required one does not exist.
     """
     listing = code_files.find(root, exclude=exclude, required=required, without=without)
     content = _Content(root, limit, notes=list(listing.notes))
@@ -145,13 +143,7 @@ def look(
     required: Collection[str] = (),
     without: Collection[Path] = (),
 ) -> dict[str, bytes]:
-    """What `freeze` would freeze now: name -> content of each file, or where a link points.
-
-    Raises
-    ------
-    UsageError
-        As `freeze`.
-    """
+    """Return what `freeze` would freeze now: name -> content, or the target of a link."""
     listing = code_files.find(root, exclude=exclude, required=required, without=without)
     content = _Content(root, DEFAULT_LIMIT)
     _check_size(content, listing.paths)
@@ -161,13 +153,7 @@ def look(
 
 
 def read(archive: Path) -> dict[str, bytes]:
-    """The same of what was frozen.
-
-    Raises
-    ------
-    UsageError
-        The archive cannot be read.
-    """
+    """Return the same of an archive; raise UsageError if it cannot be read."""
     found = {}
     try:
         with tarfile.open(archive) as tar:
@@ -206,8 +192,8 @@ def _data(info: tarfile.TarInfo, data: bytes) -> bytes:
 def package(path: Path) -> None:
     """Write the running hpcrun to a zip file that Python imports from.
 
-    ``PYTHONPATH=hpcrun.zip python -m hpcrun.run.supervisor`` then runs the hpcrun of now, whatever
-    is installed, upgraded or removed later.
+    ``PYTHONPATH=hpcrun.zip python -m hpcrun.run.supervisor`` then runs this version, whatever is
+    installed, upgraded or removed later.
     """
     source = Path(hpcrun.__file__).resolve().parent
     buffer = io.BytesIO()
@@ -296,7 +282,7 @@ def _member(content: _Content, name: str) -> tuple[tarfile.TarInfo, bytes] | Non
 
 
 def _link_target(content: _Content, name: str) -> str | None:
-    """What a link is stored as; None when what it leads to is stored instead, or is not there."""
+    """Return what a link is stored as; None if its target is stored instead or does not exist."""
     path = content.root / name
     if not path.exists():
         return None
@@ -315,7 +301,7 @@ def _link_target(content: _Content, name: str) -> str | None:
 
 
 def _read(content: _Content, name: str) -> tuple[bytes, int]:
-    """A file's bytes, read again when somebody wrote it meanwhile."""
+    """Return a file's bytes and mode; read again if it was written meanwhile."""
     path = content.root / name
     for _ in range(3):
         with open(path, "rb") as stream:

@@ -1,4 +1,4 @@
-"""The local executor: a submission's runs on this machine, by the same supervisor as in a job.
+"""The local executor: run a submission on this machine, by the same supervisor as in a job.
 
 ``python -m hpcrun.submit.local.executor SUBMISSION`` is started detached from the terminal. It
 starts one supervisor a run, as many at once as the plan's ``max_parallel`` (one by default).
@@ -38,7 +38,7 @@ from hpcrun.submit.local import processes
 from hpcrun.submit.local.processes import LocalProcess
 
 GRACE = 30.0
-# Seconds between looks at what runs wait for.
+# Seconds between checks of dependencies.
 LOOK_EVERY = 0.5
 _SUPERVISOR_GRACE = 20.0
 
@@ -48,15 +48,8 @@ _PR_SET_PDEATHSIG = 1
 def start(submission: SubmissionPaths) -> dict[str, Any]:
     """Start a submission's runs in the background.
 
-    Returns
-    -------
-    dict
-        ``job_id`` (``local:PID``), ``host`` and ``start_ticks``, for the journal.
-
-    Raises
-    ------
-    HpcrunError
-        The process ended at once.
+    Returns ``job_id`` (``local:PID``), ``host`` and ``start_ticks``, for the journal; raises
+    HpcrunError if the process ended at once.
     """
     log = submission.local_log()
     with open(log, "ab") as stream:
@@ -72,7 +65,7 @@ def start(submission: SubmissionPaths) -> dict[str, Any]:
         )
     started = start_ticks(process.pid)
     pid = process.pid
-    # Detached: nobody waits for it, and no warning that nobody did.
+    # Detached: suppress the warning that nobody waits for it.
     process.returncode = 0
     if started is None:
         raise HpcrunError(f"the local executor ended at once; see {log}")
@@ -82,7 +75,7 @@ def start(submission: SubmissionPaths) -> dict[str, Any]:
 def cancel(
     submission: SubmissionPaths, runs: Collection[int] | None = None, *, grace: float = GRACE
 ) -> None:
-    """End a local submission's processes: TERM, then KILL for what is left after a grace.
+    """End a local submission's processes: TERM, then KILL for what is left after a grace period.
 
     The intent of the runs has to be on disk before; a run that waits for its turn reads it then.
     The end of such a run is recorded at once, so that it can be submitted again.
@@ -110,7 +103,7 @@ def cancel(
 
 
 def _wait_for_record(submission: SubmissionPaths, runs: Collection[int | None]) -> None:
-    """Give the executor, which goes on with other runs, the time to record the end of these."""
+    """Wait until the executor, which goes on with other runs, has recorded the end of these."""
     deadline = time.monotonic() + 5.0
     while time.monotonic() < deadline:
         jobs = journal.jobs(submission)
@@ -126,8 +119,6 @@ class Runner:
 
     Parameters
     ----------
-    submission
-        The submission whose plan is run.
     runs
         Numbers of the runs, in the order in which they start.
     max_parallel
@@ -135,7 +126,7 @@ class Runner:
     passed
         The environment that supervisors begin with; None for the clean one.
     before
-        Called with a run's number before it starts; False leaves that run out.
+        Called with a run's number before it starts; returns False to leave the run out.
     """
 
     submission: SubmissionPaths
@@ -175,11 +166,11 @@ class Runner:
         return EXIT_FAILED if any(self._codes.values()) else EXIT_OK
 
     def stop(self, _number: int | None = None, _frame: FrameType | None = None) -> None:
-        """Start no further run and end those that run; fit to be a signal handler."""
+        """Start no further run and end those that run; usable as a signal handler."""
         self._stop = True
 
     def end_running(self, grace: float = _SUPERVISOR_GRACE) -> None:
-        """TERM to the supervisors that run, which end their ranks; KILL after a grace."""
+        """Send TERM to the supervisors, which end their ranks; KILL after a grace period."""
         for process in self._running.values():
             process.terminate()
         deadline = time.monotonic() + grace
@@ -195,7 +186,7 @@ class Runner:
                 time.sleep(0.01)
 
     def _next(self, plan: Plan, waiting: list[int]) -> int | None:
-        """Take out the first run that waits for nothing; None while there is none."""
+        """Remove and return the first run that may start; None if all wait."""
         if not plan.depends_on:
             return waiting.pop(0)
         if time.monotonic() < self._look_again:
@@ -217,7 +208,7 @@ class Runner:
         job = journal.jobs(self.submission).get(run.number)
         over = job is not None and job.ended
         if intent is not None or over:
-            # One that was cancelled and submitted again belongs to that submission.
+            # A run that was cancelled and submitted again belongs to that submission.
             self._say(f"run {run.number} is {intent or 'cancelled'}; not started")
             if not over:
                 journal.write_end(self.submission, run.number, EXIT_INTERRUPTED)
@@ -269,9 +260,9 @@ class Runner:
         )
 
     def _goes_on(self, number: int, code: int) -> bool:
-        """Whether the supervisor asks to be started again, or could not say so.
+        """Check whether the supervisor is started again: it asked for it, or it was killed.
 
-        One that was killed is started again, once an attempt: its successor decides what follows.
+        A killed one is started again once an attempt; its successor decides what follows.
         """
         attempts = len(self.submission.experiment.run(number).attempts())
         begun = attempts > self._attempts.get(number, 0)
@@ -284,7 +275,7 @@ class Runner:
 
 
 def supervisor_argv(submission: SubmissionPaths, plan: Plan, run: RunPlan) -> list[str]:
-    """The command of one run's supervisor, after the setup lines where there are any."""
+    """Return the command of one run's supervisor, after the setup lines if there are any."""
     settings = run.environment
     argv = [
         *(str(settings.python or sys.executable), "-m", "hpcrun.run.supervisor"),
@@ -293,7 +284,7 @@ def supervisor_argv(submission: SubmissionPaths, plan: Plan, run: RunPlan) -> li
     setup = [*(plan.cluster.get("setup") or ()), *settings.setup]
     if not setup:
         return argv
-    # As in the template of the sbatch script, and in its order.
+    # The same order as in the template of the sbatch script.
     lines = [
         *setup,
         *(f"export {name}={shlex.quote(value)}" for name, value in _variables(plan, run).items()),
@@ -306,7 +297,7 @@ def supervisor_argv(submission: SubmissionPaths, plan: Plan, run: RunPlan) -> li
 def job_environment(
     submission: SubmissionPaths, plan: Plan, run: RunPlan, passed: dict[str, str] | None = None
 ) -> dict[str, str]:
-    """The environment of one run's supervisor, or of the setup lines before it."""
+    """Return the environment of one run's supervisor and of the setup lines before it."""
     variables = _variables(plan, run)
     environment = {
         **(processes.clean_environment() if passed is None else passed),
@@ -338,7 +329,7 @@ def _base_environment(submission: SubmissionPaths, run: int | None = None) -> di
 
 
 def _supervisors(found: Sequence[LocalProcess]) -> list[LocalProcess]:
-    """Those that lead a session of their own and were started by the runner: the oldest a run."""
+    """Return each run's oldest process, which the runner started as the leader of a session."""
     oldest: dict[int | None, LocalProcess] = {}
     for process in found:
         first = oldest.get(process.run)
@@ -348,7 +339,7 @@ def _supervisors(found: Sequence[LocalProcess]) -> list[LocalProcess]:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel send TERM to this process when the one that started it dies."""
+    """Have the kernel send TERM to this process when its parent dies."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
