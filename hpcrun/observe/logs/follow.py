@@ -16,7 +16,7 @@ import resource
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from hpcrun.observe.background import BackgroundCall
@@ -99,6 +99,7 @@ class _Newest:
     tails: list[Tail] = field(default_factory=list)
 
 
+@dataclass(eq=False)
 class Follower:
     """Yields the lines of files as they appear and grow.
 
@@ -120,26 +121,17 @@ class Follower:
         Leave carriage returns and broken encodings unchanged.
     """
 
-    def __init__(
-        self,
-        discover: Callable[[bool], Iterable[Source]],
-        over: Callable[[], bool] = lambda: False,
-        *,
-        ended: Callable[[Source], bool] = lambda source: False,
-        begin: Callable[[Tail], object] | None = None,
-        idle: Callable[[], object] = lambda: None,
-        pace: Pace = LOCAL,
-        check: float = CHECK,
-        raw: bool = False,
-    ) -> None:
-        self._discover = discover
-        self._over = over
-        self._ended = ended
-        self._begin = begin
-        self._idle = idle
-        self._pace = pace
-        self._check = check
-        self._raw = raw
+    discover: Callable[[bool], Iterable[Source]]
+    over: Callable[[], bool] = lambda: False
+    _: KW_ONLY
+    ended: Callable[[Source], bool] = lambda source: False
+    begin: Callable[[Tail], object] | None = None
+    idle: Callable[[], object] = lambda: None
+    pace: Pace = LOCAL
+    check: float = CHECK
+    raw: bool = False
+
+    def __post_init__(self) -> None:
         self._tails: dict[Path, Tail | None] = {}
         self._newest: dict[Path, _Newest] = {}
         self._hot: list[Tail] = []
@@ -164,8 +156,8 @@ class Follower:
                 tail.close()
 
     def _watch(self) -> Iterator[LineBlock]:
-        check = _Check(self._over, self._check)
-        pace = self._pace
+        check = _Check(self.over, self.check)
+        pace = self.pace
         turn = time.monotonic()
         discover_at, paths_at = turn + pace.discover, turn + 1.0
         while not check.over():
@@ -178,7 +170,7 @@ class Follower:
                 paths_at = turn + 1.0
             more = yield from self._read_hot(turn, paths_too)
             yield from self._read_cold(turn, turn - before)
-            self._idle()
+            self.idle()
             if not more or pace.reopen:
                 looks = 0 if pace.reopen else len(self._hot)
                 self._pause(turn + max(pace.interval, looks / pace.hot_looks), check)
@@ -187,7 +179,7 @@ class Follower:
         while (left := until - time.monotonic()) > 0:
             time.sleep(min(left, SLICE))
             if left > SLICE:
-                self._idle()
+                self.idle()
                 if check.over():
                     return
 
@@ -198,11 +190,11 @@ class Follower:
         """
         more = False
         close = len(self._hot) > self._most_open
-        anew = self._pace.reopen
+        anew = self.pace.reopen
         first, self._is_first = self._is_first, False
         some = len(self._hot)
         if anew and not first:
-            some = max(1, int(self._pace.hot_looks * self._pace.interval))
+            some = max(1, int(self.pace.hot_looks * self.pace.interval))
         looked, hot = self._hot[:some], self._hot[some:]
         for tail in looked:
             replaced = paths_too and tail.is_open and tail.replaced(anew=anew)
@@ -215,7 +207,7 @@ class Follower:
             if replaced:
                 yield from self._drain([tail])
                 tail.restart()
-            cool = now - tail.quiet_since > self._pace.linger
+            cool = now - tail.quiet_since > self.pace.linger
             if close or cool:
                 tail.close()
             (self._cold if cool else hot).append(tail)
@@ -224,7 +216,7 @@ class Follower:
 
     def _read(self, tail: Tail) -> Generator[LineBlock, None, int]:
         """Poll one file, with a bounded number of reads; return the size of the last one."""
-        read, times = FULL, self._pace.burst
+        read, times = FULL, self.pace.burst
         while times and read >= FULL:
             times -= 1
             block, read = tail.read()
@@ -234,7 +226,7 @@ class Follower:
 
     def _read_cold(self, now: float, passed: float) -> Iterator[LineBlock]:
         """Poll as many cold files as are due."""
-        a_second = min(len(self._cold) / self._pace.cold, self._pace.cold_looks)
+        a_second = min(len(self._cold) / self.pace.cold, self.pace.cold_looks)
         self._looks = min(self._looks + passed * a_second, float(len(self._cold)))
         while self._looks >= 1 and self._cold:
             self._looks -= 1
@@ -242,7 +234,7 @@ class Follower:
             if self._is_done(tail.source):
                 yield from self._drain([tail])
                 self._tails[tail.source.path] = None
-            elif not self._pace.reopen and not tail.changed():
+            elif not self.pace.reopen and not tail.changed():
                 self._cold.append(tail)
             elif (yield from self._read(tail)):
                 tail.quiet_since = now
@@ -254,12 +246,12 @@ class Follower:
     def _is_done(self, source: Source) -> bool:
         run = self._newest.get(source.run_key)
         newest = run.attempt if run is not None else 0
-        return (source.attempt or newest) < newest or self._ended(source)
+        return (source.attempt or newest) < newest or self.ended(source)
 
     def _drain(self, tails: Iterable[Tail]) -> Iterator[LineBlock]:
         """Read these files to their ends, some of each in turn, and close them."""
         left = list(tails)
-        if self._pace.reopen:
+        if self.pace.reopen:
             # An open file may not show yet what another machine has written.
             for tail in left:
                 if tail.is_open:
@@ -281,16 +273,16 @@ class Follower:
             left = more
 
     def _look(self, *, final: bool, first: bool = False) -> Iterator[LineBlock]:
-        for source in self._discover(final):
+        for source in self.discover(final):
             if source.path in self._tails:
                 continue
             yield from self._attempts_before(source)
-            tail = self._tails[source.path] = Tail(source, raw=self._raw)
+            tail = self._tails[source.path] = Tail(source, raw=self.raw)
             self._newest.setdefault(source.run_key, _Newest()).tails.append(tail)
             tail.quiet_since = time.monotonic()
             self._hot.append(tail)
-            if self._begin is not None and first:
-                self._begin(tail)
+            if self.begin is not None and first:
+                self.begin(tail)
 
     def _attempts_before(self, source: Source) -> Iterator[LineBlock]:
         """Read the earlier attempts to their ends, if ``source`` begins a new one."""
@@ -312,24 +304,25 @@ def descriptors() -> int:
     return max(16, most * 3 // 4)
 
 
+@dataclass
 class _Check:
     """Asks ``over`` in the background, because Slurm may take a minute to answer."""
 
-    def __init__(self, over: Callable[[], bool], every: float) -> None:
-        self._ask, self._every = over, every
-        self._asked: BackgroundCall[bool] | None = None
-        self._due = 0.0
-        self._over = False
+    ask: Callable[[], bool]
+    every: float
+    _asked: BackgroundCall[bool] | None = None
+    _due: float = 0.0
+    _over: bool = False
 
     def over(self) -> bool:
         """Return the latest answer; False until there is one. Raises what ``over`` raised."""
         now = time.monotonic()
         seconds = 0.0
         if self._asked is None and not self._over and now >= self._due:
-            self._asked, seconds = BackgroundCall(self._ask), SOON
+            self._asked, seconds = BackgroundCall(self.ask), SOON
         if self._asked is not None and self._asked.wait(seconds):
             asked, self._asked = self._asked, None
-            pauses = (self._every, min(50 * asked.took, SELDOM), min(200 * asked.processor, HELD))
+            pauses = (self.every, min(50 * asked.took, SELDOM), min(200 * asked.processor, HELD))
             self._due = now + max(pauses)
             self._over = asked.result()
         return self._over

@@ -65,6 +65,11 @@ class _Run:
     ledger_size: int = 0
     looked: float = 0.0
 
+    @property
+    def is_submitted(self) -> bool:
+        submission = self.selected.submission
+        return submission is not None and submission.event == SUBMITTED
+
 
 class Watch:
     """Finds the log files of runs as they appear, and asks the cluster which runs are over.
@@ -209,7 +214,7 @@ class Watch:
         now = time.monotonic()
         if now >= self._renew_at:
             self._renew_at = now + RENEW
-            self._renew([run for run in self._asked_for if not _is_submitted(run.selected)])
+            self._renew([run for run in self._asked_for if not run.is_submitted])
         for run in self._asked_for:
             if run.job is None:
                 run.ledger_size = _size(run.selected.paths.ledger)
@@ -242,11 +247,9 @@ class Watch:
         for run in runs:
             by_experiment.setdefault(run.selected.experiment.directory, []).append(run)
         for directory, some in by_experiment.items():
-            finder = Finder(directory.parent)
             numbers = [run.selected.run.number for run in some]
-            found = {
-                one.run.number: one for one in finder.runs(some[0].selected.experiment, numbers)
-            }
+            again = Finder(directory.parent).runs(some[0].selected.experiment, numbers)
+            found = {one.run.number: one for one in again}
             for run in some:
                 run.renewed = time.monotonic()
                 run.selected = found.get(run.selected.run.number, run.selected)
@@ -326,10 +329,6 @@ class Watch:
     def _wanted(self, run: _Run) -> frozenset[int]:
         ranks = frozenset(range(run.selected.run.world_size))
         return ranks if self._choice.ranks is None else ranks & self._choice.ranks
-
-
-def _is_submitted(selected: Selected) -> bool:
-    return selected.submission is not None and selected.submission.event == SUBMITTED
 
 
 def _size(path: Path) -> int:

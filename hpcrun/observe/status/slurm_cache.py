@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from hpcrun.observe.status import jobs
 from hpcrun.observe.status.jobs import Answers, JobRef
@@ -135,14 +136,8 @@ class LastAnswers:
 
 def default_path() -> Path:
     """Return this user's cache file for the cluster that commands reach from this host."""
-    reach = "\n".join(
-        [
-            os.uname().nodename,
-            os.environ.get("SLURM_CONF", ""),
-            os.environ.get("SLURM_CLUSTERS", ""),
-            shutil.which("squeue") or "",
-        ]
-    )
+    named = (os.environ.get(name, "") for name in ("SLURM_CONF", "SLURM_CLUSTERS"))
+    reach = "\n".join([os.uname().nodename, *named, shutil.which("squeue") or ""])
     base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return base / "hpcrun" / f"slurm-{hashlib.sha256(reach.encode()).hexdigest()[:12]}.json"
 
@@ -157,7 +152,7 @@ def _read(path: Path) -> _Known:
             float(data["no_accounting"]),
             float(data["patience"]),
             {
-                name: (float(when), _from_fields(name, *fields))
+                name: (float(when), _from_fields(name, fields))
                 for name, (when, fields) in data["jobs"].items()
             },
         )
@@ -190,15 +185,6 @@ def _to_fields(job: JobState) -> list[object]:
     return [*known, None]
 
 
-def _from_fields(
-    job_id: str,
-    state: str,
-    _waiting: bool,
-    _ended: bool,
-    reason: str,
-    nodes: str,
-    exit_code: int | None,
-    start: float | None,
-    _known_at: None,
-) -> JobState:
+def _from_fields(job_id: str, fields: list[Any]) -> JobState:
+    state, _, _, reason, nodes, exit_code, start, _ = fields
     return JobState(job_id, state, reason, nodes, start, exit_code=exit_code)
