@@ -5,5 +5,5 @@ In reading order: `log_files` finds the files, `tail` and `lines` read them as w
 `log_format` prints them. `follow` polls growing files at the pace that `remote_storage` allows, and
 `watch` finds the files of runs as they begin and asks the cluster which runs are over.
 
-To add a stream: a method of `log_files._RunLogs` and a choice of ``hpcrun logs --stream``.
+To add a stream: a method of `log_files.RunLogs` and a choice of ``hpcrun logs --stream``.
 """

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 from hpcrun.errors import UsageError
@@ -53,7 +54,8 @@ def sources(selected: Sequence[Selected], choice: LogChoice = NEWEST) -> list[So
             attempts = attempts[-1:]
         elif choice.attempt != "all":
             attempts = [attempt for attempt in attempts if attempt.number == choice.attempt]
-        found += of_run(one, attempts, choice, is_silent=is_silent(attempts, choice))
+        logs = RunLogs(one, choice)
+        found += logs.of(attempts, is_silent=logs.is_silent(attempts))
     return found
 
 
@@ -71,79 +73,64 @@ def parse_ranks(text: str) -> frozenset[int]:
         spans = [range(0)]
     if not all(spans):
         raise UsageError(f"--rank {text!r} is not a list of ranks such as 0,4-7")
-    return frozenset(itertools.chain(*spans))
+    return frozenset(chain(*spans))
 
 
-def is_silent(attempts: Sequence[AttemptPaths], choice: LogChoice) -> bool:
-    """Check whether workers are wanted, and those of the last attempt have written nothing."""
-    if choice.streams != "worker":
-        return False
-    for attempt in attempts[-1:]:
-        for path in attempt.rank_logs().values():
-            try:
-                if path.stat().st_size > 0:
-                    return False
-            except OSError:
-                continue
-    return True
-
-
-def of_run(
-    one: Selected, attempts: Sequence[AttemptPaths], choice: LogChoice, *, is_silent: bool
-) -> list[Source]:
-    """Return the log files of a run's attempts, oldest first.
-
-    Parameters
-    ----------
-    is_silent
-        Add the agents' logs of the last attempt and the batch step's.
-    """
-    logs = _RunLogs(one, choice)
-    streams = choice.streams
-    found: list[Source] = []
-    if streams in ("worker", "all"):
-        for attempt in attempts:
-            found += logs.workers(attempt)
-    if streams in ("agent", "all") or is_silent:
-        for attempt in attempts[-1:] if is_silent else attempts:
-            found += logs.agents(attempt)
-    if streams in ("other", "all"):
-        for attempt in attempts:
-            found += logs.others(attempt)
-    if streams in ("batch", "all") or is_silent:
-        found += logs.batch()
-    # Attempts of one start of a job share their agents' and trackers' logs.
-    once: dict[Path, Source] = {}
-    for source in found:
-        once.setdefault(source.path, source)
-    return list(once.values())
-
-
-def world_size(one: Selected, attempt: int) -> int:
-    """Return the number of ranks that an attempt began with."""
-    return _RunLogs(one, NEWEST).seats(attempt)[1]
-
-
-class _RunLogs:
+class RunLogs:
     """The log files of one run; reads its ledger once, and only where it is needed."""
 
-    def __init__(self, one: Selected, choice: LogChoice) -> None:
+    def __init__(self, one: Selected, choice: LogChoice = NEWEST) -> None:
         self._one, self._choice = one, choice
 
     @cached_property
     def _ledger(self) -> list[Attempt]:
         return ledger.read(self._one.paths)
 
+    def is_silent(self, attempts: Sequence[AttemptPaths]) -> bool:
+        """Check whether workers are wanted, and those of the last attempt have written nothing."""
+        if self._choice.streams != "worker":
+            return False
+        for attempt in attempts[-1:]:
+            for path in attempt.rank_logs().values():
+                with contextlib.suppress(OSError):
+                    if path.stat().st_size > 0:
+                        return False
+        return True
+
+    def of(self, attempts: Sequence[AttemptPaths], *, is_silent: bool) -> list[Source]:
+        """Return the log files of attempts, oldest first.
+
+        Parameters
+        ----------
+        is_silent
+            Add the agents' logs of the last attempt and the batch step's.
+        """
+        wanted = {self._choice.streams, *(("agent", "batch") if is_silent else ())}
+        found: list[Iterable[Source]] = []
+        for stream, logs, some in (
+            ("worker", self._workers, attempts),
+            ("agent", self._agents, attempts[-1:] if is_silent else attempts),
+            ("other", self._others, attempts),
+        ):
+            if wanted & {stream, "all"}:
+                found += map(logs, some)
+        if wanted & {"batch", "all"}:
+            found.append(self._batch())
+        # Attempts of one start of a job share their agents' and trackers' logs.
+        once: dict[Path, Source] = {}
+        for source in chain.from_iterable(found):
+            once.setdefault(source.path, source)
+        return list(once.values())
+
     def seats(self, attempt: int) -> tuple[list[str], int]:
         """Return an attempt's nodes, in the order of NODE_RANK, and its world size."""
         planned = self._one.run.world_size
         for found in self._ledger:
-            nodes = found.nodes
-            if found.number == attempt and isinstance(nodes, list):
-                return nodes, int(found.started.get("world_size") or planned)
+            if found.number == attempt and isinstance(found.nodes, list):
+                return found.nodes, int(found.started.get("world_size") or planned)
         return [], planned
 
-    def workers(self, attempt: AttemptPaths) -> Iterator[Source]:
+    def _workers(self, attempt: AttemptPaths) -> Iterator[Source]:
         allowed = self._choice.ranks
         if self._choice.node is not None:
             on_node = self._ranks_of_node(attempt)
@@ -152,7 +139,7 @@ class _RunLogs:
             if allowed is None or rank in allowed:
                 yield self._source(path, attempt.number, "worker", rank=rank)
 
-    def agents(self, attempt: AttemptPaths) -> Iterator[Source]:
+    def _agents(self, attempt: AttemptPaths) -> Iterator[Source]:
         pattern = attempt.agent_log("*").name
         before, _, after = pattern.partition("*")
         wanted = self._node(attempt)
@@ -161,13 +148,13 @@ class _RunLogs:
             if wanted in (None, node):
                 yield self._source(path, attempt.number, "agent", node=node)
 
-    def others(self, attempt: AttemptPaths) -> Iterator[Source]:
+    def _others(self, attempt: AttemptPaths) -> Iterator[Source]:
         """Yield the logs of trackers, of a checkpoint's conversion, and of ranks that waited."""
         own = (attempt.conversion_log, attempt.warm_log)
         for path in (*filter(Path.is_file, own), *self._first_of_start(attempt).tracker_logs()):
             yield self._source(path, attempt.number, path.stem)
 
-    def batch(self) -> Iterator[Source]:
+    def _batch(self) -> Iterator[Source]:
         submission = self._one.submission
         if submission is None or submission.job_id is None:
             return

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from hpcrun.observe.logs import log_files
 from hpcrun.observe.logs.follow import CHECK, Follower, Pace, pace_of
+from hpcrun.observe.logs.log_files import NEWEST, LogChoice, RunLogs
 from hpcrun.observe.logs.render import Presenter
 from hpcrun.observe.logs.tail import Source, Tail
 from hpcrun.observe.read.history import SUBMITTED
@@ -93,7 +93,7 @@ class Watch:
     def __init__(
         self,
         selected: Sequence[Selected],
-        choice: log_files.LogChoice = log_files.NEWEST,
+        choice: LogChoice = NEWEST,
         *,
         ask: Ask = jobs.ask,
         pace: Pace | None = None,
@@ -281,7 +281,7 @@ class Watch:
         run = self._runs.get(source.run_key)
         if run is None:
             return frozenset()
-        world_size = log_files.world_size(run.selected, source.attempt or 0)
+        _, world_size = RunLogs(run.selected).seats(source.attempt or 0)
         return self._wanted(run) & frozenset(range(world_size))
 
     def not_completed(self) -> list[RunStatus]:
@@ -314,9 +314,10 @@ class Watch:
             run.first = newest
         if newest == run.full and newest and not final:
             return []
-        is_silent = final and log_files.is_silent(attempts, choice)
+        logs = RunLogs(selected, choice)
+        is_silent = final and logs.is_silent(attempts)
         attempts = [one for one in attempts if one.number >= run.first]
-        found = log_files.of_run(selected, attempts, choice, is_silent=is_silent)
+        found = logs.of(attempts, is_silent=is_silent)
         if choice.attempt is None or choice.attempt == "all":
             # Attempts before the newest create no more files.
             run.first = max(run.first, newest)
