@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 import time
 from collections.abc import Sequence
 
@@ -43,6 +41,8 @@ class CommandFailed(Exception):
 
 def available() -> bool:
     """Check whether this machine has Slurm's client commands."""
+    import shutil
+
     return shutil.which("sbatch") is not None
 
 
@@ -97,6 +97,9 @@ def command(argv: Sequence[str], *, timeout: float | None = None) -> str:
     CommandFailed
         It ended badly, or not within ``timeout`` seconds (None: `TIMEOUT`).
     """
+    # `status` imports this module for the type of a job's state, and often asks nothing.
+    import subprocess
+
     timeout = TIMEOUT if timeout is None else timeout
     # Seconds since the epoch need no time zone; without a limit a long `123_[1,3,5…]` is cut.
     environment = {**scrubbed_environment(), "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
