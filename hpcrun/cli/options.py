@@ -17,25 +17,17 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Output:
-    """The common options of a command.
-
-    Attributes
-    ----------
-    root
-        Where experiments live, from ``--root`` or HPCRUN_ROOT; None leaves it to the
-        profile of the spec, and is ~/hpcrun for commands that read.
-    json
-        Print one JSON document on stdout instead of text.
-    verbosity
-        -1 quiet, 0 normal, 1 and more verbose.
-    color
-        Allow ANSI colours on stdout.
-    """
+    """The common options of a command."""
 
     root: Path | None
+    """Where experiments live, from ``--root`` or HPCRUN_ROOT; None leaves it to the profile of the
+    spec, and is ~/hpcrun for commands that read."""
     json: bool
+    """Print one JSON document on stdout instead of text."""
     verbosity: int
+    """-1 quiet, 0 normal, 1 and more verbose."""
     color: bool
+    """Allow ANSI colours on stdout."""
 
     def say(self, message: str) -> None:
         """Print a message on stderr, unless ``-q`` was given."""

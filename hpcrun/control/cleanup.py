@@ -38,56 +38,37 @@ _WHOLE = (CHECKPOINT, CONVERSION)
 
 @dataclass(frozen=True)
 class CleanupChoice:
-    """What may be removed.
-
-    Attributes
-    ----------
-    everything
-        Every checkpoint, not only the old ones.
-    logs
-        Logs, too.
-    before
-        Only of runs that were last updated before, in seconds since the epoch.
-    """
+    """What may be removed."""
 
     everything: bool = False
+    """Every checkpoint, not only the old ones."""
     logs: bool = False
+    """Logs, too."""
     before: float | None = None
+    """Only of runs that were last updated before, in seconds since the epoch."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A file or directory that may be removed.
-
-    Attributes
-    ----------
-    kind
-        One of this module's constants.
-    bytes
-        Of all files in it.
-    """
+    """A file or directory that may be removed."""
 
     kind: str
+    """One of this module's constants."""
     path: Path
     bytes: int
+    """Of all files in it."""
 
 
 @dataclass(frozen=True)
 class Leftovers:
-    """The items of one run.
-
-    Attributes
-    ----------
-    items
-        In the order of removal: the newest checkpoint last.
-    spared
-        Why the run, or something of it, is left alone; None if nothing is.
-    """
+    """The items of one run."""
 
     run: Selected
     status: RunStatus
     items: tuple[Item, ...] = ()
+    """In the order of removal: the newest checkpoint last."""
     spared: str | None = None
+    """Why the run, or something of it, is left alone; None if nothing is."""
 
     @property
     def bytes(self) -> int:

@@ -30,23 +30,16 @@ LEAVE = "leave"
 
 @dataclass(frozen=True)
 class RequeueStep:
-    """The action on one run.
-
-    Attributes
-    ----------
-    action
-        ``submit`` (again, as its job is over), ``requeue`` (its job runs) or ``leave``.
-    reason
-        Why it is left alone; None otherwise.
-    job_id
-        Its job: once it was submitted again, the new one.
-    """
+    """The action on one run."""
 
     experiment: ExperimentPaths
     run: int
     action: str
+    """``submit`` (again, as its job is over), ``requeue`` (its job runs) or ``leave``."""
     reason: str | None = None
+    """Why it is left alone; None otherwise."""
     job_id: str | None = None
+    """Its job: once it was submitted again, the new one."""
 
     @property
     def name(self) -> str:

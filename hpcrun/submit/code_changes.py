@@ -19,18 +19,12 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class ChangedCode:
-    """Runs whose frozen code differs alike from the code of now.
-
-    Attributes
-    ----------
-    runs
-        Their numbers.
-    files
-        Such as ``train.py changed``, by name.
-    """
+    """Runs whose frozen code differs alike from the code of now."""
 
     runs: tuple[int, ...]
+    """Their numbers."""
     files: tuple[str, ...]
+    """Such as ``train.py changed``, by name."""
 
     def told(self, what: str) -> str:
         """``WHAT: runs 0-3: train.py changed``."""

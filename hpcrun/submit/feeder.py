@@ -165,7 +165,7 @@ class _Feed:
             raise
 
     def _is_for_good(self, full: sbatch.Full) -> bool:
-        """Check if waiting is useless: the limit is the user's own, and none of their jobs can end."""
+        """Check if waiting is useless: it is the user's own limit, and no job of theirs can end."""
         return not self._accepted and full.is_own and _queued() == 0
 
     def _check_lock(self) -> None:

@@ -43,20 +43,13 @@ sys.stdout.write("\\n{_MARK}" + json.dumps(answer) + "\\n")
 
 @dataclass(frozen=True)
 class Probe:
-    """The answer of a Python.
-
-    Attributes
-    ----------
-    executable
-        ``sys.executable``; the path asked for if it was not probed.
-    version
-        Such as ``3.11.2``; None if it was not probed.
-    torch, deepspeed, tensorboard, wandb
-        Their versions; None if they are not installed.
-    """
+    """The answer of a Python."""
 
     executable: str
+    """``sys.executable``; the path asked for if it was not probed."""
     version: str | None
+    # Their versions; None if they are not installed.
+    """Such as ``3.11.2``; None if it was not probed."""
     torch: str | None
     deepspeed: str | None
     tensorboard: str | None = None

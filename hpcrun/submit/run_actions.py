@@ -39,22 +39,16 @@ _KILL_AFTER = 10.0
 
 @dataclass(frozen=True)
 class Decision:
-    """The action on one run.
-
-    Attributes
-    ----------
-    action
-        ``completed`` (left alone), ``attached`` (its job lives), ``cancelling`` (its job has not
-        ended yet), ``new`` (never submitted before), ``resumed`` (submitted before; goes on from
-        its newest checkpoint), ``extended`` (had completed, and goes on with another value of an
-        extendable key), ``skipped`` (one of these three that was not asked for).
-    job
-        The job that it was last given to; None for a new run.
-    """
+    """The action on one run."""
 
     run: int
     action: str
+    """``completed`` (left alone), ``attached`` (its job lives), ``cancelling`` (its job has not
+    ended yet), ``new`` (never submitted before), ``resumed`` (submitted before; goes on from its
+    newest checkpoint), ``extended`` (had completed, and goes on with another value of an extendable
+    key), ``skipped`` (one of these three that was not asked for)."""
     job: Job | None = None
+    """The job that it was last given to; None for a new run."""
 
     @property
     def is_submitted(self) -> bool:

@@ -158,21 +158,15 @@ class Draft:
 
 @dataclass(frozen=True)
 class SubmittedRun:
-    """One run and what was done about it.
-
-    Attributes
-    ----------
-    action
-        As in `hpcrun.submit.run_actions`.
-    older_code
-        True if it completed with other code than the code of now.
-    """
+    """One run and what was done about it."""
 
     run: int
     label: str
     action: str
+    """As in `hpcrun.submit.run_actions`."""
     job_id: str | None
     older_code: bool = False
+    """True if it completed with other code than the code of now."""
 
 
 @dataclass(frozen=True)
@@ -188,27 +182,16 @@ class SubmittedArray:
 
 @dataclass(frozen=True)
 class Submitted:
-    """The result of a submission.
-
-    Attributes
-    ----------
-    experiment
-        The experiment's name.
-    submission
-        The submission's number; None if there was nothing to submit.
-    directory
-        The experiment's directory.
-    runs
-        Every run of the spec.
-    arrays
-        The arrays and jobs that the executor accepted.
-    """
+    """The result of a submission."""
 
     experiment: str
     submission: int | None
+    """The submission's number; None if there was nothing to submit."""
     directory: Path
     runs: tuple[SubmittedRun, ...]
+    """Every run of the spec."""
     arrays: tuple[SubmittedArray, ...] = ()
+    """The arrays and jobs that the executor accepted."""
 
     @property
     def numbers(self) -> tuple[str, tuple[int, ...]]:
@@ -229,31 +212,21 @@ def chain_data(done: Iterable[Submitted]) -> dict[str, Any]:
 
 @dataclass
 class Prepared:
-    """A submission whose files are all on disk, and that no executor has been given yet.
-
-    Attributes
-    ----------
-    plan
-        The frozen plan; its arrays hold the runs that are to be submitted.
-    decisions
-        One for each run of the plan.
-    draft
-        The submission's directory; None if there is nothing to submit.
-    older
-        Completed runs whose code differs from the code of now.
-    taken_back
-        Run -> the intent that was removed from it.
-    dropped
-        Runs that were cancelled before they were submitted.
-    """
+    """A submission whose files are all on disk, and that no executor has been given yet."""
 
     experiment: ExperimentPaths
     plan: Plan
+    """The frozen plan; its arrays hold the runs that are to be submitted."""
     decisions: list[Decision]
+    """One for each run of the plan."""
     draft: Draft | None
+    """The submission's directory; None if there is nothing to submit."""
     older: frozenset[int] = frozenset()
+    """Completed runs whose code differs from the code of now."""
     taken_back: dict[int, str] = field(default_factory=dict)
+    """Run -> the intent that was removed from it."""
     dropped: set[int] = field(default_factory=set)
+    """Runs that were cancelled before they were submitted."""
 
     @property
     def submission(self) -> SubmissionPaths:

@@ -29,24 +29,16 @@ Only = Callable[[ExperimentPaths, Sequence[RunPlan]], Collection[int]]
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asks for.
-
-    Attributes
-    ----------
-    argv
-        The command, for the record.
-    say
-        Takes messages for the person.
-    new
-        Give every run a new number, even if the same run exists.
-    only
-        Chooses the runs that may be submitted; None for all.
-    """
+    """What the user asks for."""
 
     argv: Sequence[str]
+    """The command, for the record."""
     say: Say
+    """Takes messages for the person."""
     new: bool = False
+    """Give every run a new number, even if the same run exists."""
     only: Only | None = None
+    """Chooses the runs that may be submitted; None for all."""
 
     def of(self, chain: Sequence[Compiled], one: Compiled) -> Request:
         """Return the request for one experiment of a chain: the options are about the last."""

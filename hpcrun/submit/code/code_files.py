@@ -30,22 +30,15 @@ _ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of the code.
-
-    Attributes
-    ----------
-    paths
-        Relative to the root, sorted.
-    git
-        ``commit`` (None before the first), ``branch`` (None when detached) and ``dirty``; None
-        when the files were not listed by git.
-    notes
-        Messages for the user.
-    """
+    """The files of the code."""
 
     paths: list[str]
+    """Relative to the root, sorted."""
     git: dict[str, Any] | None
+    """``commit`` (None before the first), ``branch`` (None when detached) and ``dirty``; None when
+    the files were not listed by git."""
     notes: tuple[str, ...] = ()
+    """Messages for the user."""
 
 
 def find(

@@ -37,30 +37,20 @@ _TIME = 946_684_800  # 2000-01-01; zip files know no time before 1980
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A frozen archive of code.
-
-    Attributes
-    ----------
-    archive
-        The file, named by its content.
-    digest
-        SHA-256 of the uncompressed archive.
-    git
-        ``commit``, ``branch`` and ``dirty`` of the working tree; None outside git.
-    bytes
-        Size of the files, uncompressed.
-    files
-        Number of files, links included.
-    notes
-        Messages for the user: files that were left out or changed while they were read.
-    """
+    """A frozen archive of code."""
 
     archive: Path
+    """The file, named by its content."""
     digest: str
+    """SHA-256 of the uncompressed archive."""
     git: dict[str, Any] | None
+    """``commit``, ``branch`` and ``dirty`` of the working tree; None outside git."""
     bytes: int
+    """Size of the files, uncompressed."""
     files: int
+    """Number of files, links included."""
     notes: tuple[str, ...] = ()
+    """Messages for the user: files that were left out or changed while they were read."""
 
     def to_data(self) -> dict[str, Any]:
         """Return what ``submission.json`` keeps under ``code``."""

@@ -115,25 +115,17 @@ def _wait_for_record(submission: SubmissionPaths, runs: Collection[int | None]) 
 
 @dataclass
 class Runner:
-    """Starts supervisors, a bounded number at once, and leaves no process behind.
-
-    Parameters
-    ----------
-    runs
-        Numbers of the runs, in the order in which they start.
-    max_parallel
-        How many run at once.
-    passed
-        The environment that supervisors begin with; None for the clean one.
-    before
-        Called with a run's number before it starts; returns False to leave the run out.
-    """
+    """Starts supervisors, a bounded number at once, and leaves no process behind."""
 
     submission: SubmissionPaths
     runs: tuple[int, ...]
+    """Numbers of the runs, in the order in which they start."""
     max_parallel: int = 1
+    """How many run at once."""
     passed: dict[str, str] | None = None
+    """The environment that supervisors begin with; None for the clean one."""
     before: Callable[[int], bool] | None = None
+    """Called with a run's number before it starts; returns False to leave the run out."""
     _running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     _again: list[int] = field(default_factory=list)
     _attempts: dict[int, int] = field(default_factory=dict)

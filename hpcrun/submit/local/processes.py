@@ -41,19 +41,13 @@ def clean_environment() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class LocalProcess:
-    """A process that works for a run of a local submission.
+    """A process that works for a run of a local submission."""
 
-    Attributes
-    ----------
-    pid, start_ticks
-        Together they name one process of this machine.
-    run
-        The run's number; None for the process that starts the runs.
-    """
-
+    # Together they name one process of this machine.
     pid: int
     start_ticks: int
     run: int | None
+    """The run's number; None for the process that starts the runs."""
 
     def signal(self, number: int) -> bool:
         """Send a signal, unless this process is gone (its id may be another's by now)."""
