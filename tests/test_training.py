@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support import operators
+from tests.support import command, operators
 
 ROOT = Path(__file__).parent.parent
 ON_THIS_MACHINE = (
@@ -37,14 +35,12 @@ def hpcrun(warm_operators: Path, tmp_path_factory: pytest.TempPathFactory) -> Hp
     }
 
     def call(*arguments: str, cwd: Path = directory) -> str:
-        answer = subprocess.run(
-            [sys.executable, "-m", "hpcrun", *arguments, "--root", str(directory / "root")],
+        answer = command.hpcrun(
+            *(*arguments, "--root", directory / "root"),
             cwd=cwd,
-            env={**environment, "PYTHONPATH": str(ROOT), "HOME": str(directory)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
+            environment=environment,
+            env={"PYTHONPATH": str(ROOT), "HOME": str(directory)},
+            timeout=600,
         )
         assert answer.returncode == 0, answer.stdout + answer.stderr
         return answer.stdout

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hpcrun.state.layout import experiment
+from tests.support import command
 from tests.support.desk import PYTHON, Desk
 
 
@@ -34,15 +35,8 @@ class Specs:
         self.write(name, f"sleep 0.3; echo {name} >> {self.log}", **more)
 
     def hpcrun(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [PYTHON, "-m", "hpcrun", *arguments, "--root", str(self.root)],
-            cwd=self.code,
-            env=self.desk.environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        environment = self.desk.environment
+        return command.hpcrun(*arguments, "--root", self.root, cwd=self.code, env=environment)
 
     def here(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         return self.hpcrun("submit", f"{name}.yaml", "cluster=local", "--wait", *arguments)

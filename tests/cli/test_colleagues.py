@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import command
+
 # The Python of the tests may lie in root's home; that of the system does with its libraries.
 PYTHON = shutil.which("python3", path="/usr/bin:/bin") or sys.executable
 MODULES = f"{Path(__file__).parents[2]}:{sysconfig.get_path('purelib')}"
@@ -38,22 +40,17 @@ def hpcrun(
 ) -> subprocess.CompletedProcess[str]:
     """Run hpcrun as a user whose shell has a umask that gives nobody anything."""
     found = pwd.getpwnam(user)
-    return subprocess.run(
-        [PYTHON, "-m", "hpcrun", *arguments],
+    return command.hpcrun(
+        *arguments,
+        root=place / "root",
         cwd=place / "specs",
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        python=PYTHON,
         user=found.pw_uid,
         group=found.pw_gid,
         extra_groups=[grp.getgrnam(TEAM).gr_gid] if team else [],
         umask=0o077,
-        env={
-            **{"PATH": os.environ["PATH"], "PYTHONPATH": MODULES, "HOME": str(place)},
-            **{"HPCRUN_CLUSTERS": str(place / "clusters"), "HPCRUN_ROOT": str(place / "root")},
-        },
+        environment={"PATH": os.environ["PATH"], "PYTHONPATH": MODULES, "HOME": str(place)},
+        env={"HPCRUN_CLUSTERS": str(place / "clusters")},
     )
 
 

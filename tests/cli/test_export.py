@@ -9,7 +9,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import tarfile
 import time
 from pathlib import Path
@@ -126,7 +125,7 @@ def test_unpacked_it_is_read_as_any_experiment(root: Path, tmp_path: Path) -> No
 def test_equal_files_give_equal_bytes(root: Path, tmp_path: Path) -> None:
     digests = set()
     for name in ("a.tar.gz", "b.tar.gz"):
-        hpcrun("export", "-o", str(tmp_path / name), root=root, TZ=name)
+        hpcrun("export", "-o", str(tmp_path / name), root=root, env={"TZ": name})
         digests.add(hashlib.sha256((tmp_path / name).read_bytes()).hexdigest())
     assert len(digests) == 1
 
@@ -194,14 +193,11 @@ def test_a_full_disk_leaves_nothing(root: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     log = Experiment(root).run(1).attempt(1).rank_log(0)
     log.write_bytes(os.urandom(1 << 20))
-    done = subprocess.run(
-        [sys.executable, "-m", "hpcrun", "export", "--logs", "-o", str(tmp_path / "out/a.tar.gz")],
-        env={**os.environ, "HPCRUN_ROOT": str(root), "PYTHONDONTWRITEBYTECODE": "1"},
+    done = hpcrun(
+        *("export", "--logs", "-o", tmp_path / "out/a.tar.gz"),
+        root=root,
+        env={"PYTHONDONTWRITEBYTECODE": "1"},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, 1 << 18)),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
     )
     assert done.returncode == 1
     assert "File too large" in done.stderr

@@ -350,5 +350,5 @@ def test_bytes_that_no_encoding_knows(study: Experiment, root: Path) -> None:
     with open(study.run(1).attempt(2).rank_log(0), "ab") as stream:
         stream.write(b"\xff\xfe bad\n")
     assert "r0 | \ufffd\ufffd bad" in lines("study/1", "--rank", "0", root=root)
-    done = hpcrun("logs", "study/1", "--rank", "0", root=root, PYTHONIOENCODING="ascii")
+    done = hpcrun("logs", "study/1", "--rank", "0", root=root, env={"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.support.command import hpcrun
+
 
 def test_a_reader_that_leaves_early_is_no_failure() -> None:
     command = f"{sys.executable} -m hpcrun plan language-model cluster=local --json | true"
@@ -18,8 +20,6 @@ def test_a_reader_that_leaves_early_is_no_failure() -> None:
 
 
 def test_a_misspelt_command_is_answered_with_the_near_one() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "hpcrun", "statsu"], capture_output=True, text=True, check=False
-    )
+    done = hpcrun("statsu")
     assert done.returncode == 2
     assert "Did you mean 'status'?" in done.stderr

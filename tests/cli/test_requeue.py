@@ -17,6 +17,7 @@ from hpcrun.state import files as state_files
 from hpcrun.state import journal, ledger, plan_file
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.submit.local import processes
+from tests.support import command
 from tests.support.slurm_shim import Shim
 from tests.support.waiting import until
 
@@ -54,17 +55,9 @@ class Place:
         }
         (self.code / "e.yaml").write_text(json.dumps(spec))
 
-    def hpcrun(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        spec = ["e.yaml"] if command == "submit" else []
-        return subprocess.run(
-            [PYTHON, "-m", "hpcrun", command, *spec, *arguments, "--root", str(self.root)],
-            cwd=self.code,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+    def hpcrun(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        spec = ["e.yaml"] if name == "submit" else []
+        return command.hpcrun(name, *spec, *arguments, "--root", self.root, cwd=self.code)
 
     def requeue(self, *arguments: str) -> list[dict[str, Any]]:
         answer = self.hpcrun("requeue", "--json", *arguments)
@@ -96,8 +89,8 @@ def shim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shim:
     found = Shim(tmp_path / "shim")
     found.directory.mkdir()
     monkeypatch.setenv("PATH", f"{found.directory}{os.pathsep}{os.environ['PATH']}")
-    for command in ("srun", "sinfo", "squeue", "sacct", "scontrol"):
-        found.answer(command, {})
+    for program in ("srun", "sinfo", "squeue", "sacct", "scontrol"):
+        found.answer(program, {})
     return found
 
 

@@ -108,9 +108,8 @@ def test_completion_scripts(tmp_path: Path, shell: str) -> None:
 
 def test_completion_of_names(study: Experiment, tmp_path: Path) -> None:
     def complete(words: str, index: int) -> list[str]:
-        done = hpcrun(
-            root=tmp_path, COMP_WORDS=words, COMP_CWORD=str(index), _HPCRUN_COMPLETE="bash_complete"
-        )
+        asked = {"COMP_WORDS": words, "COMP_CWORD": str(index)}
+        done = hpcrun(root=tmp_path, env={**asked, "_HPCRUN_COMPLETE": "bash_complete"})
         return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
     assert complete("hpcrun status st", 2) == ["study"]

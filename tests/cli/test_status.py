@@ -34,7 +34,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
 
 
 def test_text(study: Experiment, tmp_path: Path) -> None:
-    done = hpcrun("status", root=tmp_path / "root", COLUMNS="40")
+    done = hpcrun("status", root=tmp_path / "root", env={"COLUMNS": "40"})
     assert done.returncode == 0
     header, *rows = done.stdout.splitlines()
     assert " ".join(header.split()) == (

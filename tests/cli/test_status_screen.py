@@ -8,7 +8,6 @@ import re
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.state import files
+from tests.support import command
 from tests.support.experiment import T0, Experiment, path_with, slurm_shim
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -33,7 +33,7 @@ class Terminal:
         for name in ("COLUMNS", "LINES", "NO_COLOR"):
             environment.pop(name, None)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "hpcrun", *arguments],
+            command.argv(*arguments),
             stdin=slave,
             stdout=slave,
             stderr=slave,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 
 from hpcrun.state.layout import experiment
 from hpcrun.submit.local import processes
+from tests.support import command
 from tests.support.waiting import until
 
 PYTHON = sys.executable
@@ -42,23 +42,16 @@ class Place:
         }
         (self.code / "e.yaml").write_text(json.dumps({**spec, **more}))
 
-    def argv(self, command: str, *arguments: str) -> list[str]:
-        spec = ["e.yaml"] if command in ("submit", "run", "plan") else []
-        root = ["--root", str(self.root)]
-        return [PYTHON, "-m", "hpcrun", command, *spec, *arguments, *root]
+    def argv(self, name: str, *arguments: str) -> list[str]:
+        spec = ["e.yaml"] if name in ("submit", "run", "plan") else []
+        return command.argv(name, *spec, *arguments, "--root", self.root)
 
     def hpcrun(
-        self, command: str, *arguments: str, **environment: str
+        self, name: str, *arguments: str, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.argv(command, *arguments),
-            cwd=self.code,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        spec = ["e.yaml"] if name in ("submit", "run", "plan") else []
+        given = [name, *spec, *arguments, "--root", str(self.root)]
+        return command.hpcrun(*given, cwd=self.code, env=environment)
 
     def actions(self, *arguments: str) -> list[tuple[int, str]]:
         answer = self.hpcrun("submit", "cluster=local", "--json", *arguments)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -21,7 +20,8 @@ from hpcrun.state.layout import experiment
 from hpcrun.submit import feeder
 from hpcrun.submit.submission_dir import Submitted
 from hpcrun.submit.submit import Request, submit
-from tests.support.desk import PYTHON, Desk, runs_of
+from tests.support import command
+from tests.support.desk import Desk, runs_of
 
 EACH_ONCE = Counter(["x=0", "x=1", "x=2", "x=7,nodes=2", "x=8,nodes=2"])
 
@@ -194,8 +194,9 @@ def test_waiting_runs_are_shown_and_can_be_cancelled(desk: Desk) -> None:
     told: list[dict[str, Any]] = []
 
     def hpcrun(*arguments: str) -> str:
-        argv = [PYTHON, "-m", "hpcrun", *arguments, "--root", str(desk.root)]
-        return subprocess.run(argv, capture_output=True, check=True, text=True).stdout
+        answer = command.hpcrun(*arguments, root=desk.root)
+        assert answer.returncode == 0, answer.stderr
+        return answer.stdout
 
     def hear(line: str) -> None:
         if "wait here" in line:

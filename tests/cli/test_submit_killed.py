@@ -10,14 +10,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from hpcrun.submit.local import processes
-from tests.support.desk import PYTHON, Desk, runs_of
+from tests.support import command
+from tests.support.desk import Desk, runs_of
+from tests.support.waiting import until
 
 # Every such instant; all of them are HPCRUN_THOROUGH's.
 STRIDE = 1 if os.environ.get("HPCRUN_THOROUGH") == "1" else 9
@@ -83,17 +84,14 @@ def test_an_sbatch_that_outlives_its_submit_is_waited_for(tmp_path: Path) -> Non
     desk = Desk(tmp_path)
     (tmp_path / "bin" / "slow").touch()
     submit = subprocess.Popen(
-        [PYTHON, "-m", "hpcrun", "submit", "e.yaml", "--root", str(desk.root)],
+        command.argv("submit", "e.yaml", "--root", desk.root),
         cwd=tmp_path / "code",
         env=desk.environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     script = desk.root / "e" / "submissions" / "1" / "script-0.sbatch"
-    deadline = time.monotonic() + 60
-    while not processes.runs("sbatch", str(script)):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: processes.runs("sbatch", str(script)), "sbatch started", pause=0.01)
     submit.kill()
     submit.wait()
     assert not desk.queued()

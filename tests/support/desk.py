@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tests.support import command
 from tests.support.operators import PATH
 
 PYTHON = sys.executable
@@ -75,8 +76,8 @@ class Desk:
         self.directory, self.root = directory, directory / "root"
         for name in ("code", "bin", "site"):
             (directory / name).mkdir(parents=True)
-        for command in ("sbatch", "squeue", "sacct", "scontrol"):
-            program = directory / "bin" / command
+        for name in ("sbatch", "squeue", "sacct", "scontrol"):
+            program = directory / "bin" / name
             program.write_text(QUEUE)
             program.chmod(0o755)
         self.spec([0, 1, 2])
@@ -105,14 +106,11 @@ class Desk:
 
     def submit(self, *arguments: str, **variables: Any) -> subprocess.CompletedProcess[str]:
         """`hpcrun submit e.yaml`, with these variables."""
-        return subprocess.run(
-            [PYTHON, "-m", "hpcrun", "submit", "e.yaml", "--root", str(self.root), *arguments],
+        given = {name: str(value) for name, value in variables.items()}
+        return command.hpcrun(
+            *("submit", "e.yaml", "--root", self.root, *arguments),
             cwd=self.directory / "code",
-            env={**self.environment, **{name: str(value) for name, value in variables.items()}},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
+            env={**self.environment, **given},
         )
 
     @property

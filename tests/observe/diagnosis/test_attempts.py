@@ -443,7 +443,7 @@ def test_the_command_for_several(
 
 def test_the_command_for_one(study: Experiment, tmp_path: Path) -> None:
     _sweep(study)
-    done = hpcrun("why", "study/3", root=tmp_path / "root", PATH="/nonexistent")
+    done = hpcrun("why", "study/3", root=tmp_path / "root", env={"PATH": "/nonexistent"})
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
     assert said[0] == "study/3: failed after 1 attempt"
@@ -459,7 +459,7 @@ def test_the_command_for_one(study: Experiment, tmp_path: Path) -> None:
 def test_json(study: Experiment, tmp_path: Path) -> None:
     _sweep(study)
     event(study, "save_failed", 0, step=8, message="No space left on device")
-    done = hpcrun("why", "study", "--json", root=tmp_path / "root", PATH="/nonexistent")
+    done = hpcrun("why", "study", "--json", root=tmp_path / "root", env={"PATH": "/nonexistent"})
     found = json.loads(done.stdout)
     assert [run["run"] for run in found] == list(range(6))
     first, last = found[0], found[5]
