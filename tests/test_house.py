@@ -14,6 +14,10 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "hpcrun"
 MOST_MODULES = 14
 MOST_LINES = 400
+SLURM = {
+    *("sacct", "sacctmgr", "salloc", "sattach", "sbatch", "sbcast", "scancel", "scontrol", "sdiag"),
+    *("sinfo", "sprio", "squeue", "srun", "sshare", "sstat"),
+}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
 PACKAGES = sorted({path.parent for path in MODULES} - {PACKAGE})
 # Modules without a test at the mirrored path, and the test that covers each.
@@ -68,6 +72,27 @@ def test_a_module_has_a_name_of_its_own() -> None:
         if path.parent != PACKAGE / "cli":
             places[path.stem].append(_name(path))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def _commands(path: Path) -> Iterator[str]:
+    """The programs of Slurm that begin a command line, or a call that takes one."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        first: ast.AST | None = None
+        # A path of keys such as ("sbatch",) is no command line.
+        if isinstance(node, (ast.List, ast.Tuple)) and len(node.elts) > 1:
+            first = node.elts[0]
+        if isinstance(node, ast.Call) and node.args:
+            first = node.args[0]
+        if isinstance(first, ast.Constant) and first.value in SLURM:
+            yield f"{_name(path)}:{node.lineno} {first.value}"
+
+
+def test_slurm_is_named_in_one_place() -> None:
+    """Its programs are called in hpcrun.slurm, and where submitit is handed a script."""
+    here = {path for path in MODULES if path.parent.name == "slurm"}
+    assert sum(len(list(_commands(path))) for path in here) > 8
+    outside = set(MODULES) - here - {PACKAGE / "submit" / "sbatch.py"}
+    assert [found for path in sorted(outside) for found in _commands(path)] == []
 
 
 def test_the_drawings_of_the_tree_are_up_to_date() -> None:

@@ -41,9 +41,18 @@ class CommandFailed(Exception):
 
 def available() -> bool:
     """Check whether this machine has Slurm's client commands."""
+    return bool(_path_of("sbatch"))
+
+
+def location() -> str:
+    """Return the path of squeue, which tells the clusters of a host apart; empty without one."""
+    return _path_of("squeue")
+
+
+def _path_of(program: str) -> str:
     import shutil
 
-    return shutil.which("sbatch") is not None
+    return shutil.which(program) or ""
 
 
 def scrubbed_environment() -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from hpcrun.compile.target.slurm_options import (
     check_time,
     check_variables,
 )
+from hpcrun.slurm import client
 from hpcrun.state.spec.cluster_profile import Profile
 
 _VARIABLES = """
@@ -51,7 +51,7 @@ class Loaded:
 
 def default_name() -> str:
     """The profile of a spec that names none: ``slurm`` where there is an sbatch, else ``local``."""
-    return "slurm" if shutil.which("sbatch") else "local"
+    return "slurm" if client.available() else "local"
 
 
 def directories(beside: Path) -> list[Path]:

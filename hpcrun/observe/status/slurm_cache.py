@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from typing import Any
 
 from hpcrun.observe.status import jobs
 from hpcrun.observe.status.jobs import Answers, JobRef
+from hpcrun.slurm import client
 from hpcrun.slurm.queue import JobState
 from hpcrun.state import files
 
@@ -137,7 +137,7 @@ class LastAnswers:
 def default_path() -> Path:
     """Return this user's cache file for the cluster that commands reach from this host."""
     named = (os.environ.get(name, "") for name in ("SLURM_CONF", "SLURM_CLUSTERS"))
-    reach = "\n".join([os.uname().nodename, *named, shutil.which("squeue") or ""])
+    reach = "\n".join([os.uname().nodename, *named, client.location()])
     base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return base / "hpcrun" / f"slurm-{hashlib.sha256(reach.encode()).hexdigest()[:12]}.json"
 
