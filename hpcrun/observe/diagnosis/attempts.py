@@ -118,7 +118,7 @@ class RunStory:
 
     @property
     def kind(self) -> str | None:
-        """What stands between the run and its completion.
+        """The kind of problem that keeps the run from its completion.
 
         A kind of `hpcrun.policy.causes`; `NO_END` if the newest attempt recorded no end and its job
         is over; the run's state if there is no attempt; None if nothing is wrong.

@@ -1,4 +1,4 @@
-"""The cost of runs in GPU-hours, or CPU-hours: by run, experiment and cause.
+"""The cost of runs in GPU-hours or CPU-hours, by run, experiment and cause.
 
 Pure: `hpcrun.observe.diagnosis.attempts` reads the files.
 """

@@ -1,4 +1,7 @@
-"""Sentences about a run and its attempts. Pure: `attempts` reads the files."""
+"""Sentences about a run and its attempts.
+
+Pure: `attempts` reads the files.
+"""
 
 from __future__ import annotations
 

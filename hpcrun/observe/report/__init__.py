@@ -1,4 +1,4 @@
-"""The report: all about runs in one HTML file that opens offline (``hpcrun report``).
+"""The report: all about runs in one HTML file (``hpcrun report``).
 
 In reading order: `report` collects the content from the files of the runs; `curves` thins their
 metrics and `node_usage` averages their telemetry to what a page has room for; `svg` draws what

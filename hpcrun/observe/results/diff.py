@@ -1,4 +1,4 @@
-"""The difference of two experiments, or of two runs: values, runs and frozen code."""
+"""The difference of two experiments or runs: values, runs and frozen code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An experiment without its checkpoints as one archive: for a paper, or for somebody else.
+"""The archive of an experiment without its checkpoints, as for a paper.
 
 The archive has the tree of `hpcrun.state.layout`, so that hpcrun reads it, unpacked, as it reads
 any experiment. Beside it lie a ``README.txt``, the files that this names, and the checksums. The

@@ -1,4 +1,4 @@
-"""The table of results: swept values beside metrics, a row a run or a group of runs."""
+"""The table of results: swept values beside metrics, by run or by group."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpcrun.state.layout import RunPaths
 # Column -> value; None for an empty cell.
 Row = dict[str, Any]
 
-# Beside the swept keys, what rows can be grouped by.
+# Rows can be grouped by this too, not only by swept keys.
 EXPERIMENT = "experiment"
 
 _CONDITION = re.compile(r"\s*(?P<key>[^<>=!]*[^<>=!\s])\s*(?P<sign><=|>=|!=|==?|<|>)(?P<value>.*)")
@@ -270,7 +270,7 @@ def find_column(columns: Sequence[str], key: str, what: str = "column") -> str:
     Raises
     ------
     UsageError
-        There is none, or several.
+        No column matches, or several do.
     """
     if key in columns:
         return key
