@@ -69,7 +69,7 @@ def render(found: Report) -> str:
         generator=GENERATOR,
         version=__version__,
         made_by=current_user(),
-        title=listed(found.experiments, 3),
+        title=listed(list(found.bases), 3),
         policy=_policy(scripts),
         style=own("uPlot.min.css", "report.css"),
         scripts=scripts,
@@ -213,7 +213,7 @@ def _marks(run: RunReport, now: float) -> Iterator[TimelineMark]:
 
 
 def _run(found: Report, run: RunReport) -> dict[str, Any]:
-    selected, spent = run.selected, run.goodput
+    spent = run.goodput
     return {
         "run": run,
         "headline": narrative.headline(run.story),
@@ -222,9 +222,7 @@ def _run(found: Report, run: RunReport) -> dict[str, Any]:
         "changes": [
             (change.key, _value(change.before), _value(change.after)) for change in run.changes
         ],
-        "entry": detail.entry(selected),
-        "submission": selected.planned.paths.number,
-        "job": selected.job_id,
+        "entry": detail.entry(run.selected),
     }
 
 
@@ -248,9 +246,7 @@ def _code(version: CodeVersion) -> dict[str, Any]:
     return {
         "submission": f"{paths.experiment.name} {paths.number}",
         "runs": runs_text([one.run.number for one in version.runs]),
-        "time": facts.get("time"),
-        "user": facts.get("user"),
-        "host": facts.get("host"),
+        "facts": facts,
         "digest": frozen.get("digest"),
         "files": frozen.get("files"),
         "git": _mapping(frozen.get("git")),

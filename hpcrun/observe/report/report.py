@@ -117,10 +117,6 @@ class Report:
     code: tuple[CodeVersion, ...]
 
     @property
-    def experiments(self) -> list[str]:
-        return list(self.bases)
-
-    @property
     def users(self) -> list[str]:
         """The users who submitted the runs."""
         return sorted({str(each.facts["user"]) for each in self.code if each.facts.get("user")})
