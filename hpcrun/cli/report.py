@@ -39,8 +39,8 @@ def command(
     WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
     without it, your newest experiment.
     """
-    from hpcrun.observe.report import page as report_page
-    from hpcrun.observe.report import report
+    from hpcrun.observe.report.page import render
+    from hpcrun.observe.report.report import collect
     from hpcrun.state import files
 
     selected = select(output, where, conditions)
@@ -54,8 +54,8 @@ def command(
         )
     if not to_stdout:
         _check(file, force)
-    found = report.collect(selected, say=output.say)
-    page = report_page.render(found).encode("utf-8", "replace")
+    found = collect(selected, say=output.say)
+    page = render(found).encode("utf-8", "replace")
     if to_stdout:
         click.echo(page, nl=False)
         return
