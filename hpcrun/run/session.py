@@ -91,7 +91,6 @@ class Session:
         if launch and self.scratch and fence:
             checkpoint = self._spec.checkpoint
             objective = self._spec.effective_objective.metric
-            self._every = checkpoint.every
             self._non_finite_steps = self._spec.recovery.non_finite_steps
             self._metrics = MetricsLog(
                 launch.paths.metrics,
@@ -111,6 +110,7 @@ class Session:
                 self._metrics,
                 self._events,
                 self._progress,
+                every=checkpoint.every,
                 asynchronous=checkpoint.asynchronous,
                 node_copies=copies,
             )
@@ -192,9 +192,11 @@ class Session:
                 expected = self._events.has_progress()
                 found = self._store.restore(engine, self._states, expected=expected, report=write)
                 step, name = found
-                if name is None:
+                origin = self._spec.checkpoint.initialize_from
+                if name is None and origin is not None:
                     run = self._launch.run_paths
-                    init_weights.start(engine, self._spec, run, self._ranks, write)
+                    path, at = init_weights.initialize(engine, origin, run, self._ranks)
+                    write("initialized", checkpoint=str(path), step=at)
             self._saves.step = self._store.shared_step
         self.restored_step = self._last_step = step
         seconds = time.perf_counter() - began
@@ -331,11 +333,10 @@ class Session:
         failing
             This rank leaves while its peers do not; None: if there was an uncaught exception.
         """
-        if self._metrics is not None:
+        if self._metrics is not None and self._saves is not None:
             if failing is None:
                 failing = hasattr(sys, "last_value")
-            if self._saves is not None:
-                self._saves.wait(_LAST_SAVE if failing else None)
+            self._saves.wait(_LAST_SAVE if failing else None)
             self._metrics.leave(patience=0.5, failing=failing)
         if process_groups.distributed():
             time.sleep(GLOO_SETTLES)
@@ -348,12 +349,8 @@ class Session:
         if self._metrics is not None:
             self._metrics.flush()
         process_groups.barrier()
-        self._events.write(
-            "finished",
-            step=self._last_step,
-            step_seconds=self._step_seconds,
-            own_seconds=self._own_seconds,
-        )
+        spent = {"step_seconds": self._step_seconds, "own_seconds": self._own_seconds}
+        self._events.write("finished", step=self._last_step, **spent)
         for file in (self._metrics, self._events):
             if file is not None and file.error:
                 raise file.error
@@ -367,14 +364,11 @@ class Session:
             return
         self._metrics.log({"step_seconds": began - self._step_began}, step)
         self._metrics.check(self._non_finite_steps)
-        leaving = self._metrics.stop_agreed(step) and step != self.total_steps
+        last = step == self.total_steps
+        leaving = self._metrics.stop_agreed(step) and not last
         self._own_seconds += time.perf_counter() - began
         self._step_seconds += time.perf_counter() - self._step_began
-        self._saves.poll()
-        if leaving or (self._every and step % self._every == 0):
-            self._saves.save_periodic(self._engine, step, self._states, leaving=leaving)
-        elif step != self.total_steps:
-            self._saves.save_on_nodes(self._engine, step, self._states)
+        self._saves.after_step(self._engine, step, self._states, leaving=leaving, last=last)
         if leaving:
             self._events.write("left", step=step)
             raise SystemExit(EXIT_SAVED)

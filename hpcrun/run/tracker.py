@@ -47,22 +47,17 @@ class SupersededError(Exception):
 class MetricsForwarder:
     """Forwards one run's metrics to one tracker.
 
-    Parameters
-    ----------
-    start
-        The first attempt of this start of the job; 0 for the newest attempt.
+    ``start`` is the first attempt of this start of the job; 0 stands for the newest attempt.
     """
 
     def __init__(self, name: str, submission: SubmissionPaths, number: int, start: int) -> None:
-        self._name = name
-        self._paths = submission.experiment.run(number)
         plan = plan_file.read(submission.plan)
         permissions.use_umask(plan.cluster)
-        self._run = plan.run(number)
-        self._experiment = plan.name
+        self._name, self._experiment, self._run = name, plan.name, plan.run(number)
+        self._paths = submission.experiment.run(number)
+        self._state_file = self._paths.tracker_state(name)
         attempts = self._paths.attempts()
         self._start = start or (attempts[-1].number if attempts else 0)
-        self._state_file = self._paths.tracker_state(name)
         self._tracker: Tracker | None = None
         self._position = FeedPosition()
         self._reported: str | None = None

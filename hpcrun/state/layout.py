@@ -192,7 +192,7 @@ class RunPaths:
         return self.universals / checkpoint
 
     def checkpoint(self, step: int, attempt: int) -> Path:
-        return self.checkpoints / f"step-{step:08d}-a{attempt}"
+        return self.checkpoints / checkpoint_name(step, attempt)
 
     def attempt(self, number: int) -> AttemptPaths:
         return AttemptPaths(self.directory / "attempts" / str(number))
@@ -289,6 +289,11 @@ class ExperimentPaths:
         except FileNotFoundError:
             return []
         return sorted(int(name) for name in names if name.isdigit())
+
+
+def checkpoint_name(step: int, attempt: int) -> str:
+    """The directory of a checkpoint, on shared storage and in the nodes' own."""
+    return f"step-{step:08d}-a{attempt}"
 
 
 def experiment(root: Path, name: str) -> ExperimentPaths:

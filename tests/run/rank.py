@@ -276,7 +276,7 @@ class Rank:
     def begin(self, run: str, origin: str) -> list[Any]:
         """Begin with another run's weights; the checkpoint's name and step."""
         ranks = Collectives(RANK, WORLD)
-        directory, step = init_weights.begin(self._engine, origin, RunPaths(Path(run)), ranks)
+        directory, step = init_weights.initialize(self._engine, origin, RunPaths(Path(run)), ranks)
         return [directory.name, step]
 
     def weights(self) -> dict[str, list[str]]:

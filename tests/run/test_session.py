@@ -19,6 +19,7 @@ from hpcrun.run.checkpoint import checkpoint_files
 from hpcrun.run.session import Session
 from hpcrun.state import files, manifest
 from hpcrun.state.layout import AttemptPaths
+from hpcrun.state.spec.blocks import SpecBlocks
 from tests.support.place import FakeEngine, launch_of
 
 torch = pytest.importorskip("torch")
@@ -384,13 +385,15 @@ def test_states_are_saved_with_the_engine(start: Start) -> None:
 def _sampler(rank: int, world: int, micro: int, accumulation: int) -> Session:
     session = Session(None)
     session.rank, session.world_size = rank, world
-    session._spec = {
-        "deepspeed": {
-            "train_batch_size": micro * accumulation * world,
-            "train_micro_batch_size_per_gpu": micro,
-            "gradient_accumulation_steps": accumulation,
+    session._spec = SpecBlocks(
+        {
+            "deepspeed": {
+                "train_batch_size": micro * accumulation * world,
+                "train_micro_batch_size_per_gpu": micro,
+                "gradient_accumulation_steps": accumulation,
+            }
         }
-    }
+    )
     return session
 
 

@@ -7,7 +7,7 @@ ZeRO 3 checkpoint; all others hold the whole model in one file.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +19,13 @@ from hpcrun.state import files, manifest
 from hpcrun.state.init_from import KEY, Origin
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.manifest import Manifest
-from hpcrun.state.spec.blocks import SpecBlocks
 from hpcrun.text import listed
 
 _WHOLE = "mp_rank_00_model_states.pt"
 _SHOWN = 5
 
 
-def start(
-    engine: Any,
-    spec: SpecBlocks,
-    run: RunPaths,
-    ranks: Collectives,
-    report: Callable[..., None],
-) -> None:
-    """`begin` with ``checkpoint.initialize_from``, if set, and ``report("initialized", …)``."""
-    text = spec.checkpoint.initialize_from
-    if text is not None:
-        directory, step = begin(engine, text, run, ranks)
-        report("initialized", checkpoint=str(directory), step=step)
-
-
-def begin(engine: Any, text: str, run: RunPaths, ranks: Collectives) -> tuple[Path, int]:
+def initialize(engine: Any, text: str, run: RunPaths, ranks: Collectives) -> tuple[Path, int]:
     """Load the weights of the checkpoint ``RUN[@step]`` into the engine's model; collective.
 
     The choice is kept in `origin.json` of ``run``, the run that begins, so that a later attempt
@@ -53,13 +38,12 @@ def begin(engine: Any, text: str, run: RunPaths, ranks: Collectives) -> tuple[Pa
     """
     directory, entry = ranks.from_rank_0(lambda: _choose(text, run), KEY)
     what = f"{KEY}: {directory}"
-    fault = verify(directory, entry, ranks)
-    for pause in PAUSES:
-        if fault is None or fault.lasting:
+    for pause in (*PAUSES, None):
+        fault = verify(directory, entry, ranks)
+        if fault is None or fault.lasting or pause is None:
             break
         # A file server that restarts gives errors of a few seconds.
         time.sleep(pause)
-        fault = verify(directory, entry, ranks)
     if fault is not None:
         hint = "name an earlier step of that run, as RUN@step" if fault.lasting else None
         raise CheckpointError(f"{what}: {fault.message}", hint=hint)
@@ -143,29 +127,24 @@ def _compare(
     """Raise `CheckpointError` if the weights are of another model."""
     aliases = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     aliases |= {name for name, _ in module.named_buffers(remove_duplicate=False)}
-    missing = [name for name in targets if name not in weights]
-    unknown = [name for name in weights if name not in targets and name not in aliases]
-    shapes = [
-        f"{name} {tuple(weights[name].shape)} there, {tuple(_shape(target))} here"
-        for name, target in targets.items()
-        if name in weights and tuple(weights[name].shape) != tuple(_shape(target))
-    ]
+    # ZeRO 3 keeps the shape of a whole tensor that it has partitioned.
+    shapes = {name: tuple(getattr(each, "ds_shape", each.shape)) for name, each in targets.items()}
+    differences = {
+        "missing there": [name for name in targets if name not in weights],
+        "unknown here": [name for name in weights if name not in targets and name not in aliases],
+        "of another shape": [
+            f"{name} {tuple(weights[name].shape)} there, {shape} here"
+            for name, shape in shapes.items()
+            if name in weights and tuple(weights[name].shape) != shape
+        ],
+    }
     wrong = [
         f"{words}: {listed(names, _SHOWN, rest=', …')}"
-        for words, names in (
-            ("missing there", missing),
-            ("unknown here", unknown),
-            ("of another shape", shapes),
-        )
+        for words, names in differences.items()
         if names
     ]
     if wrong:
         raise CheckpointError(f"{what} is of another model: {'; '.join(wrong)}")
-
-
-def _shape(target: Any) -> Any:
-    """Return the shape of the whole tensor, also if ZeRO 3 has partitioned it."""
-    return getattr(target, "ds_shape", target.shape)
 
 
 def _put(target: Any, value: Any, ranks: Collectives) -> None:

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from hpcrun.run.checkpoint import checkpoint_files, deepspeed_io, transfer
 from hpcrun.run.checkpoint.save import write_shards
@@ -20,6 +20,7 @@ from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank import process_groups
 from hpcrun.run.rank.collectives import Collectives, raise_first
+from hpcrun.state.layout import checkpoint_name
 from hpcrun.state.manifest import File
 
 # Prefix of DeepSpeed's files that all ranks read.
@@ -36,12 +37,21 @@ class RankFiles:
     attempt: int
     files: Mapping[str, File]
 
-    def write(self, directory: Path) -> None:
-        """Write this record beside its files, which exist."""
+    def record(self, directory: Path) -> str | None:
+        """Write this record beside its files, which exist; return an error, if any."""
         # Not made durable: that would wait for the files too.
         temporary = directory / f".bundle-{self.rank}"
-        temporary.write_text(json.dumps(asdict(self)))
-        temporary.replace(directory / f"bundle-{self.rank:05d}.json")
+        try:
+            temporary.write_text(json.dumps(asdict(self)))
+            temporary.replace(directory / f"bundle-{self.rank:05d}.json")
+        except OSError as error:
+            return str(error)
+        return None
+
+    def damage(self, directory: Path) -> str | None:
+        """Compare the files in a directory with this record; return what is wrong, or None."""
+        faults = (checkpoint_files.damage(directory, *entry) for entry in self.files.items())
+        return next((fault.message for fault in faults if fault), None)
 
     @classmethod
     def read(cls, path: Path) -> RankFiles:
@@ -58,6 +68,11 @@ class RankFiles:
     @property
     def key(self) -> tuple[int, int]:
         return self.step, self.attempt
+
+
+# The files of each rank, and the nodes that have them.
+_Copies: TypeAlias = Mapping[int, RankFiles]
+_Holders: TypeAlias = Mapping[int, set[int]]
 
 
 class NodeCopies:
@@ -115,7 +130,7 @@ class NodeCopies:
         CheckpointError
             Some rank could not save; the previous checkpoint is still there.
         """
-        directory = self._of(step, self._attempt)
+        directory = self._directory / checkpoint_name(step, self._attempt)
         files: dict[str, File] = {}
 
         def write(state: Any, path: Path) -> None:
@@ -134,7 +149,9 @@ class NodeCopies:
         error = self._keep(directory, copies)
         self._agree(self._ranks.gather(error), directory, what)
         if self._is_first:
-            self._remove_all_but(directory)
+            for path in self._directory.glob("step-*"):
+                if path != directory:
+                    shutil.rmtree(path, ignore_errors=True)
         return sum(file.bytes for copy in copies for file in copy.files.values())
 
     def find(self, newer_than: int) -> tuple[Path, RankFiles] | None:
@@ -155,14 +172,12 @@ class NodeCopies:
         everyone = set(range(self._ranks.world_size))
         for key in sorted(found, reverse=True):
             if key[0] > newer_than and found[key].keys() == everyone:
-                directory = self._of(*key)
+                directory = self._directory / checkpoint_name(*key)
                 if self._assemble_sound(directory, found[key], holders[key]):
                     return directory, found[key][self._ranks.rank]
         return None
 
-    def _assemble_sound(
-        self, directory: Path, copies: Mapping[int, RankFiles], holders: Mapping[int, set[int]]
-    ) -> bool:
+    def _assemble_sound(self, directory: Path, copies: _Copies, holders: _Holders) -> bool:
         """Repeat `_assemble` without damaged files: another node may have them whole."""
         damaged: set[tuple[int, int]] = set()
         while True:
@@ -179,12 +194,7 @@ class NodeCopies:
                 return False
             damaged |= found
 
-    def _of(self, step: int, attempt: int) -> Path:
-        return self._directory / f"step-{step:08d}-a{attempt}"
-
-    def _assemble(
-        self, directory: Path, copies: Mapping[int, RankFiles], holders: Mapping[int, set[int]]
-    ) -> bool:
+    def _assemble(self, directory: Path, copies: _Copies, holders: _Holders) -> bool:
         """Fetch the files that nodes lack; check whether all that ranks will read is sound."""
         rank = self._ranks.rank
         error = _make(directory)
@@ -198,18 +208,16 @@ class NodeCopies:
                 wrong = transfer.exchange(self._group, directory, None, (part.files, sender))
                 error = error or wrong
                 if part is copy and error is None:
-                    error = _record(directory, copy)
+                    error = copy.record(directory)
         # The first rank of a node has fetched for the others.
         if any(self._ranks.gather(error)):
             return False
-        error = _damage(directory, copies[rank])
+        error = copies[rank].damage(directory)
         if self._is_first and error is None:
-            error = _damage(directory, copies[0].shared())
+            error = copies[0].shared().damage(directory)
         return not any(self._ranks.gather(error))
 
-    def _damaged(
-        self, directory: Path, copies: Mapping[int, RankFiles], holders: Mapping[int, set[int]]
-    ) -> set[tuple[int, int]]:
+    def _damaged(self, directory: Path, copies: _Copies, holders: _Holders) -> set[tuple[int, int]]:
         """Return rank and node of all files that a node should have and are missing or damaged."""
         node = self._node_of[self._ranks.rank]
         mine = [
@@ -217,11 +225,11 @@ class NodeCopies:
             for rank, copy in copies.items()
             if self._is_first
             and (node in holders[rank] or node == self._node_of[rank])
-            and _damage(directory, copy) is not None
+            and copy.damage(directory) is not None
         ]
         return {each for found in self._ranks.gather(mine) for each in found}
 
-    def _transfers(self, holders: Mapping[int, set[int]]) -> Iterator[tuple[int, int, int]]:
+    def _transfers(self, holders: _Holders) -> Iterator[tuple[int, int, int]]:
         """Yield the transfers: a rank whose files are sent, and the two nodes.
 
         The order is the same on all ranks, so that there is no deadlock.
@@ -238,7 +246,7 @@ class NodeCopies:
     def _prepare(self) -> None:
         """Make the process group, which has a timeout of its own."""
         if self._group is None:
-            self._group = process_groups.copy_group()
+            self._group = process_groups.own_group(process_groups.COPIES)
             self._ranks = self._ranks.on(self._group)
 
     def _keep(self, directory: Path, copies: list[RankFiles]) -> str | None:
@@ -246,12 +254,12 @@ class NodeCopies:
         rank, world = self._ranks.rank, self._ranks.world_size
         nodes = len(set(self._node_of))
         if nodes == 1:
-            return _record(directory, copies[rank])
+            return copies[rank].record(directory)
         distance = world // nodes
         to, of = (rank + distance) % world, (rank - distance) % world
         there, back = (copies[rank].files, to), (copies[of].files, of)
         error = transfer.exchange(self._group, directory, there, back)
-        return error or _record(directory, copies[rank], copies[of])
+        return error or copies[rank].record(directory) or copies[of].record(directory)
 
     def _agree(self, errors: list[str | None], directory: Path, what: str) -> None:
         """Remove the unfinished checkpoint and raise on all ranks if one has an error."""
@@ -265,11 +273,6 @@ class NodeCopies:
                 yield RankFiles.read(path)
             except (OSError, ValueError, KeyError, TypeError, AttributeError):
                 continue
-
-    def _remove_all_but(self, directory: Path) -> None:
-        for path in self._directory.glob("step-*"):
-            if path != directory:
-                shutil.rmtree(path, ignore_errors=True)
 
 
 def _refusal(engine: Any) -> str | None:
@@ -293,18 +296,3 @@ def _make(directory: Path) -> str | None:
     except OSError as error:
         return str(error)
     return None
-
-
-def _record(directory: Path, *copies: RankFiles) -> str | None:
-    try:
-        for copy in copies:
-            copy.write(directory)
-    except OSError as error:
-        return str(error)
-    return None
-
-
-def _damage(directory: Path, copy: RankFiles) -> str | None:
-    """Return what is wrong with a rank's files, or None."""
-    faults = (checkpoint_files.damage(directory, name, file) for name, file in copy.files.items())
-    return next((fault.message for fault in faults if fault), None)

@@ -58,6 +58,8 @@ class CheckpointStore:
         self._run, self._attempt = run, attempt
         self._ranks, self._fence, self._node_copies = ranks, fence, node_copies
         self._passed_over: set[Path] = set()
+        self._engine: Any = None
+        self._states: Mapping[str, Any] = {}
         self.shared_step = 0
         self.saver = CheckpointSaver(run, attempt, ranks, fence, retention, self._passed_over)
 
@@ -74,6 +76,8 @@ class CheckpointStore:
         A damaged checkpoint is quarantined as ``bad-…``; one that cannot be read is retried after
         a moment, and then passed over. The next older one follows.
 
+        Returns its step and name; ``(0, None)`` for a fresh start.
+
         Parameters
         ----------
         expected
@@ -81,11 +85,6 @@ class CheckpointStore:
         report
             Called on rank 0 for each checkpoint that is not used, as ``report("quarantined",
             checkpoint=NAME, message=WHY)`` or ``report("passed_over", …)``.
-
-        Returns
-        -------
-        tuple
-            The restored step and the checkpoint's name; ``(0, None)`` for a fresh start.
 
         Raises
         ------
@@ -98,20 +97,20 @@ class CheckpointStore:
         put_aside, found = self._from_rank_0(
             lambda: (bool(manifest.quarantined(checkpoints)), manifest.scan(checkpoints))
         )
-        states = deepspeed_io.with_scaler(engine, states)
+        self._engine, self._states = engine, deepspeed_io.with_scaler(engine, states)
         faults: dict[str, Fault] = {}
         for directory, entry in found:
             if isinstance(entry, Manifest):
-                near = self._restore_from_nodes(engine, states, entry.step, faults)
+                near = self._restore_from_nodes(entry.step, faults)
                 if near is not None:
                     return near
-            tried = self._try_patiently(engine, states, directory, entry)
+            tried = self._try(directory, entry)
             if isinstance(tried, Manifest):
                 self.shared_step = tried.step
                 return tried.step, directory.name
             faults[directory.name] = tried
             self._pass_over(directory, tried, report)
-        if (near := self._restore_from_nodes(engine, states, 0, faults)) is not None:
+        if (near := self._restore_from_nodes(0, faults)) is not None:
             return near
         if expected or faults or put_aside:
             whole = [name for name, fault in faults.items() if not fault.lasting]
@@ -126,7 +125,7 @@ class CheckpointStore:
         return 0, None
 
     def _restore_from_nodes(
-        self, engine: Any, states: Mapping[str, Any], newer_than: int, faults: dict[str, Fault]
+        self, newer_than: int, faults: dict[str, Fault]
     ) -> tuple[int, str] | None:
         """Restore from the nodes' own storage; add copies that cannot be used to the faults."""
         if self._node_copies is None or (near := self._node_copies.find(newer_than)) is None:
@@ -136,7 +135,7 @@ class CheckpointStore:
         if name in faults:
             return None
         try:
-            fault = self._load_as_saved(engine, states, directory, entry.files)
+            fault = self._load_as_saved(directory, entry.files)
         except CheckpointError as error:  # on all ranks
             fault = Fault(error.message, lasting=False)
         if fault is None:
@@ -146,12 +145,17 @@ class CheckpointStore:
             tell(f"{directory} cannot be used and is passed over: {fault.message}")
         return None
 
-    def _try_patiently(
-        self, engine: Any, states: Mapping[str, Any], directory: Path, entry: Manifest | Fault
-    ) -> Manifest | Fault:
+    def _try(self, directory: Path, entry: Manifest | Fault) -> Manifest | Fault:
         """Restore one checkpoint, with retries; return its manifest, or its fault."""
         for pause in (*PAUSES, None):
-            fault = self._try(engine, states, directory, entry)
+            fault: Fault | None
+            if isinstance(entry, Fault):
+                fault = entry
+            elif (fault := verify(directory, entry, self._ranks)) is None:
+                if entry.world_size == self._ranks.world_size:
+                    fault = self._load_as_saved(directory, entry.files)
+                else:
+                    fault = self._load_resized(directory, entry)
             if fault is None or fault.lasting or pause is None:
                 break
             # A file server that restarts gives errors of a few seconds.
@@ -159,36 +163,19 @@ class CheckpointStore:
             entry = self._from_rank_0(lambda: manifest.inspect(directory)) or entry
         return fault or entry
 
-    def _try(
-        self, engine: Any, states: Mapping[str, Any], directory: Path, entry: Manifest | Fault
-    ) -> Fault | None:
-        """Restore one checkpoint; return its fault, the same on all ranks, or None."""
-        if isinstance(entry, Fault):
-            return entry
-        fault = verify(directory, entry, self._ranks)
-        if fault is not None:
-            return fault
-        if entry.world_size != self._ranks.world_size:
-            return self._load_resized(engine, states, directory, entry)
-        return self._load_as_saved(engine, states, directory, entry.files)
-
-    def _load_as_saved(
-        self, engine: Any, states: Mapping[str, Any], directory: Path, files: Iterable[str]
-    ) -> Fault | None:
+    def _load_as_saved(self, directory: Path, files: Iterable[str]) -> Fault | None:
         """Restore a checkpoint of the same number of ranks; return its fault, if any."""
-        with local_reads(engine) as rest:
+        with local_reads(self._engine) as rest:
 
             def load() -> tuple[Mapping[str, Any], Callable[[], None]]:
-                path, _ = engine.load_checkpoint(str(directory.parent), tag=directory.name)
+                path, _ = self._engine.load_checkpoint(str(directory.parent), tag=directory.name)
                 if path is None:
                     raise CheckpointError("DeepSpeed loaded nothing")
                 return rank_state.read(directory / rank_state.name(self._ranks.rank)), rest
 
-            return self._load(load, states, directory, files)
+            return self._load(load, self._states, directory, files)
 
-    def _load_resized(
-        self, engine: Any, states: Mapping[str, Any], directory: Path, entry: Manifest
-    ) -> Fault | None:
+    def _load_resized(self, directory: Path, entry: Manifest) -> Fault | None:
         """Restore a checkpoint of another number of ranks; return its fault, if any."""
         if entry.fixed_size is not None:
             raise CheckpointError(
@@ -198,9 +185,9 @@ class CheckpointStore:
             )
         if self._ranks.rank == 0:
             tell(f"{directory.name} of {entry.world_size} ranks is divided anew")
+        engine, states, rank = self._engine, self._states, self._ranks.rank
         own = resize.states_of_all(directory, entry.world_size, states, self._ranks)
         universal = self._run.universal(directory.name)
-        rank = self._ranks.rank
         divided = engine.zero_optimization_stage() > 0
         if divided:
             log = self._run.attempt(self._attempt).conversion_log
@@ -246,11 +233,11 @@ class CheckpointStore:
             fault = Fault(str(error), lasting=False)
         except Exception as error:
             # Files that vanish meet an assertion or an index error in DeepSpeed.
-            fault = _gone(directory, files)
+            gone = next((name for name in files if not (directory / name).exists()), None)
+            fault = None if gone is None else Fault(f"{gone} has vanished", lasting=False)
             refusal = rank_state.text(error)
         answers = self._ranks.gather((fault, refusal))
-        fault = _first([each for each, _ in answers])
-        if fault is not None:
+        if (fault := _first([each for each, _ in answers])) is not None:
             return fault
         raise_first([each for _, each in answers], f"{directory} cannot be loaded")
         rest()
@@ -275,10 +262,8 @@ class CheckpointStore:
                     shutil.rmtree(target)
                 directory.rename(target)
             except OSError as error:
-                message = (
-                    f"is damaged and passed over: {fault.message} (it cannot be put aside: "
-                    f"{error.strerror})"
-                )
+                kept = f"(it cannot be put aside: {error.strerror})"
+                message = f"is damaged and passed over: {fault.message} {kept}"
         tell(f"{directory.name} {message}")
         if report is not None:
             event = "quarantined" if fault.lasting else "passed_over"
@@ -296,10 +281,3 @@ def _first(faults: list[Fault | None]) -> Fault | None:
     """Return the fault of the lowest rank, lasting ones first."""
     found = [fault for fault in faults if fault is not None]
     return min(found, key=lambda fault: not fault.lasting, default=None)
-
-
-def _gone(directory: Path, files: Iterable[str]) -> Fault | None:
-    for name in files:
-        if not (directory / name).exists():
-            return Fault(f"{name} has vanished", lasting=False)
-    return None

@@ -129,7 +129,7 @@ class CheckpointSaver:
         error = write_shards(engine, states, directory, self._ranks.rank, copy, files)
         if any(self._ranks.gather(error)):
             self._conclude(draft, files, error, self._ranks)
-        ranks = self._ranks.on(process_groups.save_group())
+        ranks = self._ranks.on(process_groups.own_group(process_groups.SAVES))
 
         def write() -> None:
             with suppress(OSError, AttributeError):

@@ -15,6 +15,7 @@ from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank.collectives import Collectives
 from hpcrun.run.rank.metrics import MetricsLog
 from hpcrun.run.rank.session_writer import SessionLogWriter
+from hpcrun.state.layout import checkpoint_name
 from hpcrun.state.manifest import Manifest
 
 
@@ -23,6 +24,8 @@ class SavePolicy:
 
     Parameters
     ----------
+    every
+        Optimizer steps between periodic saves; None for none.
     asynchronous
         Periodic saves are written while the training goes on.
     node_copies
@@ -42,12 +45,13 @@ class SavePolicy:
         log: SessionLogWriter,
         progress_writer: ProgressWriter,
         *,
+        every: int | None,
         asynchronous: bool,
         node_copies: NodeCopies | None,
     ) -> None:
         self._saver, self._ranks, self._metrics = saver, ranks, metrics
         self._log, self._progress = log, progress_writer
-        self._asynchronous, self._node_copies = asynchronous, node_copies
+        self._every, self._asynchronous, self._node_copies = every, asynchronous, node_copies
         self._blocked = 0.0
         self.step = 0
 
@@ -63,34 +67,32 @@ class SavePolicy:
         with self._progress.during(progress.SAVING):
             self._saver.wait_for_removals()
 
-    def save_periodic(
-        self, engine: Any, step: int, states: Mapping[str, Any], *, leaving: bool
+    def after_step(
+        self, engine: Any, step: int, states: Mapping[str, Any], *, leaving: bool, last: bool
     ) -> None:
-        """Save on schedule, or before the ranks leave; a failure is logged and not raised."""
+        """Save if due, or before the ranks leave; a failure is logged and not raised.
+
+        After the ``last`` step, which `save` follows, nothing is saved on the nodes.
+        """
+        self._finish(0.0)
         try:
-            self._save(engine, step, states, asynchronous=self._asynchronous and not leaving)
+            if leaving or (self._every and step % int(self._every) == 0):
+                self._save(engine, step, states, asynchronous=self._asynchronous and not leaving)
+            elif not last:
+                self._save_on_nodes(engine, step, states)
         except CheckpointError as error:
             self._fail(step, error, leaving=leaving)
 
-    def save_on_nodes(self, engine: Any, step: int, states: Mapping[str, Any]) -> None:
-        """Save in the nodes' own storage if due; a failure is logged and not raised."""
+    def _save_on_nodes(self, engine: Any, step: int, states: Mapping[str, Any]) -> None:
         if self._node_copies is None or not self._node_copies.is_due(engine, step):
             return
         if not self._may_save(engine, step):
             return
         began = time.perf_counter()
-        try:
-            with self._progress.during(progress.SAVING):
-                saved = self._node_copies.save(engine, step, states)
-        except CheckpointError as error:
-            self._fail(step, error, leaving=False)
-            return
+        with self._progress.during(progress.SAVING):
+            saved = self._node_copies.save(engine, step, states)
         seconds = time.perf_counter() - began
         self._log.write("saved_nearby", step=step, seconds=seconds, bytes=saved)
-
-    def poll(self) -> None:
-        """Log how an asynchronous save has ended, if it has."""
-        self._finish(0.0)
 
     def wait(self, patience: float | None = None) -> None:
         """Wait for an asynchronous save, for at most ``patience`` seconds, and log it."""
@@ -144,7 +146,7 @@ class SavePolicy:
         self._log.write(
             "saved",
             step=saved.step,
-            checkpoint=f"step-{saved.step:08d}-a{saved.attempt}",
+            checkpoint=checkpoint_name(saved.step, saved.attempt),
             seconds=seconds,
             blocked=blocked,
             bytes=saved.bytes,

@@ -10,27 +10,15 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from hpcrun.errors import HpcrunError
 from hpcrun.run.rank import process_groups
 
 
 class AsyncAllReduce:
-    """An all-reduce under way: numbers to average, votes on a stop, and a word of rank 0.
+    """An all-reduce under way: numbers to average, votes on a stop, and an integer of rank 0.
 
-    Parameters
-    ----------
-    numbers
-        The same count on every rank.
-    vote
-        This rank has been told to stop.
-    word
-        An integer for all ranks; that of ranks other than 0 is ignored.
-    world_size
-        With one rank nothing is sent.
-
-    Raises
-    ------
-    HpcrunError
-        There are several ranks and no process group, so that numbers cannot be averaged.
+    Every rank gives as many numbers; the ``word`` of ranks other than 0 is ignored. With one rank
+    nothing is sent.
     """
 
     def __init__(
@@ -39,9 +27,12 @@ class AsyncAllReduce:
         self._world_size = world_size
         self._sent: Any = [*numbers, float(vote), float(word)]
         self._work: Any = None
-        group = process_groups.host_group() if world_size > 1 else None
+        group = process_groups.own_group(process_groups.HOST) if world_size > 1 else None
         if group is None and world_size > 1 and numbers:
-            raise process_groups.missing_group_error()
+            raise HpcrunError(
+                "metrics that are tensors are averaged over all ranks, which have no process group",
+                hint="call session.initialize(…) or torch.distributed.init_process_group() before",
+            )
         if group is None:
             self._world_size = 1
             return

@@ -8,14 +8,9 @@ from typing import Any
 
 
 class Config(Mapping[str, Any]):
-    """A read-only mapping whose keys are also attributes; nested mappings are Configs too.
+    """A read-only mapping of plain data whose keys are also attributes, nested ones too.
 
-    Parameters
-    ----------
-    data
-        Plain data: mappings, lists and scalars.
-    path
-        The full key of this mapping, for messages.
+    ``path`` is the full key of this mapping, for messages.
     """
 
     def __init__(self, data: Mapping[str, Any], path: str = "config") -> None:

@@ -15,8 +15,8 @@ from typing import Any
 from hpcrun.errors import NonFiniteLossError
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.output import tell
-from hpcrun.run.rank import process_groups
 from hpcrun.run.rank.async_allreduce import AsyncAllReduce
+from hpcrun.run.rank.process_groups import HOST, has_group
 from hpcrun.state import files
 from hpcrun.state.metrics_file import RESERVED
 
@@ -62,9 +62,7 @@ class MetricsLog:
     Parameters
     ----------
     path
-        The attempt's ``metrics.jsonl``; only rank 0 writes it.
-    fence
-        Checked before anything is written.
+        The attempt's ``metrics.jsonl``; only rank 0 writes it, after checking the ``fence``.
     watched
         Metrics that have to be finite.
     told_to_stop
@@ -109,15 +107,10 @@ class MetricsLog:
         return self._file.error
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
-        """Log values of a finished step; several calls for one step become one line.
+        """Log numbers or one-element tensors of a finished step, as `Session.log` does.
 
-        ``metrics`` has numbers or one-element tensors, by the same names in the same order on every
-        rank; ``step`` counts from 1.
-
-        Raises
-        ------
-        ValueError
-            A name is one of the line's own fields.
+        Several calls for one step become one line. Raises `ValueError` for a name that is one of
+        the line's own fields.
         """
         if taken := RESERVED.intersection(metrics):
             raise ValueError(
@@ -182,7 +175,7 @@ class MetricsLog:
                 except RuntimeError:
                     return False
             # To form the group would wait for ranks that may never come.
-            elif failing or (self._world_size > 1 and not process_groups.has_host_group()):
+            elif failing or (self._world_size > 1 and not has_group(HOST)):
                 return False
             else:
                 try:

@@ -6,11 +6,11 @@ import sys
 from datetime import timedelta
 from typing import Any
 
-from hpcrun.errors import HpcrunError
-
-_groups: dict[str, Any] = {}
+# For metrics and stop votes; for the thread of asynchronous saves; for copies between nodes.
+HOST, SAVES, COPIES = "host", "saves", "copies"
 # A file server may stand still for long, and other ranks wait for the slowest.
-_SAVE_TIMEOUT = timedelta(days=1)
+_TIMEOUTS = {SAVES: timedelta(days=1), COPIES: timedelta(days=1)}
+_groups: dict[str, Any] = {}
 
 
 def distributed() -> Any:
@@ -27,42 +27,21 @@ def barrier() -> None:
         initialized.barrier()
 
 
-def host_group() -> Any:
+def own_group(name: str) -> Any:
     """Return a gloo group of all ranks for hpcrun alone; None without torch.distributed.
 
-    Made at the first call, which is collective.
+    The first call with a name makes the group, and is collective.
     """
-    return _own("host")
-
-
-def save_group() -> Any:
-    """As `host_group`, for asynchronous saves, whose thread alone uses it."""
-    return _own("saves", timeout=_SAVE_TIMEOUT)
-
-
-def copy_group() -> Any:
-    """As `host_group`, for transfers of checkpoint files between nodes."""
-    return _own("copies", timeout=_SAVE_TIMEOUT)
-
-
-def _own(name: str, **options: Any) -> Any:
     initialized = distributed()
     if initialized and name not in _groups:
-        _groups[name] = initialized.new_group(backend="gloo", **options)
+        timeout = {"timeout": _TIMEOUTS[name]} if name in _TIMEOUTS else {}
+        _groups[name] = initialized.new_group(backend="gloo", **timeout)
     return _groups.get(name) if initialized else None
 
 
-def has_host_group() -> bool:
-    """Check whether `host_group` would return without the other ranks."""
-    return "host" in _groups
-
-
-def missing_group_error() -> HpcrunError:
-    """Return the error for several ranks without a process group."""
-    return HpcrunError(
-        "metrics that are tensors are averaged over all ranks, which have no process group",
-        hint="call session.initialize(…) or torch.distributed.init_process_group() before",
-    )
+def has_group(name: str) -> bool:
+    """Check whether `own_group` would return without the other ranks."""
+    return name in _groups
 
 
 def data_rank() -> int:

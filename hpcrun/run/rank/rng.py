@@ -23,8 +23,7 @@ def seed_all(seed: int) -> None:
     import torch
 
     random.seed(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
+    if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_available():
@@ -41,16 +40,14 @@ def state() -> dict[str, Any]:
     import torch
 
     saved: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
+    if (numpy := sys.modules.get("numpy")) is not None:
         saved["numpy"] = numpy.random.get_state()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         saved["cuda"] = torch.cuda.get_rng_state_all()
         saved["cuda_device"] = torch.cuda.current_device()
     if (other := _other_accelerator()) is not None:
         saved[other.device_name()] = other.get_rng_state()
-    tracker = _tracker()
-    if tracker is not None and (named := tracker.get_states()):
+    if (tracker := _tracker()) is not None and (named := tracker.get_states()):
         saved["tracker"] = named
     return saved
 
@@ -61,8 +58,7 @@ def restore(saved: dict[str, Any]) -> None:
 
     random.setstate(saved["python"])
     torch.set_rng_state(saved["torch"])
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and "numpy" in saved:
+    if (numpy := sys.modules.get("numpy")) is not None and "numpy" in saved:
         numpy.random.set_state(saved["numpy"])
     if "cuda" in saved and torch.cuda.is_available():
         if len(saved["cuda"]) == torch.cuda.device_count():
@@ -70,11 +66,9 @@ def restore(saved: dict[str, Any]) -> None:
         else:
             # The rank that saved saw other devices; the one it used is here too.
             torch.cuda.set_rng_state(saved["cuda"][saved["cuda_device"]])
-    other = _other_accelerator()
-    if other is not None and other.device_name() in saved:
+    if (other := _other_accelerator()) is not None and other.device_name() in saved:
         other.set_rng_state(saved[other.device_name()])
-    tracker = _tracker()
-    if tracker is not None and "tracker" in saved:
+    if (tracker := _tracker()) is not None and "tracker" in saved:
         tracker.set_states(saved["tracker"])
 
 

@@ -19,12 +19,8 @@ def micro_batches(
     has the same share however it is divided into micro batches, and each sample belongs to one rank
     whatever the world size.
 
-    Parameters
-    ----------
-    deepspeed
-        The final DeepSpeed configuration, with its three batch sizes.
-    data_rank
-        Called for the data-parallel rank where several ranks share a copy of the model.
+    ``deepspeed`` is the final configuration, with its three batch sizes. ``data_rank`` is called
+    for the data-parallel rank if several ranks share a copy of the model.
     """
     micro = int(deepspeed["train_micro_batch_size_per_gpu"])
     share = micro * int(deepspeed["gradient_accumulation_steps"])

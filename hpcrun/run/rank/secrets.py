@@ -14,8 +14,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def read(file: str | None) -> dict[str, str]:
     """Return the variables of a file of ``NAME=value`` lines; empty if ``file`` is None.
 
-    Empty lines and comments (``#``) are skipped; a leading ``export`` and matching quotes around a
-    value are removed. No value ever appears in a message.
+    Empty lines and comments (``#``) are skipped; a leading ``export`` and quotes around a value are
+    removed. No value ever appears in a message.
 
     Raises
     ------

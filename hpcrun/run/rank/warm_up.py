@@ -77,14 +77,8 @@ class WarmRanksLock:
 def wait(scratch: Path, rank: int) -> Launch | None:
     """Wait for the attempt that a warm rank is to join, and write to its log from then on.
 
-    Returns None if the rank is not needed.
-
-    Raises
-    ------
-    HpcrunError
-        The agent is gone, or could not write which attempt it is.
-    OSError
-        The launch cannot be read.
+    Returns None if the rank is not needed. Raises `HpcrunError` if the agent is gone or could not
+    write which attempt it is, `OSError` if the launch cannot be read.
     """
     try:
         with open(_lock_file(scratch)) as stream:
@@ -137,12 +131,10 @@ def import_all(scratch: Path, variables: dict[str, str], code: Path, paths: Sequ
     ----------
     scratch
         The node-local directory of the running attempt, where a rank has noted its modules.
-    variables
-        A rank's variables; torch reads some of them as it is imported.
+    variables, paths
+        A rank's variables (torch reads some as it is imported), and its first ``sys.path`` entries.
     code
         The frozen code on this node.
-    paths
-        The first entries of a rank's ``sys.path``.
 
     Raises
     ------
@@ -157,7 +149,7 @@ def import_all(scratch: Path, variables: dict[str, str], code: Path, paths: Sequ
     with _environment(variables, paths):
         for name in _MODULES:
             importlib.import_module(name)
-        # In the order of the ranks. Some names are no modules that can be imported by themselves.
+        # In the ranks' order. Some names cannot be imported by themselves.
         for name in noted:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
@@ -186,5 +178,5 @@ def _environment(variables: dict[str, str], paths: Sequence[str]) -> Iterator[No
 
 
 def _lock_file(scratch: Path) -> Path:
-    # Beside the directories of attempts, which go when the next begins.
+    # Beside the attempts' directories, which are removed when the next begins.
     return scratch.with_name(f"call-{scratch.name}")

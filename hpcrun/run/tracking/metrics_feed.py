@@ -13,21 +13,14 @@ from hpcrun.state.metrics_file import Line
 
 @dataclass(frozen=True)
 class FeedPosition:
-    """A position in the metrics of a run; kept on disk by these names.
-
-    Attributes
-    ----------
-    attempt, offset
-        Bytes of which attempt's ``metrics.jsonl``.
-    begun
-        A step of that attempt was read.
-    step
-        The newest step, not counting those that were done again since.
-    """
+    """A position in the metrics of a run; kept on disk by these names."""
 
     attempt: int = 0
+    # Bytes of the attempt's metrics.jsonl.
     offset: int = 0
+    # A step of that attempt was read.
     begun: bool = False
+    # The newest step, not counting those that were done again since.
     step: int = 0
 
 

@@ -27,10 +27,7 @@ PATIENCE = 20.0
 class TrackerProcesses:
     """One process per tracker of a run, restarted when it dies.
 
-    Parameters
-    ----------
-    attempt
-        The first of this start of the job; the logs are in its directory.
+    ``attempt`` is the first of this start of the job; the logs are in its directory.
     """
 
     def __init__(self, submission: SubmissionPaths, run: RunPlan, attempt: AttemptPaths) -> None:

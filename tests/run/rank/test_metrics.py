@@ -177,7 +177,7 @@ def test_a_rank_that_fails_in_its_first_step_forms_no_group_as_it_leaves(
 ) -> None:
     """Its peers are busy elsewhere: forming one would hang until the group's timeout."""
     formed: list[bool] = []
-    monkeypatch.setattr(process_groups, "host_group", lambda: formed.append(True))
+    monkeypatch.setattr(process_groups, "own_group", lambda name: formed.append(True))
     log = MetricsLog(tmp_path / "metrics.jsonl", 0, 2, AttemptFence(tmp_path / "2"))
     log.log({"loss": torch.tensor(1.0)}, 1)
     log.leave(0.5)
