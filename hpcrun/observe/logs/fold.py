@@ -71,15 +71,10 @@ class _Queue:
 
 
 class LineFolder:
-    """Folds the lines of an attempt's ranks as they come.
-
-    Attributes
-    ----------
-    ranks
-        Bit mask of the ranks that are known to write.
-    """
+    """Folds the lines of an attempt's ranks as they come."""
 
     def __init__(self) -> None:
+        # Bit mask of those that are known to write.
         self.ranks = 0
         self._queues: dict[int, _Queue] = {}
         self._holders: dict[Hashable, int] = {}

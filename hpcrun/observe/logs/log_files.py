@@ -100,10 +100,7 @@ class RunLogs:
     def of(self, attempts: Sequence[AttemptPaths], *, is_silent: bool) -> list[Source]:
         """Return the log files of attempts, oldest first.
 
-        Parameters
-        ----------
-        is_silent
-            Add the agents' logs of the last attempt and the batch step's.
+        ``is_silent`` adds the agents' logs of the last attempt and the batch step's.
         """
         wanted = {self._choice.streams, *(("agent", "batch") if is_silent else ())}
         found: list[Iterable[Source]] = []

@@ -20,12 +20,8 @@ _MOUNTS = Path("/proc/self/mountinfo")
 def is_remote(path: Path, mounts: Path = _MOUNTS) -> bool:
     """Check whether ``path`` lies, or will lie, on the file system of another machine.
 
-    ``HPCRUN_STORAGE=network`` or ``local`` in the environment overrides the answer.
-
-    Parameters
-    ----------
-    mounts
-        A file in the format of ``/proc/PID/mountinfo`` (proc(5)); False where it is unreadable.
+    ``HPCRUN_STORAGE=network`` or ``local`` in the environment overrides the answer, which is False
+    where ``mounts``, in the format of ``/proc/PID/mountinfo`` (proc(5)), cannot be read.
     """
     override = os.environ.get("HPCRUN_STORAGE")
     if override in ("network", "local"):

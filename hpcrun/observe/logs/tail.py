@@ -26,20 +26,16 @@ FULL = CHUNK - _KEPT
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """One log file; compares by identity.
+    """One log file, which need not exist yet; compares by identity.
 
     Attributes
     ----------
-    path
-        The file; it need not exist yet.
-    experiment, run, attempt
-        What it belongs to; the attempt is None for the batch step's log, which covers several.
+    attempt
+        None for the batch step's log, which covers several.
     stream
         ``worker``, ``agent``, ``batch``, or the name of another log, such as ``tracker-wandb``.
-    rank
-        The worker's rank; None for other streams.
-    node
-        The agent's node; None for other streams.
+    rank, node
+        Of a worker, and of an agent; None for other streams.
     """
 
     path: Path
@@ -76,16 +72,11 @@ class LineBlock(NamedTuple):
 
 
 class Tail:
-    """Reads one file as it grows.
+    """Reads one file as it grows; ``raw`` leaves the bytes unchanged (`LineSplitter`).
 
     Each read repeats the last bytes of the read before: if they have changed, the file was
     truncated and written anew, and is read from its beginning. So polling an open file that has
     not grown costs a single system call.
-
-    Parameters
-    ----------
-    raw
-        Leave the bytes unchanged (`LineSplitter`).
 
     Attributes
     ----------
@@ -182,11 +173,7 @@ class Tail:
     def replaced(self, *, anew: bool = False) -> bool:
         """Check whether the path names another file than the open one.
 
-        Parameters
-        ----------
-        anew
-            Also reopen the file, which makes the client of a network file system ask the server
-            for its size.
+        ``anew`` reopens it too: so the client of a network file system asks for its size.
         """
         try:
             if not anew:

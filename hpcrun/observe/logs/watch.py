@@ -37,28 +37,19 @@ LAST_WORDS = 5.0
 
 @dataclass(eq=False)
 class _Run:
-    """A followed run.
-
-    Attributes
-    ----------
-    first
-        The oldest attempt that is followed.
-    full
-        The newest attempt whose ranks' logs were all found.
-    job
-        The job that decides; None until it was read.
-    closed
-        Its files were looked for for the last time.
-    """
+    """A followed run; times are monotonic."""
 
     selected: Selected
+    # The oldest attempt that is followed, the newest whose ranks' logs were all found, the newest.
     first: int = 0
     full: int = 0
     newest: int = 0
+    # The job that decides; None until it was read.
     job: JobRef | None = None
     unknown_since: float | None = None
     status: RunStatus | None = None
     ended: float | None = None
+    # Its files were looked for for the last time.
     closed: bool = False
     renewed: float = float("-inf")
     failed_before: bool = False

@@ -137,12 +137,8 @@ def recorded(attempt: Attempt) -> Latest | None:
 def latest(run: RunPaths, attempts: Iterable[int], *, patience: int = PATIENCE) -> Latest:
     """Read the newest step and values, from the last few KiB of the newest attempts' files.
 
-    Parameters
-    ----------
-    attempts
-        Numbers of the attempts that exist, ascending.
-    patience
-        Stop after this many lines in a row without a new metric.
+    ``attempts`` are the numbers of those that exist, ascending. In each file, stop after
+    ``patience`` lines in a row without a new metric.
     """
     limit: int | None = None
     total: int | None = None

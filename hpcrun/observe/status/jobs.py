@@ -14,13 +14,7 @@ from hpcrun.slurm.queue import GONE, JobState
 
 @dataclass(frozen=True)
 class JobRef:
-    """The job of a run, and for a local process its host and when it began.
-
-    Attributes
-    ----------
-    start_ticks
-        Field 22 of ``/proc/PID/stat``; None where it was not recorded.
-    """
+    """The job of a run; for a local process, also its host and field 22 of ``/proc/PID/stat``."""
 
     job_id: str
     host: str | None = None
@@ -29,16 +23,12 @@ class JobRef:
 
 @dataclass
 class Answers:
-    """The cluster's answers.
+    """The states of jobs by job id; unknown jobs are absent.
 
     Attributes
     ----------
-    jobs
-        Job id -> its state; unknown jobs are absent.
-    problem
-        Why Slurm's answer is missing or incomplete; None when it is complete.
-    detail
-        The same in Slurm's own words.
+    problem, detail
+        Why Slurm's answer is missing or incomplete, in our words and in Slurm's; else None.
     elsewhere
         Local job id -> the only host that knows its state.
     """
@@ -93,10 +83,7 @@ def ask_slurm(
 
     While the controller does not answer only ends are taken, because accounting lags behind it.
 
-    Parameters
-    ----------
-    settled, accounting, patience
-        See `hpcrun.slurm.queue.query`.
+    The options are those of `hpcrun.slurm.queue.query`.
     """
     try:
         states = queue.query(job_ids, settled=settled, accounting=accounting, patience=patience)

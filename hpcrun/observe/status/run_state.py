@@ -55,16 +55,10 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """The evidence about one run.
+    """The evidence about one run: its last submission, attempts, intent and job.
 
     Attributes
     ----------
-    submission
-        The journals' last record of the run; None before a submission.
-    attempts
-        The attempts on the ledger.
-    intent
-        ``finished``, ``cancelled`` or None.
     job
         The cluster's answer; None when it does not know the job, or was not asked.
     silence
@@ -102,14 +96,10 @@ class RunEvidence:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A run's state.
+    """A run's state, one of `STATES`, explained for a person where necessary.
 
     Attributes
     ----------
-    state
-        One of `STATES`.
-    reason
-        A sentence for a person; None where the state needs none.
     over
         Nothing more will happen to the run by itself.
     """

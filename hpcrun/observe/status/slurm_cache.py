@@ -32,29 +32,17 @@ MOST_JOBS = 50_000
 
 @dataclass
 class _Known:
-    """The content of the cache.
+    """The content of the cache; times are in seconds since the epoch."""
 
-    Attributes
-    ----------
-    asked
-        When Slurm answered last, in seconds since the epoch.
-    took
-        Seconds that the answer took.
-    about
-        The jobs of that query.
-    no_accounting
-        When Slurm said that it keeps no accounts, in seconds since the epoch; 0 for never.
-    patience
-        Timeout of the next query, in seconds.
-    jobs
-        Job id -> when its state was known, in seconds since the epoch, and the state.
-    """
-
+    # When Slurm answered last, how long that took, and the jobs of that query.
     asked: float = 0.0
     took: float = 0.0
     about: frozenset[str] = frozenset()
+    # When Slurm said that it keeps no accounts; 0 for never.
     no_accounting: float = 0.0
+    # Timeout of the next query, in seconds.
     patience: float = LEAST_PATIENCE
+    # Job id -> when its state was known, and the state.
     jobs: dict[str, tuple[float, JobState]] = field(default_factory=dict)
 
     def of(self, job_ids: set[str]) -> dict[str, JobState]:
@@ -173,16 +161,8 @@ def _write(path: Path, known: _Known) -> None:
 
 
 def _to_fields(job: JobState) -> list[object]:
-    known = (
-        job.state,
-        job.is_waiting,
-        job.is_over,
-        job.reason,
-        job.nodes,
-        job.exit_code,
-        job.start,
-    )
-    return [*known, None]
+    flags = (job.is_waiting, job.is_over)
+    return [job.state, *flags, job.reason, job.nodes, job.exit_code, job.start, None]
 
 
 def _from_fields(job_id: str, fields: list[Any]) -> JobState:

@@ -37,44 +37,32 @@ class RunStatus:
 
     Attributes
     ----------
-    experiment, run
-        The run is ``experiment/run``.
-    state
-        One of `run_state.STATES`.
-    attempt
-        The newest attempt's number.
+    state, reason
+        One of `run_state.STATES`, and its explanation, where necessary.
+    attempt, nodes
+        Number and node names of the newest attempt.
     step, total_steps
         Finished optimizer steps, and how many there will be.
-    swept
-        Full key -> swept value.
+    swept, label
+        Full key -> swept value, and a readable name made of them.
     metrics
         The newest values.
     job_id
         ``123``, ``123_4`` or ``local:PID``.
-    nodes
-        Names of the nodes of the newest attempt, while it holds them or held them last.
     cause
         Why the newest attempt ended badly, from the ledger, without the log's tail.
-    reason
-        Explains the state in words, where necessary.
     updated
         Time of the newest of all this on disk, in seconds since the epoch.
     directory
         The run's directory; exists once an attempt began.
-    label
-        Readable name from the swept values.
     over
         Nothing more will happen to the run by itself.
     previous_cause
         The kind of cause (`hpcrun.policy.causes`) of the attempt before the newest one.
-    tokens_per_second
-        While it runs.
     gpu_memory, gpu_memory_total
-        Bytes, of the fullest GPU of its first node, while it runs.
-    remaining
-        Estimated seconds that are left, while it runs.
-    queued
-        Seconds that it has waited, while it waits in the queue.
+        Bytes, of the fullest GPU of its first node; as ``tokens_per_second``, while it runs.
+    remaining, queued
+        Estimated seconds that are left, while it runs; seconds that it has waited in the queue.
     """
 
     experiment: str
