@@ -1,4 +1,4 @@
-"""The agents of a job, seen from the supervisor: started, asked, and sent home."""
+"""The agents of a job, seen from the supervisor: it starts, asks and dismisses them."""
 
 from __future__ import annotations
 
@@ -26,20 +26,17 @@ from hpcrun.text import listed
 
 START_TIMEOUT = 300.0
 LEAVE_TIMEOUT = 10.0
-# Longer than an agent takes to say that it could not end its ranks, native stacks included.
+# Longer than an agent takes to report that it cannot end its ranks, native stacks included.
 KILL_TIMEOUT = 18.0
 STACKS_TIMEOUT = 5.0
-# What is wrong with all nodes is heard from all of them within this time.
+# A failure on all nodes is reported by all of them within so many seconds.
 OTHERS_FAIL = 2.0
 
 
 class NodesLost(HpcrunError):
     """Nodes of the attempt lost power or network.
 
-    Attributes
-    ----------
-    cut_off
-        In words, that it is their link to the fabric alone; None where their agents fell silent.
+    ``cut_off`` describes nodes that lost only the fabric; None where their agents fell silent.
     """
 
     def __init__(self, nodes: tuple[str, ...], cut_off: str | None = None) -> None:
@@ -48,13 +45,7 @@ class NodesLost(HpcrunError):
 
 
 class NodesUnusable(HpcrunError):
-    """Nodes could not be prepared, or lost their agents.
-
-    Attributes
-    ----------
-    nodes
-        Those that are worse than the others; empty where it is all of them.
-    """
+    """Nodes could not be prepared, or lost their agents; ``nodes`` is empty if all are alike."""
 
     def __init__(self, message: str, nodes: Collection[str]) -> None:
         super().__init__(message)
@@ -62,7 +53,7 @@ class NodesUnusable(HpcrunError):
 
 
 class Agents:
-    """One agent a node, spares included, for as long as the job is of use.
+    """One agent a node, spares included, for one start of a job.
 
     Parameters
     ----------
@@ -71,26 +62,20 @@ class Agents:
 
     Attributes
     ----------
-    signals
-        Names of the signals that agents heard and nobody has acted on yet.
-    lost
-        Nodes that fell silent in this start of the job.
     working
         The nodes of the newest attempt, in the order of NODE_RANK.
-    pulses
-        Rank -> its newest pulse in this attempt.
-    log_sizes
-        Rank -> how long its log has become; taken out by whoever keeps the record.
+    lost
+        Nodes that fell silent in this start of the job.
+    signals
+        Names of the signals that agents received and nobody has acted on yet.
+    pulses, log_sizes
+        Rank -> its newest progress in this attempt, and the bytes of its log where it has grown.
     gone
         Ranks of the attempt that had ended by themselves when `kill_ranks` was called.
     """
 
     def __init__(
-        self,
-        launcher: Launcher,
-        submission: SubmissionPaths,
-        run: RunPlan,
-        attempt: AttemptPaths,
+        self, launcher: Launcher, submission: SubmissionPaths, run: RunPlan, attempt: AttemptPaths
     ) -> None:
         self._launcher = launcher
         self._run = run
@@ -98,7 +83,7 @@ class Agents:
         self.working: tuple[str, ...] = ()
         self._unusable: set[str] = set()
         self._listeners: dict[str, PeerLiveness] = {}
-        # What is asked -> node -> the answer of this attempt.
+        # Kind of answer -> node -> its answer in this attempt.
         self._answers: dict[str, dict[str, dict[str, Any]]] = {}
         self._failed: dict[str, str] = {}
         self.signals: list[str] = []
@@ -125,25 +110,23 @@ class Agents:
             self._agents[node] = launcher.start_agent(node, log, command)
 
     def seats(self, most: int) -> tuple[str, ...]:
-        """The nodes of the next attempt, in Slurm's order, fewer than ``most`` when too few can be
-        used.
+        """Return at most so many nodes for the next attempt, in Slurm's order.
 
-        Those of the last attempt stay, and spares take the places of the others.
+        Usable nodes of the last attempt stay, and spares take the places of the others.
         """
         usable = [node for node in self._launcher.nodes if node not in self._unusable]
-        by_preference = sorted(usable, key=lambda node: node not in self.working)
-        chosen = by_preference[:most]
+        chosen = sorted(usable, key=lambda node: node not in self.working)[:most]
         return tuple(node for node in usable if node in chosen)
 
     def prepare(
         self, attempt: int, nodes: Sequence[str], between: Callable[[], None]
     ) -> tuple[tuple[LaunchNode, ...], int]:
-        """Have the nodes of an attempt prepared; what they are, and the rendezvous' port.
+        """Prepare the nodes of an attempt; return them and the port of the rendezvous.
 
         Parameters
         ----------
         between
-            Called often meanwhile; raises to give up.
+            Called on each turn meanwhile; raises to give up.
 
         Raises
         ------
@@ -155,10 +138,8 @@ class Agents:
         self._number, self.working = attempt, tuple(nodes)
         for kind in ("ready", "killed", "stacks"):
             self._answers.pop(kind, None)
-        self.pulses.clear()
-        self.log_sizes.clear()
-        self.gone.clear()
-        self._cut_off.clear()
+        for stale in (self.pulses, self.log_sizes, self.gone, self._cut_off):
+            stale.clear()
         self._switchboard.broadcast(self._current)
         hello = self._gather(nodes, "hello", START_TIMEOUT, between)
         builders = {hello[node].get("extensions"): node for node in reversed(nodes)}
@@ -166,13 +147,9 @@ class Agents:
         self._ask(building, {"type": "build"})
         self._gather(building, "built", None, between)
         devices = {node: self._launcher.devices(node, self._run) for node in nodes}
+        question = {"type": "prepare", "fabric": self._launcher.fabric, "alone": len(nodes) == 1}
         for node in nodes:
-            question = {
-                "type": "prepare",
-                "fabric": self._launcher.fabric,
-                "devices": devices[node],
-            }
-            self._ask([node], {**question, "first": node == nodes[0], "alone": len(nodes) == 1})
+            self._ask([node], {**question, "devices": devices[node], "first": node == nodes[0]})
         ready = self._gather(nodes, "ready", START_TIMEOUT, between)
         found = tuple(LaunchNode(**ready[node]["node"], devices=devices[node]) for node in nodes)
         return found, int(ready[nodes[0]]["port"])
@@ -185,13 +162,13 @@ class Agents:
         NodesLost
             Nodes of the attempt were silent, or without the fabric, for too long.
         NodesUnusable
-            An agent of one said its last word: its node lives, and somebody or the kernel ended it.
+            An agent hung up: its node lives, and somebody or the kernel ended it.
         """
         gone: list[str] = []
         for node, message in self._switchboard.poll(seconds):
             if node in self._unusable:
                 if message["type"] == "hello":
-                    # It was cut off for a while, and asks whether anybody is left.
+                    # It was cut off for a while, and asks whether the supervisor lives.
                     self._switchboard.send(node, {"type": "dismiss"})
                 continue
             self._listeners.setdefault(node, PeerLiveness()).heard()
@@ -201,7 +178,7 @@ class Agents:
                 self._take_in(node, message)
         silent = [node for node, listener in self._listeners.items() if listener.silent()]
         if silent and (problem := network.trouble(self._interface, None)) is not None:
-            # It is not they that are gone: here nobody is heard.
+            # This node is cut off, not they.
             own = self._launcher.nodes[0]
             self._give_up([own, *silent])
             raise NodesLost((own,), f"node {own} is cut off from the others: {problem}")
@@ -218,9 +195,9 @@ class Agents:
             raise NodesLost(tuple(lost))
         if ended:
             raise self._unusable_nodes(told, ended)
-        self._look_at_the_fabric()
+        self._check_fabric()
 
-    def _look_at_the_fabric(self) -> None:
+    def _check_fabric(self) -> None:
         cut_off = [node for node in self.working if node in self._cut_off]
         since = min((self._cut_off[node][0] for node in cut_off), default=float("inf"))
         if time.monotonic() - since <= SILENCE:
@@ -228,74 +205,63 @@ class Agents:
         words = "; ".join(f"{node}: {self._cut_off[node][1]}" for node in cut_off)
         message = f"cut off from the fabric: {words}"
         if len(cut_off) == len(self.working):
-            # No node's fault: the fabric itself is away.
+            # No node's fault: the fabric itself is down.
             raise NodesUnusable(message, ())
         self._give_up(cut_off)
         raise NodesLost(tuple(cut_off), message)
 
-    def tell(self, node: str, message: dict[str, Any]) -> None:
-        """Send one agent what needs no answer."""
+    def send(self, node: str, message: dict[str, Any]) -> None:
+        """Send a message to one agent."""
         self._switchboard.send(node, message)
 
     def call(self, attempt: int, launch: Path | None) -> None:
-        """Have the warm ranks that an attempt started be those of another, or leave."""
+        """Have the warm ranks of an attempt join that of ``launch.json``, or leave."""
         path = None if launch is None else str(launch)
         self._switchboard.broadcast({"type": "call", "of": attempt, "launch": path})
 
     def ask_to_stop(self) -> None:
-        """Have every rank save and leave after the same step."""
+        """Ask all ranks to save and leave after the same step."""
         self._switchboard.broadcast({"type": "stop"})
 
     def kill_ranks(self) -> None:
-        """Have the agents end the ranks of their nodes, and wait until none is left.
+        """Have the agents end the ranks of their nodes, and wait for that.
 
-        Nodes on which some cannot be ended are not used again.
+        Nodes on which a rank cannot be ended are not used again.
         """
         self._answers.pop("killed", None)
         self._failed.clear()
         self._ask(self.working, {"type": "kill"})
         deadline = time.monotonic() + KILL_TIMEOUT
+        answers = self._answers.setdefault("killed", {})
         while waiting := [
-            node
-            for node in self.working
-            if node not in self._unusable and node not in self._answers.get("killed", {})
+            node for node in self.working if node not in self._unusable and node not in answers
         ]:
             if time.monotonic() > deadline:
                 self._give_up(waiting)
             self._give_up([node for node in waiting if node in self._failed])
             with contextlib.suppress(NodesLost, NodesUnusable):
                 self.turn(0.05)
-        self.gone = [
-            rank
-            for answer in self._answers.get("killed", {}).values()
-            for rank in answer.get("gone", ())
-        ]
+        self.gone = [rank for answer in answers.values() for rank in answer.get("gone", ())]
 
     def stacks(self) -> dict[int, str]:
-        """What ranks that hang say of where they are; without those that cannot say it."""
+        """Return the Python stacks of the ranks that can write them."""
         self._ask(self.working, {"type": "stacks"})
         deadline = time.monotonic() + STACKS_TIMEOUT
         answers = self._answers.setdefault("stacks", {})
         while len(answers) < len(self.working) and time.monotonic() < deadline:
             self.turn(0.1)
-        return {
-            int(rank): str(text)
-            for answer in answers.values()
-            for rank, text in answer["ranks"].items()
-        }
+        found = (pair for answer in answers.values() for pair in answer["ranks"].items())
+        return {int(rank): str(text) for rank, text in found}
 
     def dismiss(self) -> None:
-        """Send the agents home, which makes them clean their nodes; wait for that, bounded."""
+        """Have the agents clean their nodes and leave; wait at most `LEAVE_TIMEOUT`."""
         self._heartbeat.stop()
         self._switchboard.broadcast({"type": "dismiss"})
         deadline = time.monotonic() + LEAVE_TIMEOUT
-        # What agents still say is read: closing on unread words would reset the connection, and an
-        # agent that never got its dismissal would have the job requeued.
-        while time.monotonic() < deadline and any(
-            process.poll() is None
-            for node, process in self._agents.items()
-            if node not in self.lost
-        ):
+        # Closing with unread messages would reset the connection, and an agent that missed its
+        # dismissal would have the job requeued.
+        waiting = [process for node, process in self._agents.items() if node not in self.lost]
+        while time.monotonic() < deadline and any(one.poll() is None for one in waiting):
             for node, message in self._switchboard.poll(0.05):
                 if message["type"] == "hello":
                     self._switchboard.send(node, {"type": "dismiss"})
@@ -320,9 +286,8 @@ class Agents:
             if kind == "pulse":
                 for rank, found in message["ranks"].items():
                     self.pulses[int(rank)] = RankProgress(**found)
-                self.log_sizes.update(
-                    {int(rank): size for rank, size in (message.get("logs") or {}).items()}
-                )
+                for rank, size in (message.get("logs") or {}).items():
+                    self.log_sizes[int(rank)] = size
                 if problem := message.get("fabric"):
                     self._cut_off.setdefault(node, (time.monotonic(), problem))
                 else:
@@ -346,13 +311,9 @@ class Agents:
             self._switchboard.send(node, question)
 
     def _gather(
-        self,
-        nodes: Sequence[str],
-        kind: str,
-        timeout: float | None,
-        between: Callable[[], None],
+        self, nodes: Sequence[str], kind: str, timeout: float | None, between: Callable[[], None]
     ) -> dict[str, dict[str, Any]]:
-        """The answers of all nodes to a question."""
+        """Wait for the answers of all nodes to a question."""
         answers = self._answers.setdefault(kind, {})
         deadline = time.monotonic() + timeout if timeout else None
         self._failed.clear()
@@ -382,7 +343,7 @@ class Agents:
         return answers
 
     def _unusable_nodes(self, message: str, nodes: Collection[str]) -> NodesUnusable:
-        """What is wrong with these nodes; what is wrong with all of them is no node's fault."""
+        """Return the error of these nodes; a failure on all nodes is no node's fault."""
         others = {node for node in self._launcher.nodes if node not in self._unusable}
         others.difference_update(nodes)
         everywhere = set(self.working).issubset(nodes)

@@ -60,12 +60,12 @@ class FaultInjection:
         if fault == faults.PREEMPT:
             self._signal("SIGTERM")
         elif fault == faults.LOSE_NODE:
-            self._agents.tell(node, {"type": "fall_silent"})
+            self._agents.send(node, {"type": "fall_silent"})
         else:
             if fault == faults.CORRUPT_CHECKPOINT:
                 flip(newest(self._paths))
             number = "SIGSTOP" if fault == faults.STOP_RANK else "SIGKILL"
-            self._agents.tell(node, {"type": "hurt", "rank": rank, "signal": number})
+            self._agents.send(node, {"type": "hurt", "rank": rank, "signal": number})
 
     def _is_due(self, fault: str) -> bool:
         """Check that the run has made enough steps, and that the fault can be injected."""

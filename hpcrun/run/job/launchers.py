@@ -1,4 +1,4 @@
-"""Two ways to start an attempt's processes: as Slurm steps, or as children on this machine."""
+"""Launchers of an attempt's processes: as Slurm steps, or as children on this machine."""
 
 from __future__ import annotations
 
@@ -20,22 +20,15 @@ from hpcrun.state.layout import AttemptPaths, slurm_path
 from hpcrun.state.plan import RunPlan
 from hpcrun.text import signal_name
 
-# Seconds in which ranks that their agents have killed are seen to end.
+# Seconds within which srun notices that agents have killed its ranks.
 _AGENTS_TURN = 2.0
 
 
 @dataclass(frozen=True)
 class RankEnd:
-    """How a rank ended, where it ended badly.
+    """The bad end of a rank: by an exit code or by a signal (its name, such as ``SIGKILL``).
 
-    Attributes
-    ----------
-    rank, node
-        Which one; the node is None where the launcher was not told.
-    exit_code, signal
-        One of the two; the signal by its name, such as ``SIGKILL``.
-    out_of_memory
-        The launcher was told that the kernel killed it for that.
+    ``node`` is None where it is unknown; ``out_of_memory`` is Slurm's word for why it was killed.
     """
 
     rank: int
@@ -49,35 +42,32 @@ class Workers(Protocol):
     """The running ranks of an attempt."""
 
     def failure(self) -> RankEnd | None:
-        """The first rank seen to end badly, as soon as it is seen."""
+        """Return the first rank that was seen to end badly."""
 
     def ends(self) -> dict[int, RankEnd]:
-        """Rank -> how it ended, of all that were seen to end badly, by their own fault or not."""
+        """Return all ranks that were seen to end badly, by their own fault or not."""
 
     def exit_code(self) -> int | None:
-        """None while any rank runs; 0 when all ended well."""
+        """Return None while any rank runs, 0 when all ended well."""
 
     def become(self, attempt: AttemptPaths) -> None:
         """Be the ranks of this attempt from now on."""
 
     def abandon(self) -> None:
-        """End those that nobody needs, and wait for nothing."""
+        """End ranks that nobody needs, without waiting for it."""
 
     def refusal(self) -> str | None:
-        """Why no rank could be started, where that was not the ranks' fault."""
+        """Return why Slurm started no rank; None where it did."""
 
     def kill(self, *, nodes_are_lost: bool = False) -> None:
-        """End every rank, where the agents have not done so a moment before, and wait for that.
+        """End every rank that the agents have not ended, and wait for that.
 
-        Parameters
-        ----------
-        nodes_are_lost
-            Some ranks cannot be seen to end. They are given up: Slurm ends them with the job.
+        With ``nodes_are_lost``, give up the ranks there: Slurm ends them with the job.
         """
 
 
 class Launcher(Protocol):
-    """Where the attempts of one start of a job run; ``nodes`` are all that it has, with spares."""
+    """Where the attempts of one start of a job run; ``nodes`` include the spares."""
 
     nodes: tuple[str, ...]
     job_id: str
@@ -88,10 +78,10 @@ class Launcher(Protocol):
     requeues: bool
 
     def end_time(self, *, fresh: bool = False) -> float | None:
-        """When the time limit ends the job, in seconds since the epoch; None without a limit."""
+        """Return when the time limit ends the job (seconds since the epoch); None without one."""
 
     def is_unreachable(self) -> bool:
-        """Whether nobody is there now to start ranks."""
+        """Check whether Slurm's controller is down, so that ranks cannot be started."""
 
     def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start one node's agent."""
@@ -101,22 +91,18 @@ class Launcher(Protocol):
     ) -> Workers:
         """Start every rank on these nodes, which are in Slurm's order.
 
-        Parameters
-        ----------
-        warm
-            Not to be ranks of this attempt, but to wait for the next; see
-            `hpcrun.run.rank.warm_up`.
+        With ``warm`` they wait for the next attempt; see `hpcrun.run.rank.warm_up`.
         """
 
     def devices(self, node: str, run: RunPlan) -> str | None:
-        """CUDA_VISIBLE_DEVICES of a node's ranks; None where somebody else has set it."""
+        """Return CUDA_VISIBLE_DEVICES of a node's ranks; None where Slurm sets it."""
 
 
 class SlurmLauncher:
-    """Steps of srun in the job that this process runs in.
+    """Starts steps with srun in the job that this process runs in.
 
-    A job that `hpcrun run` was typed in is not requeued: it is the user's allocation, and what is
-    to be started again the foreground process starts again.
+    A user's own allocation, in which `hpcrun run` was typed, is not requeued: the foreground
+    process starts the run again.
     """
 
     is_slurm = True
@@ -236,13 +222,13 @@ class _SlurmWorkers:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             return False
-        # What it said of its tasks as it ended may not have been read yet.
+        # Its last lines about its tasks may not have been read yet.
         self._reader.join(timeout=5)
         return True
 
 
 class LocalLauncher:
-    """Children of this process; each of the spec's nodes is a group of them on this machine."""
+    """Starts children of this process; each of the spec's nodes is a group of them."""
 
     is_slurm = False
     requeues = False
@@ -262,14 +248,7 @@ class LocalLauncher:
         return False
 
     def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        with open(log, "ab") as stream:
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        return _start(command, log)
 
     def start_workers(
         self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
@@ -304,22 +283,11 @@ class _LocalWorkers:
         try:
             for rank in range(run.world_size):
                 log = attempt.warm_log if warm else attempt.rank_log(rank)
-                self._start(log, [*_worker(attempt, warm=warm), "--rank", str(rank)])
+                command = [*_worker(attempt, warm=warm), "--rank", str(rank)]
+                self._processes.append(_start(command, log))
         except BaseException:
             self.abandon()
             raise
-
-    def _start(self, log: Path, command: list[str]) -> None:
-        with open(log, "ab") as stream:
-            self._processes.append(
-                subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=stream,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            )
 
     def failure(self) -> RankEnd | None:
         if self._failure is None:
@@ -331,20 +299,12 @@ class _LocalWorkers:
     def ends(self) -> dict[int, RankEnd]:
         return dict(self._ends)
 
-    def _end(self, rank: int) -> RankEnd | None:
-        code = self._processes[rank].poll()
-        if not code:
-            return None
-        node = self._nodes[rank // self._per_node]
-        if code < 0:
-            return RankEnd(rank, node, None, signal_name(-code))
-        return RankEnd(rank, node, code, None)
-
     def exit_code(self) -> int | None:
         codes = [process.poll() for process in self._processes]
-        for rank in range(len(codes)):
-            if rank not in self._ends and (end := self._end(rank)):
-                self._ends[rank] = end
+        for rank, code in enumerate(codes):
+            if code and rank not in self._ends:
+                how = (None, signal_name(-code)) if code < 0 else (code, None)
+                self._ends[rank] = RankEnd(rank, self._nodes[rank // self._per_node], *how)
         if any(code is None for code in codes):
             return None
         return max((abs(code) for code in codes if code is not None), default=0)
@@ -366,12 +326,23 @@ class _LocalWorkers:
             process.wait()
 
 
+def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    with open(log, "ab") as stream:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
 def _worker(attempt: AttemptPaths, *, warm: bool) -> list[str]:
     command = [sys.executable, "-m", "hpcrun.run.worker", str(attempt.launch)]
     return [*command, "--warm"] if warm else command
 
 
-# Slurm has its words from the C library, as Python has.
+# Slurm describes signals in the words of the C library, as Python does.
 _SIGNAL_WORDS = {signal.strsignal(number): number.name for number in signal.Signals}
 _OUT_OF_MEMORY = "Out Of Memory"
 _SIGNAL_WORDS[_OUT_OF_MEMORY] = "SIGKILL"
