@@ -1,7 +1,7 @@
 """The batch script's process: starts the supervisor, and has the job requeued if that is killed.
 
-While this process lives, so does the job; were the supervisor itself the batch script, Slurm would
-end the whole job within milliseconds of its death, agents included.
+The job lives as long as this process. If the supervisor itself were the batch script, Slurm would
+end the whole job, agents included, within milliseconds of its death.
 """
 
 from __future__ import annotations
@@ -45,14 +45,10 @@ def main() -> None:
 
 
 def replace(submission: SubmissionPaths, number: int, code: int) -> int:
-    """Have the job requeued in the place of a supervisor that could not; the job's exit code.
+    """Have the job requeued in place of a supervisor that could not; return the job's exit code.
 
-    One that had asked for the requeue itself may meet the TERM of it as it leaves.
-
-    Parameters
-    ----------
-    code
-        The supervisor's exit code; negative for the signal that killed it.
+    ``code`` is the supervisor's, negative for the signal that killed it. That may be the TERM of a
+    requeue that it had asked for itself.
     """
     allocation = Allocation.current()
     plan = plan_file.read(submission.plan)
@@ -65,7 +61,7 @@ def replace(submission: SubmissionPaths, number: int, code: int) -> int:
         and attempt.started.get("restart_count") == allocation.restart_count
     ]
     said = ((attempts[-1].decided if attempts else None) or {}).get("action")
-    # A restart was its own to carry out.
+    # Only the supervisor could have carried a restart out.
     decided = said not in (None, recovery.RESTART)
     if not decided:
         how = f"by {signal_name(-code)}" if code < 0 else f"with exit code {code}"

@@ -1,6 +1,6 @@
-"""A script that starts warm: its interpreter has imported what the script will, and waits for it.
+"""A warm script: an interpreter that has imported the script's modules and waits for its rank.
 
-The worker of a warm rank starts it, and watches it like a script that it starts cold.
+The worker of a warm rank starts it, and watches it like a script that starts cold.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hpcrun.run.protocol.launch import Launch
 
 
 def main() -> None:
-    """Entry point of ``python -m hpcrun.run.script``: what ``python FILE ARGUMENTS`` does."""
+    """Entry point of ``python -m hpcrun.run.script``: acts like ``python FILE ARGUMENTS``."""
     parser = argparse.ArgumentParser(prog="hpcrun.run.script")
     parser.add_argument("launch", type=Path)
     parser.add_argument("rank", type=int)

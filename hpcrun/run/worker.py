@@ -1,7 +1,7 @@
 """The worker: one per rank. Sets the rank's environment, then runs the user's entry.
 
-A function is called in this process. A script or command becomes a child of it, so that however the
-child ends, a record of it is left.
+It calls a function in its own process. A script or command becomes a child, so that its end is on
+record however it ends.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ Child: TypeAlias = "subprocess.Popen[bytes]"
 
 
 def rank_of(launch: Launch, argument: int | None) -> int:
-    """This process's rank: given by the local executor, else by Slurm.
+    """Return this process's rank, from the local executor or else from Slurm.
 
     Raises
     ------
     HpcrunError
-        Slurm started another number of tasks than the attempt has ranks.
+        Slurm started a different number of tasks than the attempt has ranks.
     """
     if argument is not None:
         return argument
@@ -53,9 +53,9 @@ def rank_of(launch: Launch, argument: int | None) -> int:
 
 
 def environment(launch: Launch, rank: int) -> dict[str, str]:
-    """The variables that frameworks and fabric libraries read in this rank.
+    """Return the variables that frameworks and fabric libraries read in this rank.
 
-    What the user or the site set for the fabric libraries is left as it is.
+    Values that the user or the site set for the fabric libraries stay.
     """
     node_rank, local_rank = divmod(rank, launch.ranks_per_node)
     node = launch.nodes[node_rank]
@@ -93,7 +93,7 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
 
 
 def import_paths(launch: Launch, node: LaunchNode) -> list[str]:
-    """Where the modules of a function or script are looked for first."""
+    """Return the directories to import an entry's modules from first."""
     entry, code = launch.entry, Path(node.code)
     if entry.file is not None:
         return [str((code / entry.file).parent)]
@@ -102,12 +102,9 @@ def import_paths(launch: Launch, node: LaunchNode) -> list[str]:
 
 
 def wait_to_be_called(launch: Launch, rank: int, *, imports: bool) -> Launch:
-    """The attempt that this warm rank is called to; where it is to none, it ends here.
+    """Return the attempt that this warm rank joins; exit if it is not needed.
 
-    Parameters
-    ----------
-    imports
-        All that ranks import is imported meanwhile.
+    With ``imports``, import meanwhile all that ranks do.
     """
     node = launch.node_of(rank)
     scratch = Path(node.scratch)
@@ -129,14 +126,14 @@ def wait_to_be_called(launch: Launch, rank: int, *, imports: bool) -> Launch:
 
 
 def start_warm_script(launch: Path, rank: int) -> Child:
-    """Have a script that is to be this rank's wait for the call in a process of its own."""
+    """Start the process in which this rank's script waits for the call."""
     rank_processes.lead_group()
     warm_up.ignore_signals()
     return subprocess.Popen([sys.executable, "-m", "hpcrun.run.script", str(launch), str(rank)])
 
 
 def take_place(launch: Launch, rank: int) -> None:
-    """Be where a rank is: its variables, the user's secrets, its directory."""
+    """Take on a rank's environment variables, the user's secrets and its directory."""
     os.environ.update(secrets.read(launch.environment.secrets_file))
     os.environ.update(environment(launch, rank))
     os.chdir(Path(launch.node_of(rank).code) / launch.working_directory)
@@ -168,7 +165,7 @@ def call_function(launch: Launch, node: LaunchNode, rank: int) -> int:
 
 
 def command(launch: Launch, node: LaunchNode) -> list[str]:
-    """The command line of a script or command."""
+    """Return the command line of a script or command."""
     entry = launch.entry
     arguments: list[str] = launch.fill(list(entry.argv), node)
     if entry.kind == "script":
@@ -182,15 +179,7 @@ def command(launch: Launch, node: LaunchNode) -> list[str]:
 def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None = None) -> int:
     """Start the script or command, pass a stop on to it, and wait for its end.
 
-    Parameters
-    ----------
-    child
-        The script, where it was warm already.
-
-    Returns
-    -------
-    int
-        Its exit code; negative for the signal that ended it.
+    ``child`` is the script where it was warm already. The exit code is negative for a signal.
     """
     wanted = launch.recovery.stop_signal
     scratch = Path(node.scratch)
@@ -209,7 +198,7 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
             if not stop_flag.heard(scratch, number).exists():
                 child.send_signal(number)
     if asked and (code == 0 or -code == signal.Signals[str(wanted)]):
-        # Saved, or was about to begin: a program that had finished says so when started again.
+        # It saved, or had not begun. A finished program ends at once when it is started again.
         return EXIT_SAVED
     if code == 0 and rank == 0:
         files.append(launch.paths.session, session_log.record(session_log.FINISHED))
@@ -229,7 +218,7 @@ def _start(launch: Launch, node: LaunchNode) -> Child:
 
 
 def _ended(child: Child) -> int | None:
-    """Wait a moment for the child; its exit code once it has ended."""
+    """Wait a moment for the child; return its exit code once it has ended."""
     try:
         return child.wait(timeout=_LOOK_EVERY)
     except subprocess.TimeoutExpired:
@@ -237,29 +226,27 @@ def _ended(child: Child) -> int | None:
 
 
 def ignores_slurms_signal(launch: Launch) -> bool:
-    """Whether the program waits for a signal of its own: Slurm's TERM reaches all processes."""
+    """Check whether the program has a stop signal of its own; Slurm's TERM reaches it too."""
     return launch.recovery.stop_signal not in (None, "SIGTERM")
 
 
 def ignore_slurms_signal() -> None:
-    """Have this process, and what it becomes, go on at Slurm's TERM."""
+    """Have this process, and what it becomes, ignore Slurm's TERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def record_end(
     launch: Launch, rank: int, code: int, error: BaseException | None, shown: str | None
 ) -> None:
-    """Leave a record of a bad end where the supervisor finds it, if the disk is not full."""
-    number = -code if code < 0 else None
-    exception = None if error is None else type(error).__name__
+    """Write the record of a bad end for the supervisor. Best effort on a full disk."""
     path = launch.paths.exit_record(rank)
     record = {
         "rank": rank,
         "node": launch.node_of(rank).name,
         "time": time.time(),
-        "exit_code": None if number else code,
-        "signal": signal_name(number) if number else None,
-        "exception": exception,
+        "exit_code": None if code < 0 else code,
+        "signal": signal_name(-code) if code < 0 else None,
+        "exception": None if error is None else type(error).__name__,
         "message": _words(error),
         "traceback": shown and _printable(shown),
     }
@@ -273,12 +260,12 @@ def _words(error: BaseException | None) -> str | None:
 
 
 def _printable(text: str) -> str:
-    """Lone surrogates (of a file name, of crawled text) cannot be shown on any terminal."""
+    """Escape lone surrogates, which no terminal can show."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def work(launch: Launch, rank: int, child: Child | None = None) -> int:
-    """Run the entry in this rank; the exit code of this process."""
+    """Run the entry in this rank and return the exit code of this process."""
     node = launch.node_of(rank)
     AttemptFence(launch.successor).check(always=True)
     code: int
@@ -333,7 +320,7 @@ def main() -> None:
 
 
 def wait_for_threads_and_exit_handlers() -> None:
-    """What the interpreter does for the user's code before it tears itself down."""
+    """Do what the interpreter does for the user's code before it tears itself down."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()

@@ -14,7 +14,7 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     where known ``rank``, ``node``, ``exit_code``, ``signal``, ``exception``, ``log_tail`` (list of
     lines), ``nodes`` (those that were lost, or could not be used). ``restored_step``,
     ``reached_step``, ``checkpoint_step`` and ``total_steps`` say how far it came, ``metrics`` their
-    last values and ``logged`` when that was (`hpcrun.run.job.evidence.Progress`).
+    last values and ``logged`` when that was (`hpcrun.run.job.evidence.AttemptProgress`).
     An end that the attempt's own supervisor did not live to record is recorded by the next one,
     with ``time`` as Slurm has it.
 ``decided``

@@ -1,4 +1,4 @@
-"""What an attempt left behind in its directory, as evidence for `hpcrun.policy.causes`."""
+"""Evidence for `hpcrun.policy.causes`, from the files that an attempt left in its directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcrun.state.layout import AttemptPaths, RunPaths
 
 TAIL_LINES = 20
 _TAIL_BYTES = 16384
-# Modules of hpcrun that wait for other ranks; a traceback through one is that of a collective.
+# Modules that wait for other ranks: a traceback through one counts as that of a collective.
 WAITING_MODULES = ("hpcrun.run.rank.async_allreduce", "hpcrun.run.checkpoint.node_copy")
 _WAITED = re.compile(
     "|".join([COLLECTIVE.pattern, *(f"/{name.replace('.', '/')}[.]py" for name in WAITING_MODULES)])
@@ -27,24 +27,17 @@ _OOM_KILL = re.compile(r"oom[-_ ]kill", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class AttemptProgress:
-    """How far an attempt came, in finished optimizer steps; None where nothing tells.
+    """How far an attempt came, in finished optimizer steps; None where unknown.
 
     Attributes
     ----------
-    restored_step
-        Where it began.
-    reached_step
-        The last step that it logged or saved.
     checkpoint_step
         The newest complete checkpoint of the run as the attempt ended; None for a program that
         saves by itself.
-    total_steps
-        As its session announced them.
     metrics
-        The last value of each metric that it logged: readers of many runs that have ended need to
-        open no more than the ledger.
+        The last value of each metric, so that readers of many ended runs open only the ledger.
     logged
-        When its last line was written, in seconds since the epoch.
+        When its last metrics were written, in seconds since the epoch.
     """
 
     restored_step: int | None
@@ -73,7 +66,7 @@ def progress(run: RunPaths, attempt: AttemptPaths) -> AttemptProgress:
 
 
 def orphaned(attempt: AttemptPaths) -> dict[str, Any] | None:
-    """What an agent left that had lost its supervisor; None where none did."""
+    """Return the record of an agent that had lost its supervisor; None if there is none."""
     try:
         found = files.read_json(attempt.orphaned)
     except (OSError, ValueError):
@@ -87,19 +80,17 @@ def failure(
     ends: Mapping[int, RankEnd] | None = None,
     gone: Collection[int] = (),
 ) -> dict[str, Any] | None:
-    """The first rank that ended badly, with the last lines of its log; None when none did.
+    """Return the first rank that ended badly, with the last lines of its log; None if none did.
 
-    A rank that a signal killed cannot write a record, and its peers then fail in their turn within
-    moments, so the launcher's sighting of a signal comes before any record. So does a rank that was
-    gone without a record, where the records are of ranks that waited for others. A rank that saved
-    and left does so with its peers: where any of them ended otherwise, that one counts.
+    A rank that a signal killed writes no record, and its peers fail moments later: so a signal that
+    the launcher saw precedes any record. So does a rank that was gone without a record, if all
+    records are of ranks that waited for others. Ranks that saved leave together: where one of them
+    ended otherwise, that one counts.
 
     Parameters
     ----------
-    seen
-        The first rank that the launcher saw fail.
-    ends
-        Rank -> how it ended, of all that the launcher saw end badly.
+    seen, ends
+        The first rank that the launcher saw fail, and all of them.
     gone
         Ranks that should have left a record and were gone before any was ended.
     """
@@ -134,7 +125,7 @@ def _first(
             found.append(record)
     silent = sorted(set(gone).difference(record["rank"] for record in found))
     if silent and not any(map(_of_its_own, found)):
-        # Of one that is gone the launcher tells, unless it took that for a good end.
+        # The launcher knows how it ended, unless it took that for a good end.
         told = (ends.get(rank, RankEnd(rank, None, 0, None)) for rank in silent)
         return dict(vars(min(told, key=_unlikely_first)))
     if not found:
@@ -143,7 +134,7 @@ def _first(
 
 
 def _of_its_own(record: Mapping[str, Any]) -> bool:
-    """Whether a rank failed by itself, and not because it waited for another that had."""
+    """Check that a rank failed by itself, and not because it waited for one that had."""
     if _saved(record):
         return False
     where = str(record.get("traceback") or "")
@@ -151,7 +142,7 @@ def _of_its_own(record: Mapping[str, Any]) -> bool:
 
 
 def _unlikely_first(end: RankEnd) -> int:
-    """The order of blame: libraries abort a rank whose peers are gone."""
+    """Return the order of blame: libraries abort a rank whose peers are gone."""
     if end.signal is None:
         return 1
     return 2 if end.signal == "SIGABRT" else 0
@@ -162,7 +153,7 @@ def _saved(record: Mapping[str, Any]) -> bool:
 
 
 def tail(path: Path) -> list[str]:
-    """The last lines of a log, from its last 16 KiB; empty where there is none."""
+    """Return the last lines of a log, from its last 16 KiB; empty if there is none."""
     try:
         data = files.read_tail(path, _TAIL_BYTES)
     except OSError:

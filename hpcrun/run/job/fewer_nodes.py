@@ -1,4 +1,4 @@
-"""A run on fewer nodes than it asked for, with the global batch that it has (`recovery.shrink`)."""
+"""Fits a run to fewer nodes than it asked for, with the same global batch (`recovery.shrink`)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,10 @@ from hpcrun.state.plan import RunPlan
 
 
 def to_fit(run: RunPlan, paths: RunPaths, most: int) -> RunPlan | None:
-    """The run on the largest number of nodes that it can be divided among.
+    """Return the run on the largest number of nodes, at most ``most``, that its batch divides into.
 
-    Parameters
-    ----------
-    most
-        Nodes that can be used, fewer than it has.
-
-    Returns
-    -------
-    RunPlan or None
-        None where ``recovery.shrink`` does not ask for it, no smaller number does, or a function's
-        newest checkpoint does not say that another number of ranks can go on from it.
+    None if the spec does not ask for it, no smaller number fits, or a function's newest checkpoint
+    cannot be restored by another number of ranks.
     """
     if not run.recovery.shrink:
         return None
@@ -30,7 +22,7 @@ def to_fit(run: RunPlan, paths: RunPaths, most: int) -> RunPlan | None:
     if saved and (saved[0][1].fixed_size is not None or saved[0][1].own_states):
         return None
     if not saved and run.entry.kind == "function":
-        # It loses nothing by a requeue.
+        # A requeue loses nothing.
         return None
     deepspeed = run.deepspeed
     given = [each for key in batch.KEYS if isinstance(each := deepspeed.get(key), int)]
@@ -38,7 +30,7 @@ def to_fit(run: RunPlan, paths: RunPaths, most: int) -> RunPlan | None:
         return None
     whole = batch.Triple(*given)
     if whole.train != whole.micro * whole.accumulation * run.world_size:
-        # Ranks share a copy of the model.
+        # Several ranks share a copy of the model.
         return None
     for nodes in range(most, 0, -1):
         divided = whole.among(nodes * run.ranks_per_node)

@@ -1,4 +1,4 @@
-"""The spec's ``notify.command``, told how a run ended: once, and nothing depends on it."""
+"""Runs the spec's ``notify.command`` once for a run's end. Best effort."""
 
 from __future__ import annotations
 
@@ -33,15 +33,10 @@ def tell(
     goes_on: bool = False,
     timeout: float = TIMEOUT,
 ) -> None:
-    """Run the command if the run's last attempt ended in what it wants to be told of.
+    """Run the command if it wants the event that the run's last attempt ended in.
 
-    That it is about to be run is put into the ledger before, so that it never is a second time for
-    the same end; where that cannot be written it is not run at all.
-
-    Parameters
-    ----------
-    goes_on
-        The run will be started again by itself.
+    The ledger has that before, so that the command never runs twice for one end; if it cannot be
+    written, the command does not run at all. With ``goes_on``, the run starts again by itself.
     """
     wanted = run.notify
     attempts = ledger.read(paths)
@@ -80,7 +75,7 @@ def _facts(
 
 
 def _call(command: list[str], facts: Mapping[str, Any], timeout: float) -> str | None:
-    """Run the command; what went wrong, in words."""
+    """Run the command and return what went wrong in words, if anything did."""
     variables = {
         "HPCRUN_EVENT": facts["event"],
         "HPCRUN_RUN": f"{facts['experiment']}/{facts['run']}",
@@ -90,7 +85,7 @@ def _call(command: list[str], facts: Mapping[str, Any], timeout: float) -> str |
         "HPCRUN_MESSAGE": facts["message"],
     }
     environment = {name: _text(value) for name, value in variables.items() if value is not None}
-    # Slurm signals every process of the batch step; what is ignored here, the command ignores.
+    # Slurm signals every process of the batch step; the command inherits what is ignored here.
     before = {number: signal.signal(number, signal.SIG_IGN) for number in stop_flag.SIGNALS}
     try:
         process = subprocess.Popen(
@@ -117,5 +112,5 @@ def _call(command: list[str], facts: Mapping[str, Any], timeout: float) -> str |
 
 
 def _text(value: Any) -> str:
-    """A value as an environment variable can hold it; exceptions' messages may be anything."""
+    """Return a value as an environment variable can hold it; messages may be anything."""
     return str(value)[:_LONGEST].replace("\0", " ").encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""A job whose supervisor is gone: whoever is left has it requeued."""
+"""Requeues a job whose supervisor is gone; done by its agents or its keeper."""
 
 from __future__ import annotations
 
@@ -16,28 +16,23 @@ from hpcrun.state import files, ledger
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
 
-# Agents act one after another, and the first that succeeds is the last.
+# Seconds between agents, which act one after another until one succeeds.
 _TURN = 3.0
 _FOREVER = 86_400.0
-# A supervisor that lives may be busy asking Slurm for so long.
+# Seconds for which a living supervisor may be busy with Slurm.
 _PATIENCE = 20.0
 
 
 class Takeover:
-    """What an agent does about it.
+    """One node's part in the requeue of an orphaned job.
 
     Parameters
     ----------
     arguments
-        Those of the agent: ``job_id`` (None where whoever started the supervisor looks after it),
-        ``restarts`` (SLURM_RESTART_COUNT of this start of the job), ``attempt``, ``node``,
-        ``node_rank``, ``batch_node``, ``supervisor`` (``HOST:PORT``; None where it is known to be
+        The agent's: ``job_id`` (None where the process that started the supervisor looks after it),
+        ``restarts`` (SLURM_RESTART_COUNT), ``attempt`` (the newest of this start of the job),
+        ``node``, ``node_rank``, ``batch_node``, ``supervisor`` (``HOST:PORT``; None if known to be
         gone).
-
-    Attributes
-    ----------
-    attempt
-        The newest attempt of this start of the job.
     """
 
     def __init__(
@@ -49,21 +44,20 @@ class Takeover:
         self._began = time.time()
 
     def requeue(self, *, silent: bool) -> bool:
-        """Have the job start again, unless its run is over or somebody was quicker.
+        """Have the job start again, unless its run is over or another agent was quicker.
 
-        The next supervisor records how this attempt ended, and stops the run there if its budget
-        is spent. A controller that does not answer is asked for as long as Slurm lets this step
-        live.
+        The next supervisor records how this attempt ended, and stops the run if its budget is
+        spent. A controller that is down is asked for as long as Slurm lets this step live.
 
         Parameters
         ----------
         silent
-            The supervisor's node sent no last word either, and must not be used again.
+            The supervisor's node fell silent, and must not be used again.
 
         Returns
         -------
         bool
-            Whether the job will start again.
+            The job will start again.
         """
         mine = self._arguments
         if mine.job_id is None or not self._run.recovery.requeue:
@@ -88,7 +82,7 @@ class Takeover:
         )
 
     def _is_settled(self) -> bool:
-        """Whether the supervisor has decided before it went that the run does not go on."""
+        """Check whether the supervisor had decided that the run does not go on."""
         return any(
             attempt.action not in (None, *recovery.GOES_ON)
             for attempt in ledger.read(self._paths)
@@ -96,10 +90,10 @@ class Takeover:
         )
 
     def _is_ours(self) -> bool:
-        """Whether nobody has ended, cancelled or restarted the job since, and nobody leads it.
+        """Check that nobody has ended, cancelled or restarted the job, and that nobody leads it.
 
-        As long as Slurm does not answer, this node may be what is cut off, and the supervisor not
-        reached for that reason alone: that is asked last.
+        While Slurm does not answer, it may be this node that is cut off from the supervisor too;
+        so the supervisor is asked last.
         """
         mine = self._arguments
         facts = JobFacts()
@@ -117,9 +111,9 @@ class Takeover:
         return True
 
     def _has_successor(self) -> bool:
-        """Whether a later attempt is that of another start, of this job or another.
+        """Check whether a later attempt is that of another start, of this job or another.
 
-        One of this start that its supervisor did not live to tell of is looked after as well.
+        A later attempt of this start, which the agents had not heard of yet, is taken over.
         """
         mine = self._arguments
         for attempt in ledger.read(self._paths):
@@ -132,7 +126,7 @@ class Takeover:
         return False
 
     def _supervisor_answers(self) -> bool:
-        """Whether it lives after all, and gave this node up while its network was away."""
+        """Check whether the supervisor lives, and gave up this node while it was cut off."""
         if self._arguments.supervisor is None:
             return False
         host, _, port = self._arguments.supervisor.rpartition(":")

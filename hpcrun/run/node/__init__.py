@@ -1,0 +1,9 @@
+"""What an agent does on its node: prepares it, finds its ranks' processes, samples its telemetry.
+
+Reading order: `prepare` (a node before an attempt), `node_dir` (its local directory), `network` and
+`rendezvous_port`, `op_cache` (DeepSpeed's compiled operators), `rank_processes` and `log_sizes`,
+then telemetry: `telemetry`, `counters`, `cgroup`, `gpus`.
+
+To change what NCCL uses: `network.hca_filter` and `hpcrun.run.worker.environment`. To add a figure
+to telemetry: `counters.Counters.read` or `gpus.Gpus.read`.
+"""

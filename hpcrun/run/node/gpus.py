@@ -1,4 +1,4 @@
-"""What the GPUs of a job do, as NVIDIA's management library (NVML) tells."""
+"""Utilization, memory, power and temperature of a job's GPUs, from NVIDIA's library NVML."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ class Gpus:
     Parameters
     ----------
     devices
-        CUDA_VISIBLE_DEVICES of the node's ranks, where hpcrun shares out the GPUs; else None, and
-        what Slurm has set for this process's step counts.
+        CUDA_VISIBLE_DEVICES of the node's ranks; None where Slurm has set it for this step.
 
     Attributes
     ----------
     trouble
-        Why the last reading lacks something; None where it does not.
+        Why the last reading is incomplete; None if it is complete.
 
     Raises
     ------
@@ -34,13 +33,13 @@ class Gpus:
         self._nvml = pynvml
         self.trouble: str | None = None
         pynvml.nvmlInit()
-        self._handles = self._find(devices or _told_by_slurm())
+        self._handles = self._find(devices or _from_slurm())
 
     def _find(self, devices: str | None) -> list[Any]:
         count = int(self._nvml.nvmlDeviceGetCount())
         names = [name.strip() for name in (devices or "").split(",") if name.strip()]
         numbers = [int(name) for name in names if name.isdigit()]
-        # Where other jobs' GPUs are hidden, those that are seen are numbered anew.
+        # Where other jobs' GPUs are hidden, the visible ones are numbered from 0.
         if not names or any(number >= count for number in numbers):
             return [self._nvml.nvmlDeviceGetHandleByIndex(number) for number in range(count)]
         return [
@@ -51,7 +50,7 @@ class Gpus:
         ]
 
     def read(self) -> list[dict[str, Any]]:
-        """What each does now, as a line of telemetry has it; what one does not tell is absent."""
+        """Return the GPUs' part of a line of telemetry; unknown values are absent."""
         self.trouble = None
         return [{"index": place, **self._one(handle)} for place, handle in enumerate(self._handles)]
 
@@ -71,16 +70,16 @@ class Gpus:
         return {name: value for name, value in found.items() if value is not None}
 
     def _ask(self, question: str, *arguments: Any) -> Any:
-        """NVML's answer; None where there is none, with the reason in ``trouble``."""
+        """Return NVML's answer; None if it has none, with the reason in ``trouble``."""
         try:
             return getattr(self._nvml, question)(*arguments)
         except self._nvml.NVMLError as error:
-            # Some boards lack a sensor; that is no trouble.
+            # Some boards lack a sensor.
             if not isinstance(error, self._nvml.NVMLError_NotSupported):
                 self.trouble = f"{question}: {error}"
             return None
 
 
-def _told_by_slurm() -> str | None:
+def _from_slurm() -> str | None:
     names = ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
     return next((os.environ[name] for name in names if os.environ.get(name)), None)

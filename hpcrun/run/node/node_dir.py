@@ -1,4 +1,4 @@
-"""The node-local directory of an attempt, and those that agents before could not remove."""
+"""The node-local directories of an agent's attempts, and the removal of abandoned ones."""
 
 from __future__ import annotations
 
@@ -19,14 +19,9 @@ _ATTEMPT = "attempt-"
 class NodeDir:
     """A new directory below the node's temporary one, locked for as long as its agent lives.
 
-    Its name comes from the attempt's token, so that it is the same on every node where it can be;
-    and mkdir refuses a directory that is there already, so nobody else on the node can have
-    prepared it.
-
-    Attributes
-    ----------
-    path
-        The directory, which only its owner can read; each attempt has one of its own in it.
+    Its name comes from the job's token, so that it is usually the same on every node. Only its
+    owner can read it, and mkdir refuses an existing one, which another user may have prepared.
+    Each attempt has a directory in it.
     """
 
     def __init__(self, token: str, node: str) -> None:
@@ -42,7 +37,7 @@ class NodeDir:
         sweep(base)
 
     def begin(self, attempt: int) -> Path:
-        """A new directory for an attempt; those of attempts before it go in the background."""
+        """Make the directory of an attempt, and remove those before it in the background."""
         before = list(self.path.glob(_ATTEMPT + "*"))
         path = self.path / f"{_ATTEMPT}{attempt}"
         path.mkdir()
@@ -57,7 +52,7 @@ class NodeDir:
 
 
 def _hold(directory: Path) -> int:
-    """Lock a directory; under its name the lock is never seen free while this process lives."""
+    """Lock a directory. The lock is renamed once it is held, so that it never looks free."""
     new = directory / f".{_LOCK}"
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -76,7 +71,7 @@ def sweep(base: Path) -> None:
 
 
 def _is_free(lock: Path) -> bool:
-    """Whether nobody holds a lock; raises OSError where there is none."""
+    """Check whether nobody holds a lock; raises OSError if the file does not exist."""
     descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

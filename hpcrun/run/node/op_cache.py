@@ -1,9 +1,8 @@
-"""A TORCH_EXTENSIONS_DIR that is warm before ranks start.
+"""A cache of DeepSpeed's compiled operators (TORCH_EXTENSIONS_DIR), filled before ranks start.
 
-DeepSpeed compiles its operators at first use and guards the build with a lock file that a killed
-rank leaves behind, on which every later start waits for ever. So one agent compiles into a
-directory of its own and renames it into the cache under the experiments' root; each node then works
-on a copy that belongs to one attempt alone.
+DeepSpeed compiles its operators at first use and guards the build with a lock file. A killed rank
+leaves that behind, and every later start waits for it for ever. So one agent compiles into a
+directory of its own and renames it into the cache; each attempt then works on its own copy.
 """
 
 from __future__ import annotations
@@ -38,13 +37,7 @@ _TIMEOUT = 1800
 
 
 def needed(spec: SpecBlocks) -> list[str]:
-    """Names of the DeepSpeed op builders that a run's configuration will load.
-
-    Parameters
-    ----------
-    spec
-        The resolved spec.
-    """
+    """Return the names of the DeepSpeed op builders that a resolved spec will load."""
     deepspeed, gpus = spec.deepspeed, spec.resources.gpus_per_node
     offload = (deepspeed.get("zero_optimization") or {}).get("offload_optimizer") or {}
     optimizer = deepspeed.get("optimizer") or {}
@@ -59,10 +52,10 @@ def needed(spec: SpecBlocks) -> list[str]:
 
 
 def key(builders: list[str]) -> str | None:
-    """What the compiled operators depend on, as a hex digest; None where there is no DeepSpeed.
+    """Return a digest of what the compiled operators depend on; None without DeepSpeed.
 
-    Python, torch, DeepSpeed, the builders, the models of the GPUs, and the processor's features,
-    because DeepSpeed compiles with ``-march=native``.
+    That is Python, torch, DeepSpeed, the builders, the models of the GPUs, and the processor's
+    features, because DeepSpeed compiles with ``-march=native``.
     """
     try:
         versions = [metadata.version("torch"), metadata.version("deepspeed")]
@@ -102,12 +95,12 @@ def build(
     Parameters
     ----------
     given_up
-        Asked again and again while it compiles; True ends the compilers.
+        Called several times a second; True ends the compilers.
 
     Raises
     ------
     HpcrunError
-        The compiler failed, and the message ends with what it said; or it was given up.
+        The compiler failed, and the message ends with its output; or it was given up.
     """
     final = cache / name
     if final.is_dir():
@@ -138,7 +131,7 @@ def build(
 
 
 def _run(command: list[str], directory: Path, given_up: Callable[[], bool]) -> tuple[int, str]:
-    """Exit code and output of a command in a session of its own, which it does not outlive."""
+    """Run a command, and end its whole session with it; return its exit code and output."""
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
             command,
@@ -168,5 +161,5 @@ def _run(command: list[str], directory: Path, given_up: Callable[[], bool]) -> t
 
 
 def copy(cache: Path, name: str, destination: Path) -> None:
-    """Give an attempt its own copy; modification times are kept, so that nothing is rebuilt."""
+    """Copy the operators for an attempt, with modification times, so that nothing is rebuilt."""
     shutil.copytree(cache / name, destination, dirs_exist_ok=True)

@@ -1,7 +1,7 @@
-"""Which processes of a node are ranks, so that its agent can end them without asking Slurm.
+"""The processes of a node's ranks, so that its agent can end them without Slurm.
 
-Each rank leads a process group, in which what it started is found even when the rank itself is
-dead: a program whose worker was killed, or a data loader, holds the memory of a GPU as well.
+Each rank leads a process group, which finds its children even when the rank itself is dead: a
+program whose worker was killed, or a data loader, holds memory of a GPU as well.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ _PROC = Path("/proc")
 
 
 def register(scratch: Path, rank: int) -> None:
-    """Called by each rank as it starts."""
+    """Write this process's id as that of a rank's leader."""
     lead_group()
     (scratch / f"rank-{rank}.pid").write_text(str(os.getpid()))
 
 
 def lead_group() -> None:
-    """Have this process, and what it starts from now on, be a group of its own."""
+    """Make this process the leader of its own process group."""
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
 
 
 def leader(scratch: Path, rank: int) -> int:
-    """The process id of a rank, which leads its group.
+    """Return the process id of a rank, which leads its group.
 
     Raises
     ------
     OSError, ValueError
-        It has not registered.
+        The rank has not registered.
     """
     return int((scratch / f"rank-{rank}.pid").read_text())
 
 
 def processor(group: int, but: int) -> int:
-    """Clock ticks of processor time of all processes of a group but one."""
+    """Return the processor time, in clock ticks, of all processes of a group but one."""
     ticks = 0
     for process in _PROC.iterdir():
         if process.name.isdigit() and int(process.name) != but:
@@ -56,7 +56,7 @@ def processor(group: int, but: int) -> int:
 
 
 def kill(scratch: Path) -> None:
-    """SIGKILL to all that the ranks of this node are and have started."""
+    """Send SIGKILL to the ranks of this node and to all that they started."""
     groups = _groups(scratch)
     for group, pid in list(_members(scratch, groups)):
         with contextlib.suppress(OSError):
@@ -67,9 +67,9 @@ def kill(scratch: Path) -> None:
 
 
 def gone(scratch: Path, timeout: float) -> bool:
-    """Whether nothing of the ranks of this node is left, after so many seconds at the latest.
+    """Wait at most so many seconds until no process of the ranks is left; return whether none is.
 
-    What a process held of a GPU's memory is free when it is gone.
+    A process that is gone holds no memory of a GPU.
     """
     groups = _groups(scratch)
     deadline = time.monotonic() + timeout
@@ -89,8 +89,7 @@ def _groups(scratch: Path) -> set[int]:
 
 
 def _members(scratch: Path, groups: set[int]) -> Iterator[tuple[int, int]]:
-    """Group and process id of what lives in the ranks' groups, or was started with their scratch
-    directory in its environment."""
+    """Yield group and id of each living process in a rank's group or with its environment."""
     token = f"{TOKEN_VARIABLE}={os.environ.get(TOKEN_VARIABLE)}".encode()
     place = f"{SCRATCH_VARIABLE}={scratch}".encode()
     for process in _PROC.iterdir():
@@ -101,6 +100,6 @@ def _members(scratch: Path, groups: set[int]) -> Iterator[tuple[int, int]]:
             if state in "ZX":
                 continue
             variables = (process / "environ").read_bytes().split(b"\0")
-            # Ids are used again: what has one of them is a rank's only in this start of the job.
+            # Ids are reused: a group counts only with the token of this start of the job.
             if place in variables or (int(group) in groups and token in variables):
                 yield int(group), int(process.name)

@@ -1,8 +1,8 @@
-"""What a node does while an attempt runs on it: a line every few seconds, in a file a node.
+"""Telemetry of a node while an attempt runs on it: a line every few seconds, in a file per node.
 
 A line is ``{"time", "cpu", "memory", "memory_total", "network", "fabric", "gpus"}``; see
-docs/architecture.md. Its agent samples in threads of their own: a driver or a file system that does
-not answer keeps neither the agent nor the other figures from going on.
+docs/telemetry.md. Samples are taken and written in threads, so that a driver or a file system that
+does not answer blocks neither the agent nor the other figures.
 """
 
 from __future__ import annotations
@@ -13,45 +13,45 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpcrun.run.node import network as node_network
+from hpcrun.run.node import network
 from hpcrun.run.node.counters import Counters
 from hpcrun.run.node.gpus import Gpus
 from hpcrun.run.protocol.output import say
 from hpcrun.state import files
 from hpcrun.state.plan import RunPlan
 
-# All nodes of a run together write about once a second, and each of them every two minutes.
+# Seconds: all nodes together write about once a second, each at least every two minutes.
 WRITE_EVERY_A_NODE = 1.0
 WRITE_LATEST = 120.0
 GPU_PATIENCE = 2.0
 LEAVE = 1.0
-# Lines that wait for a file system that does not answer: three hours of them.
+# Lines kept for a file system that does not answer: three hours of them.
 _MOST = 1000
 
 
 def begin(
-    run: RunPlan, path: Path, network: dict[str, Any], node: dict[str, Any], devices: str | None
+    run: RunPlan, path: Path, fabric: dict[str, Any], node: dict[str, Any], devices: str | None
 ) -> NodeTelemetry | None:
-    """Sample this node for an attempt; None where the spec wants none of that.
+    """Start the telemetry of this node for an attempt; None if the spec switches it off.
 
     Parameters
     ----------
     path
         The attempt's file for this node.
-    network
+    fabric
         The profile's ``fabric`` block.
     node
-        What `hpcrun.run.protocol.launch.LaunchNode` holds.
+        The fields of `hpcrun.run.protocol.launch.LaunchNode`.
     devices
         CUDA_VISIBLE_DEVICES of the node's ranks, where hpcrun shares out the GPUs.
     """
     every = run.telemetry.every
     if not every:
         return None
-    is_apart = node["interface"] != node_network.management(network)[0]
-    gauges = Counters(node["interface"] if is_apart else None, node["hca"])
+    is_apart = node["interface"] != network.management(fabric)[0]
+    counters = Counters(node["interface"] if is_apart else None, node["hca"])
     open_gpus = (lambda: Gpus(devices)) if run.resources.gpus_per_node else None
-    return NodeTelemetry(path, gauges, open_gpus, float(every), run.nodes)
+    return NodeTelemetry(path, counters, open_gpus, float(every), run.nodes)
 
 
 class NodeTelemetry:
@@ -59,31 +59,27 @@ class NodeTelemetry:
 
     Parameters
     ----------
-    path
-        The attempt's file for this node.
-    gauges
-        The node's own figures.
     open_gpus
-        Makes what reads the GPUs; None for a run without. Called in a thread of its own.
+        Opens the GPUs, in a thread of its own; None for a run without.
     every
         Seconds between two samples.
     nodes
-        How many nodes do the same: the more there are, the more samples share a write.
+        Nodes of the run: the more there are, the more samples share a write.
     """
 
     def __init__(
         self,
         path: Path,
-        gauges: Counters,
+        counters: Counters,
         open_gpus: Callable[[], Gpus] | None,
         every: float,
         nodes: int,
     ) -> None:
         self._file = files.Appender(path, say)
-        self._gauges = gauges
+        self._counters = counters
         self._open_gpus = open_gpus
         self._gpus: Gpus | None = None
-        self._told: str | None = None
+        self._logged: str | None = None
         self._every = every
         self._write_every = min(max(every, WRITE_EVERY_A_NODE * nodes), WRITE_LATEST)
         self._written = time.monotonic()
@@ -95,13 +91,13 @@ class NodeTelemetry:
         self._thread.start()
 
     def stop(self) -> None:
-        """Sample no more, and write what is left if the file system takes it at once."""
+        """Stop sampling, and write the rest if the file system takes it at once."""
         self._over.set()
         self._thread.join(LEAVE)
 
     def _work(self) -> None:
         while not self._over.wait(self._every):
-            line = {"time": round(time.time(), 1), **self._gauges.read()}
+            line = {"time": round(time.time(), 1), **self._counters.read()}
             if gpus := self._read_gpus():
                 line["gpus"] = gpus
             self._lines = [*self._lines[-_MOST:], line]
@@ -110,7 +106,7 @@ class NodeTelemetry:
         self._write(wait=True)
 
     def _read_gpus(self) -> list[dict[str, Any]] | None:
-        """What the GPUs do; None where there is none, or no answer in time."""
+        """Return the figures of the GPUs; None without any, or without an answer in time."""
         if self._open_gpus is None or _lives(self._reader):
             return None
         answers: list[list[dict[str, Any]]] = []
@@ -122,29 +118,29 @@ class NodeTelemetry:
                     self._gpus = self._open_gpus()
                 answers.append(self._gpus.read())
                 if self._gpus.trouble is None:
-                    self._told = None
+                    self._logged = None
                 else:
-                    self._tell(self._gpus.trouble)
+                    self._log(self._gpus.trouble)
                     self._gpus = None
             except ImportError as error:
                 self._open_gpus = None
-                self._tell(f"{error}; the job's Python needs nvidia-ml-py")
+                self._log(f"{error}; the job's Python needs nvidia-ml-py")
             except Exception as error:
                 self._gpus = None
-                self._tell(f"{type(error).__name__}: {error}")
+                self._log(f"{type(error).__name__}: {error}")
 
         self._reader = threading.Thread(target=read, daemon=True)
         self._reader.start()
         self._reader.join(GPU_PATIENCE)
         if self._reader.is_alive():
-            self._tell(f"NVML gave no answer in {GPU_PATIENCE:g} s")
+            self._log(f"NVML gave no answer in {GPU_PATIENCE:g} s")
         return answers[0] if answers else None
 
-    def _tell(self, reason: str) -> None:
-        """Say once, until it is otherwise, why figures of GPUs are absent."""
-        if reason != self._told:
+    def _log(self, reason: str) -> None:
+        """Log why figures of GPUs are absent, once for each new reason."""
+        if reason != self._logged:
             say(f"telemetry lacks figures of the GPUs: {reason}")
-        self._told = reason
+        self._logged = reason
 
     def _write(self, *, wait: bool = False) -> None:
         if wait and self._writer is not None:

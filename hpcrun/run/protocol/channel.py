@@ -1,4 +1,4 @@
-"""Messages between a supervisor and its agents: JSON lines over TCP, opened with a token."""
+"""Channels between a supervisor and its agents: JSON lines over TCP, opened with a token."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LONGEST = 1 << 20
 
 
 class Channel:
-    """One connection, either end."""
+    """One end of a connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        # An end of its own for sending, with a timeout of its own: heartbeats come from a thread.
+        # A second descriptor with its own timeout: heartbeats are sent from a thread.
         self._sender = connection.dup()
         self._sender.settimeout(10)
         self._sending = threading.Lock()
@@ -30,7 +30,7 @@ class Channel:
 
     @classmethod
     def connect(cls, address: str, *, timeout: float = 60.0) -> Channel:
-        """Connect to ``HOST:PORT``, trying again until the timeout (seconds) has passed.
+        """Connect to ``HOST:PORT``, with retries until the timeout (seconds) has passed.
 
         A supervisor listens before it starts agents, so a refusal means that it has ended.
 
@@ -57,7 +57,7 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, message: dict[str, Any]) -> bool:
-        """Send a message, from any thread; False when the other side is gone."""
+        """Send a message, from any thread; return False if the other side is gone."""
         try:
             with self._sending:
                 self._sender.sendall(json.dumps(message).encode() + b"\n")
@@ -67,7 +67,7 @@ class Channel:
         return True
 
     def receive(self, timeout: float | None = None) -> list[dict[str, Any]]:
-        """The messages that have arrived; waits for some up to ``timeout`` seconds (None: ever).
+        """Return the messages that arrive within ``timeout`` seconds (None: wait for ever).
 
         Sets ``closed`` when the other side is gone.
         """
@@ -80,7 +80,7 @@ class Channel:
         return [message for line in lines if (message := _parse(line)) is not None]
 
     def hung_up(self) -> bool:
-        """Whether the other side is gone or says goodbye; what it sent is kept for `receive`."""
+        """Check whether the other side is gone or dismisses this one; messages stay unread."""
         self._read(0)
         return self.closed or b'"dismiss"' in self._buffer
 
@@ -104,7 +104,7 @@ class Channel:
 
 
 class Switchboard:
-    """The supervisor's end: listens, checks tokens, keeps one channel a node."""
+    """The supervisor's end: listens, checks tokens, keeps one channel for each node."""
 
     def __init__(self, address: str, token: str) -> None:
         self._token = token
@@ -117,7 +117,7 @@ class Switchboard:
         self.address = f"{address}:{self._server.getsockname()[1]}"
 
     def poll(self, timeout: float) -> list[tuple[str, dict[str, Any]]]:
-        """(node, message) pairs that arrived within ``timeout`` seconds.
+        """Return the (node, message) pairs that arrive within ``timeout`` seconds.
 
         A channel that closed gives ``(node, {"type": "gone"})`` once.
         """
@@ -140,7 +140,7 @@ class Switchboard:
         return found
 
     def send(self, node: str, message: dict[str, Any]) -> bool:
-        """Send to one node's agent; False when it is gone."""
+        """Send to one node's agent; return False if it is gone."""
         channel = self.channels.get(node)
         return channel is not None and channel.send(message)
 
@@ -150,7 +150,7 @@ class Switchboard:
             channel.send(message)
 
     def close(self) -> None:
-        """Hang up on everybody."""
+        """Close all connections."""
         for channel in [*self._strangers, *self.channels.values()]:
             channel.close()
         self._selector.close()

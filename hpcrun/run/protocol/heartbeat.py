@@ -1,4 +1,4 @@
-"""Heartbeats: both ends of a channel say every two seconds that they are there."""
+"""Heartbeats and liveness: each end of a channel sends a sign of life every two seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 INTERVAL = 2.0
-# A power loss is silence: nobody sends a last word.
+# Seconds of silence that mean a power loss, which sends no last word.
 SILENCE = 10.0
 
 ALIVE: dict[str, Any] = {"type": "alive"}
@@ -19,37 +19,37 @@ class Heartbeat:
 
     def __init__(self, send: Callable[[dict[str, Any]], object]) -> None:
         self._send = send
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Send no more; returns once none is on its way."""
-        self._over.set()
+        """Stop; returns once no heartbeat is on its way."""
+        self._stopped.set()
         self._thread.join(timeout=15)
 
     def _beat(self) -> None:
-        while not self._over.wait(INTERVAL):
+        while not self._stopped.wait(INTERVAL):
             self._send(ALIVE)
 
 
 class PeerLiveness:
-    """When somebody was last heard.
+    """When a peer was last heard.
 
-    Time in which this process itself did not run (a suspended machine) is not held against others.
+    Time in which this process itself did not run (a suspended machine) does not count.
     """
 
     def __init__(self) -> None:
-        self._looked = self._last = time.monotonic()
+        self._checked = self._last = time.monotonic()
 
     def heard(self) -> None:
-        """There was a sign of life now."""
+        """Note a sign of life."""
         self._last = time.monotonic()
 
     def silent(self) -> bool:
-        """Whether there was none for `SILENCE` seconds; to be asked at least every second."""
+        """Check for `SILENCE` seconds without a sign of life; to be called every second."""
         now = time.monotonic()
-        if now - self._looked > INTERVAL:
+        if now - self._checked > INTERVAL:
             self._last = now
-        self._looked = now
+        self._checked = now
         return now - self._last > SILENCE

@@ -1,6 +1,6 @@
-"""What the supervisor tells its workers: ``launch.json``, one an attempt.
+"""The attempt's ``launch.json``, which the supervisor writes for its workers.
 
-Workers read this file and nothing before it, so that thousands of ranks never parse a whole plan.
+Workers read this file first, so that thousands of ranks never parse a whole plan.
 """
 
 from __future__ import annotations
@@ -24,24 +24,20 @@ _PLACEHOLDER = re.compile(r"\$\{hpcrun:([A-Za-z_]+)\}")
 
 @dataclass(frozen=True)
 class LaunchNode:
-    """What an agent found and prepared on its node.
+    """One node as its agent prepared it.
 
     Attributes
     ----------
     name
-        The node's name, as Slurm calls it.
-    code
-        Where the frozen code was unpacked; node-local.
-    scratch
-        A node-local directory of this attempt, removed when the attempt ends.
+        Slurm's name of the node.
+    code, scratch
+        Node-local directories: the unpacked code, and one that is removed when the attempt ends.
     interface, address
         The fast interface and its IPv4 address.
-    hca
-        The value for NCCL_IB_HCA, or None.
-    extensions
-        The warm TORCH_EXTENSIONS_DIR, or None where nothing needs one.
+    hca, extensions
+        NCCL_IB_HCA and the warm TORCH_EXTENSIONS_DIR, or None.
     devices
-        The value for CUDA_VISIBLE_DEVICES where hpcrun shares out the GPUs, else None.
+        CUDA_VISIBLE_DEVICES where hpcrun shares out the GPUs, else None.
     """
 
     name: str
@@ -56,20 +52,16 @@ class LaunchNode:
 
 @dataclass(frozen=True)
 class Launch(SpecBlocks):
-    """One attempt, as its workers see it.
+    """One attempt as its workers see it.
 
     Attributes
     ----------
-    experiment, run, label, attempt
-        Which attempt this is.
     directory
         The run's directory.
     spec, entry
-        From the plan; ``${hpcrun:…}`` still literal, because some of it differs between nodes.
+        From the plan; ``${hpcrun:…}`` is still literal, because its value may differ between nodes.
     working_directory
         The working directory of the entry, relative to the node's copy of the code.
-    world_size, ranks_per_node
-        Ranks in all and on each node.
     master_port
         The port of the rendezvous on the first node's fast address.
     nodes
@@ -103,7 +95,7 @@ class Launch(SpecBlocks):
         return self.run_paths.attempt(self.attempt + 1).directory
 
     def node_of(self, rank: int) -> LaunchNode:
-        """The node on which a rank runs."""
+        """Return the node on which a rank runs."""
         return self.nodes[rank // self.ranks_per_node]
 
     def write(self) -> None:
@@ -120,7 +112,7 @@ class Launch(SpecBlocks):
 
     @classmethod
     def current(cls) -> Launch | None:
-        """The attempt that this process belongs to; None outside hpcrun."""
+        """Return the attempt that this process belongs to; None outside hpcrun."""
         path = os.environ.get(VARIABLE)
         return cls.read(Path(path)) if path else None
 
@@ -130,7 +122,7 @@ class Launch(SpecBlocks):
         Raises
         ------
         HpcrunError
-            A name that hpcrun does not know.
+            There is no such name.
         """
         if isinstance(value, dict):
             return {name: self.fill(item, node) for name, item in value.items()}

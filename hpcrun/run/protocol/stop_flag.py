@@ -1,9 +1,8 @@
-"""A warned stop: a flag that the agent raises on its node, and on which all ranks agree.
+"""The stop flag: an agent raises it on its node, and all ranks agree on when to act on it.
 
 Signals of Slurm reach every process of a step, forked data loader workers included, at any moment;
-a save is collective and fits only between two optimizer steps. So ranks do nothing on a signal.
-Their agent hears it too and tells the supervisor, which knows what it means and has the agents
-raise the flag.
+a save is collective and fits only between two optimizer steps. So ranks ignore signals. Their agent
+reports them to the supervisor, which knows what they mean and has the agents raise the flag.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ _SIBLINGS_PATIENCE = 1.0
 
 
 def flag(scratch: Path) -> Path:
-    """Exists once the ranks of a node are to save and leave."""
+    """Return the file that exists once the ranks of a node are to save and leave."""
     return scratch / "stop"
 
 
 def heard(scratch: Path, number: int) -> Path:
-    """Exists once a node's agent has received a signal, which then was for the whole step."""
+    """Return the file that exists once a node's agent, and so its whole step, got a signal."""
     return scratch / f"heard-{signal.Signals(number).name}"
 
 
 def outlive_signals(scratch: Path) -> None:
-    """Have this process go on when Slurm signals its step; its agent sees to what follows.
+    """Ignore signals that Slurm sends to the whole step; the agent acts on them.
 
-    Children that it forks inherit this. One that is signalled alone, as a pool ends its workers,
-    still ends: it dies where the agent has not heard the same signal within a second.
+    Forked children inherit this, but a child that is signalled alone (as a pool ends its workers)
+    still ends: it dies unless the agent gets the same signal within a second.
     """
     if threading.current_thread() is not threading.main_thread():
         return
