@@ -193,16 +193,9 @@ class RunStory:
 
 @dataclass(frozen=True)
 class CauseGroup:
-    """Runs that share a kind of cause and, but for ranks, nodes and numbers, its message.
+    """At least one run; all share a kind and, but for ranks, nodes and numbers, its message.
 
-    Attributes
-    ----------
-    kind
-        As `RunStory.kind`.
-    over
-        Whether they are over; the others go on by themselves.
-    runs
-        At least one, in the order given.
+    They are all over, or all go on by themselves.
     """
 
     kind: str
@@ -244,13 +237,13 @@ def grouped(runs: Iterable[RunStory]) -> list[CauseGroup]:
     found: dict[tuple[str, bool, str], list[RunStory]] = {}
     for run in runs:
         if run.kind is not None:
-            key = (run.kind, run.status.over, normal(run.message, _nodes(run)))
+            key = (run.kind, run.status.over, normalized(run.message, _nodes(run)))
             found.setdefault(key, []).append(run)
     groups = [CauseGroup(kind, over, tuple(these)) for (kind, over, _), these in found.items()]
     return sorted(groups, key=lambda group: -len(group.runs))
 
 
-def normal(message: str, nodes: Iterable[str] = ()) -> str:
+def normalized(message: str, nodes: Iterable[str] = ()) -> str:
     """Replace what differs from run to run: the names of ``nodes``, ranks and other numbers."""
     for name in sorted(filter(None, nodes), key=len, reverse=True):
         message = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", _NODE, message)

@@ -55,17 +55,19 @@ class RunCurves:
         By name.
     times
         Tenths of a second since the first of them.
-    logged, kept
-        The number of finite points of all metrics, and of those that are here.
-    not_finite
-        The number of other points.
+    logged, not_finite
+        The number of points of all metrics that are finite, and of those that are not.
     """
 
     metrics: dict[str, Column] = field(default_factory=dict)
     times: Column = Column((), ())
     logged: int = 0
-    kept: int = 0
     not_finite: int = 0
+
+    @property
+    def kept(self) -> int:
+        """The number of points that are here."""
+        return sum(len(column.steps) for column in self.metrics.values())
 
 
 def thin(curve: Curve, runs: int) -> RunCurves:
@@ -84,8 +86,7 @@ def thin(curve: Curve, runs: int) -> RunCurves:
     times = {step: moment for step, moment in curve.times.items() if math.isfinite(moment)}
     first = min(times.values(), default=0.0)
     moments = [round(10 * (moment - first)) for moment in times.values()]
-    kept = sum(len(column.steps) for column in columns.values())
-    return RunCurves(columns, Column(list(times), moments).thin(most), logged, kept, not_finite)
+    return RunCurves(columns, Column(list(times), moments).thin(most), logged, not_finite)
 
 
 def names(runs: Iterable[RunCurves]) -> list[str]:

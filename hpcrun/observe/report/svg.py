@@ -148,7 +148,7 @@ def _ticks(low: float, high: float, about: int) -> list[float]:
 def _stretches(
     spans: Sequence[Span], start: float, size: float
 ) -> list[tuple[int, int, int | None, str]]:
-    """Return first cell, the one after the last, attempt and the kind that fills most of a cell."""
+    """Merge cells by what fills most of each: first cell, the one after the last, attempt, kind."""
     cells: dict[int, dict[tuple[int | None, str], float]] = {}
     for span in spans:
         first, last = (span.start - start) / size, (span.end - start) / size

@@ -10,7 +10,7 @@ import pytest
 
 from hpcrun.observe.diagnosis import narrative
 from hpcrun.observe.diagnosis.advice import advise
-from hpcrun.observe.diagnosis.attempts import CauseGroup, RunStory, grouped, normal, stories
+from hpcrun.observe.diagnosis.attempts import CauseGroup, RunStory, grouped, normalized, stories
 from hpcrun.observe.read.selection import Finder
 from hpcrun.observe.status.jobs import Answers
 from hpcrun.slurm.queue import JobState
@@ -381,12 +381,12 @@ def test_a_cancelled_run(study: Experiment) -> None:
 )
 def test_messages_that_are_the_same(one_message: str, another: str) -> None:
     nodes = ("node2", "alpha")
-    assert normal(one_message, nodes) == normal(another, nodes)
+    assert normalized(one_message, nodes) == normalized(another, nodes)
 
 
 def test_messages_that_are_not_the_same() -> None:
-    assert normal("rank 1 raised A: x") != normal("rank 1 raised B: x")
-    assert normal("alphabet", ["alpha"]) == "alphabet"
+    assert normalized("rank 1 raised A: x") != normalized("rank 1 raised B: x")
+    assert normalized("alphabet", ["alpha"]) == "alphabet"
 
 
 def _sweep(study: Experiment) -> None:
