@@ -15,7 +15,7 @@ from hpcrun.compile import Compiled, CompiledRun, freeze
 from hpcrun.errors import UsageError
 from hpcrun.observe.read.selection import Selected
 from hpcrun.slurm import client, queue
-from hpcrun.state import ledger, permissions, plan_file
+from hpcrun.state import history, ledger, permissions, plan_file
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.submit import feeder, lock, preflight, run_actions
 from hpcrun.submit.feeder import Renew
@@ -213,15 +213,12 @@ def _sources(
     """Map submissions to the runs that they were the last to submit, or else to plan."""
     newest: dict[int, SubmissionPaths] = {}
     if any(decision.job is None for decision in decisions):
-        for submission in experiment.submissions():
-            if submission.plan.exists():
-                newest.update(
-                    (run.number, submission) for run in plan_file.read(submission.plan).runs
-                )
+        for number, plan in history.plans(experiment).items():
+            newest.update((run.number, experiment.submission(number)) for run in plan.runs)
     found: dict[SubmissionPaths, list[Decision]] = {}
     for decision in decisions:
         job = decision.job
-        source = experiment.submission(job.submission) if job else newest[decision.run]
+        source = job.paths if job else newest[decision.run]
         found.setdefault(source, []).append(decision)
     return found
 

@@ -1,14 +1,32 @@
-"""What was asked of the executor for a submission, and what it answered."""
+"""The journal of a submission: each request to the executor, and its answer.
+
+Lines have ``event`` and ``time``; the events are
+
+``submitting``
+    sbatch is about to be called (or the local executor to be started) for ``runs``, of the plan's
+    ``array``, from ``host``.
+``submitted``
+    It answered: ``job_id``, with ``host`` and ``start_ticks`` for the local executor.
+``waiting``
+    The submit, process ``pid`` of ``host``, waits for room in the queue.
+``refused``
+    ``message`` has the reason.
+``ended``
+    The supervisor of one ``run`` of the local executor ended, with ``exit_code``; or never began,
+    with ``message``.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcrun.host import start_ticks
 from hpcrun.state import files
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 
@@ -21,42 +39,61 @@ ENDED = "ended"
 
 @dataclass(frozen=True)
 class Job:
-    """What carries one run of one submission.
+    """The last word of a submission's journal on one run.
 
     Attributes
     ----------
     run
         The run's number.
-    submission
-        The submission's number.
-    job_id
-        ``123``, ``123_4`` or ``local:PID``; None when it was asked for and no answer was recorded.
+    paths
+        The submission.
+    event
+        ``submitting`` (no answer was recorded), ``submitted``, ``waiting`` (in a submit that lives)
+        or ``refused``.
     record
-        The journal's line, with ``host`` and ``start_ticks`` for the local executor.
-    ended
-        Whether the local executor recorded the end of this run's supervisor.
+        The journal's line.
+    job_id
+        ``123``, ``123_4`` or ``local:PID``; None unless submitted.
     message
-        Why it never began, where that is known.
+        The reason, if it was refused or never began.
+    ended
+        The local executor recorded the end of this run's supervisor.
+    foreground
+        `hpcrun run` started it inside an allocation of the user's, which is not ours to end: a job
+        that was never asked for in this journal.
     """
 
     run: int
-    submission: int
-    job_id: str | None
+    paths: SubmissionPaths
+    event: str
     record: dict[str, Any]
-    ended: bool = False
+    job_id: str | None = None
     message: str | None = None
+    ended: bool = False
+    foreground: bool = False
+
+    @property
+    def submission(self) -> int:
+        """The submission's number."""
+        return self.paths.number
 
     @property
     def is_local(self) -> bool:
         return bool(self.job_id and self.job_id.startswith("local:"))
 
-    def script(self, experiment: ExperimentPaths) -> Path:
-        """What sbatch was given."""
-        array, part = self.record.get("array") or 0, self.record.get("part") or 0
-        return experiment.submission(self.submission).script(array, part)
+    @property
+    def time(self) -> float:
+        """Seconds since the epoch; 0 if the line has none."""
+        found = self.record.get("time")
+        return float(found) if isinstance(found, (int, float)) else 0.0
+
+    @property
+    def script(self) -> Path:
+        """The script that sbatch was given."""
+        return self.paths.script(self.record.get("array") or 0, self.record.get("part") or 0)
 
     def answered(self, job_id: str) -> Job:
-        """The same with the id that Slurm gave to the array or the plain job."""
+        """Return the same with the id that Slurm gave to the array or the plain job."""
         record = {**self.record, "job_id": job_id}
         return dataclasses.replace(self, job_id=_job_id(record, self.run), record=record)
 
@@ -79,24 +116,43 @@ def write_end(
     files.append(submission.journal, {**record, "message": message} if message else record)
 
 
+def read(submission: SubmissionPaths) -> dict[int, Job]:
+    """Read the last word on each run that the journal names."""
+    found: dict[int, Job] = {}
+    asked: set[int] = set()
+    for record in files.read_lines(submission.journal):
+        event, runs = record.get("event"), record.get("runs")
+        if event == ENDED:
+            job = found.get(record.get("run", -1))
+            if job is not None and job.event in (SUBMITTING, SUBMITTED):
+                message = record.get("message")
+                found[job.run] = dataclasses.replace(job, ended=True, message=message)
+        numbers = [run for run in runs if isinstance(run, int)] if isinstance(runs, list) else []
+        if event == SUBMITTING:
+            asked.update(numbers)
+        if event in (REFUSED, WAITING):
+            lost = event == WAITING and _is_gone(record)
+            message = "its submit is gone; repeat it" if lost else record.get("message")
+            for run in numbers:
+                kind = REFUSED if lost else event
+                found[run] = Job(run, submission, kind, record, None, message)
+        elif event in (SUBMITTING, SUBMITTED):
+            for run in numbers:
+                job_id = _job_id(record, run)
+                kind = SUBMITTED if job_id else SUBMITTING
+                found[run] = Job(run, submission, kind, record, job_id)
+    return {
+        run: dataclasses.replace(job, foreground=True)
+        if job.job_id and not job.is_local and run not in asked
+        else job
+        for run, job in found.items()
+    }
+
+
 def jobs(submission: SubmissionPaths) -> dict[int, Job]:
     """Run -> its job in this submission; a run whose array was refused has none."""
-    found: dict[int, Job] = {}
-    for record in files.read_lines(submission.journal):
-        runs = record.get("runs")
-        if record.get("event") == ENDED and record.get("run") in found:
-            found[record["run"]] = dataclasses.replace(
-                found[record["run"]], ended=True, message=record.get("message")
-            )
-        if not isinstance(runs, list):
-            continue
-        if record.get("event") in (REFUSED, WAITING):
-            for run in runs:
-                found.pop(run, None)
-        elif record.get("event") in (SUBMITTING, SUBMITTED):
-            for run in runs:
-                found[run] = Job(run, submission.number, _job_id(record, run), record)
-    return found
+    found = read(submission)
+    return {run: job for run, job in found.items() if job.event in (SUBMITTING, SUBMITTED)}
 
 
 def newest_jobs(experiment: ExperimentPaths) -> dict[int, Job]:
@@ -105,6 +161,14 @@ def newest_jobs(experiment: ExperimentPaths) -> dict[int, Job]:
     for submission in experiment.submissions():
         found.update(jobs(submission))
     return found
+
+
+def _is_gone(record: dict[str, Any]) -> bool:
+    """Check whether the process that a line names has ended; False if it is on another host."""
+    pid = record.get("pid")
+    if record.get("host") != os.uname().nodename or not isinstance(pid, int):
+        return False
+    return start_ticks(pid) != record.get("start_ticks")
 
 
 def _job_id(record: dict[str, Any], run: int) -> str | None:

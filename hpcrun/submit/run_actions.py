@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcrun.errors import ClusterUnreachable, UsageError
 from hpcrun.slurm import client, queue
-from hpcrun.state import journal, ledger, plan_file
+from hpcrun.state import journal, ledger
 from hpcrun.state.journal import Job
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Plan
@@ -55,23 +55,22 @@ class Decision:
         return self.action in SUBMITTED
 
 
-def numbers(experiment: ExperimentPaths) -> dict[str, int]:
-    """Return identity -> run number, from every submission; the last number counts."""
-    found: dict[str, int] = {}
-    for plan in plans(experiment):
-        found.update((run.identity, run.number) for run in plan.runs)
-    return found
+def changed(jobs: Mapping[int, Job], earlier: Mapping[int, Plan], plan: Plan) -> set[int]:
+    """Return the plan's runs that were last submitted with other values, of extendable keys.
 
-
-def changed(experiment: ExperimentPaths, plan: Plan) -> set[int]:
-    """Return the runs that were last submitted with other values of extendable keys."""
-    by_submission: dict[int, set[int]] = {}
-    for run, job in journal.newest_jobs(experiment).items():
-        by_submission.setdefault(job.submission, set()).add(run)
-    was: dict[int, str] = {}
-    for number, runs in by_submission.items():
-        earlier = plan_file.read(experiment.submission(number).plan)
-        was.update((run.number, run.identity) for run in earlier.runs if run.number in runs)
+    Parameters
+    ----------
+    jobs
+        Run -> the job that it was last given to.
+    earlier
+        Number of a submission -> its plan.
+    """
+    was = {
+        run.number: run.identity
+        for submission in {job.submission for job in jobs.values()}
+        for run in earlier[submission].runs
+        if run.number in jobs and jobs[run.number].submission == submission
+    }
     return {run.number for run in plan.runs if was.get(run.number, run.identity) != run.identity}
 
 
@@ -93,7 +92,7 @@ def decide(experiment: ExperimentPaths, runs: Sequence[int]) -> list[Decision]:
         run: ledger.intent(experiment.run(run)) if str(run) in begun else None for run in runs
     }
     asked = [jobs[run] for run in runs if run in jobs and intents[run] != ledger.FINISHED]
-    living = _living(experiment, _with_lost_answers(experiment, asked))
+    living = _living(_with_lost_answers(asked))
     decisions: list[Decision] = []
     for run in runs:
         job = jobs.get(run)
@@ -132,12 +131,12 @@ def settle(experiment: ExperimentPaths, runs: Sequence[int], say: Say) -> list[D
         time.sleep(1)
 
 
-def wait_for_ends(experiment: ExperimentPaths, decisions: Sequence[Decision], say: Say) -> None:
+def wait_for_ends(decisions: Sequence[Decision], say: Say) -> None:
     """Wait until the jobs of completed runs have ended."""
     deadline = time.monotonic() + CANCEL_PATIENCE
     jobs = [decision.job for decision in decisions if decision.job is not None]
     said = False
-    while jobs and (living := _living(experiment, jobs)) and time.monotonic() < deadline:
+    while jobs and (living := _living(jobs)) and time.monotonic() < deadline:
         if not said:
             say(f"waiting for {plural(len(living), 'job')} of completed runs to end")
             said = True
@@ -151,7 +150,7 @@ def _on_its_way(experiment: ExperimentPaths, runs: Collection[int]) -> Path | No
         record = job.record
         if job.job_id is not None or "host" not in record or record.get("local"):
             continue
-        script = job.script(experiment)
+        script = job.script
         elsewhere = record["host"] != os.uname().nodename
         limit = record["time"] + sbatch.TIMEOUT + _KILL_AFTER
         if time.time() < limit and (elsewhere or sbatch.is_running(script)):
@@ -159,14 +158,14 @@ def _on_its_way(experiment: ExperimentPaths, runs: Collection[int]) -> Path | No
     return None
 
 
-def _with_lost_answers(experiment: ExperimentPaths, jobs: Sequence[Job]) -> list[Job]:
+def _with_lost_answers(jobs: Sequence[Job]) -> list[Job]:
     """Return the jobs, those whose id was never recorded as found in the queue by their script."""
     if all(job.job_id or job.record.get("local") for job in jobs) or not client.available():
         return list(jobs)
     queued = client.jobs_by_script()
     found: list[Job] = []
     for job in jobs:
-        ids = queued.get(str(job.script(experiment)), [])
+        ids = queued.get(str(job.script), [])
         if job.job_id is None and ids:
             found.append(job.answered(ids[-1]))
         else:
@@ -174,14 +173,14 @@ def _with_lost_answers(experiment: ExperimentPaths, jobs: Sequence[Job]) -> list
     return found
 
 
-def _living(experiment: ExperimentPaths, jobs: Collection[Job]) -> set[int]:
+def _living(jobs: Collection[Job]) -> set[int]:
     """Return the runs whose job waits or runs."""
     living = {job.run for job in jobs if job.is_local and _lives_here(job)}
     # A submit was killed before it recorded what it had started.
     unnoted = [job for job in jobs if job.job_id is None and job.record.get("local")]
     for number in {job.submission for job in unnoted}:
         own = [job for job in unnoted if job.submission == number]
-        if _begun_here(own[0], experiment.submission(number).directory):
+        if _begun_here(own[0]):
             living |= {job.run for job in own}
     queued = [job for job in jobs if job.job_id and not job.is_local and not job.ended]
     if not queued:
@@ -212,10 +211,10 @@ def _lives_here(job: Job) -> bool:
     return bool(lives) and not job.ended
 
 
-def _begun_here(job: Job, submission: Path) -> bool:
+def _begun_here(job: Job) -> bool:
     if job.record["host"] != os.uname().nodename:
         raise _elsewhere(job)
-    return any(True for _ in processes.of_submission(submission))
+    return any(True for _ in processes.of_submission(job.paths.directory))
 
 
 def _elsewhere(job: Job) -> UsageError:
@@ -225,12 +224,3 @@ def _elsewhere(job: Job) -> UsageError:
         "still runs cannot be found out from here",
         hint=f"repeat the command on {host}",
     )
-
-
-def plans(experiment: ExperimentPaths) -> list[Plan]:
-    """Return the plans of all submissions, oldest first."""
-    return [
-        plan_file.read(submission.plan)
-        for submission in experiment.submissions()
-        if submission.plan.exists()
-    ]

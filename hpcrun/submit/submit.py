@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcrun.compile import Compiled, extendable, freeze
 from hpcrun.compile.chain import in_order
 from hpcrun.errors import EXIT_OK, UsageError
-from hpcrun.state import ledger, permissions
+from hpcrun.state import history, journal, ledger, permissions
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.state.plan import Dependence, Plan, RunPlan
 from hpcrun.submit import code_changes, feeder, lock, preflight, run_actions
@@ -156,12 +156,13 @@ def prepare(
     """
     say = request.say
     paths = experiment(compiled.root, compiled.name)
-    numbers = _numbers(compiled, paths, request.new)
+    plans = history.plans(paths)
+    numbers = _numbers(compiled, plans, request.new)
     plan = freeze(compiled, numbers=numbers, select=(), depends_on=depends_on)
     preflight.check_counterparts(plan)
     decisions = run_actions.settle(paths, [run.number for run in plan.runs], say)
     if compiled.extendable:
-        decisions = _extended(paths, plan, decisions, say)
+        decisions = _extended(plans, plan, decisions, say)
     if request.only is not None:
         asked = request.only(paths, plan.runs)
         decisions = [
@@ -201,9 +202,12 @@ def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence,
     preflight.check_root(compiled.root)
     paths = experiment(compiled.root, compiled.name)
     earlier = paths.submissions()
-    numbers = _numbers(compiled, paths, request.new)
+    plans = history.plans(paths)
+    numbers = _numbers(compiled, plans, request.new)
     plan = freeze(compiled, numbers=numbers, select=())
-    extended = run_actions.changed(paths, plan) if compiled.extendable else set()
+    extended: set[int] = set()
+    if compiled.extendable:
+        extended = run_actions.changed(journal.newest_jobs(paths), plans, plan)
     asked = request.only(paths, plan.runs) if request.only else None
 
     def wanted(run: RunPlan) -> bool:
@@ -230,12 +234,13 @@ def _with_executor(compiled: Compiled, executor: str) -> Compiled:
 
 
 def _extended(
-    paths: ExperimentPaths, plan: Plan, decisions: Sequence[Decision], say: Say
+    plans: Mapping[int, Plan], plan: Plan, decisions: Sequence[Decision], say: Say
 ) -> list[Decision]:
     """Return the decisions, with completed runs extended if an extendable key has a new value."""
-    changed = run_actions.changed(paths, plan)
+    jobs = {one.run: one.job for one in decisions if one.job is not None}
+    changed = run_actions.changed(jobs, plans, plan)
     over = [one for one in decisions if one.run in changed and one.action == run_actions.COMPLETED]
-    run_actions.wait_for_ends(paths, over, say)
+    run_actions.wait_for_ends(over, say)
     living = [
         one.run for one in decisions if one.run in changed and one.action == run_actions.ATTACHED
     ]
@@ -299,10 +304,10 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
     return f"{text}; {' and '.join(shapes)}; at most {hours:,.10g} GPU-hours"
 
 
-def _numbers(compiled: Compiled, paths: ExperimentPaths, new: bool) -> dict[str, int]:
-    known = run_actions.numbers(paths)
+def _numbers(compiled: Compiled, plans: Mapping[int, Plan], new: bool) -> dict[str, int]:
+    known = history.numbers(plans)
     if compiled.extendable and not new:
-        known = {**extendable.known(compiled, run_actions.plans(paths)), **known}
+        known = {**extendable.known(compiled, plans.values()), **known}
     if not new or not known:
         return known
     # An identity that no run has keeps all the numbers given so far from being given again.

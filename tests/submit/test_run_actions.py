@@ -9,7 +9,7 @@ import pytest
 
 from hpcrun.errors import ClusterUnreachable, UsageError
 from hpcrun.host import start_ticks
-from hpcrun.state import journal, ledger
+from hpcrun.state import history, journal, ledger
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.submit import run_actions
 from tests.support.plans import command_plan, submission_of
@@ -40,7 +40,12 @@ def _actions(experiment: ExperimentPaths) -> list[str]:
 
 def test_nothing_was_submitted(experiment: ExperimentPaths) -> None:
     assert _actions(experiment) == ["new", "new", "new"]
-    assert run_actions.numbers(experiment) == {"identity-1": 1, "identity-2": 2, "identity-3": 3}
+    numbers = history.numbers(history.plans(experiment))
+    assert numbers == {
+        "identity-1": 1,
+        "identity-2": 2,
+        "identity-3": 3,
+    }
 
 
 def test_elements_of_an_array(experiment: ExperimentPaths, shim: Shim) -> None:

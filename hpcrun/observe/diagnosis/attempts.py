@@ -10,11 +10,11 @@ from typing import Any
 
 from hpcrun.observe.diagnosis import goodput
 from hpcrun.observe.diagnosis.goodput import Goodput, Span, Traces
-from hpcrun.observe.read import history, run_files
+from hpcrun.observe.read import run_files
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import jobs, run_state
 from hpcrun.observe.status.status import Ask, RunStatus, observe
-from hpcrun.state import files, session_log
+from hpcrun.state import files, history, journal, session_log
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.plan import RunPlan
@@ -167,7 +167,7 @@ class RunStory:
             )
         }
         again, resubmitted = self.selected.submission, None
-        if again is not None and again.event == history.SUBMITTED and attempts:
+        if again is not None and again.event == journal.SUBMITTED and attempts:
             mine = attempts[-1].submission
             resubmitted = again.time if again.paths.number != mine else None
         pairs = [(one, partial(_traces, paths.attempt(one.number))) for one in attempts]

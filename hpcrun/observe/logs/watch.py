@@ -22,11 +22,11 @@ from hpcrun.observe.logs.follow import CHECK, Follower, Pace, pace_of
 from hpcrun.observe.logs.log_files import NEWEST, LogChoice, RunLogs
 from hpcrun.observe.logs.render import Presenter
 from hpcrun.observe.logs.tail import Source, Tail
-from hpcrun.observe.read.history import SUBMITTED
 from hpcrun.observe.read.selection import Finder, Selected, begun
 from hpcrun.observe.status import jobs, run_state
 from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.status import Ask, RunStatus, deciding_job, statuses
+from hpcrun.state.journal import SUBMITTED
 
 UNKNOWN_FOR = 30.0
 # Seconds between two looks at later submissions, while a run is not submitted yet.

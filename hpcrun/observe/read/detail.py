@@ -6,9 +6,8 @@ import tarfile
 from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.observe.read import history
 from hpcrun.observe.read.selection import Selected
-from hpcrun.state import files
+from hpcrun.state import files, history
 
 
 def summary(one: Selected) -> dict[str, Any]:

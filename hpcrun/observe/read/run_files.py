@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpcrun.errors import UsageError
-from hpcrun.observe.read import history
 from hpcrun.observe.read.selection import Selected
-from hpcrun.state import ledger
+from hpcrun.state import history, ledger
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import Plan
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from hpcrun.errors import UsageError
 from hpcrun.host import current_user
-from hpcrun.observe.read import history
-from hpcrun.observe.read.history import History, Planned, Submission
 from hpcrun.slurm.hostlist import parse_ranges
-from hpcrun.state import layout
+from hpcrun.state import history, layout
+from hpcrun.state.history import History, Planned
+from hpcrun.state.journal import Job
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.text import Say, listed, range_text
@@ -48,7 +48,7 @@ class Selected:
     run: RunPlan
     paths: RunPaths
     planned: Planned
-    submission: Submission | None
+    submission: Job | None
 
     @property
     def name(self) -> str:

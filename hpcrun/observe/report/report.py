@@ -15,7 +15,7 @@ from hpcrun.observe.diagnosis import cost
 from hpcrun.observe.diagnosis.attempts import RunStory, stories
 from hpcrun.observe.diagnosis.cost import Cost
 from hpcrun.observe.diagnosis.goodput import Goodput, Span, summed
-from hpcrun.observe.read import history, metric_curves
+from hpcrun.observe.read import metric_curves
 from hpcrun.observe.read.metric_curves import Curve
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.report import curves, node_usage
@@ -24,6 +24,7 @@ from hpcrun.observe.report.node_usage import RunTelemetry
 from hpcrun.observe.results import diff, results
 from hpcrun.observe.results.diff import Change
 from hpcrun.observe.results.results import Results
+from hpcrun.state import history
 from hpcrun.state.layout import RunPaths, SubmissionPaths
 from hpcrun.submit.code.code_diff import ADDED, CHANGED, REMOVED
 from hpcrun.text import Say, plural

@@ -22,12 +22,12 @@ from typing import Any
 
 from hpcrun import resources, text
 from hpcrun.errors import HpcrunError, UsageError
-from hpcrun.observe.read import history, run_files
+from hpcrun.observe.read import run_files
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.results import results
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.state import files as state_files
-from hpcrun.state import session_log
+from hpcrun.state import history, session_log
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.submit.code.hashing import HashingStream
 from hpcrun.text import Say

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.observe.read import history
 from hpcrun.observe.read.selection import Finder
 from hpcrun.observe.status.status import statuses
-from hpcrun.state import layout
+from hpcrun.state import history, layout
 from hpcrun.text import Say
 
 

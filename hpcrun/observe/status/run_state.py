@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hpcrun.observe.read.history import SUBMITTED, SUBMITTING, Submission
-from hpcrun.observe.read.history import WAITING as HELD
 from hpcrun.policy import recovery
 from hpcrun.slurm.queue import GONE, JobState
+from hpcrun.state.journal import SUBMITTED, SUBMITTING, Job
+from hpcrun.state.journal import WAITING as HELD
 from hpcrun.state.ledger import CANCELLED as INTENT_CANCELLED
 from hpcrun.state.ledger import FINISHED as INTENT_FINISHED
 from hpcrun.state.ledger import Attempt
@@ -67,7 +67,7 @@ class RunEvidence:
         Time of the newest evidence on disk, in seconds since the epoch.
     """
 
-    submission: Submission | None = None
+    submission: Job | None = None
     attempts: Sequence[Attempt] = ()
     intent: str | None = None
     job: JobState | None = None

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from hpcrun.errors import HpcrunError
 from hpcrun.observe.read import metric_curves
-from hpcrun.observe.read.history import SUBMITTED
 from hpcrun.observe.read.metric_curves import Latest
 from hpcrun.observe.read.selection import Selected, begun
 from hpcrun.observe.status import jobs, run_state
@@ -18,6 +17,7 @@ from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.run_state import RunEvidence, Verdict
 from hpcrun.slurm.queue import GONE, JobState
 from hpcrun.state import files, layout, ledger
+from hpcrun.state.journal import SUBMITTED
 from hpcrun.state.ledger import Attempt
 from hpcrun.text import Say
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import UsageError
-from hpcrun.observe.read import history
 from hpcrun.observe.read.filter import narrow
 from hpcrun.observe.read.selection import Finder
+from hpcrun.state import history
 from tests.support.experiment import T0, Experiment
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hpcrun.observe.read.history import Submission
 from hpcrun.observe.status.run_state import STATES, RunEvidence, decide
 from hpcrun.slurm.queue import JobState
+from hpcrun.state.journal import Job
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.ledger import Attempt
 
@@ -26,12 +26,10 @@ RUNNING = job("RUNNING")
 GONE = job("GONE")
 
 
-def sub(
-    event: str = "submitted", job: str | None = "100", number: int = 1, **more: Any
-) -> Submission:
+def sub(event: str = "submitted", job: str | None = "100", number: int = 1, **more: Any) -> Job:
     paths = SubmissionPaths(Path(f"/r/study/submissions/{number}"))
     record = {"time": more.pop("time", T)}
-    return Submission(paths, event, record, job if event == "submitted" else None, **more)
+    return Job(0, paths, event, record, job if event == "submitted" else None, **more)
 
 
 def attempt(

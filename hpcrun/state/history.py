@@ -1,0 +1,159 @@
+"""The submissions of an experiment: their plans and journals, oldest to newest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from hpcrun.errors import UsageError
+from hpcrun.state import files, journal, plan_file
+from hpcrun.state.journal import Job
+from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
+from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.text import Say
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A submission and the plan that it froze."""
+
+    paths: SubmissionPaths
+    plan: Plan
+
+
+@dataclass
+class History:
+    """Everything that was submitted for an experiment.
+
+    Attributes
+    ----------
+    runs
+        Run number -> the newest plan that has it, and the run in it.
+    submissions
+        Run number -> the journals' last word; a refusal does not hide an earlier job.
+    newest
+        The newest submission with a readable plan.
+    """
+
+    runs: dict[int, tuple[Planned, RunPlan]] = field(default_factory=dict)
+    submissions: dict[int, Job] = field(default_factory=dict)
+    newest: Planned | None = None
+
+
+def read(experiment: ExperimentPaths, warn: Say = lambda message: None) -> History:
+    """Read the plans and journals of an experiment.
+
+    Parameters
+    ----------
+    warn
+        Receives a message for each plan that cannot be read, as long as others can.
+
+    Raises
+    ------
+    UsageError
+        There are plans, and none can be read.
+    """
+    found = History()
+    broken: list[str] = []
+    for paths in experiment.submissions():
+        for run, submission in journal.read(paths).items():
+            if submission.event != journal.REFUSED or run not in found.submissions:
+                found.submissions[run] = submission
+        try:
+            planned = Planned(paths, read_plan(paths))
+        except FileNotFoundError:
+            continue
+        except UsageError as error:
+            broken.append(error.message)
+            continue
+        found.newest = planned
+        for run_plan in planned.plan.runs:
+            found.runs[run_plan.number] = (planned, run_plan)
+    if broken and not found.runs:
+        raise UsageError(broken[-1])
+    for message in broken:
+        warn(f"passed over: {message}")
+    return found
+
+
+def read_plan(paths: SubmissionPaths) -> Plan:
+    """Read the plan of a submission, once as long as it is the same file.
+
+    Raises
+    ------
+    UsageError
+        The file is not a plan.
+    FileNotFoundError
+        There is none (yet).
+    """
+    found = paths.plan.stat()
+    return _read_plan(paths, (found.st_ino, found.st_size, found.st_mtime_ns))
+
+
+@lru_cache(maxsize=16)
+def _read_plan(paths: SubmissionPaths, file: tuple[int, int, int]) -> Plan:
+    try:
+        return plan_file.read(paths.plan)
+    except UsageError as error:
+        raise UsageError(f"{paths.plan}: {error.message}", hint=error.hint) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{paths.plan} is not a plan: {type(error).__name__}: {error}") from None
+
+
+def plans(experiment: ExperimentPaths) -> dict[int, Plan]:
+    """Read the plans of all submissions: number -> plan, oldest first."""
+    return {
+        submission.number: plan_file.read(submission.plan)
+        for submission in experiment.submissions()
+        if submission.plan.exists()
+    }
+
+
+def numbers(plans: Mapping[int, Plan]) -> dict[str, int]:
+    """Return the numbers that runs were given: identity -> number, the last one of several."""
+    return {run.identity: run.number for plan in plans.values() for run in plan.runs}
+
+
+def runs_of_job(experiment: ExperimentPaths, job: str, task: str | None) -> list[int]:
+    """Return the runs that were ever submitted as job ``job`` (one task of it, or all)."""
+    wanted = f"{job}_{task}" if task else job
+    found = set()
+    for paths in experiment.submissions():
+        for number, submission in journal.read(paths).items():
+            known = submission.job_id or ""
+            if known == wanted or (task is None and known.startswith(f"{job}_")):
+                found.add(number)
+    return sorted(found)
+
+
+def describe(paths: SubmissionPaths) -> dict[str, Any]:
+    """Read ``submission.json``; empty if it cannot be read."""
+    try:
+        data = files.read_json(paths.submission)
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def last_submission(experiment: ExperimentPaths) -> tuple[float, str | None]:
+    """Return when an experiment was last submitted, in seconds since the epoch, and by whom.
+
+    A submission without a readable ``submission.json`` counts from its directory's time.
+    """
+    submissions = experiment.submissions()
+    if not submissions:
+        return 0.0, None
+    newest = submissions[-1]
+    data = describe(newest)
+    try:
+        when = _number(data.get("time")) or newest.directory.stat().st_mtime
+    except OSError:
+        when = 0.0
+    who = data.get("user")
+    return when, who if isinstance(who, str) else None
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
