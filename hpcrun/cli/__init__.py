@@ -1,8 +1,8 @@
 """The command line: one thin file a command, which parses, calls and prints.
 
 - `main`: the ``hpcrun`` command, which imports a command's module only when it runs.
-- `options`: the common options and `Output`; `spec_options`: SPEC, overrides and sweeps;
-  `where`: WHERE and ``--where``; `only`: ``--only``.
+- `options`: the common options, `Output`, and SPEC with overrides and sweeps; `where`: WHERE and
+  ``--where``; `only`: ``--only``.
 - From spec to runs: `plan`, `submit`, `run`, `drill`.
 - Reading: `list`, `status`, `logs`, `results`, `why`, `show`, `diff`, `report`, `export`.
 - Acting on runs: `cancel`, `requeue`, `clean`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -44,9 +45,38 @@ def command_line() -> list[str]:
     return [Path(sys.argv[0]).name, *sys.argv[1:]]
 
 
+def spec_arguments(function: Function) -> Function:
+    """Add ``SPEC [key=value …] [--sweep key=a,b …]``.
+
+    Passes ``spec: str``, ``overrides: tuple[str, ...]`` and ``sweeps: tuple[str, ...]``, as
+    ``hpcrun.compile.compile_spec`` takes them.
+    """
+    sweep = click.option(
+        "--sweep",
+        "sweeps",
+        multiple=True,
+        metavar="key=a,b",
+        help="Sweep a key over values; may be given several times.",
+    )
+    overrides = click.argument("overrides", nargs=-1, metavar="[key=value | +key=value]...")
+    return click.argument("spec", metavar="SPEC")(overrides(sweep(function)))
+
+
 def common(function: Function) -> Function:
     """Add ``--root``, ``--json``, ``-q``, ``-v`` and ``--no-color``; pass ``output: Output``."""
 
+    @click.option(
+        "--root",
+        type=click.Path(path_type=Path),
+        envvar="HPCRUN_ROOT",
+        help="Where experiments live. Default: HPCRUN_ROOT, else the cluster profile's root "
+        "for commands that take a SPEC, and ~/hpcrun for all others.",
+    )
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+    @click.option("-q", "--quiet", is_flag=True, help="Errors only.")
+    @click.option("-v", "--verbose", count=True, help="Say more.")
+    @click.option("--no-color", is_flag=True, help="No colours (NO_COLOR does the same).")
+    @functools.wraps(function)
     def wrapper(
         *args: Any,
         root: Path | None,
@@ -56,34 +86,12 @@ def common(function: Function) -> Function:
         no_color: bool,
         **kwargs: Any,
     ) -> Any:
-        color = sys.stdout.isatty() and not no_color and "NO_COLOR" not in os.environ
         output = Output(
             root=Path(os.path.realpath(root.expanduser())) if root else None,
             json=as_json,
             verbosity=-1 if quiet else verbose,
-            color=color,
+            color=sys.stdout.isatty() and not no_color and "NO_COLOR" not in os.environ,
         )
         return function(*args, output=output, **kwargs)
 
-    wrapper.__doc__ = function.__doc__
-    wrapper.__name__ = function.__name__
-    for name in ("__click_params__",):
-        if hasattr(function, name):
-            setattr(wrapper, name, getattr(function, name))
-    decorators = [
-        click.option(
-            "--root",
-            type=click.Path(path_type=Path),
-            envvar="HPCRUN_ROOT",
-            help="Where experiments live. Default: HPCRUN_ROOT, else the cluster profile's root "
-            "for commands that take a SPEC, and ~/hpcrun for all others.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout."),
-        click.option("-q", "--quiet", is_flag=True, help="Errors only."),
-        click.option("-v", "--verbose", count=True, help="Say more."),
-        click.option("--no-color", is_flag=True, help="No colours (NO_COLOR does the same)."),
-    ]
-    decorated: Any = wrapper
-    for decorator in reversed(decorators):
-        decorated = decorator(decorated)
-    return decorated  # type: ignore[no-any-return]
+    return wrapper  # type: ignore[return-value]

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from hpcrun.cli.options import Output, common
-from hpcrun.cli.spec_options import spec_arguments
+from hpcrun.cli.options import Output, common, spec_arguments
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.text import plural, runs_text
 

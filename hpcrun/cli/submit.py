@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcrun.cli.options import Output, command_line, common
-from hpcrun.cli.spec_options import spec_arguments
+from hpcrun.cli.options import Output, command_line, common, spec_arguments
 from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from hpcrun.text import listed
 
