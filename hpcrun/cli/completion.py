@@ -1,4 +1,4 @@
-"""``hpcrun completion``: the script that a shell needs to complete commands, options and names."""
+"""``hpcrun completion``: the completion script of a shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hpcrun diff``: what changed between two experiments, or two runs."""
+"""``hpcrun diff``: compare two experiments, or two runs."""
 
 from __future__ import annotations
 

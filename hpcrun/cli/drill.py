@@ -1,4 +1,4 @@
-"""``hpcrun drill``: hurt a run on purpose, and see that it comes back."""
+"""``hpcrun drill``: hurt a run on purpose, and see whether it comes back."""
 
 from __future__ import annotations
 

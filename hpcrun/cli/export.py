@@ -97,7 +97,7 @@ def _is_quiet(output: Output) -> bool:
 
 
 def _suspicious(one: Selected) -> Iterator[str]:
-    """What is named like a secret in a run's configuration and profile; variables are refused."""
+    """Yield what is named like a secret in a run's configuration, profile and setup lines."""
     from hpcrun.compile.target.slurm_options import SECRET
     from hpcrun.observe.read.filter import flatten, lookup
 

@@ -1,4 +1,4 @@
-"""``hpcrun logs``: lines of runs, ranks and attempts; ``-f`` follows them all."""
+"""``hpcrun logs``: the output of runs, ranks and attempts; ``-f`` follows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``hpcrun`` command. Each command's module is imported only when that command runs."""
+"""The ``hpcrun`` command, which imports a command's module only when it runs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by name and imports one when it is needed."""
+    """Group of commands that are known by name and imported when they are needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -73,7 +73,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click's, but `hpcrun … | head` has got all that it wanted and is no failure."""
+        """Invoke as click does, but end well if the reader of a pipe, such as `head`, is gone."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -93,7 +93,7 @@ def group() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with the exit code that docs/cli.md promises."""
-    # Of thousands of runs there are a million objects, none of them garbage, now or at the end.
+    # Thousands of runs are a million objects and no garbage: collect rarely, and not at exit.
     gc.set_threshold(2_000_000, 50, 100)
     atexit.register(gc.freeze)
     for stream in (sys.stdout, sys.stderr):

@@ -1,8 +1,8 @@
-"""``--only``: which of the runs that could be submitted are."""
+"""``--only``: choose among the runs that could be submitted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpcrun.errors import UsageError
@@ -10,10 +10,9 @@ from hpcrun.observe.read.filter import narrow
 from hpcrun.state import ledger
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import RunPlan
+from hpcrun.submit.submit import Only
 
 NEW, FAILED, CANCELLED = STATES = ("new", "failed", "cancelled")
-
-Only = Callable[[ExperimentPaths, Sequence[RunPlan]], set[int]]
 
 
 @dataclass(frozen=True)
@@ -23,18 +22,14 @@ class _Candidate:
 
 
 def chooser(words: Sequence[str]) -> Only | None:
-    """What says, by what is on disk, which runs ``--only`` means; None for all.
+    """Return the function that chooses runs, from what is on disk; None for all runs.
 
     Parameters
     ----------
     words
         ``new`` (never begun), ``failed`` (begun and not completed), ``cancelled``, or
-        ``key=value`` as for ``--where``. All of them must hold; of several states one.
-
-    Raises
-    ------
-    UsageError
-        A word is neither.
+        ``key=value`` as for ``--where``; anything else raises UsageError. A run must meet all
+        conditions, and have one of the states.
     """
     states = {word for word in words if word in STATES}
     conditions = [word for word in words if word not in STATES]

@@ -1,4 +1,4 @@
-"""``hpcrun plan``: compile only, and print what would be submitted."""
+"""``hpcrun plan``: compile, and print what would be submitted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], outp
 
 
 def lines(plan: Plan, root: str) -> Iterator[str]:
-    """The text of a plan."""
+    """Yield the lines of a plan's text."""
     yield f"experiment  {plan.name}"
     yield f"spec        {plan.spec_file}"
     yield f"code        {plan.code_root}"
@@ -61,7 +61,7 @@ def lines(plan: Plan, root: str) -> Iterator[str]:
 
 
 def summary(plan: Plan) -> str:
-    """``4 runs in 1 array, at most 16 GPU-hours``."""
+    """Return a line such as ``4 runs in 1 array, at most 16 GPU-hours``."""
     runs = sum(len(array.runs) for array in plan.arrays)
     hours = sum(array.gpu_hours for array in plan.arrays)
     several = sum(array.is_array for array in plan.arrays)
@@ -77,12 +77,12 @@ def summary(plan: Plan) -> str:
 
 
 def deepspeed_json(run: RunPlan) -> str:
-    """The DeepSpeed configuration as the run's directory will hold it."""
+    """Return the DeepSpeed configuration as the run's directory will hold it."""
     return json.dumps(run.deepspeed, indent=2)
 
 
 def _configurations(plan: Plan) -> list[tuple[str, tuple[int, ...]]]:
-    """Each DeepSpeed configuration, with the runs that have it."""
+    """Return each distinct DeepSpeed configuration with its runs."""
     found: dict[str, list[int]] = {}
     for run in plan.runs:
         found.setdefault(deepspeed_json(run), []).append(run.number)

@@ -1,4 +1,4 @@
-"""``hpcrun report``: one HTML file that shows it all, offline."""
+"""``hpcrun report``: write one HTML file about runs that opens offline."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def command(
 
 
 def _check(file: Path, force: bool) -> None:
-    """Refuse, before anything is read, what cannot or should not be written."""
+    """Raise UsageError, before anything is read, if the file cannot or should not be written."""
     from hpcrun.observe.report.page import is_report
 
     if not file.parent.is_dir():

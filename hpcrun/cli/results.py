@@ -94,7 +94,7 @@ def command(
 
 
 def _names(option: str, text: str | None) -> list[str]:
-    """The keys of a list separated by commas."""
+    """Split a list at its commas; raise UsageError if it is empty."""
     names = [name.strip() for name in (text or "").split(",") if name.strip()]
     if text is not None and not names:
         raise UsageError(f"{option} {text!r} names no key")

@@ -1,4 +1,4 @@
-"""``hpcrun run``: in the foreground, in this allocation or on this machine."""
+"""``hpcrun run``: run in the foreground, in this allocation or on this machine."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _runs(prepared: Prepared) -> list[int]:
 
 @contextlib.contextmanager
 def _output_shown(prepared: Prepared, output: Output) -> Iterator[None]:
-    """Show the ranks' output meanwhile; nothing with ``--json`` or ``-q``."""
+    """Show the ranks' output during the block, unless ``--json`` or ``-q`` was given."""
     if output.json or output.verbosity < 0:
         yield
         return

@@ -1,4 +1,4 @@
-"""``hpcrun show``: one run in full, as plain data."""
+"""``hpcrun show``: print one run in full."""
 
 from __future__ import annotations
 

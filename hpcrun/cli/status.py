@@ -1,4 +1,4 @@
-"""``hpcrun status``: one line a run."""
+"""``hpcrun status``: print one line a run."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     Look = Callable[[Say], tuple[list[Selected], list[RunStatus]]]
 
 INTERVAL = 2.0
-# A look at very many runs is followed by so many times the processor time that it took.
+# The pause after reading very many runs, as a multiple of the processor time that it took.
 PAUSES = 4.0
-# Seconds after which the live screen says that a look takes long.
+# Seconds after which the live screen reports a slow refresh.
 LONG = 2.0
 
 
@@ -79,9 +79,9 @@ def _pause(used: float) -> None:
 
 
 def _screen(look: Look, output: Output) -> None:
-    """Draw until all runs are over; what stands then is printed by the caller.
+    """Draw until all runs are over; the caller prints the final state.
 
-    While a look takes long, as Slurm or the storage does not answer, what was seen last stays.
+    While Slurm or the storage does not answer, the last known state stays on the screen.
     """
     from rich.console import Console
     from rich.live import Live

@@ -100,7 +100,7 @@ def _tell(done: Sequence[Submitted], compiled: Compiled, output: Output) -> None
 
 
 def _root(root: Path) -> str:
-    """The option that readers need: they know no profile, and would miss the root of this one."""
+    """Return the ``--root`` that reading commands need, as they do not know the profile's root."""
     from hpcrun.observe.read.selection import default_root
 
     known = Path(os.path.realpath(root)) == Path(os.path.realpath(default_root()))

@@ -1,4 +1,4 @@
-"""WHERE and ``--where`` as commands take them."""
+"""WHERE and ``--where``: select runs, and confirm actions on them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def complete_names(
     context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Names of experiments under the root, and of their runs once a name is complete."""
+    """Complete names of experiments under the root, and runs once a name is complete."""
     from hpcrun.errors import HpcrunError
     from hpcrun.observe.read.selection import Finder, default_root
     from hpcrun.state import layout
@@ -59,7 +59,7 @@ def where_argument(function: Function) -> Function:
 
 
 def acts_on_runs(done: str) -> Callable[[Function], Function]:
-    """Add WHERE, ``--dry-run`` and ``--yes``, for a command by which runs are ``done``."""
+    """Add WHERE, ``--dry-run`` and ``--yes`` to a command by which runs are ``done``."""
 
     def decorate(function: Function) -> Function:
         yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -70,7 +70,7 @@ def acts_on_runs(done: str) -> Callable[[Function], Function]:
 
 
 def finder(output: Output) -> Finder:
-    """The finder of the root that the user named."""
+    """Return the finder of the root that the user named."""
     from hpcrun.observe.read.selection import Finder, default_root
 
     root = output.root or Path(os.path.realpath(default_root()))
@@ -84,18 +84,13 @@ def select(
     *,
     verb: str | None = None,
 ) -> list[Selected]:
-    """The runs that the user named.
+    """Return the runs that the user named; raise UsageError if there are none.
 
     Parameters
     ----------
     verb
-        What is done to them; they have to be named then, and be the user's own. None reads them,
-        and says whose they are where they are somebody else's.
-
-    Raises
-    ------
-    UsageError
-        Nothing matches, or the runs of somebody else do.
+        The action on them: they have to be named then, and be the user's own. None reads them, and
+        prints the owners of other users' runs.
     """
     found = finder(output).resolve(where, default_newest=verb is None)
     if conditions:
@@ -119,32 +114,19 @@ def select(
 
 @functools.cache
 def _tell(output: Output, message: str) -> None:
-    """A message that is said once, however often runs are selected."""
+    """Print a message once, however often runs are selected."""
     output.say(message)
 
 
 def ask_first(verb: str, names: Sequence[str]) -> None:
-    """Have the person confirm that something is done to several runs.
-
-    Raises
-    ------
-    UsageError
-        There is no terminal to ask on.
-    click.Abort
-        The answer was no.
-    """
+    """`confirm` an action on several runs."""
     confirm(f"{verb} {len(names)} runs", f" ({listed(names, 6)})")
 
 
 def confirm(what: str, details: str = "") -> None:
-    """Have the person confirm something, such as ``cancel 3 runs``.
+    """Ask the user to confirm, such as ``cancel 3 runs``.
 
-    Raises
-    ------
-    UsageError
-        There is no terminal to ask on.
-    click.Abort
-        The answer was no.
+    Raise UsageError if there is no terminal to ask on, click.Abort if the answer is no.
     """
     if not sys.stdin.isatty():
         raise UsageError(

@@ -1,4 +1,4 @@
-"""``hpcrun why``: what ended each attempt, what followed, and what to do next."""
+"""``hpcrun why``: print what ended each attempt, and what to do next."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _several(found: Sequence[RunStory]) -> None:
 
 
 def _names(runs: Sequence[RunStory]) -> str:
-    """As a WHERE: ``NAME/0-3,7``, one for each experiment."""
+    """Return runs as a WHERE: ``NAME/0-3,7``, one for each experiment."""
 
     numbers: dict[str, list[int]] = {}
     for run in runs:

@@ -32,7 +32,7 @@ CONVERSION = "conversion"
 TEMPORARY = "temporary file"
 LOG = "log"
 
-# Directories that are used as long as they are there.
+# Directories that others use as long as they exist.
 _WHOLE = (CHECKPOINT, CONVERSION)
 
 
@@ -181,7 +181,7 @@ def _over(selected: Sequence[Selected], warn: Say) -> list[tuple[Selected, RunSt
     for one, status in zip(selected, statuses(selected, warn=warn, ask=ask), strict=True):
         reason = None if status.over else f"{status.state}, not over"
         if reason is None and (ref := deciding_job(one)) is not None:
-            # One that failed may be about to start again, which only the cluster knows.
+            # A failed run may be about to start again, which only the cluster knows.
             reason = answers.silence(ref.job_id)
         found.append((one, status, reason))
     return found

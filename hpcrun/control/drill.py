@@ -1,4 +1,4 @@
-"""Drills: submit a run that is hurt on purpose, and measure what each fault cost."""
+"""Submit a run that is hurt on purpose, and measure what each fault cost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DrillResult:
 
     @property
     def came_back(self) -> int:
-        """How many faults the run came back after."""
+        """The number of faults that the run came back after."""
         return sum(outcome.came_back for outcome in self.outcomes)
 
 

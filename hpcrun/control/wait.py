@@ -13,9 +13,9 @@ from hpcrun.text import Say
 
 
 def wait(experiment: ExperimentPaths, runs: Sequence[int], *, say: Say) -> list[int]:
-    """Wait until no run is queued or running; the numbers of those that did not complete.
+    """Wait until no run is queued or running; return those that did not complete.
 
-    A cluster that does not answer is waited for.
+    While the cluster does not answer, go on waiting.
     """
     pause, longest, silent = 0.5, 5.0, False
     while True:
@@ -31,7 +31,7 @@ def wait(experiment: ExperimentPaths, runs: Sequence[int], *, say: Say) -> list[
             jobs = [decision.job for decision in decisions if decision.action in living]
             longest = 1.0 if all(job and job.is_local for job in jobs) else 5.0
             if not jobs:
-                # What another node wrote may reach this one a little later.
+                # Writes of another node may become visible here a little later.
                 time.sleep(0.5)
                 return [
                     run for run in runs if ledger.intent(experiment.run(run)) != ledger.FINISHED

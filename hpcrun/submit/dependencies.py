@@ -1,4 +1,4 @@
-"""Dependencies between runs: sbatch's ``--dependency``, and waiting on this machine.
+"""Dependencies between runs: sbatch's ``--dependency``, and the local wait.
 
 Standard library only, because the local executor uses it from the frozen ``hpcrun.zip``.
 """
@@ -22,7 +22,7 @@ WAITING = "waiting"
 Living = dict[int, Job]
 
 
-class Waits:
+class JobDependencies:
     """The jobs that the runs of a plan have to wait for now.
 
     Raises

@@ -1,4 +1,4 @@
-"""Feed a prepared submission to its executor, in as many pieces as Slurm's limits require.
+"""Feed a submission to its executor, in as many pieces as Slurm's limits require.
 
 A piece that Slurm has no room for is halved until it fits; the rest waits here and follows as jobs
 end. The journal has a line before and after each call of sbatch, so that this process may be killed
@@ -22,7 +22,7 @@ from hpcrun.slurm import client, queue
 from hpcrun.state import files, journal, ledger
 from hpcrun.state.plan import Array
 from hpcrun.submit import sbatch
-from hpcrun.submit.dependencies import Waits
+from hpcrun.submit.dependencies import JobDependencies
 from hpcrun.submit.local import executor, processes
 from hpcrun.submit.submission_dir import Prepared, SubmittedArray
 from hpcrun.text import Say, runs_text
@@ -81,8 +81,8 @@ class _Feed:
     def _has_waited(self) -> bool:
         return bool(self._why)
 
-    def _waits(self) -> Waits:
-        return Waits(self._prepared.plan, self._prepared.experiment)
+    def _waits(self) -> JobDependencies:
+        return JobDependencies(self._prepared.plan, self._prepared.experiment)
 
     def _feed(self, index: int, array: Array, rest: tuple[int, ...]) -> None:
         size, in_a_row = len(rest), 0
@@ -90,7 +90,7 @@ class _Feed:
             runs = rest[:size]
             try:
                 self._submit(index, array, runs)
-            except sbatch.Full as full:
+            except sbatch.QueueFull as full:
                 in_a_row = 0
                 if full.is_retried:
                     self._timeout = IMPATIENT
@@ -135,7 +135,7 @@ class _Feed:
             except HpcrunError as error:
                 self._prepared.restore_intents(runs)
                 self._unknown = ()
-                if isinstance(error, sbatch.Full):
+                if isinstance(error, sbatch.QueueFull):
                     note(journal.WAITING, **_this_process())
                 else:
                     note(journal.REFUSED, message=error.message)
@@ -164,7 +164,7 @@ class _Feed:
             self._lost.add(script)
             raise
 
-    def _is_for_good(self, full: sbatch.Full) -> bool:
+    def _is_for_good(self, full: sbatch.QueueFull) -> bool:
         """Check if waiting is useless: it is the user's own limit, and no job of theirs can end."""
         return not self._accepted and full.is_own and _queued() == 0
 

@@ -1,4 +1,4 @@
-"""The submit lock: one submit of an experiment at a time, so that run numbers stay unique.
+"""The submit lock: one submit of an experiment at a time.
 
 The lock is a directory with one file, whose name is its owner. It appears whole, by a rename, which
 fails while the directory in its place holds a file. Whoever takes over a stale lock removes the

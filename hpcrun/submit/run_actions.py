@@ -1,4 +1,4 @@
-"""Decide what a submission does about each run: leave it, keep its job, or submit it (again)."""
+"""Decide about each run: leave it, keep its job, or submit it (again)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a prepared submission in the foreground, one run after another: ``hpcrun run``."""
+"""Run a prepared submission in the foreground, one run after another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submit one rendered script with sbatch through submitit, which nothing else imports."""
+"""Submit one script with sbatch, through submitit, which nothing else imports."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class NoAnswer(ClusterUnreachable):
     """sbatch was cut off, and it is unknown whether Slurm took the job."""
 
 
-class Full(ClusterRefused):
+class QueueFull(ClusterRefused):
     """Slurm has no room for as many jobs now, but may have later.
 
     Attributes
@@ -81,7 +81,7 @@ def submit(script: Path, dependency: str | None = None, *, timeout: int = TIMEOU
 
     Raises
     ------
-    Full
+    QueueFull
         Slurm has no room for it now.
     ClusterRefused
         Slurm refuses it for another reason.
@@ -158,7 +158,7 @@ def _look_for(script: Path, message: str) -> str:
 def _refusal(message: str) -> ClusterRefused | ClusterUnreachable:
     words = re.sub(r"^sbatch: (?:error: )?", "", message, flags=re.MULTILINE)
     if _FULL.search(words):
-        return Full(f"Slurm refused the job: {words}", hint=f"look at {_HINTS[0][1]}")
+        return QueueFull(f"Slurm refused the job: {words}", hint=f"look at {_HINTS[0][1]}")
     hint = None
     for pattern, advice in _HINTS:
         if re.search(pattern, words, re.IGNORECASE):

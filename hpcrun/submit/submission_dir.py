@@ -1,4 +1,4 @@
-"""A submission: the directory from the claim of its number on, and what became of it."""
+"""A submission's directory, from the claim of its number to its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one way from compiled specs to jobs: `submit`, the dry run and `hpcrun run`.
+"""The orchestration of `hpcrun submit`, its dry run and `hpcrun run`.
 
 Each walks a chain of experiments by `hpcrun.compile.chain.in_order`. A submission of which Slurm
 accepts nothing leaves nothing behind.

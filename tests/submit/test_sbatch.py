@@ -143,7 +143,7 @@ def test_a_queue_without_room(
         "sbatch", {"err": f"{words}\nsbatch: error: Batch job submission failed\n", "code": 1}
     )
     shim.answer("squeue", {"out": ""})
-    with pytest.raises(sbatch.Full) as caught:
+    with pytest.raises(sbatch.QueueFull) as caught:
         sbatch.submit(script)
     full = caught.value
     assert (full.reason, full.is_own, full.is_retried) == (reason, own, retried)

@@ -29,7 +29,7 @@ _ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
 
 
 @dataclass(frozen=True)
-class Listing:
+class CodeListing:
     """The files of the code."""
 
     paths: list[str]
@@ -47,7 +47,7 @@ def find(
     exclude: Sequence[str] = (),
     required: Collection[str] = (),
     without: Collection[Path] = (),
-) -> Listing:
+) -> CodeListing:
     """List the code under ``root``; the parameters are those of `snapshot.freeze`.
 
     Raises
@@ -76,7 +76,7 @@ def find(
         chosen.add(path)
     if len(chosen) > MOST_FILES:
         raise _too_many(root)
-    return Listing(sorted(chosen), git, tuple(notes))
+    return CodeListing(sorted(chosen), git, tuple(notes))
 
 
 def scope(plan: Plan, experiment: ExperimentPaths) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Archives of the user's code as of submission, named by content, and of hpcrun itself.
+"""Archives of the user's code at submission, and of hpcrun itself.
 
-Inside git the tracked files and the untracked ones that are not ignored are frozen, as they are in
-the working tree; elsewhere everything except what `code_files` leaves out. Equal files give equal
-archives, byte for byte (times and owners are constants).
+An archive is named by its content. Inside git it holds the tracked files and the untracked ones
+that are not ignored, as they are in the working tree; elsewhere everything except what `code_files`
+leaves out. Equal files give equal archives, byte for byte (times and owners are constants).
 
 Symbolic links: a link to a frozen file or directory stays a link; a link to any other file becomes
 a copy of that file; a link to any other directory stays a link, to its absolute path, because such

@@ -1,4 +1,4 @@
-"""The local executor: run a submission on this machine, by the same supervisor as in a job.
+"""The local executor: run a submission on this machine, under supervisors.
 
 ``python -m hpcrun.submit.local.executor SUBMISSION`` is started detached from the terminal. It
 starts one supervisor a run, as many at once as the plan's ``max_parallel`` (one by default).
