@@ -36,40 +36,27 @@ HELD = 20.0
 
 @dataclass(frozen=True)
 class Pace:
-    """How often files are polled.
-
-    Attributes
-    ----------
-    interval
-        Seconds between polls of hot files.
-    hot_looks, cold_looks
-        Most polls per second, of hot and of cold files.
-    cold
-        Seconds between polls of a cold file, where their number allows it.
-    linger
-        Seconds for which a file that does not grow stays hot.
-    discover
-        Seconds between looks for new files.
-    reopen
-        Reopen files for each poll, as clients of network file systems need it.
-    burst
-        Blocks read from one file before it is another's turn.
-    runs
-        Runs per second that are searched for new files.
-    ledgers
-        Ledgers that are looked at per question whether the runs are over.
-    """
+    """How often files are polled."""
 
     interval: float = 0.1
+    """Seconds between polls of hot files."""
     hot_looks: float = 20_000
     cold_looks: float = 1_500
+    """Most polls per second, of hot and of cold files."""
     cold: float = 1.0
+    """Seconds between polls of a cold file, where their number allows it."""
     linger: float = 10.0
+    """Seconds for which a file that does not grow stays hot."""
     discover: float = 1.0
+    """Seconds between looks for new files."""
     reopen: bool = False
+    """Reopen files for each poll, as clients of network file systems need it."""
     burst: int = 1
+    """Blocks read from one file before it is another's turn."""
     runs: float = 100.0
+    """Runs per second that are searched for new files."""
     ledgers: int = 2000
+    """Ledgers that are looked at per question whether the runs are over."""
 
 
 LOCAL = Pace()
@@ -101,35 +88,25 @@ class _Newest:
 
 @dataclass(eq=False)
 class Follower:
-    """Yields the lines of files as they appear and grow.
-
-    Parameters
-    ----------
-    discover
-        Returns the current sources; called repeatedly. Its argument is True the last time, when
-        everything is over. A source is followed to the end once it was returned.
-    over
-        Returns True once nothing more will be written. Called at most every ``check`` seconds, and
-        more rarely when the answer is slow.
-    ended
-        Returns True once nothing more will be written to a source.
-    begin
-        Called with each file that exists at the start, to choose where to begin in it.
-    idle
-        Called before each pause, when all lines were yielded: the time to flush.
-    raw
-        Leave carriage returns and broken encodings unchanged.
-    """
+    """Yields the lines of files as they appear and grow."""
 
     discover: Callable[[bool], Iterable[Source]]
+    """Returns the current sources; called repeatedly. Its argument is True the last time, when
+    everything is over. A source is followed to the end once it was returned."""
     over: Callable[[], bool] = lambda: False
+    """Returns True once nothing more will be written. Called at most every ``check`` seconds, and
+    more rarely when the answer is slow."""
     _: KW_ONLY
     ended: Callable[[Source], bool] = lambda source: False
+    """Returns True once nothing more will be written to a source."""
     begin: Callable[[Tail], object] | None = None
+    """Called with each file that exists at the start, to choose where to begin in it."""
     idle: Callable[[], object] = lambda: None
+    """Called before each pause, when all lines were yielded: the time to flush."""
     pace: Pace = LOCAL
     check: float = CHECK
     raw: bool = False
+    """Leave carriage returns and broken encodings unchanged."""
 
     def __post_init__(self) -> None:
         self._tails: dict[Path, Tail | None] = {}

@@ -20,26 +20,18 @@ from hpcrun.state.ledger import Attempt
 
 @dataclass(frozen=True)
 class LogChoice:
-    """Which of a run's logs are wanted.
-
-    Attributes
-    ----------
-    streams
-        ``worker``, ``agent``, ``batch``, ``other`` (trackers, conversions, ranks that waited) or
-        ``all``. A run without worker output (when following: once it is over) shows the agents'
-        and the batch step's logs instead.
-    ranks
-        Only these ranks; None for all.
-    node
-        Only this node, by name or by its index in the attempt; None for all.
-    attempt
-        A number, None for the newest (when following also those that come after), or ``all``.
-    """
+    """Which of a run's logs are wanted."""
 
     streams: str = "worker"
+    """``worker``, ``agent``, ``batch``, ``other`` (trackers, conversions, ranks that waited) or
+    ``all``. A run without worker output (when following: once it is over) shows the agents' and the
+    batch step's logs instead."""
     ranks: frozenset[int] | None = None
+    """Only these ranks; None for all."""
     node: str | None = None
+    """Only this node, by name or by its index in the attempt; None for all."""
     attempt: int | str | None = None
+    """A number, None for the newest (when following also those that come after), or ``all``."""
 
 
 NEWEST = LogChoice()

@@ -50,19 +50,13 @@ ALL = LineFilter()
 
 @dataclass
 class _Attempt:
-    """An attempt whose ranks' lines are folded.
-
-    Attributes
-    ----------
-    source
-        One of its ranks.
-    fed
-        Bytes that came since lines were last shown.
-    """
+    """An attempt whose ranks' lines are folded."""
 
     source: Source
+    """One of its ranks."""
     folder: LineFolder = field(default_factory=LineFolder)
     fed: int = 0
+    """Bytes that came since lines were last shown."""
 
 
 class Presenter:

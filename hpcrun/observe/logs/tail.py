@@ -26,25 +26,18 @@ FULL = CHUNK - _KEPT
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """One log file, which need not exist yet; compares by identity.
-
-    Attributes
-    ----------
-    attempt
-        None for the batch step's log, which covers several.
-    stream
-        ``worker``, ``agent``, ``batch``, or the name of another log, such as ``tracker-wandb``.
-    rank, node
-        Of a worker, and of an agent; None for other streams.
-    """
+    """One log file, which need not exist yet; compares by identity."""
 
     path: Path
     experiment: str
     run: int
     attempt: int | None
+    """None for the batch step's log, which covers several."""
     stream: str
+    """``worker``, ``agent``, ``batch``, or the name of another log, such as ``tracker-wandb``."""
     rank: int | None = None
     node: str | None = None
+    """Of a worker, and of an agent; None for other streams."""
 
     @cached_property
     def run_key(self) -> Path:

@@ -17,21 +17,14 @@ PATIENCE = 8
 
 @dataclass
 class Curve:
-    """Logged values by step.
-
-    Attributes
-    ----------
-    steps
-        Step -> values, ascending; lines of one step are merged.
-    time
-        Time of the newest line, in seconds since the epoch.
-    times
-        Step -> time of its last line, where known.
-    """
+    """Logged values by step."""
 
     steps: dict[int, dict[str, float]] = field(default_factory=dict)
+    """Step -> values, ascending; lines of one step are merged."""
     time: float | None = None
+    """Time of the newest line, in seconds since the epoch."""
     times: dict[int, float] = field(default_factory=dict)
+    """Step -> time of its last line, where known."""
 
     @property
     def names(self) -> list[str]:
@@ -63,30 +56,20 @@ class Curve:
 
 @dataclass(frozen=True)
 class Latest:
-    """The progress of a run, from the ends of its files.
-
-    Attributes
-    ----------
-    step
-        Finished optimizer steps; None while nothing was logged or restored.
-    total_steps
-        The session's announcement.
-    values
-        The newest value of each metric that was logged lately.
-    time
-        Time of the newest line, in seconds since the epoch.
-    seconds_per_step
-        Between the lines that were read, saves and evaluations included; None for a single step.
-    tokens_per_second
-        As logged, else from the logged number of ``tokens`` so far; None without either.
-    """
+    """The progress of a run, from the ends of its files."""
 
     step: int | None = None
+    """Finished optimizer steps; None while nothing was logged or restored."""
     total_steps: int | None = None
+    """The session's announcement."""
     values: dict[str, float] = field(default_factory=dict)
+    """The newest value of each metric that was logged lately."""
     time: float | None = None
+    """Time of the newest line, in seconds since the epoch."""
     seconds_per_step: float | None = None
+    """Between the lines that were read, saves and evaluations included; None for a single step."""
     tokens_per_second: float | None = None
+    """As logged, else from the logged number of ``tokens`` so far; None without either."""
 
     @property
     def remaining(self) -> float | None:

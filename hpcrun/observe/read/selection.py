@@ -32,23 +32,16 @@ _FORMS = "NAME, NAME/3, NAME/0-3, a job id (123 or 123_4) or the directory of an
 
 @dataclass(frozen=True)
 class Selected:
-    """One selected run.
-
-    Attributes
-    ----------
-    run
-        Its plan, of the newest submission that contains its number.
-    planned
-        That submission and its plan.
-    submission
-        The journals' last record of the run; None before it was submitted.
-    """
+    """One selected run."""
 
     experiment: ExperimentPaths
     run: RunPlan
+    """Its plan, of the newest submission that contains its number."""
     paths: RunPaths
     planned: Planned
+    """That submission and its plan."""
     submission: Job | None
+    """The journals' last record of the run; None before it was submitted."""
 
     @property
     def name(self) -> str:
@@ -90,18 +83,12 @@ def of_others(selected: Sequence[Selected]) -> dict[str, list[str]]:
 
 @dataclass
 class Finder:
-    """Resolves WHERE arguments, reading each experiment once.
-
-    Parameters
-    ----------
-    root
-        The directory of experiments; directories given as WHERE may lie elsewhere.
-    warn
-        Called for each plan that cannot be read.
-    """
+    """Resolves WHERE arguments, reading each experiment once."""
 
     root: Path
+    """The directory of experiments; directories given as WHERE may lie elsewhere."""
     warn: Say = lambda message: None
+    """Called for each plan that cannot be read."""
     _histories: dict[Path, History] = field(default_factory=dict)
 
     def resolve(self, where: Sequence[str], *, default_newest: bool = True) -> list[Selected]:

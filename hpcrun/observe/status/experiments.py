@@ -15,28 +15,20 @@ from hpcrun.text import Say
 
 @dataclass(frozen=True)
 class Overview:
-    """One experiment.
-
-    Attributes
-    ----------
-    runs
-        Number of runs; None when no plan can be read.
-    states
-        State -> number of runs.
-    submitted, spec, user
-        Time (seconds since the epoch), spec file and owner of the last submission.
-    problem
-        Why no plan can be read.
-    """
+    """One experiment."""
 
     name: str
     directory: str
     runs: int | None
+    """Number of runs; None when no plan can be read."""
     states: dict[str, int]
+    """State -> number of runs."""
     submitted: float | None
     spec: str | None
     user: str | None
+    """Time (seconds since the epoch), spec file and owner of the last submission."""
     problem: str | None = None
+    """Why no plan can be read."""
 
     def to_data(self) -> dict[str, Any]:
         return dict(vars(self))

@@ -23,20 +23,14 @@ class JobRef:
 
 @dataclass
 class Answers:
-    """The states of jobs by job id; unknown jobs are absent.
-
-    Attributes
-    ----------
-    problem, detail
-        Why Slurm's answer is missing or incomplete, in our words and in Slurm's; else None.
-    elsewhere
-        Local job id -> the only host that knows its state.
-    """
+    """The states of jobs by job id; unknown jobs are absent."""
 
     jobs: dict[str, JobState] = field(default_factory=dict)
     problem: str | None = None
     detail: str | None = None
+    """Why Slurm's answer is missing or incomplete, in our words and in Slurm's; else None."""
     elsewhere: dict[str, str] = field(default_factory=dict)
+    """Local job id -> the only host that knows its state."""
 
     def silence(self, job_id: str) -> str | None:
         """Return why the absence of a job proves nothing; None if it does."""

@@ -55,24 +55,17 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """The evidence about one run: its last submission, attempts, intent and job.
-
-    Attributes
-    ----------
-    job
-        The cluster's answer; None when it does not know the job, or was not asked.
-    silence
-        Why the cluster did not answer, so that a missing ``job`` proves nothing.
-    updated
-        Time of the newest evidence on disk, in seconds since the epoch.
-    """
+    """The evidence about one run: its last submission, attempts, intent and job."""
 
     submission: Job | None = None
     attempts: Sequence[Attempt] = ()
     intent: str | None = None
     job: JobState | None = None
+    """The cluster's answer; None when it does not know the job, or was not asked."""
     silence: str | None = None
+    """Why the cluster did not answer, so that a missing ``job`` proves nothing."""
     updated: float | None = None
+    """Time of the newest evidence on disk, in seconds since the epoch."""
 
     @property
     def current(self) -> Attempt | None:
@@ -96,17 +89,12 @@ class RunEvidence:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A run's state, one of `STATES`, explained for a person where necessary.
-
-    Attributes
-    ----------
-    over
-        Nothing more will happen to the run by itself.
-    """
+    """A run's state, one of `STATES`, explained for a person where necessary."""
 
     state: str
     reason: str | None = None
     over: bool = False
+    """Nothing more will happen to the run by itself."""
 
 
 def decide(evidence: RunEvidence) -> Verdict:

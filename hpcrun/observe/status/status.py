@@ -33,60 +33,48 @@ _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 @dataclass(frozen=True)
 class RunStatus:
-    """One run of ``status --json``; None stands for unknown.
-
-    Attributes
-    ----------
-    state, reason
-        One of `run_state.STATES`, and its explanation, where necessary.
-    attempt, nodes
-        Number and node names of the newest attempt.
-    step, total_steps
-        Finished optimizer steps, and how many there will be.
-    swept, label
-        Full key -> swept value, and a readable name made of them.
-    metrics
-        The newest values.
-    job_id
-        ``123``, ``123_4`` or ``local:PID``.
-    cause
-        Why the newest attempt ended badly, from the ledger, without the log's tail.
-    updated
-        Time of the newest of all this on disk, in seconds since the epoch.
-    directory
-        The run's directory; exists once an attempt began.
-    over
-        Nothing more will happen to the run by itself.
-    previous_cause
-        The kind of cause (`hpcrun.policy.causes`) of the attempt before the newest one.
-    gpu_memory, gpu_memory_total
-        Bytes, of the fullest GPU of its first node; as ``tokens_per_second``, while it runs.
-    remaining, queued
-        Estimated seconds that are left, while it runs; seconds that it has waited in the queue.
-    """
+    """One run of ``status --json``; None stands for unknown."""
 
     experiment: str
     run: int
     state: str
+    """One of `run_state.STATES`."""
     attempt: int | None
+    """The newest attempt's number."""
     step: int | None
     total_steps: int | None
+    """Finished optimizer steps, and how many there will be."""
     swept: dict[str, Any]
+    """Full key -> swept value."""
     metrics: dict[str, float] | None
+    """The newest values."""
     job_id: str | None
+    """``123``, ``123_4`` or ``local:PID``."""
     nodes: list[str] | None
+    """Names of the nodes of the newest attempt, while it holds them or held them last."""
     cause: dict[str, Any] | None
+    """Why the newest attempt ended badly, from the ledger, without the log's tail."""
     reason: str | None
+    """Explains the state in words, where necessary."""
     updated: float | None
+    """Time of the newest of all this on disk, in seconds since the epoch."""
     directory: str
+    """The run's directory; exists once an attempt began."""
     label: str
+    """A readable name made of the swept values."""
     over: bool
+    """Nothing more will happen to the run by itself."""
     previous_cause: str | None = None
+    """The kind of cause (`hpcrun.policy.causes`) of the attempt before the newest one."""
     tokens_per_second: float | None = None
+    """While it runs."""
     gpu_memory: int | None = None
     gpu_memory_total: int | None = None
+    """Bytes, of the fullest GPU of its first node, while it runs."""
     remaining: float | None = None
+    """Estimated seconds that are left, while it runs."""
     queued: float | None = None
+    """Seconds that it has waited, while it waits in the queue."""
 
     @property
     def name(self) -> str:
