@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from hpcrun.errors import ClusterUnreachable
 from hpcrun.slurm import client
 from hpcrun.slurm.hostlist import expand_job_id
-from hpcrun.slurm.parse import parse_duration, parse_rows, parse_text, parse_time
+from hpcrun.slurm.parse import parse_rows, parse_text, parse_time
 
-# The comment comes last in both, because it may hold the separator.
-_SQUEUE = "%i|%T|%r|%N|%S|%e|%M|%k"
-_FIELDS = ("JobID", "State", "Reason", "NodeList", "Start", "End", "Elapsed", "Comment")
-_SACCT = (*_FIELDS[:-1], "ExitCode", "Comment")
+_SQUEUE = "%i|%T|%r|%N|%S"
+_FIELDS = ("JobID", "State", "Reason", "NodeList", "Start")
+_SACCT = (*_FIELDS, "ExitCode")
 
 RUNNING = "RUNNING"
 UNKNOWN = "UNKNOWN"
@@ -50,17 +49,11 @@ class JobState:
         Why it waits, or why it ended so; empty when Slurm gives none.
     nodes
         The node list in Slurm's notation; empty before it starts.
-    start, end
-        Seconds since the epoch (of a waiting job the expected start, of a running one its time
-        limit); None where Slurm does not say.
-    elapsed
-        Seconds.
-    exit_code, signal
-        How the batch script ended; None where Slurm does not say.
-    comment
-        The job's comment.
-    source
-        ``squeue`` or ``sacct``.
+    start
+        When a waiting job is expected to start, in seconds since the epoch; None where Slurm does
+        not say, and of other jobs.
+    exit_code
+        The batch script's, from accounting; None where Slurm does not say.
     known_at
         When Slurm said all this, where it does not answer now; None where this is its answer.
     """
@@ -70,12 +63,7 @@ class JobState:
     reason: str = ""
     nodes: str = ""
     start: float | None = None
-    end: float | None = None
-    elapsed: float | None = None
     exit_code: int | None = None
-    signal: int | None = None
-    comment: str = ""
-    source: str = "squeue"
     known_at: float | None = None
 
     @property
@@ -108,18 +96,9 @@ class JobStates(dict[str, JobState]):
         Whether the cluster keeps accounts, as far as is known.
     """
 
-    def __init__(
-        self,
-        states: dict[str, JobState],
-        problems: Sequence[str] = (),
-        *,
-        controller_is_down: bool = False,
-        accounting: bool = True,
-    ) -> None:
-        super().__init__(states)
-        self.accounting = accounting
-        self.problems = tuple(problems)
-        self.controller_is_down = controller_is_down
+    problems: tuple[str, ...] = ()
+    controller_is_down: bool = False
+    accounting: bool = True
 
 
 def query(
@@ -148,42 +127,38 @@ def query(
         Neither slurmctld nor slurmdbd answers.
     """
     wanted = {job_id for job_id in job_ids if job_id and job_id[0].isdigit()}
+    answer = JobStates()
     if not wanted:
-        return JobStates({})
-    problems: list[str] = []
+        return answer
+    answer.accounting = accounting
     found: dict[str, JobState] = {}
-    controller = True
     try:
         found = _ask_squeue(wanted, patience)
     except client.CommandFailed as error:
-        controller = False
-        problems.append(f"slurmctld does not answer: {error}")
+        answer.controller_is_down = True
+        answer.problems = (f"slurmctld does not answer: {error}",)
     unsettled = {job_id for job_id in wanted if not _settled(job_id, found)}
     unsettled.difference_update(settled)
-    if unsettled and (accounting or not controller):
+    if unsettled and (accounting or answer.controller_is_down):
         try:
             past = _ask_sacct(unsettled, patience)
         except client.CommandFailed as error:
-            if not controller:
+            if answer.controller_is_down:
                 raise ClusterUnreachable(
-                    f"Slurm does not answer: {'; '.join([*problems, f'sacct: {error}'])}",
+                    f"Slurm does not answer: {answer.problems[0]}; sacct: {error}",
                     hint="repeat the same command when the cluster is back",
                 ) from None
-            accounting = not _NO_ACCOUNTING.search(str(error))
-            if accounting:
-                problems.append(f"slurmdbd does not answer: {error}")
+            answer.accounting = not _NO_ACCOUNTING.search(str(error))
+            if answer.accounting:
+                answer.problems = (f"slurmdbd does not answer: {error}",)
         else:
-            found = merge(found, past, controller_answered=controller)
-    return JobStates(
-        {
-            key: state
-            for key, state in found.items()
-            if key in wanted or key.partition("_")[0] in wanted
-        },
-        problems,
-        controller_is_down=not controller,
-        accounting=accounting,
+            found = merge(found, past, controller_answered=not answer.controller_is_down)
+    answer.update(
+        (key, state)
+        for key, state in found.items()
+        if key in wanted or key.partition("_")[0] in wanted
     )
+    return answer
 
 
 def _ask_squeue(wanted: set[str], patience: float | None) -> dict[str, JobState]:
@@ -216,7 +191,7 @@ def _settled(job_id: str, found: dict[str, JobState]) -> bool:
 
 def parse_squeue(text: str) -> dict[str, JobState]:
     """Read what ``squeue --noheader --format=…`` printed."""
-    return _states(parse_rows(text, _FIELDS), "squeue")
+    return _states(parse_rows(text, _FIELDS))
 
 
 def parse_sacct(text: str) -> dict[str, JobState]:
@@ -224,28 +199,24 @@ def parse_sacct(text: str) -> dict[str, JobState]:
 
     Of several records of one id (a requeued job) the last counts.
     """
-    return _states(parse_rows(text, _SACCT), "sacct")
+    return _states(parse_rows(text, _SACCT))
 
 
-def _states(rows: Iterable[dict[str, str]], source: str) -> dict[str, JobState]:
+def _states(rows: Iterable[dict[str, str]]) -> dict[str, JobState]:
     """Read the rows of either command; one row stands for all waiting elements of an array."""
     states: dict[str, JobState] = {}
     for row in rows:
         # `CANCELLED by 1000`; `CANCELLED+` is what a narrow column makes of it.
         state = row["State"].strip().partition(" ")[0].rstrip("+").upper()
-        exit_code, _, signal = row.get("ExitCode", "").partition(":")
+        # The code and the signal, ``0:9``.
+        code = row.get("ExitCode", "").partition(":")[0]
         job = JobState(
             "",
             state or UNKNOWN,
             reason=parse_text(row["Reason"]),
             nodes=parse_text(row["NodeList"]),
-            start=parse_time(row["Start"].strip()),
-            end=parse_time(row["End"].strip()),
-            elapsed=parse_duration(row["Elapsed"].partition(".")[0]),
-            exit_code=int(exit_code) if exit_code.isdigit() else None,
-            signal=int(signal) if signal.isdigit() else None,
-            comment=parse_text(row["Comment"]),
-            source=source,
+            start=parse_time(row["Start"].strip()) if state in WAITING else None,
+            exit_code=int(code) if code.isdigit() else None,
         )
         for job_id in expand_job_id(row["JobID"].strip()):
             states[job_id] = dataclasses.replace(job, job_id=job_id)
@@ -266,7 +237,7 @@ def merge(
         if current is None:
             if controller_answered and not state.is_over:
                 reason = f"accounting says {state.state}, the controller has forgotten the job"
-                state = dataclasses.replace(state, state=UNKNOWN, reason=reason, end=None)
+                state = dataclasses.replace(state, state=UNKNOWN, reason=reason, start=None)
             merged[job_id] = state
         elif current.is_over and state.is_over:
             merged[job_id] = state

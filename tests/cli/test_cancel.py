@@ -15,9 +15,7 @@ from hpcrun.submit.local import processes
 from tests.support.command import hpcrun
 from tests.support.experiment import Experiment, path_with, shim_calls, slurm_shim
 
-QUEUE = (
-    "100_2|RUNNING|None|node1|N/A|N/A|0:00|(null)\n100_3|PENDING|Priority||N/A|N/A|0:00|(null)\n"
-)
+QUEUE = "100_2|RUNNING|None|node1|N/A\n100_3|PENDING|Priority||N/A\n"
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ DAY = 86_400.0
 @pytest.fixture
 def shim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", path_with(tmp_path / "shim"))
-    return slurm_shim(tmp_path / "shim", squeue="100_3|RUNNING|None|node1|N/A|N/A|0:00|(null)\n")
+    return slurm_shim(tmp_path / "shim", squeue="100_3|RUNNING|None|node1|N/A\n")
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_a_checkpoint_that_another_run_begins_with(study: Experiment, shim: Path
     other.submit((0,), job_id="200", spec=spec)
     later = Experiment(study.paths.directory.parent, "later")
     later.submit((0,), job_id="300", spec={"checkpoint": {"initialize_from": "study/2"}})
-    slurm_shim(shim, squeue="".join(f"{job}|PENDING|Priority||||0:00|\n" for job in (200, 300)))
+    slurm_shim(shim, squeue="".join(f"{job}|PENDING|Priority||\n" for job in (200, 300)))
     spared = clean(study, "--checkpoints=all")
     assert "step-00000020-a1 (tuned/0)" in spared[0]["spared"]
     assert "step-00000030-a1 (later/0)" in spared[1]["spared"]

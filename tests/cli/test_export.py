@@ -25,7 +25,7 @@ VERSIONS = {"python": "3.11.2", "torch": "2.13.0", "hpcrun": "0"}
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Run 1 completed in two attempts, run 2 runs."""
-    slurm_shim(tmp_path / "shim", squeue="100_2|RUNNING|None|node1|N/A|N/A|0:00|(null)\n")
+    slurm_shim(tmp_path / "shim", squeue="100_2|RUNNING|None|node1|N/A\n")
     monkeypatch.setenv("PATH", path_with(tmp_path / "shim"))
     study = Experiment(tmp_path / "root")
     paths = study.submit((1, 2), swept={n: {"config.lr": n / 1000} for n in (1, 2)})

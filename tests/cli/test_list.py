@@ -13,7 +13,7 @@ from tests.support.experiment import T0, Experiment, path_with, shim_calls, slur
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    slurm_shim(tmp_path / "shim", squeue="200|PENDING|Priority||N/A|N/A|0:00|(null)\n")
+    slurm_shim(tmp_path / "shim", squeue="200|PENDING|Priority||N/A\n")
     monkeypatch.setenv("PATH", path_with(tmp_path / "shim"))
     old = Experiment(tmp_path / "root", "old")
     old.submit((1, 2), when=T0)

@@ -192,9 +192,7 @@ def test_follow_picks_up_tasks_ranks_and_attempts_and_ends_with_the_runs(
 ) -> None:
     study = Experiment(root)
     study.submit((1, 2))
-    queue = (
-        "100_1|RUNNING|None|node1|N/A|N/A|0:00|(null)\n100_2|RUNNING|None|n|N/A|N/A|0:00|(null)\n"
-    )
+    queue = "100_1|RUNNING|None|node1|N/A\n100_2|RUNNING|None|n|N/A\n"
     shim = slurm_shim(tmp_path / "shim", squeue=queue)
     process = start("logs", "-f", "--no-fold", root=root)
     wait_until(process, shim / "calls")
@@ -245,7 +243,7 @@ def test_interrupted_quietly(root: Path, tmp_path: Path) -> None:
     study.submit((1,))
     study.start(1)
     study.log(1, 1, 0, "begin\n")
-    slurm_shim(tmp_path / "shim", squeue="100|RUNNING|None|n|N/A|N/A|0:00|(null)\n")
+    slurm_shim(tmp_path / "shim", squeue="100|RUNNING|None|n|N/A\n")
     process = start("logs", "-f", root=root)
     assert process.stdout is not None
     assert process.stdout.readline() == "r0 | begin\n"
@@ -287,7 +285,7 @@ def test_lines_that_ranks_wrote_alike_are_shown_once(study: Experiment, root: Pa
 def test_followed_lines_that_ranks_wrote_alike_are_shown_once(root: Path, tmp_path: Path) -> None:
     study = Experiment(root)
     study.submit((1,), world=3)
-    slurm_shim(tmp_path / "shim", squeue="100|RUNNING|None|n|N/A|N/A|0:00|(null)\n")
+    slurm_shim(tmp_path / "shim", squeue="100|RUNNING|None|n|N/A\n")
     study.start(1, world=3)
     process = start("logs", "-f", root=root)
     assert process.stdout is not None

@@ -96,7 +96,7 @@ def shim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shim:
 
 def queue(*states: str) -> dict[str, object]:
     """squeue's answer for the elements of job 50; an empty state is a job that is gone."""
-    lines = [f"50_{run}|{state}|None|n1|N/A|N/A|0:06|(null)\n" for run, state in enumerate(states)]
+    lines = [f"50_{run}|{state}|None|n1|N/A\n" for run, state in enumerate(states)]
     return {"out": "".join(line for line, state in zip(lines, states, strict=True) if state)}
 
 
@@ -302,7 +302,7 @@ def test_an_allocation_of_the_users_is_left_alone(submitted: Place, shim: Shim) 
     shutil.copytree(submitted.paths.submission(1).directory, again.directory)
     again.journal.unlink()
     journal.write(again, journal.SUBMITTED, 0, [1], job_id="60")
-    shim.answer("squeue", {"out": "60|RUNNING|None|n1|N/A|N/A|0:06|(null)\n"})
+    shim.answer("squeue", {"out": "60|RUNNING|None|n1|N/A\n"})
     (done,) = submitted.requeue("e/1")
     assert (done["action"], done["job_id"]) == ("left", "60")
     assert "an allocation of yours" in done["reason"]

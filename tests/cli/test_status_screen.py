@@ -80,8 +80,7 @@ def shim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     directory = slurm_shim(
         tmp_path / "shim",
-        squeue="100_0|RUNNING|None|node1|N/A|N/A|0:00|(null)\n"
-        "100_1|PENDING|Priority||2030-01-02T03:04:00|N/A|0:00|(null)\n",
+        squeue="100_0|RUNNING|None|node1|N/A\n100_1|PENDING|Priority||2030-01-02T03:04:00\n",
     )
     monkeypatch.setenv("PATH", path_with(directory))
     return directory
@@ -178,8 +177,8 @@ def test_ctrl_c_gives_the_terminal_back(study: Experiment, tmp_path: Path) -> No
 
 
 def test_a_screen_that_is_too_small_shows_those_at_work(shim: Path, tmp_path: Path) -> None:
-    lines = "".join(f"100_{run}|RUNNING|None|n1|N/A|N/A|0:00|(null)\n" for run in (30, 35))
-    rest = "100_[0-29,31-34,36-39]|PENDING|Priority||N/A|N/A|0:00|(null)\n"
+    lines = "".join(f"100_{run}|RUNNING|None|n1|N/A\n" for run in (30, 35))
+    rest = "100_[0-29,31-34,36-39]|PENDING|Priority||N/A\n"
     slurm_shim(shim, squeue=lines + rest)
     study = Experiment(tmp_path / "root")
     study.submit(range(40), when=T0)

@@ -64,7 +64,7 @@ elif command == "squeue":
             print(f"{100 + index}|{script}")
         elif re.search(rf"--jobs=(.*,)?{100 + index}(,| |$)", " ".join(arguments)):
             name = f"{100 + index}_[{array[1]}]" if array else 100 + index
-            print(f"{name}|PENDING|Priority||N/A|N/A|0:00|(null)")
+            print(f"{name}|PENDING|Priority||N/A")
 """
 )
 

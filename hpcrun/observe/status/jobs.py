@@ -88,11 +88,7 @@ def ask_slurm(
         answers.problem = answers.detail = states.problems[0]
     for job_id, state in states.items():
         if state.is_over or not states.controller_is_down:
-            # Only what the cache keeps, so that its answers are the same.
-            start = state.start if state.is_waiting else None
-            answers.jobs[job_id] = JobState(
-                job_id, state.state, state.reason, state.nodes, start, exit_code=state.exit_code
-            )
+            answers.jobs[job_id] = state
     return states.accounting
 
 

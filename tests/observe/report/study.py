@@ -89,8 +89,7 @@ def finetune(
         _run(study, run, start, total, swept[run], telemetry, running=run == runs - 2)
     slurm_shim(
         root / "shim",
-        squeue=f"100_{runs - 2}|RUNNING|None|n|N/A|N/A|0:00|node[07-08]\n"
-        f"100_{runs - 1}|PENDING|Priority|n|N/A|N/A|0:00|(null)\n",
+        squeue=f"100_{runs - 2}|RUNNING|None|n|N/A\n100_{runs - 1}|PENDING|Priority|n|N/A\n",
     )
     return study
 

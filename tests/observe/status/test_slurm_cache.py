@@ -33,11 +33,11 @@ def clock() -> Clock:
 
 
 def line(job: str, state: str, reason: str = "None") -> str:
-    return f"{job}|{state}|{reason}||N/A|N/A|0:00|(null)\n"
+    return f"{job}|{state}|{reason}||N/A\n"
 
 
 def past(job: str, state: str, code: str = "0:0") -> str:
-    return f"{job}|{state}|None|node1|Unknown|Unknown|00:00:10|{code}|\n"
+    return f"{job}|{state}|None|node1|Unknown|{code}\n"
 
 
 def commands(shim: Path) -> list[str]:

@@ -26,11 +26,11 @@ FIELDS = {
 
 
 def line(job: str, state: str, reason: str = "None", nodes: str = "") -> str:
-    return f"{job}|{state}|{reason}|{nodes}|N/A|N/A|0:00|(null)\n"
+    return f"{job}|{state}|{reason}|{nodes}|N/A\n"
 
 
 def past(job: str, state: str, code: str = "0:0") -> str:
-    return f"{job}|{state}|None|node1|Unknown|Unknown|00:00:10|{code}|\n"
+    return f"{job}|{state}|None|node1|Unknown|{code}\n"
 
 
 def of(study: Experiment, **options: object) -> list[RunStatus]:
