@@ -17,12 +17,8 @@ from hpcrun.text import Say
 def cancel(selected: Sequence[Selected], say: Say) -> None:
     """Record every intent, then end the jobs and processes.
 
-    Raises
-    ------
-    ClusterRefused
-        Slurm refuses; the intents stand.
-    ClusterUnreachable
-        Slurm does not answer, or a run is on another machine; the intents stand.
+    The intents stand even if it raises: ClusterRefused if Slurm refuses, ClusterUnreachable if it
+    does not answer or a run is on another machine.
     """
     queued: list[str] = []
     local: list[Selected] = []

@@ -109,14 +109,8 @@ def find(selected: Sequence[Selected], choice: CleanupChoice, warn: Say) -> list
 def remove_all(found: Sequence[Leftovers], choice: CleanupChoice, say: Say) -> list[Item]:
     """Remove the items that were found and may still go; return what was removed.
 
-    Nobody can submit the runs again meanwhile.
-
-    Raises
-    ------
-    Interrupted
-        By Ctrl-C; names what was removed by then.
-    HpcrunError
-        Something cannot be removed; all else was.
+    The submit lock is held meanwhile. Raise Interrupted after Ctrl-C, HpcrunError if something
+    cannot be removed, in which case all else was.
     """
     shown = {item.path for one in found for item in one.items}
     removed: list[Item] = []
@@ -155,10 +149,7 @@ def remove_all(found: Sequence[Leftovers], choice: CleanupChoice, say: Say) -> l
 def remove(item: Item) -> None:
     """Remove a file or directory; what others use as long as it exists goes to the trash first.
 
-    Raises
-    ------
-    OSError
-        It cannot be removed, and some of it may be gone; one that is gone already is no error.
+    Raise OSError if it cannot be removed, when some of it may be gone; gone already is no error.
     """
     path = item.path
     with contextlib.suppress(FileNotFoundError):

@@ -41,15 +41,8 @@ def default_faults(compiled: Compiled) -> list[str]:
 def with_faults(compiled: Compiled, faults: Sequence[str], steps: int) -> Compiled:
     """Return an experiment NAME-drill of the first run alone, to which the faults are done.
 
-    Parameters
-    ----------
-    steps
-        Optimizer steps between a start and the fault.
-
-    Raises
-    ------
-    UsageError
-        The spec lacks what a fault needs.
+    A fault comes ``steps`` optimizer steps after a start. Raise UsageError if the spec lacks what a
+    fault needs.
     """
     first = compiled.runs[0]
     if policy_faults.CORRUPT_CHECKPOINT in faults and not first.checkpoint.every:

@@ -60,12 +60,7 @@ class RequeueStep:
 def look(selected: Sequence[Selected]) -> list[RequeueStep]:
     """Return what `restart` would do now, once the jobs of cancelled runs have ended.
 
-    Raises
-    ------
-    UsageError
-        All of them have completed.
-    ClusterUnreachable, UsageError
-        As `hpcrun.submit.run_actions.decide`.
+    Raise UsageError if all of them have completed, and as `hpcrun.submit.run_actions.decide`.
     """
     steps: list[RequeueStep] = []
     for experiment, runs in _by_experiment(selected).items():
@@ -92,11 +87,6 @@ def look(selected: Sequence[Selected]) -> list[RequeueStep]:
 
 def restart(selected: Sequence[Selected], *, argv: Sequence[str], say: Say) -> list[RequeueStep]:
     """Start those runs again that are neither completed nor waiting.
-
-    Parameters
-    ----------
-    argv
-        The command, for the record.
 
     Raises
     ------

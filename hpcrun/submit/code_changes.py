@@ -22,7 +22,6 @@ class ChangedCode:
     """Runs whose frozen code differs alike from the code of now."""
 
     runs: tuple[int, ...]
-    """Their numbers."""
     files: tuple[str, ...]
     """Such as ``train.py changed``, by name."""
 
@@ -36,12 +35,8 @@ def find(
 ) -> list[list[ChangedCode]]:
     """Compare the code of now with the code that runs were last submitted with, group by group.
 
-    The spec itself does not count: what a run computes from it is its identity.
-
-    Raises
-    ------
-    UsageError
-        The code of now or the frozen code cannot be read.
+    The spec itself does not count: what a run computes from it is its identity. Raise UsageError if
+    the code of now or the frozen code cannot be read.
     """
     archives = [_archives(experiment, decisions) for decisions in groups]
     if not any(archives):

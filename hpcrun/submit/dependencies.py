@@ -25,12 +25,8 @@ Living = dict[int, Job]
 class JobDependencies:
     """The jobs that the runs of a plan have to wait for now.
 
-    Raises
-    ------
-    UsageError
-        They wait for a run that has neither completed nor is queued or running.
-    ClusterUnreachable
-        Slurm does not answer.
+    Raises UsageError if they wait for a run that has neither completed nor is queued or running,
+    ClusterUnreachable if Slurm does not answer.
     """
 
     def __init__(self, plan: Plan, experiment: ExperimentPaths) -> None:

@@ -35,17 +35,8 @@ def held(
 
     Yields a function that renews the lock, which is due well within `LONGEST` seconds, and returns
     False if the lock was lost. Directories that are made for the lock and stay empty are removed
-    with it.
-
-    Parameters
-    ----------
-    group
-        The id of the group that the experiment's directory, and parents made for it, are given to.
-
-    Raises
-    ------
-    UsageError
-        The experiment's directory cannot be written to.
+    with it; others are given to the group with the id ``group``. Raises UsageError if the
+    experiment's directory cannot be written to.
     """
     lock = experiment.submit_lock
     owner = f"{os.uname().nodename}:{os.getpid()}:{start_ticks(os.getpid())}"

@@ -68,7 +68,7 @@ def check_runs(
     coming: Collection[str],
     say: Say,
 ) -> Probe:
-    """Check the runs that are to be submitted, and return what was found of their Python.
+    """Check the runs that are to be submitted, and return the probe of their Python.
 
     Parameters
     ----------
@@ -76,11 +76,6 @@ def check_runs(
         Numbers of the runs that go on from a checkpoint of their own.
     coming
         Experiments that the runs wait for, and whose checkpoints exist by the time they start.
-
-    Raises
-    ------
-    UsageError
-        A check fails.
     """
     check_time_limits(runs, experiment)
     check_initial_weights(runs, experiment, coming)
@@ -161,13 +156,7 @@ def check_world_sizes(runs: Sequence[RunPlan], experiment: ExperimentPaths, say:
 
 
 def check_python(runs: Sequence[RunPlan], cluster: dict[str, Any]) -> Probe:
-    """Probe each Python that the runs use, once; return the first answer.
-
-    Raises
-    ------
-    UsageError
-        As `hpcrun.submit.python_probe.probe`.
-    """
+    """`probe` each Python that the runs use, once; return the first answer."""
     answers: dict[str, Probe] = {}
     for run in runs:
         own = run.environment

@@ -71,6 +71,8 @@ def probe(
 ) -> Probe:
     """Start the job's Python once, and return its version and those of its libraries.
 
+    Raise UsageError if it does not exist, hangs, is too old or lacks a library.
+
     Parameters
     ----------
     python
@@ -85,11 +87,6 @@ def probe(
         Where it is started; the current directory by default.
     timeout
         Seconds until an interpreter counts as hanging.
-
-    Raises
-    ------
-    UsageError
-        It does not exist, hangs, is too old or lacks a library.
     """
     argv = [python, "-c", _QUESTION]
     if setup:

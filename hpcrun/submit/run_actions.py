@@ -77,12 +77,8 @@ def changed(jobs: Mapping[int, Job], earlier: Mapping[int, Plan], plan: Plan) ->
 def decide(experiment: ExperimentPaths, runs: Sequence[int]) -> list[Decision]:
     """Decide about runs from their intents, the journals and the state of their jobs.
 
-    Raises
-    ------
-    ClusterUnreachable
-        The state of a job is unknown, so that nothing may be submitted again.
-    UsageError
-        A run's job is on another machine, which cannot be asked from here.
+    Raise ClusterUnreachable if the state of a job is unknown, so that nothing may be submitted
+    again; UsageError if a run's job is on another machine.
     """
     jobs = journal.newest_jobs(experiment)
     # One listing instead of two look-ups a run, which matters on shared storage.

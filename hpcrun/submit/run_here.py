@@ -26,7 +26,7 @@ def bring_to_end(
 
     On this machine the journal names this process for every run, as waiting while it lives. An
     allocation may outlive this process, so there a run is recorded only as it starts; one that was
-    submitted by another command meanwhile is left out.
+    submitted by another command meanwhile is left out. After Ctrl-C nothing is left running.
 
     Parameters
     ----------
@@ -34,11 +34,6 @@ def bring_to_end(
         The allocation's job id; None on this machine.
     announce
         Called with a run's number as it starts.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        The user interrupted it; nothing is left running.
     """
     runs = tuple(run for array in prepared.plan.arrays for run in array.runs)
     prepared.take_back_intents(runs)

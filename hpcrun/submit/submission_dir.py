@@ -28,12 +28,7 @@ class Draft:
     """The directory of an experiment's next submission; `discard` restores the disk.
 
     Making one claims the number, by creating the directory. As a context manager it is discarded
-    when an exception leaves the block.
-
-    Raises
-    ------
-    UsageError
-        The root cannot be written to.
+    when an exception leaves the block. Raises UsageError if the root cannot be written to.
     """
 
     def __init__(self, experiment: ExperimentPaths) -> None:
@@ -62,24 +57,11 @@ class Draft:
         argv: Sequence[str],
         earlier: SubmissionPaths | None = None,
     ) -> tuple[str, ...]:
-        """Write everything that the runs will need; nothing outside is read after this.
+        """Write everything that the runs will need; return notes on the code for the user.
 
-        Parameters
-        ----------
-        argv
-            The command, for the record.
-        earlier
-            The submission whose frozen code is taken; None freezes the code of now.
-
-        Returns
-        -------
-        tuple of str
-            Notes for the user on the code that was frozen.
-
-        Raises
-        ------
-        UsageError
-            The code cannot be frozen or is gone, or the directory cannot be written to.
+        The code of now is frozen, or that of the submission ``earlier`` is taken. Nothing outside
+        is read after this. Raise UsageError if the code cannot be frozen or is gone, or the
+        directory cannot be written to.
         """
         notes: tuple[str, ...] = ()
         try:

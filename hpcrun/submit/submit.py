@@ -48,17 +48,9 @@ class Request:
 
 
 def submit_chain(chain: Sequence[Compiled], request: Request) -> list[Submitted]:
-    """`submit` experiments that depend on each other.
+    """`submit` the experiments of a `hpcrun.compile.compile_chain`.
 
-    Parameters
-    ----------
-    chain
-        As `hpcrun.compile.compile_chain` returns it.
-
-    Raises
-    ------
-    HpcrunError
-        As `submit`; experiments that come before may have been submitted by then.
+    If one fails, those before it have been submitted.
     """
     return list(in_order(chain, lambda one, waits: submit(one, request.of(chain, one), waits)))
 
@@ -77,19 +69,14 @@ def run_chain(
     executor: str,
     bring_to_end: Callable[[Prepared], int],
 ) -> tuple[list[Submitted], int]:
-    """Prepare experiments that depend on each other, and run each to its end before the next.
+    """Prepare the experiments of a chain, and run each to its end before the next.
 
     Parameters
     ----------
     executor
         ``local``, or ``slurm`` inside an allocation; takes the place of the profile's.
     bring_to_end
-        Runs a prepared submission; an exit code other than 0 ends the chain.
-
-    Returns
-    -------
-    tuple
-        What was begun, and the exit code.
+        Runs a prepared submission; an exit code other than 0, which is returned, ends the chain.
     """
 
     def prepared(one: Compiled, waits: tuple[Dependence, ...]) -> Prepared:
@@ -147,12 +134,7 @@ def prepare(
 ) -> Prepared:
     """Decide about every run and write all files of a submission; nothing is submitted yet.
 
-    The caller holds the experiment's lock.
-
-    Raises
-    ------
-    UsageError, ClusterUnreachable
-        As `submit`; nothing is left behind.
+    The caller holds the experiment's lock. Raises as `submit`, and leaves nothing behind then.
     """
     say = request.say
     paths = experiment(compiled.root, compiled.name)

@@ -50,10 +50,8 @@ def find(
 ) -> CodeListing:
     """List the code under ``root``; the parameters are those of `snapshot.freeze`.
 
-    Raises
-    ------
-    UsageError
-        A required file is missing, a pattern is invalid, or there are too many files to be code.
+    Raise UsageError if a required file is missing, a pattern is invalid, or there are too many
+    files to be code.
     """
     notes: list[str] = []
     excluded = _Excluded(exclude)

@@ -83,6 +83,8 @@ def freeze(
 ) -> Snapshot:
     """Freeze the code under ``root`` as ``directory/SHA.tar.gz``, unless that exists already.
 
+    Raise UsageError if there is too much, a file cannot be read or a required one does not exist.
+
     Parameters
     ----------
     root
@@ -97,11 +99,6 @@ def freeze(
         Paths that never belong to the code: the root of experiments, links, files of secrets.
     limit
         The most bytes that the files may have together.
-
-    Raises
-    ------
-    UsageError
-        There is too much; a file cannot be read; a required one does not exist.
     """
     listing = code_files.find(root, exclude=exclude, required=required, without=without)
     content = _Content(root, limit, notes=list(listing.notes))
@@ -159,10 +156,7 @@ def read(archive: Path) -> dict[str, bytes]:
 def recorded(submission: SubmissionPaths) -> dict[str, Any]:
     """Return the ``code`` of a submission's ``submission.json``, as `Snapshot.to_data` wrote it.
 
-    Raises
-    ------
-    UsageError
-        It names no archive, or the archive is gone.
+    Raise UsageError if it names no archive, or the archive is gone.
     """
     hint = "`hpcrun submit` goes on with the code of now"
     try:
