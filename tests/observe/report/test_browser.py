@@ -23,7 +23,7 @@ def write(directory: Path, name: str = "finetune") -> Path:
     """The report of an experiment, by the command."""
     file = directory / f"{name}.html"
     path = path_with(directory / "shim")
-    done = hpcrun("report", name, "-o", str(file), root=directory / "root", PATH=path)
+    done = hpcrun("report", name, "-o", str(file), root=directory / "root", env={"PATH": path})
     assert done.returncode == 0, done.stderr
     return file
 
