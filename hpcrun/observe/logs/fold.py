@@ -89,7 +89,7 @@ class LineFolder:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no line waits."""
+        """True if no line waits."""
         return not self._holders
 
     def rest(self) -> dict[int, list[bytes]]:

@@ -36,7 +36,7 @@ HELD = 20.0
 
 @dataclass(frozen=True)
 class Pace:
-    """How often files are polled."""
+    """The rates at which files are polled."""
 
     interval: float = 0.1
     """Seconds between polls of hot files."""

@@ -20,7 +20,7 @@ from hpcrun.state.ledger import Attempt
 
 @dataclass(frozen=True)
 class LogChoice:
-    """Which of a run's logs are wanted."""
+    """A choice among the logs of runs."""
 
     streams: str = "worker"
     """``worker``, ``agent``, ``batch``, ``other`` (trackers, conversions, ranks that waited) or
