@@ -107,8 +107,7 @@ class Finder:
         if not where:
             if not default_newest:
                 raise UsageError("this command wants to be told which runs", hint=f"name {_FORMS}")
-            newest = self.newest()
-            return self.runs(newest)
+            return self.runs(self.newest())
         if len(where) == 1:
             return self._one(where[0])
         found: dict[Path, Selected] = {}
@@ -157,19 +156,18 @@ class Finder:
 
     def with_chains(self, selected: list[Selected], where: Sequence[str]) -> list[Selected]:
         """Insert, before runs of whole experiments, those of the experiments they depend on."""
-        if not any(
-            plan.depends_on for plan in {id(one.plan): one.plan for one in selected}.values()
-        ):
+        plans = {id(one.plan): one.plan for one in selected}
+        if not any(plan.depends_on for plan in plans.values()):
             return selected
         found: dict[Path, Selected] = {}
         seen: set[str] = set()
 
         def add_before(one: Selected) -> None:
             for name in (each.experiment for each in one.plan.depends_on):
-                if name in seen or not self._exists(name):
+                if name in seen or not (experiment := self._named(name)):
                     continue
                 seen.add(name)
-                runs = self.runs(layout.experiment(self.root, name))
+                runs = self.runs(experiment)
                 add_before(runs[-1])
                 found.update((each.paths.directory, each) for each in runs)
 
@@ -188,21 +186,20 @@ class Finder:
         return self._histories[key]
 
     def _one(self, argument: str) -> list[Selected]:
-        job = _JOB.fullmatch(argument)
-        if job:
+        if job := _JOB.fullmatch(argument):
             return self._job(job["job"], job["task"])
-        runs = _RUNS.fullmatch(argument)
-        if runs and self._exists(runs["name"]):
-            return self._numbered(layout.experiment(self.root, runs["name"]), runs["numbers"])
-        if _NAME.fullmatch(argument) and self._exists(argument):
-            return self._all(layout.experiment(self.root, argument))
+        if (runs := _RUNS.fullmatch(argument)) and (experiment := self._named(runs["name"])):
+            return self._numbered(experiment, runs["numbers"])
+        if _NAME.fullmatch(argument) and (experiment := self._named(argument)):
+            return self._all(experiment)
         path = Path(argument).expanduser()
         if path.is_dir():
             return self._directory(path)
         raise self._nothing(argument)
 
-    def _exists(self, name: str) -> bool:
-        return (layout.experiment(self.root, name).directory / "submissions").is_dir()
+    def _named(self, name: str) -> ExperimentPaths | None:
+        experiment = layout.experiment(self.root, name)
+        return experiment if (experiment.directory / "submissions").is_dir() else None
 
     def _all(self, experiment: ExperimentPaths) -> list[Selected]:
         found = self.runs(experiment)
@@ -228,8 +225,7 @@ class Finder:
     def _job(self, job: str, task: str | None) -> list[Selected]:
         found: list[Selected] = []
         for experiment in layout.experiments(self.root):
-            numbers = history.runs_of_job(experiment, job, task)
-            if numbers:
+            if numbers := history.runs_of_job(experiment, job, task):
                 found += self.runs(experiment, numbers)
         if not found:
             name = f"{job}_{task}" if task else job

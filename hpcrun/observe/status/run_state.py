@@ -97,6 +97,9 @@ class Verdict:
     """Nothing more will happen to the run by itself."""
 
 
+_CANCELLED_IN_SLURM = Verdict(CANCELLED, "its job was cancelled in Slurm", over=True)
+
+
 def decide(evidence: RunEvidence) -> Verdict:
     """Return the state that follows from the evidence.
 
@@ -137,7 +140,7 @@ def _cancelled(evidence: RunEvidence, last: Attempt | None) -> Verdict:
     if (last is not None and last.ended) or (last is None and not queued):
         return Verdict(CANCELLED, over=True)
     if job is None and evidence.silence:
-        return Verdict(CANCELLED, _as_of(evidence, evidence.silence))
+        return Verdict(CANCELLED, _as_of(evidence))
     live = job is not None and job.is_alive
     return Verdict(CANCELLED, "its job is still ending" if live else None, over=not live)
 
@@ -157,31 +160,24 @@ def _before_attempt(evidence: RunEvidence) -> Verdict:
         return Verdict(PLANNED, f"refused: {submission.message or 'no reason recorded'}")
     if job is None:
         if evidence.silence:
-            state = WAITING if submission.is_local else PENDING
-            return Verdict(state, _as_of(evidence, evidence.silence))
+            return Verdict(WAITING if submission.is_local else PENDING, _as_of(evidence))
         return Verdict(UNKNOWN, f"Slurm does not know job {submission.job_id} (any more)")
     if submission.is_local:
         if job.is_alive:
             return Verdict(WAITING, "waits for its turn on this machine")
         if submission.ended and submission.message:
-            return Verdict(FAILED, submission.message, over=True)
+            return _failed(submission.message)
         what = "its supervisor" if submission.ended else "the local executor"
-        return Verdict(
-            FAILED,
-            f"{what} ended before an attempt began; see `hpcrun logs --stream batch`",
-            over=True,
-        )
+        return _failed(f"{what} ended before an attempt began; see `hpcrun logs --stream batch`")
     if job.is_waiting or job.state == "CONFIGURING":
         return Verdict(PENDING, _words(job))
     if job.is_over:
         if job.state == "CANCELLED":
-            return Verdict(CANCELLED, "its job was cancelled in Slurm", over=True)
+            return _CANCELLED_IN_SLURM
         code = f", exit code {job.exit_code}" if job.exit_code else ""
-        return Verdict(
-            FAILED,
+        return _failed(
             f"the job ended (Slurm: {job.state}{code}) before an attempt began; "
-            "see `hpcrun logs --stream batch`",
-            over=True,
+            "see `hpcrun logs --stream batch`"
         )
     if job.is_alive:
         if submission.foreground:
@@ -192,62 +188,59 @@ def _before_attempt(evidence: RunEvidence) -> Verdict:
 
 def _attempt_ended(evidence: RunEvidence, last: Attempt) -> Verdict:
     job = evidence.job
+    is_alive = job is not None and job.is_alive
     message = last.cause.get("message")
     reason = str(message) if message else None
     if last.outcome == "cancelled":
         return Verdict(CANCELLED, over=True)
-    if job is not None and job.is_alive and job.is_waiting:
+    if job is not None and job.is_waiting:
         return Verdict(REQUEUED, _words(job) or reason)
-    decided = last.decided or {}
-    if decided.get("action") in recovery.GOES_ON and job is not None and job.is_alive:
+    goes_on = last.action in recovery.GOES_ON
+    if goes_on and is_alive:
         return Verdict(RESTARTING, reason)
-    if decided.get("action") == recovery.STOP:
-        return Verdict(FAILED, f"{reason}; stopped: {decided.get('reason')}", over=True)
-    goes_on = last.outcome == "stopped" or decided.get("action") in recovery.GOES_ON
-    if goes_on and job is None and evidence.silence:
-        return Verdict(UNKNOWN, _as_of(evidence, evidence.silence))
+    if last.action == recovery.STOP:
+        return _failed(f"{reason}; stopped: {(last.decided or {}).get('reason')}")
+    if (goes_on or last.outcome == "stopped") and job is None and evidence.silence:
+        return Verdict(UNKNOWN, _as_of(evidence))
     if last.outcome == "stopped":
-        if job is not None and job.is_alive:
+        if is_alive:
             return Verdict(RESTARTING, reason)
-        return Verdict(FAILED, f"{reason or 'stopped'}; submit it again to go on", over=True)
+        return _failed(f"{reason or 'stopped'}; submit it again to go on")
     if job is not None and job.is_over:
         if job.state == "CANCELLED" and last.kind == "signal":
-            return Verdict(CANCELLED, "its job was cancelled in Slurm", over=True)
+            return _CANCELLED_IN_SLURM
         if job.state not in ("FAILED", "COMPLETED", "CANCELLED", GONE):
             reason = f"{reason or 'failed'} (Slurm: {job.state})"
-    return Verdict(FAILED, reason, over=True)
+    return _failed(reason)
 
 
 def _attempt_open(evidence: RunEvidence, last: Attempt) -> Verdict:
-    job = evidence.job
+    job, no_end = evidence.job, f"and the ledger has no end of attempt {last.number}"
     if job is None:
         if evidence.silence:
-            return Verdict(RUNNING, _as_of(evidence, evidence.silence))
-        job_id = last.job_id
-        return Verdict(
-            UNKNOWN,
-            f"Slurm does not know job {job_id} (any more), and the ledger has no end of attempt "
-            f"{last.number}",
-        )
+            return Verdict(RUNNING, _as_of(evidence))
+        return Verdict(UNKNOWN, f"Slurm does not know job {last.job_id} (any more), {no_end}")
     if job.is_waiting:
         return Verdict(REQUEUED, _words(job))
     if job.is_over:
         if job.state == "CANCELLED":
-            return Verdict(CANCELLED, "its job was cancelled in Slurm", over=True)
+            return _CANCELLED_IN_SLURM
         gone = job.state == GONE
         what = "its process is gone" if gone else f"its job is over (Slurm: {job.state})"
-        return Verdict(
-            FAILED, f"{what}, and the ledger has no end of attempt {last.number}", over=True
-        )
+        return _failed(f"{what}, {no_end}")
     if not job.is_alive:
         return Verdict(UNKNOWN, job.reason or None)
     return Verdict(RUNNING, None if last.workers_started else "preparing its nodes")
 
 
-def _as_of(evidence: RunEvidence, silence: str) -> str:
+def _failed(reason: str | None) -> Verdict:
+    return Verdict(FAILED, reason, over=True)
+
+
+def _as_of(evidence: RunEvidence) -> str | None:
     if evidence.updated is None:
-        return silence
-    return f"{silence}; as of {_date(evidence.updated)}"
+        return evidence.silence
+    return f"{evidence.silence}; as of {_date(evidence.updated)}"
 
 
 def _date(moment: float) -> str:
