@@ -13,7 +13,7 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -87,10 +87,8 @@ class Supervisor:
                     self._trackers = TrackerProcesses(self.submission, run, attempt)
                 stop_request = StopRequest(run, self.paths, attempt, self._launcher, self._ends)
                 end = self._attempt(run, attempt, nodes, stop_request)
-                say(
-                    f"attempt {attempt.number} {end.outcome}"
-                    + (f": {end.message}" if end.cause else "")
-                )
+                why = f": {end.message}" if end.cause else ""
+                say(f"attempt {attempt.number} {end.outcome}{why}")
                 if self.paths.attempt(attempt.number + 1).directory.exists():
                     say("a later attempt has begun, and has recorded how this one ended")
                     return EXIT_STALE
@@ -108,7 +106,9 @@ class Supervisor:
                 self._trackers.ask_to_end()
             if self._agents is not None:
                 lost = self._agents.lost
-                self._dismiss(self._agents)
+                # Agents that cannot be dismissed leave when they lose this process.
+                with _best_effort():
+                    self._agents.dismiss()
         goes_on = self._ends.carry_out(action, attempt.number, end, lost)
         self._notify(goes_on=goes_on)
         if goes_on:
@@ -116,11 +116,8 @@ class Supervisor:
         return end.exit_code if end.exit_code != EXIT_SAVED else EXIT_FAILED
 
     def _notify(self, *, goes_on: bool = False) -> None:
-        """Run the user's command. Best effort: the end stands as it is."""
-        try:
+        with _best_effort():
             notify.tell(self.plan.name, self.run, self.paths, say, goes_on=goes_on)
-        except Exception:
-            say(traceback.format_exc())
 
     def _seats(self, last: RunPlan, end: End) -> tuple[RunPlan | None, Sequence[str]]:
         """Return the run as it could be restarted in this allocation, and on which nodes.
@@ -184,10 +181,9 @@ class Supervisor:
             attempt = self.paths.attempt(number)
             try:
                 attempt.directory.mkdir(parents=True)
+                return attempt
             except FileExistsError:
                 number += 1
-                continue
-            return attempt
 
     def _attempt(
         self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], stop_request: StopRequest
@@ -205,15 +201,17 @@ class Supervisor:
         job = JobFacts() if found.finished else self._ends.facts(attempt.number)
         return causes.decide(replace(found, intent=ledger.intent(self.paths), job=job))
 
-    def _dismiss(self, agents: Agents) -> None:
-        """Dismiss the agents. Best effort: others leave when they lose this process."""
-        try:
-            agents.dismiss()
-        except Exception:
-            say(traceback.format_exc())
-
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._signals.append(signal.Signals(number).name)
+
+
+@contextlib.contextmanager
+def _best_effort() -> Iterator[None]:
+    """Log an error instead of raising it: the attempt's end stands as it is."""
+    try:
+        yield
+    except Exception:
+        say(traceback.format_exc())
 
 
 def put_python_first_on_path() -> None:

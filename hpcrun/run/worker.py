@@ -235,9 +235,7 @@ def ignore_slurms_signal() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def record_end(
-    launch: Launch, rank: int, code: int, error: BaseException | None, shown: str | None
-) -> None:
+def record_end(launch: Launch, rank: int, code: int, error: BaseException | None = None) -> None:
     """Write the record of a bad end for the supervisor. Best effort on a full disk."""
     path = launch.paths.exit_record(rank)
     record = {
@@ -247,16 +245,16 @@ def record_end(
         "exit_code": None if code < 0 else code,
         "signal": signal_name(-code) if code < 0 else None,
         "exception": None if error is None else type(error).__name__,
-        "message": _words(error),
-        "traceback": shown and _printable(shown),
+        "message": error and _words(error),
+        "traceback": error and _printable("".join(traceback.format_exception(error))),
     }
     files.patiently(lambda: files.write_json(path, record), tell, path.name)
 
 
-def _words(error: BaseException | None) -> str | None:
+def _words(error: BaseException) -> str:
     if isinstance(error, HpcrunError):
         return error.message + (f" ({error.hint})" if error.hint else "")
-    return None if error is None else _printable(str(error))
+    return _printable(str(error))
 
 
 def _printable(text: str) -> str:
@@ -277,19 +275,18 @@ def work(launch: Launch, rank: int, child: Child | None = None) -> int:
             return call_function(launch, node, rank)
         code = run_child(launch, node, rank, child)
         if code:
-            record_end(launch, rank, code, None, None)
+            record_end(launch, rank, code)
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else EXIT_FAILED
-        record_end(launch, rank, code, None, None)
+        record_end(launch, rank, code)
         if isinstance(leaving.code, str):
             with contextlib.suppress(OSError):
                 print(leaving.code, file=sys.stderr)
     except BaseException as error:
-        shown = traceback.format_exc()
-        with contextlib.suppress(OSError):
-            print(shown, end="", file=sys.stderr, flush=True)
-        record_end(launch, rank, EXIT_FAILED, error, shown)
         code = EXIT_FAILED
+        with contextlib.suppress(OSError):
+            print(traceback.format_exc(), end="", file=sys.stderr, flush=True)
+        record_end(launch, rank, code, error)
     return code if code >= 0 else 128 - code
 
 

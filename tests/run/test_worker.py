@@ -139,7 +139,7 @@ def test_another_number_of_tasks_than_ranks_is_an_error(
 def test_the_record_of_an_end(
     launch: Launch, code: int, recorded: tuple[int | None, str | None]
 ) -> None:
-    worker.record_end(launch, 2, code, None, None)
+    worker.record_end(launch, 2, code)
     record = files.read_json(launch.paths.exit_record(2))
     assert (record["exit_code"], record["signal"]) == recorded
     assert (record["rank"], record["node"], record["exception"]) == (2, "n2", None)
@@ -154,7 +154,7 @@ def _secrets(tmp_path: Path, text: str, mode: int = 0o600) -> str:
 
 def test_an_exception_that_no_terminal_can_show_is_recorded(launch: Launch) -> None:
     error = ValueError("cannot decode caf\udce9")
-    worker.record_end(launch, 0, 1, error, f"Traceback: {error}")
+    worker.record_end(launch, 0, 1, error)
     record = files.read_json(launch.paths.exit_record(0))
     assert record["message"] == "cannot decode caf\\udce9"
     assert record["traceback"].encode()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Iterable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from hpcrun.errors import EXIT_SAVED, HpcrunError
 from hpcrun.policy.causes import Evidence
@@ -15,7 +16,6 @@ from hpcrun.run.job.fault_injection import FaultInjection
 from hpcrun.run.job.hang_watch import HangWatch, Hung, RankVanished
 from hpcrun.run.job.launchers import Launcher, RankEnd, Workers
 from hpcrun.run.job.stop_request import EndNow, StopRequest
-from hpcrun.run.job.turn import EachTurn
 from hpcrun.run.job.warm_ranks import WarmRanks
 from hpcrun.run.node.log_sizes import LogSizeRecord
 from hpcrun.run.protocol.launch import Launch
@@ -28,6 +28,17 @@ from hpcrun.state.plan import Plan, RunPlan
 OTHERS_GRACE = 0.5
 LEAVE_TOGETHER = 30.0
 START_TRIES = 3
+
+
+class EachTurn(Protocol):
+    """A part of the supervisor with something to do while an attempt's ranks run.
+
+    The loop of `RunningAttempt` turns several times a second; it lists the parts and their order. A
+    part that needs longer intervals keeps the time itself.
+    """
+
+    def turn(self) -> None:
+        """Do what is due. To end the attempt, raise: the exception carries the reason."""
 
 
 class RunningAttempt:
@@ -49,7 +60,6 @@ class RunningAttempt:
         # On each turn of every loop: messages first, since they may ask for a stop.
         self._always: tuple[EachTurn, ...] = (agents, stop_request)
         self._workers: Workers | None = None
-        self._is_warm = False
 
     def bring_to_end(self, nodes: Sequence[str]) -> Evidence:
         """Run it on these nodes until no rank is left, and return what was seen of its end."""
@@ -76,11 +86,11 @@ class RunningAttempt:
             seen["launch_error"] = f"{type(error).__name__}: {error}"
         finally:
             if self._workers is not None:
-                # What ends from here on, ends because it is killed.
+                # Whatever ends after this was killed.
                 first = self._workers.failure()
-                # Also where srun has returned: of a broken step it does so while ranks live.
+                # Also where srun has returned: it leaves a broken step while ranks live.
                 self._agents.kill_ranks()
-                # The end of a rank on a lost node may be seen before the node's silence.
+                # A rank's end may be noticed before the silence of its node.
                 if lost := tuple(node for node in nodes if node in self._agents.lost):
                     known = [node for node in seen.get("lost_nodes", ()) if node not in lost]
                     seen.update(lost_nodes=(*known, *lost), cut_off=None)
@@ -97,9 +107,9 @@ class RunningAttempt:
         )
 
     def _failure(self, workers: Workers, first: RankEnd | None) -> dict[str, Any] | None:
-        # What is no function may end when it likes.
+        # A script or command may end when it likes.
         gone = self._agents.gone if self._run.entry.kind == "function" else ()
-        found = evidence.failure(self._paths, first, workers.ends(), gone)
+        found = evidence.failure(self._paths, first, workers.ends, gone)
         if found is not None and found.get("node") is None:
             found["node"] = self._agents.working[found["rank"] // self._run.ranks_per_node]
         return found
@@ -135,10 +145,10 @@ class RunningAttempt:
         refusals = 0
         while True:
             self._workers = self._warm_ranks.take(self._run, self._paths, nodes, self._stop_request)
-            self._is_warm = self._workers is not None
+            warm = {} if self._workers is None else {"warm": True}
             if self._workers is None:
                 self._workers = self._launcher.start_workers(self._run, self._paths, nodes)
-            files.patiently(self._record_start, say, "the ledger")
+            self._record(ledger.WORKERS, **warm)
             code = self._watch(self._workers)
             refusal = self._workers.refusal() if code else None
             if refusal is None:
@@ -148,17 +158,13 @@ class RunningAttempt:
             if refusals == START_TRIES:
                 raise HpcrunError(f"Slurm does not start the ranks: {refusal}")
 
-    def _record_start(self) -> None:
-        warm = {"warm": True} if self._is_warm else {}
-        ledger.write(self._paths.run, ledger.WORKERS, self._paths.number, **warm)
+    def _record(self, event: str, **details: Any) -> None:
+        write = partial(ledger.write, self._paths.run, event, self._paths.number, **details)
+        files.patiently(write, say, "the ledger")
 
     def _record_straggler(self, found: dict[str, Any]) -> None:
         say("rank {rank} on {node} holds up the others".format(**found))
-        files.patiently(
-            lambda: ledger.write(self._paths.run, ledger.STRAGGLER, self._paths.number, **found),
-            say,
-            "the ledger",
-        )
+        self._record(ledger.STRAGGLER, **found)
 
     def _wait_for_slurm(self) -> bool:
         """Wait a moment, or for a controller that is down; return whether it was down."""

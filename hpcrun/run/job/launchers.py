@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from hpcrun.errors import HpcrunError
 from hpcrun.slurm import client, job, steps
@@ -38,27 +39,34 @@ class RankEnd:
     out_of_memory: bool = False
 
 
-class Workers(Protocol):
-    """The running ranks of an attempt."""
+class Workers(ABC):
+    """The running ranks of an attempt; ``ends`` has all that were seen to end badly."""
 
+    def __init__(self, attempt: AttemptPaths) -> None:
+        self._attempt = attempt
+        self.ends: dict[int, RankEnd] = {}
+
+    @abstractmethod
     def failure(self) -> RankEnd | None:
         """Return the first rank that was seen to end badly."""
 
-    def ends(self) -> dict[int, RankEnd]:
-        """Return all ranks that were seen to end badly, by their own fault or not."""
-
+    @abstractmethod
     def exit_code(self) -> int | None:
         """Return None while any rank runs, 0 when all ended well."""
 
     def become(self, attempt: AttemptPaths) -> None:
         """Be the ranks of this attempt from now on."""
+        self._attempt = attempt
 
+    @abstractmethod
     def abandon(self) -> None:
         """End ranks that nobody needs, without waiting for it."""
 
     def refusal(self) -> str | None:
         """Return why Slurm started no rank; None where it did."""
+        return None
 
+    @abstractmethod
     def kill(self, *, nodes_are_lost: bool = False) -> None:
         """End every rank that the agents have not ended, and wait for that.
 
@@ -66,7 +74,7 @@ class Workers(Protocol):
         """
 
 
-class Launcher(Protocol):
+class Launcher(ABC):
     """Where the attempts of one start of a job run; ``nodes`` include the spares."""
 
     nodes: tuple[str, ...]
@@ -79,13 +87,17 @@ class Launcher(Protocol):
 
     def end_time(self, *, fresh: bool = False) -> float | None:
         """Return when the time limit ends the job (seconds since the epoch); None without one."""
+        return None
 
     def is_unreachable(self) -> bool:
         """Check whether Slurm's controller is down, so that ranks cannot be started."""
+        return False
 
+    @abstractmethod
     def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start one node's agent."""
 
+    @abstractmethod
     def start_workers(
         self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
     ) -> Workers:
@@ -96,9 +108,10 @@ class Launcher(Protocol):
 
     def devices(self, node: str, run: RunPlan) -> str | None:
         """Return CUDA_VISIBLE_DEVICES of a node's ranks; None where Slurm sets it."""
+        return None
 
 
-class SlurmLauncher:
+class SlurmLauncher(Launcher):
     """Starts steps with srun in the job that this process runs in.
 
     A user's own allocation, in which `hpcrun run` was typed, is not requeued: the foreground
@@ -147,14 +160,11 @@ class SlurmLauncher:
         )
         return _SlurmWorkers(argv, self.raw_job_id, name, attempt)
 
-    def devices(self, node: str, run: RunPlan) -> str | None:
-        return None
 
-
-class _SlurmWorkers:
+class _SlurmWorkers(Workers):
     def __init__(self, argv: list[str], job_id: str, name: str, attempt: AttemptPaths) -> None:
-        self._job_id, self._name, self._attempt = job_id, name, attempt
-        self._ends: dict[int, RankEnd] = {}
+        super().__init__(attempt)
+        self._job_id, self._name = job_id, name
         self._refusal: str | None = None
         self._process = subprocess.Popen(
             argv,
@@ -178,22 +188,16 @@ class _SlurmWorkers:
                 assert end is not None
                 name = _signal_name(end.what)
                 found = RankEnd(rank, end.node, end.exit_code, name, end.what == _OUT_OF_MEMORY)
-                self._ends.setdefault(rank, found)
+                self.ends.setdefault(rank, found)
 
     def failure(self) -> RankEnd | None:
-        return next(iter(self.ends().values()), None)
-
-    def ends(self) -> dict[int, RankEnd]:
-        return dict(self._ends)
+        return next(iter([*self.ends.values()]), None)
 
     def exit_code(self) -> int | None:
         code = self._process.poll()
         if code is not None:
             self._reader.join(timeout=5)
         return code
-
-    def become(self, attempt: AttemptPaths) -> None:
-        self._attempt = attempt
 
     def abandon(self) -> None:
         # srun has Slurm end the step.
@@ -227,7 +231,7 @@ class _SlurmWorkers:
         return True
 
 
-class LocalLauncher:
+class LocalLauncher(Launcher):
     """Starts children of this process; each of the spec's nodes is a group of them."""
 
     is_slurm = False
@@ -240,12 +244,6 @@ class LocalLauncher:
         self.restart_count = 0
         named = {key: value for key, value in fabric.items() if value}
         self.fabric = {"management_interface": "lo", "fast_interface": "lo", **named}
-
-    def end_time(self, *, fresh: bool = False) -> float | None:
-        return None
-
-    def is_unreachable(self) -> bool:
-        return False
 
     def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
         return _start(command, log)
@@ -271,12 +269,12 @@ class LocalLauncher:
         return ",".join(usable[first : first + gpus])
 
 
-class _LocalWorkers:
+class _LocalWorkers(Workers):
     def __init__(
         self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool
     ) -> None:
+        super().__init__(attempt)
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._ends: dict[int, RankEnd] = {}
         self._failure: RankEnd | None = None
         self._nodes = nodes
         self._per_node = run.ranks_per_node
@@ -292,33 +290,24 @@ class _LocalWorkers:
     def failure(self) -> RankEnd | None:
         if self._failure is None:
             # Ranks whose peer was killed fail soon after it, with an exit code.
-            ends = self._ends.values()
+            ends = self.ends.values()
             self._failure = min(ends, key=lambda end: end.signal is None, default=None)
         return self._failure
-
-    def ends(self) -> dict[int, RankEnd]:
-        return dict(self._ends)
 
     def exit_code(self) -> int | None:
         codes = [process.poll() for process in self._processes]
         for rank, code in enumerate(codes):
-            if code and rank not in self._ends:
+            if code and rank not in self.ends:
                 how = (None, signal_name(-code)) if code < 0 else (code, None)
-                self._ends[rank] = RankEnd(rank, self._nodes[rank // self._per_node], *how)
+                self.ends[rank] = RankEnd(rank, self._nodes[rank // self._per_node], *how)
         if any(code is None for code in codes):
             return None
         return max((abs(code) for code in codes if code is not None), default=0)
-
-    def become(self, attempt: AttemptPaths) -> None:
-        """Nothing here belongs to one attempt."""
 
     def abandon(self) -> None:
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-
-    def refusal(self) -> str | None:
-        return None
 
     def kill(self, *, nodes_are_lost: bool = False) -> None:
         self.abandon()

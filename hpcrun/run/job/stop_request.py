@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from hpcrun.policy import causes, stop_lead_time
 from hpcrun.policy.causes import Evidence
@@ -128,12 +129,9 @@ class StopRequest:
             return
         self.reason = reason
         say(f"asked to stop: {reason}" + (f" ({self.signal})" if self.signal else ""))
-        details = {"reason": reason, "signal": self.signal}
-        files.patiently(
-            lambda: ledger.write(self._paths, ledger.STOPPING, self._attempt.number, **details),
-            say,
-            "the ledger",
-        )
+        number, event = self._attempt.number, {"reason": reason, "signal": self.signal}
+        write = partial(ledger.write, self._paths, ledger.STOPPING, number, **event)
+        files.patiently(write, say, "the ledger")
         if not self._can_save():
             raise EndNow("there is nothing to save")
 

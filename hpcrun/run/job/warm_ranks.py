@@ -40,7 +40,7 @@ class WarmRanks:
         self._current = run, attempt, tuple(nodes), stop_request
         found = self._workers
         fits = tuple(nodes) == self._nodes and len(nodes) * run.ranks_per_node == run.world_size
-        if found is None or not fits or found.exit_code() is not None or found.ends():
+        if found is None or not fits or found.exit_code() is not None or found.ends:
             self.end()
             return None
         self._workers = None

@@ -27,5 +27,5 @@ def test_what_srun_says_last_is_read_before_it_is_asked_for(
     said = "echo 'srun: error: n2: task 1: Killed' >&2"
     workers = _SlurmWorkers(["sh", "-c", said], "1", "ranks", AttemptPaths(tmp_path))
     workers.kill()
-    end = workers.ends()[1]
+    end = workers.ends[1]
     assert (end.node, end.signal) == ("n2", "SIGKILL")
