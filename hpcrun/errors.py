@@ -1,4 +1,4 @@
-"""Every error that hpcrun raises on purpose, and the exit code that each one ends a command with.
+"""The errors that hpcrun raises on purpose, and their exit codes.
 
 ::
 
@@ -8,7 +8,7 @@
     ├── ClusterRefused         exit 3   the cluster answered, and said no
     ├── ClusterUnreachable     exit 4   the cluster did not answer; the same command may work later
     ├── RunFailed              exit 1   a run that was waited for failed
-    ├── Interrupted            exit 130 by Ctrl-C, in the middle of something that it can tell of
+    ├── Interrupted            exit 130 by Ctrl-C, in the middle of something that it reports
     ├── CheckpointError        exit 1   a checkpoint cannot be written or read
     └── NonFiniteLossError     exit 1   the loss is not a number any more
 
@@ -36,7 +36,7 @@ class HpcrunError(Exception):
     Parameters
     ----------
     message
-        What is wrong: names the key or file, what was found and what is accepted.
+        Names the key or file, what was found and what is accepted.
     hint
         The next step for the person who reads it; shown after a blank line as ``hint: …``.
     """
@@ -67,7 +67,7 @@ class Problem:
     file
         The file (as the user named it) or ``"command line"``.
     key
-        The full dotted key, or ``""`` when the file as a whole is meant.
+        The full dotted key, or ``""`` for the file as a whole.
     message
         What was found and what is accepted.
     hint
@@ -90,7 +90,7 @@ class Problem:
 
 
 class SpecError(UsageError):
-    """All the problems of a spec.
+    """All problems of a spec.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ class ClusterRefused(HpcrunError):
 
 
 class ClusterUnreachable(HpcrunError):
-    """Slurm was asked for and does not answer."""
+    """Slurm does not answer."""
 
     exit_code = EXIT_UNREACHABLE
 

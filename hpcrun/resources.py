@@ -1,4 +1,4 @@
-"""Where the files that ship with hpcrun are: ``templates``, ``configs`` and ``jobs``."""
+"""The files that ship with hpcrun: ``templates``, ``configs`` and ``jobs``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def directory(name: str) -> Path:
-    """The directory of shipped ``templates``, ``configs`` or ``jobs``.
+    """Return the directory of shipped ``templates``, ``configs`` or ``jobs``.
 
     In a checkout they lie beside the package, in an installed wheel inside it.
     """

@@ -1,0 +1,15 @@
+"""Decisions as functions of their arguments, so that a table of cases is their test.
+
+In reading order:
+
+- `causes`: why an attempt ended, from evidence.
+- `recovery`: what is done after that: restart, requeue or stop; which nodes are avoided.
+- `notifications`: which ends a person is told of.
+- `stop_lead_time`: how long before its time limit a run is asked to stop.
+- `retention`: which checkpoints stay.
+- `batch`: train batch = micro batch x accumulation x ranks.
+- `faults`: what `hpcrun drill` can do to a run.
+
+To add a cause: a kind in `causes` with its place in ``decide``, its budget in `recovery`, its
+advice in `hpcrun.observe.diagnosis.advice`, and rows in the tables of ``tests/policy``.
+"""

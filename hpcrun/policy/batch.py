@@ -1,4 +1,4 @@
-"""Solves the batch triple: train batch = micro batch x accumulation x data-parallel size."""
+"""The batch triple: train batch = micro batch x accumulation x data-parallel size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Triple:
-    """A batch that holds together.
+    """A consistent batch.
 
     Attributes
     ----------
@@ -33,12 +33,14 @@ class Triple:
     accumulation: int
 
     def as_keys(self) -> dict[str, int]:
-        """Under DeepSpeed's names."""
+        """Return the triple under DeepSpeed's names."""
         return {TRAIN: self.train, MICRO: self.micro, ACCUMULATION: self.accumulation}
 
     def among(self, ranks: int) -> Triple | None:
-        """The same global batch on another number of ranks, in micro batches that are no larger;
-        None where whole numbers do not fit."""
+        """Return the same global batch on another number of ranks, with no larger micro batches.
+
+        None if no whole numbers fit.
+        """
         share, rest = divmod(self.train, ranks)
         if rest or not share:
             return None
@@ -66,7 +68,7 @@ class Unsolvable(ValueError):
 
 
 def solve(train: Any, micro: Any, accumulation: Any, ranks: int) -> Triple:
-    """The batch triple from any sufficient part of it.
+    """Solve the batch triple from any sufficient part of it.
 
     Parameters
     ----------
@@ -108,7 +110,7 @@ def solve(train: Any, micro: Any, accumulation: Any, ranks: int) -> Triple:
 
 
 def nearest(given: dict[str, int], ranks: int, count: int = 4) -> tuple[Triple, ...]:
-    """The triples closest to what was given, by relative distance."""
+    """Return the triples closest to what was given, by relative distance."""
 
     def distance(triple: Triple) -> float:
         found = triple.as_keys()

@@ -1,4 +1,4 @@
-"""Why an attempt ended, decided from evidence by one pure function: no file, clock or Slurm here.
+"""The cause of an attempt's end, decided from evidence by one pure function.
 
 Elapsed time is never evidence. What was intended outweighs what Slurm says, Slurm outweighs what
 the ranks say (a rank that fails because its job is being taken away is no crash), and the ranks
@@ -41,7 +41,7 @@ KINDS = (
     *(RANK_CRASH, OUT_OF_MEMORY, NON_FINITE, BAD_CHECKPOINT, HANG, LAUNCH, UNKNOWN, CANCELLED),
 )
 
-# Nobody's doing but the run's own: such ends count against it until it has made progress.
+# Ends that the run itself caused: they count against it until it has made progress.
 OWN = frozenset(
     {
         *(TIME_LIMIT, SAVED, RANK_CRASH, OUT_OF_MEMORY, NON_FINITE, BAD_CHECKPOINT, HANG, LAUNCH),
@@ -64,14 +64,14 @@ _EXCEPTIONS = {
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What Slurm says of the start of the job that carried an attempt.
+    """Slurm's report on the start of the job that carried an attempt.
 
     Attributes
     ----------
     state
-        Slurm's word, such as ``RUNNING`` or ``NODE_FAIL``; empty when it did not answer.
+        Slurm's word, such as ``RUNNING`` or ``NODE_FAIL``; empty if it did not answer.
     cancelled_by
-        Who cancelled it, as sacct prints it; None when nobody did.
+        The user who cancelled it, as sacct prints it; None if nobody did.
     preempted
         Slurm has chosen it for preemption, or has preempted it.
     words
@@ -82,7 +82,7 @@ class JobFacts:
     out_of_memory
         A step of it ended OUT_OF_MEMORY.
     memory
-        What it asked for and used at most, in words; empty where Slurm does not say.
+        The memory that it asked for and used at most, in words; empty if unknown.
     ends
         When it ended or will be ended at the latest, in seconds since the epoch: at its time limit,
         or once it is preempted when its grace is over; None where Slurm does not say.
@@ -100,7 +100,7 @@ class JobFacts:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of one attempt as it ends, or after it has.
+    """All evidence on one attempt as it ends, or after it has.
 
     Attributes
     ----------
@@ -109,32 +109,32 @@ class Evidence:
     finished
         Rank 0 recorded that the entry had come to its end.
     exit_code
-        What the launcher of the ranks returned; None when they never started, were killed, or
-        nobody was left to see.
+        The exit code of the ranks' launcher; None if they never started, were killed, or nobody
+        was left to see.
     failure
         The first rank that ended badly: ``rank``, ``node``, ``exit_code``, ``signal``,
-        ``exception``, ``message``, ``log_tail``; None when none did.
+        ``exception``, ``message``, ``log_tail``; None if no rank did.
     stop
-        Why the supervisor had asked the ranks to save and leave: ``time_limit``, ``preempted``,
+        The supervisor's reason to have the ranks save and leave: ``time_limit``, ``preempted``,
         ``requeued`` or ``signal``.
     signal
-        The signal that began that, or ended the supervisor, by its name.
+        The name of the signal that began that, or ended the supervisor.
     lost_nodes
         Nodes whose agents fell silent or were cut off.
     cut_off
-        In words, that they are cut off from the fabric alone; None where they did not answer.
+        A sentence if they are cut off from the fabric alone; None if they did not answer.
     launch_error
-        Why the ranks could not be started.
+        The reason why the ranks could not be started.
     unusable_nodes
-        The nodes that this is to do with; empty where it is all of them, or none.
+        The nodes that failed to start; empty if all failed, or none.
     hang
-        ``message``, ``rank`` and ``node`` of ranks that got nowhere any more; None where they did.
+        ``message``, ``rank`` and ``node`` of ranks that made no progress; None if they did.
     supervisor_lost
-        The supervisor left no end of the attempt behind.
+        The supervisor recorded no end of the attempt.
     orphaned
-        An agent saw that, and had the job requeued: Slurm then tells of no other reason.
+        An agent saw that and had the job requeued: Slurm then reports no other reason.
     job
-        What Slurm says; empty under the local executor.
+        Slurm's report; empty under the local executor.
     """
 
     intent: str | None = None
@@ -155,7 +155,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class End:
-    """How an attempt ended.
+    """The end of an attempt.
 
     Attributes
     ----------
@@ -165,7 +165,7 @@ class End:
     exit_code
         Of the supervisor.
     cause
-        ``kind``, ``message`` and what goes with it; None for a run that completed.
+        ``kind``, ``message`` and details; None for a run that completed.
     """
 
     outcome: str
@@ -182,7 +182,7 @@ class End:
 
 
 def decide(evidence: Evidence) -> End:
-    """The end that follows from the evidence."""
+    """Decide the end of an attempt."""
     job = evidence.job
     if evidence.intent == INTENT_CANCELLED:
         return _end(CANCELLED, "cancelled by the user")
@@ -220,7 +220,7 @@ def _code(code: int | None) -> str:
 
 
 def _taken_away(evidence: Evidence) -> End | None:
-    """The end of an attempt whose job, time or node was taken from it."""
+    """Return the end of an attempt whose job, time or node was taken away; None for others."""
     job, words = evidence.job, evidence.job.words or ""
     # Slurm 24.11 gives a job that it preempted before no second grace, and calls that a requeue.
     told = evidence.stop == PREEMPTED

@@ -1,8 +1,8 @@
-"""What `hpcrun drill` can do to a run. Both sides know it: who asks for it, and who does it."""
+"""The faults of `hpcrun drill`, known to the command and to the run that suffers them."""
 
 from __future__ import annotations
 
-# Where the plan has it, beside the blocks of the run's spec: ``faults`` and ``steps``.
+# The key of ``faults`` and ``steps`` in a run's plan, beside the blocks of its spec.
 KEY = "drill"
 
 KILL_RANK = "kill-rank"

@@ -1,4 +1,4 @@
-"""Which ends of runs a person is told of: one pure function over an attempt's ledger."""
+"""The ends of runs that a person is notified of, decided from the last attempt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVENTS = (FINISHED, FAILED, NEEDS_PERSON)
 
 
 def event(last: Attempt, *, goes_on: bool) -> str | None:
-    """What has come of a run with the end of its last attempt.
+    """Decide the event that the end of an attempt is.
 
     Parameters
     ----------

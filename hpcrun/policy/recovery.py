@@ -1,4 +1,4 @@
-"""What is done after an attempt has ended: one pure function over the ledger and the policy."""
+"""The action after an attempt has ended: one pure function over the ledger and the policy."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _IN_PLACE = frozenset(
 
 @dataclass(frozen=True)
 class Action:
-    """What is to be done.
+    """An action on a run whose attempt has ended.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Action:
         ``restart`` (in the same allocation); ``requeue``; ``stop``; ``nothing`` (the run is over,
         or somebody else has requeued it).
     reason
-        In words, for the ledger and for ``hpcrun why``.
+        A sentence for the ledger and for ``hpcrun why``.
     exclude
         Nodes that the next start must not use.
     """
@@ -67,7 +67,7 @@ class Action:
 
 
 def decide(attempts: Sequence[Attempt], policy: Recovery, *, here: bool = False) -> Action:
-    """The action after the end of the last attempt.
+    """Decide the action after the end of the last attempt.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def decide(attempts: Sequence[Attempt], policy: Recovery, *, here: bool = False)
 
 
 def _may_stay(attempts: Sequence[Attempt], policy: Recovery) -> bool:
-    """Whether the run has not been restarted too often in this start of its job."""
+    """Check that the run has not been restarted too often in this start of its job."""
     last = attempts[-1]
     if last.kind not in causes.OWN:
         # Each lost node takes a spare, and they run out.
@@ -124,13 +124,13 @@ def _may_stay(attempts: Sequence[Attempt], policy: Recovery) -> bool:
 
 
 def _of_submission(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """The attempts since the last time that a person submitted the run."""
+    """Return the attempts since a person last submitted the run."""
     submission = attempts[-1].submission
     return [attempt for attempt in attempts if attempt.submission == submission]
 
 
 def _without_progress(attempts: Sequence[Attempt]) -> int:
-    """Ends that the run itself caused since the last attempt that got further than ever before."""
+    """Count the ends that the run itself caused since it last got further than ever before."""
     furthest, failures = 0, 0
     for attempt in attempts:
         reached = _kept(attempt)
@@ -142,24 +142,26 @@ def _without_progress(attempts: Sequence[Attempt]) -> int:
 
 
 def progress(attempt: Attempt) -> int:
-    """The step up to which nothing is lost: checkpointed, or of a program without hpcrun's
-    checkpoints the last that it logged."""
+    """Return the step up to which nothing is lost: the newest checkpoint's.
+
+    For a program without hpcrun's checkpoints, the last step that it logged.
+    """
     end = attempt.end
     kept = end.get("checkpoint_step")
     return int(kept if kept is not None else end.get("reached_step") or 0)
 
 
 def _kept(attempt: Attempt) -> int:
-    """As `progress`, or where the attempt began: that was kept, if only in the nodes' storage."""
+    """Return `progress`, or where the attempt began: that was kept, if only on the nodes."""
     return max(progress(attempt), int(attempt.end.get("restored_step") or 0))
 
 
 def suspects(attempts: Sequence[Attempt]) -> tuple[str, ...]:
-    """Nodes that the next start must not use: lost, or unusable where others were not, within a day
-    of the last end or twice.
+    """Return the nodes that the next start must not use.
 
-    Of the attempts since a person last submitted the run. A node that was repaired is used again:
-    a run of weeks would else wait for ever where there are few.
+    Those that were lost, or unusable while others were usable, within a day of the last end or
+    twice since a person last submitted the run. A node that was repaired is used again: a run of
+    weeks would else wait for ever on a small cluster.
     """
     if not attempts:
         return ()

@@ -1,4 +1,4 @@
-"""Which checkpoints stay: the newest, every K-th step's, and the best."""
+"""The checkpoints that are kept: the newest, every K-th step's, and the best."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hpcrun.state.spec.blocks import SpecBlocks
 
 @dataclass(frozen=True)
 class Retention:
-    """The spec's ``checkpoint.keep…`` and ``objective``.
+    """The rules of ``checkpoint.keep…`` and ``objective``.
 
     Attributes
     ----------
     newest
-        How many of the newest stay, at least one.
+        The number of newest checkpoints that stay, at least one.
     every
-        Those whose step is a multiple of this stay; None: none for that reason.
+        Checkpoints whose step is a multiple of this stay; None for no such rule.
     best
-        How many of the best by the objective stay.
+        The number of best checkpoints, by the objective, that stay.
     metric, mode
-        What is best: the metric's name, and ``min`` or ``max``.
+        The objective: a metric's name, and ``min`` or ``max``.
     """
 
     newest: int = 2
@@ -40,7 +40,7 @@ class Retention:
         return cls(kept.keep, kept.keep_every, kept.keep_best, objective.metric, objective.mode)
 
     def superfluous(self, complete: Sequence[tuple[Path, Manifest]]) -> list[Path]:
-        """Those of the complete checkpoints, given newest first, that may go."""
+        """Return the checkpoints that may be deleted, of the complete ones given newest first."""
         kept = {path for path, _ in complete[: self.newest]}
         if self.every:
             kept |= {path for path, found in complete if found.step % self.every == 0}

@@ -1,4 +1,4 @@
-"""How long before its time limit a run is asked to stop."""
+"""The time before its limit at which a run is asked to stop."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def seconds(
     save: float | None = None,
     step: float = 0.0,
 ) -> float:
-    """The lead time in seconds.
+    """Return the lead time in seconds.
 
     Parameters
     ----------
     limit
         The time limit in seconds.
     asked
-        ``recovery.stop_before`` in seconds, which wins.
+        ``recovery.stop_before`` in seconds, which takes precedence.
     save
         The longest save that was measured, in seconds; None before the first.
     step
@@ -44,7 +44,7 @@ def seconds(
 
 
 def measured(run: RunPaths) -> tuple[float | None, float]:
-    """What a run's attempts have shown so far.
+    """Measure a run's attempts so far.
 
     Returns
     -------
@@ -63,5 +63,5 @@ def measured(run: RunPaths) -> tuple[float | None, float]:
 
 
 def leaves_enough(limit: float, lead: float) -> bool:
-    """Whether a run with such a lead has time to do anything before it has to stop."""
+    """Check that a run with such a lead has time to train before it has to stop."""
     return lead <= limit / 2

@@ -1,0 +1,17 @@
+"""The only door to Slurm: no other package names squeue, sacct, scontrol, scancel or srun.
+
+In reading order:
+
+- `client`: run a command of Slurm's and read its refusals; what is asked of Slurm but job states.
+- `parse`: Slurm's forms of time, and rows of fields.
+- `hostlist`: lists of numbers and of node names.
+- `queue`: the state of jobs, and when one is over.
+- `allocation`: the job around this process, and whether a run fits into it.
+- `steps`: srun's command lines, and its reports of tasks that ended.
+- `job`: a job's own end, time limit and requeue.
+- `requeue_nodes`: what to do about lost nodes before and after a requeue.
+
+To ask Slurm something new: a function in `client` that builds the command and returns plain values,
+with `client.command` in a test replaced by a recorded answer (``tests/slurm/recorded``). Only
+`hpcrun.submit.sbatch` submits jobs, through submitit.
+"""
