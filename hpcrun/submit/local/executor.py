@@ -37,6 +37,7 @@ from hpcrun.submit import dependencies
 from hpcrun.submit.local import processes
 from hpcrun.submit.local.processes import LocalProcess
 
+# Seconds that supervisors have to record the end of their runs.
 GRACE = 30.0
 # Seconds between checks of dependencies.
 LOOK_EVERY = 0.5
@@ -72,26 +73,17 @@ def start(submission: SubmissionPaths) -> dict[str, Any]:
     return {"job_id": f"local:{pid}", "host": os.uname().nodename, "start_ticks": started}
 
 
-def cancel(
-    submission: SubmissionPaths, runs: Collection[int] | None = None, *, grace: float = GRACE
-) -> None:
-    """End a local submission's processes: TERM, then KILL for what is left after a grace period.
+def cancel(submission: SubmissionPaths, runs: Collection[int] | None = None) -> None:
+    """End processes of all runs, or of some: TERM, then KILL for what is left after a grace period.
 
     The intent of the runs has to be on disk before; a run that waits for its turn reads it then.
     The end of such a run is recorded at once, so that it can be submitted again.
-
-    Parameters
-    ----------
-    runs
-        Only these runs; None ends the whole submission.
-    grace
-        Seconds that supervisors have to record the end of their runs.
     """
     found = list(processes.of_submission(submission.directory, runs))
     leaders = [process for process in found if process.run is None] or _supervisors(found)
     for process in leaders:
         process.signal(signal.SIGTERM)
-    processes.wait_all(found, grace)
+    processes.wait_all(found, GRACE)
     processes.kill_all(submission.directory, runs)
     if runs is not None:
         begun = {process.run for process in found}
@@ -161,11 +153,11 @@ class Runner:
         """Start no further run and end those that run; usable as a signal handler."""
         self._stop = True
 
-    def end_running(self, grace: float = _SUPERVISOR_GRACE) -> None:
+    def end_running(self) -> None:
         """Send TERM to the supervisors, which end their ranks; KILL after a grace period."""
         for process in self._running.values():
             process.terminate()
-        deadline = time.monotonic() + grace
+        deadline = time.monotonic() + _SUPERVISOR_GRACE
         try:
             while self._running and time.monotonic() < deadline:
                 self._collect()

@@ -89,24 +89,10 @@ def runs(*words: str) -> bool:
     return False
 
 
-def of_submission(
-    submission: Path, runs: Collection[int] | None = None, *, besides: Collection[int] = ()
-) -> Iterator[LocalProcess]:
-    """Yield this user's processes that work for a submission, in the order of their ids.
-
-    Parameters
-    ----------
-    submission
-        The submission's directory.
-    runs
-        Only processes of these runs.
-    besides
-        Process ids to leave out.
-    """
+def of_submission(submission: Path, runs: Collection[int] | None = None) -> Iterator[LocalProcess]:
+    """Yield this user's processes that work for a submission, or for some of its runs, by id."""
     marks = {f"{SUBMISSION}={path}".encode() for path in (submission, os.path.realpath(submission))}
     for pid in sorted(int(path.name) for path in _PROC.iterdir() if path.name.isdigit()):
-        if pid in besides:
-            continue
         try:
             variables = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
         except OSError:
@@ -119,14 +105,12 @@ def of_submission(
             yield LocalProcess(pid, started, run)
 
 
-def kill_all(
-    submission: Path, runs: Collection[int] | None = None, *, besides: Collection[int] = ()
-) -> int:
+def kill_all(submission: Path, runs: Collection[int] | None = None) -> int:
     """Kill what is left of a submission or some of its runs; return how many processes it was."""
     count = 0
     # A process may start another one between the look and the kill.
     for _ in range(50):
-        left = list(of_submission(submission, runs, besides=besides))
+        left = list(of_submission(submission, runs))
         if not left:
             break
         count += sum(process.signal(signal.SIGKILL) for process in left)
