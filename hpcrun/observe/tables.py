@@ -26,26 +26,17 @@ _FOLDED = 8
 
 @dataclass
 class Table:
-    """Columns and rows of text.
-
-    Attributes
-    ----------
-    headers
-        One for each column.
-    rows
-        As many cells each; an empty cell is ``-`` in a pipe, so that ``cut`` finds its column.
-    right, styled
-        Headers of columns that are aligned to the right, and of those whose cells choose their
-        colour from `STYLES`.
-    spare
-        Headers of columns that a narrow terminal omits, the first ones first.
-    """
+    """Columns and rows of text."""
 
     headers: Sequence[str]
     rows: list[Sequence[str]] = field(default_factory=list)
+    """An empty cell is ``-`` in a pipe, so that ``cut`` finds its column."""
     right: frozenset[str] = frozenset()
+    """Headers of columns that are aligned to the right."""
     styled: frozenset[str] = frozenset()
+    """Headers of columns whose cells choose their colour from `STYLES`."""
     spare: Sequence[str] = ()
+    """Headers of columns that a narrow terminal omits, the first ones first."""
 
     def add(self, *cells: str) -> None:
         """Append a row."""

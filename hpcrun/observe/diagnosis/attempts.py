@@ -32,27 +32,19 @@ _NODE = "\0"
 
 @dataclass(frozen=True)
 class AttemptStory:
-    """One attempt: how far it came, and what it lost.
-
-    Attributes
-    ----------
-    attempt
-        The ledger's record.
-    restored, reached, kept
-        The finished optimizer steps that it began with and reached, and that of the newest
-        checkpoint when it ended; None if unknown.
-    events
-        The `REPORTED` events of its session.
-    replayed
-        Steps that an earlier attempt had done already.
-    """
+    """One attempt: how far it came, and what it lost; None where that is unknown."""
 
     attempt: Attempt
     restored: int | None
+    """The finished optimizer steps that it began with."""
     reached: int | None
+    """Those at its end, or so far."""
     kept: int | None
+    """Those of the newest checkpoint at its end."""
     events: tuple[Mapping[str, Any], ...]
+    """The `REPORTED` events of its session."""
     replayed: int
+    """Steps that an earlier attempt had done already."""
 
     @property
     def ended_badly(self) -> bool:

@@ -24,27 +24,19 @@ _FREE = ("queued", "stopped")
 
 @dataclass(frozen=True)
 class Cost:
-    """The hours of a run, or of several.
-
-    Attributes
-    ----------
-    experiment, run
-        The experiment's name, and the run's number; None for a total.
-    unit
-        `GPU` or `CPU`.
-    hours
-        Hours of each kind. Those queued and stopped are what the run would have had, had it held
-        its nodes; nobody pays for them.
-    causes
-        Kind of end -> the hours that it cost: idle after it, starting and restoring again, and
-        steps done over again.
-    """
+    """The hours of a run, or of several."""
 
     experiment: str
     unit: str
+    """`GPU` or `CPU`."""
     hours: Goodput
+    """Hours of each kind. Those queued and stopped are what the run would have had, had it held its
+    nodes; nobody pays for them."""
     causes: dict[str, float] = field(default_factory=dict)
+    """Kind of end -> the hours that it cost: idle after it, starting and restoring again, and steps
+    done over again."""
     run: int | None = None
+    """The run's number; None for a total."""
 
     @property
     def paid(self) -> float:

@@ -14,33 +14,23 @@ from hpcrun.state.ledger import Attempt
 
 @dataclass(frozen=True)
 class Outcome:
-    """One fault and what followed.
-
-    Attributes
-    ----------
-    fault, rank, node, attempt
-        The fault, and where it was injected; None if the run ended before.
-    cause
-        The recorded cause, a kind of `hpcrun.policy.causes`; None while the attempt goes on.
-    action
-        ``restart``, ``requeue`` or ``stop``.
-    seconds
-        From the fault to the first logged step after it; None if there was none.
-    lost_steps
-        Steps that were done again.
-    came_back
-        Whether the run got on, or completed, after it.
-    """
+    """One fault and what followed; None where nothing did."""
 
     fault: str
     rank: int | None = None
     node: str | None = None
     attempt: int | None = None
+    """The attempt that it hit; None, as all below, if the run ended before."""
     cause: str | None = None
+    """The recorded cause, a kind of `hpcrun.policy.causes`."""
     action: str | None = None
+    """``restart``, ``requeue`` or ``stop``."""
     seconds: float | None = None
+    """From the fault to the first logged step after it."""
     lost_steps: int | None = None
+    """Steps that were done again."""
     came_back: bool = False
+    """Whether the run got on, or completed, after it."""
 
     def to_data(self) -> dict[str, Any]:
         """Return plain data."""

@@ -17,37 +17,25 @@ from hpcrun.state.session_log import SessionLog
 
 @dataclass
 class Goodput:
-    """Seconds (in `hpcrun.observe.diagnosis.cost`, hours) of each kind; they sum to the wall time.
-
-    Attributes
-    ----------
-    useful
-        Steps done for the first time.
-    replayed
-        Steps that an earlier attempt had done and lost.
-    startup
-        From the start of an attempt until its ranks could restore.
-    restore
-        Restoring a checkpoint.
-    save
-        The training blocked by a save.
-    idle
-        Nodes held with no rank at work: from the last sign of an attempt until its end was noticed
-        and its ranks were gone, and until the next attempt in the same allocation.
-    queued
-        In the queue: from a submission, or from the end of what was requeued, to the next start.
-    stopped
-        Given up, until somebody submitted the run again.
-    """
+    """Seconds (in `cost`, hours) of each kind; they sum to the wall time."""
 
     useful: float = 0.0
+    """Steps done for the first time."""
     replayed: float = 0.0
+    """Steps that an earlier attempt had done and lost."""
     startup: float = 0.0
+    """From the start of an attempt until its ranks could restore."""
     restore: float = 0.0
+    """Restoring a checkpoint."""
     save: float = 0.0
+    """The training blocked by a save."""
     idle: float = 0.0
+    """Nodes held with no rank at work: from the last sign of an attempt until its end was noticed
+    and its ranks were gone, and until the next attempt in the same allocation."""
     queued: float = 0.0
+    """In the queue: from a submission, or from the end of what was requeued, to the next start."""
     stopped: float = 0.0
+    """Given up, until somebody submitted the run again."""
 
     @property
     def wall(self) -> float:
@@ -89,26 +77,19 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of a run's time.
-
-    Attributes
-    ----------
-    kind
-        A field of `Goodput`.
-    start, end
-        Seconds since the epoch; each span starts where the one before it ends.
-    attempt
-        The attempt's number; between two attempts, the later one's; None after the last.
-    cause
-        The kind of end (of `hpcrun.policy.causes`) that the span is charged to: for an attempt that
-        ended badly its idle end, and what came after it until new steps were done. None otherwise.
-    """
+    """A stretch of a run's time."""
 
     kind: str
+    """A field of `Goodput`."""
     start: float
+    """Seconds since the epoch, as ``end``."""
     end: float
+    """Where the next span starts."""
     attempt: int | None
+    """The attempt's number; between two attempts, the later one's; None after the last."""
     cause: str | None = None
+    """The kind of end (of `hpcrun.policy.causes`) that the span is charged to: for an attempt that
+    ended badly its idle end, and what came after it until new steps were done. None otherwise."""
 
     @property
     def seconds(self) -> float:
@@ -117,25 +98,17 @@ class Span:
 
 @dataclass(frozen=True)
 class Traces:
-    """The traces of an attempt; times in seconds since the epoch, None if unknown.
-
-    Attributes
-    ----------
-    session
-        The events of its session.
-    first, last
-        When its first and its last logged step were done.
-    again
-        When it had done the last of the steps that an earlier attempt had done.
-    reached
-        The number of its last logged step.
-    """
+    """The traces of an attempt; times in seconds since the epoch, None if unknown."""
 
     session: SessionLog = field(default_factory=SessionLog)
     first: float | None = None
+    """When its first logged step was done."""
     last: float | None = None
+    """When its last logged step was done."""
     again: float | None = None
+    """When it had done the last of the steps that an earlier attempt had done."""
     reached: int = 0
+    """The number of its last logged step."""
 
 
 def summed(spans: Iterable[Span]) -> Goodput:

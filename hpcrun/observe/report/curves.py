@@ -47,22 +47,15 @@ class Column:
 
 @dataclass(frozen=True)
 class RunCurves:
-    """The curves of one run.
-
-    Attributes
-    ----------
-    metrics
-        By name.
-    times
-        Tenths of a second since the first of them.
-    logged, not_finite
-        The number of points of all metrics that are finite, and of those that are not.
-    """
+    """The curves of one run."""
 
     metrics: dict[str, Column] = field(default_factory=dict)
     times: Column = Column((), ())
+    """Tenths of a second since the first of them."""
     logged: int = 0
+    """The number of points of all metrics that are finite."""
     not_finite: int = 0
+    """The number of those that are not."""
 
     @property
     def kept(self) -> int:

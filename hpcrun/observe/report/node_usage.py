@@ -54,27 +54,18 @@ class NodeSummary:
 
 @dataclass(frozen=True)
 class RunTelemetry:
-    """The telemetry of one run.
-
-    Attributes
-    ----------
-    times
-        The mean time of the samples in each stretch, in seconds since the epoch.
-    nodes
-        Node -> key of a `Series` -> its mean in each stretch, None without a sample.
-    summary
-        One entry for each node.
-    samples
-        The number of samples read.
-    left_out
-        The number of nodes that only the summary has.
-    """
+    """The telemetry of one run."""
 
     times: list[float] = field(default_factory=list)
+    """The mean time of the samples in each stretch, in seconds since the epoch."""
     nodes: dict[str, dict[str, list[float | None]]] = field(default_factory=dict)
+    """Node -> key of a `Series` -> its mean in each stretch, None without a sample."""
     summary: tuple[NodeSummary, ...] = ()
+    """One entry for each node."""
     samples: int = 0
+    """The number of samples read."""
     left_out: int = 0
+    """The number of nodes that only the summary has."""
 
     def to_data(self) -> dict[str, Any]:
         """Return plain data for the page, by quantity; times are differences in whole seconds."""

@@ -35,26 +35,16 @@ _SAY_AFTER = 5.0
 
 @dataclass(frozen=True)
 class RunReport:
-    """One run.
-
-    Attributes
-    ----------
-    story
-        Its state and its attempts.
-    curves, telemetry
-        As much of them as the report has room for.
-    spans, cost
-        Where its time went; empty if no attempt logged anything.
-    changes
-        The differences of its resolved spec to that of its experiment's first run here.
-    """
+    """One run, as much of it as a report has room for."""
 
     story: RunStory
     curves: RunCurves
     telemetry: RunTelemetry
     spans: list[Span]
+    """Where its time went; empty if no attempt logged anything."""
     cost: Cost
     changes: tuple[Change, ...]
+    """The differences of its resolved spec to that of its experiment's first run here."""
 
     @property
     def selected(self) -> Selected:
@@ -72,50 +62,34 @@ class RunReport:
 
 @dataclass(frozen=True)
 class CodeVersion:
-    """The runs of one submission, and the code that it froze.
-
-    Attributes
-    ----------
-    facts
-        The content of ``submission.json``.
-    differs
-        The files that differ from the submission before, or why these are unknown.
-    """
+    """The runs of one submission, and the code that it froze."""
 
     runs: tuple[Selected, ...]
     facts: dict[str, Any]
+    """The content of ``submission.json``."""
     differs: tuple[str, ...]
+    """The files that differ from the submission before, or why these are unknown."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """All that a page shows.
-
-    Attributes
-    ----------
-    made
-        When it was collected, in seconds since the epoch.
-    results
-        A row for each of the ``runs``, in their order.
-    objective, mode
-        The metric by which runs are compared, and whether the least (``min``) or the greatest
-        (``max``) is the best.
-    shown
-        The places of the runs that the charts show at first.
-    bases
-        Experiment -> the first of its runs here, to whose spec the others are compared.
-    code
-        One entry for each submission.
-    """
+    """All that a page shows."""
 
     made: float
+    """When it was collected, in seconds since the epoch."""
     runs: tuple[RunReport, ...]
     results: Results
+    """A row for each of the ``runs``, in their order."""
     objective: str
+    """The metric by which runs are compared."""
     mode: str
+    """Whether the least (``min``) or the greatest (``max``) value of it is the best."""
     shown: tuple[int, ...]
+    """The places of the runs that the charts show at first."""
     bases: dict[str, Selected]
+    """Experiment -> the first of its runs here, to whose spec the others are compared."""
     code: tuple[CodeVersion, ...]
+    """One entry for each submission."""
 
     @property
     def users(self) -> list[str]:

@@ -40,25 +40,17 @@ class ChangedRuns:
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of two selections.
-
-    Attributes
-    ----------
-    groups
-        Runs that both sides have and whose values differ.
-    same
-        The number of runs that are the same on both sides.
-    only_before, only_after
-        Labels of the runs that only one side has.
-    code
-        None if the frozen code of a side cannot be read; ``problem`` is the reason.
-    """
+    """The difference of two selections."""
 
     groups: tuple[ChangedRuns, ...]
+    """Runs that both sides have and whose values differ."""
     same: int
+    """The number of runs that are the same on both sides."""
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
+    """Labels of the runs that only this side has."""
     code: CodeDiff | None
+    """None if the frozen code of a side cannot be read, because of the ``problem``."""
     problem: str = ""
 
     def to_data(self) -> dict[str, Any]:

@@ -37,23 +37,16 @@ _README = "export.txt.j2"
 
 @dataclass(frozen=True)
 class Member:
-    """A file of the archive.
-
-    Attributes
-    ----------
-    experiment, name
-        The experiment, and the file's path in the experiment's directory.
-    source
-        The file to copy, or the content.
-    bytes, time
-        Its size, and its last change in whole seconds since the epoch.
-    """
+    """A file of the archive."""
 
     experiment: str
     name: str
+    """Its path in the experiment's directory."""
     source: Path | bytes
+    """The file to copy, or the content."""
     bytes: int
     time: int
+    """Its last change in whole seconds since the epoch."""
 
     @property
     def path(self) -> str:

@@ -42,21 +42,15 @@ _TEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
 
 @dataclass(frozen=True)
 class Results:
-    """A table of results.
-
-    Attributes
-    ----------
-    columns
-        Names, in order: the run, swept keys, state, step, then ``METRIC`` (last), ``METRIC.first``,
-        ``METRIC.best`` and ``METRIC.best_step`` of the objective, and other metrics' last values.
-        With groups, the swept keys grouped by, ``runs`` (how many), and ``METRIC`` (mean) and
-        ``METRIC.se`` (standard error of the mean).
-    rows
-        One for each run or group.
-    """
+    """A table of results."""
 
     columns: tuple[str, ...]
+    """Names, in order: the run, swept keys, state, step, then ``METRIC`` (last), ``METRIC.first``,
+    ``METRIC.best`` and ``METRIC.best_step`` of the objective, and other metrics' last values. With
+    groups, the swept keys grouped by, ``runs`` (how many), and ``METRIC`` (mean) and ``METRIC.se``
+    (standard error of the mean)."""
     rows: tuple[Row, ...]
+    """One for each run or group."""
 
     @property
     def numeric(self) -> frozenset[str]:
