@@ -120,7 +120,7 @@ def _show(
 
     experiment = prepared.experiment
     selected = Finder(experiment.directory.parent).runs(experiment, _runs(prepared))
-    watch = Watch(selected, LogChoice(attempt="all"), after=after, over=over.is_set)
+    watch = Watch(selected, LogChoice(attempt="all"), after=after, is_over=over.is_set)
     try:
         presenter = Presenter(Printer(selected, color=output.color))
         watch.show(presenter, sys.stdout.buffer, check=0.1)

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 
 from hpcrun.observe.logs.fold import Folded
 from hpcrun.observe.logs.tail import LineBlock, Source
@@ -28,48 +29,36 @@ _COLORED = re.compile("(\x1b\\[[0-9;:]*m)")
 _CONTROLS = bytes({*range(32), 127} - {*b"\t\n\r\x1b"})
 
 
+@dataclass(eq=False)
 class Printer:
     """Prefixes each line with its origin.
 
     Escape sequences that do more than colour, and other control characters, never reach the
     terminal; without colour no escape sequence does.
-
-    Parameters
-    ----------
-    selected
-        The runs that lines may come from; decides which parts the prefix needs.
-    color
-        Colour the prefix by run, or by rank where there is one run.
-    as_json
-        Print JSON lines ``{experiment, run, attempt, rank, stream, node, line}`` instead.
-    raw
-        Print the bytes unchanged, without prefixes.
-    timestamps
-        Print before each line by when it was written, or now if it has just come; in JSON,
-        ``time`` in seconds.
-    highlight
-        Show matches in reverse, where there is colour.
     """
 
-    def __init__(
-        self,
-        selected: Sequence[Selected],
-        *,
-        color: bool = False,
-        as_json: bool = False,
-        raw: bool = False,
-        timestamps: bool = False,
-        highlight: re.Pattern[str] | None = None,
-    ) -> None:
-        experiments = {one.experiment.directory for one in selected}
-        self._experiment = len(experiments) > 1
+    selected: Sequence[Selected]
+    """The runs that lines may come from; decides which parts the prefix needs."""
+    _: KW_ONLY
+    color: bool = False
+    """Colour the prefix by run, or by rank where there is one run."""
+    as_json: bool = False
+    """Print JSON lines ``{experiment, run, attempt, rank, stream, node, line}`` instead."""
+    raw: bool = False
+    """Print the bytes unchanged, without prefixes."""
+    timestamps: bool = False
+    """Print before each line by when it was written, or now if it has just come; in JSON, ``time``
+    in seconds."""
+    highlight: re.Pattern[str] | None = None
+    """Show matches in reverse, where there is colour."""
+
+    def __post_init__(self) -> None:
+        selected = self.selected
+        self._experiment = len({one.experiment.directory for one in selected}) > 1
         self._run = len(selected) > 1
         self._rank = any(one.run.world_size > 1 for one in selected)
         self._ranks_wide = len(str(max((one.run.world_size for one in selected), default=1) - 1))
         self._runs_wide = len(str(max((one.run.number for one in selected), default=0)))
-        self._color, self._json, self._raw = color, as_json, raw
-        self._timestamps = timestamps
-        self._highlight = highlight if color else None
         self._runs = {one.paths.directory: one for one in selected}
         self._prefixes: dict[object, bytes] = {}
         self._attempts: dict[object, int] = {}
@@ -77,9 +66,9 @@ class Printer:
     def format(self, block: LineBlock) -> bytes:
         """Return a block as it is printed."""
         source, data, written = block
-        if self._json:
+        if self.as_json:
             return self._records(block)
-        if self._raw:
+        if self.raw:
             return data
         prefix = self._prefixes.get(source)
         if prefix is None:
@@ -117,11 +106,11 @@ class Printer:
         if last is not None and last >= source.attempt:
             return None
         self._attempts[source.run_key] = source.attempt
-        if last is None or self._json or self._raw:
+        if last is None or self.as_json or self.raw:
             return b""
         text = f"--- {source.experiment}/{source.run}: {self._story(source, last)} ---"
         mark = self._tamed(text.replace("\n", " ").encode("utf-8", "replace") + b"\n")
-        return _MARK + mark[:-1] + _RESET + b"\n" if self._color else mark
+        return _MARK + mark[:-1] + _RESET + b"\n" if self.color else mark
 
     def prefix(self, source: Source) -> str:
         """Return ``NAME/3 r0``, without the parts that all lines share."""
@@ -148,14 +137,14 @@ class Printer:
     def _dressed(self, prefix: str, run: int, rank: int | None) -> bytes:
         if not prefix:
             return b""
-        if not self._color:
+        if not self.color:
             return f"{prefix} | ".encode()
         color = _COLORS[(run if self._run else rank or 0) % len(_COLORS)]
         return f"\x1b[{color}m{prefix} |\x1b[0m ".encode()
 
     def _records(self, block: LineBlock) -> bytes:
         about = {name: getattr(block.source, name) for name in _FIELDS}
-        if self._timestamps:
+        if self.timestamps:
             about["time"] = round(block.written or time.time(), 1)
         head = json.dumps(about)[:-1]
         texts = [
@@ -180,7 +169,7 @@ class Printer:
         return f"{begins}; attempt {last} ended: {cause.get('message') or cause.get('kind')}"
 
     def _time(self, written: float | None) -> bytes:
-        if not self._timestamps:
+        if not self.timestamps:
             return b""
         moment = time.localtime(time.time() if written is None else written)
         return time.strftime("%Y-%m-%d %H:%M:%S ", moment).encode()
@@ -188,18 +177,18 @@ class Printer:
     def _tamed(self, data: bytes) -> bytes:
         """Remove everything that would do more to a terminal than show coloured text."""
         if b"\x1b" in data:
-            data = _ESCAPE.sub(_if_color if self._color else b"", data)
+            data = _ESCAPE.sub(_if_color if self.color else b"", data)
         data = data.translate(None, _CONTROLS)
         if not data.isascii():
             data = _C1.sub(b"", data)
-        if self._color and (self._highlight or b"\x1b" in data):
+        if self.color and (self.highlight or b"\x1b" in data):
             data = b"\n".join(map(self._colored, data.split(b"\n")))
         return data
 
     def _colored(self, line: bytes) -> bytes:
-        if self._highlight and line:
+        if self.highlight and line:
             parts = _COLORED.split(line.decode("utf-8", "replace"))
-            parts[::2] = [self._highlight.sub(_hit, part) for part in parts[::2]]
+            parts[::2] = [self.highlight.sub(_hit, part) for part in parts[::2]]
             line = "".join(parts).encode()
         return line + _RESET if b"\x1b" in line else line
 

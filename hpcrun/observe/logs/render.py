@@ -59,38 +59,32 @@ class _Attempt:
     """Bytes that came since lines were last shown."""
 
 
+@dataclass(eq=False)
 class Presenter:
-    """Turns blocks of lines, as they come, into printed bytes.
+    """Turns blocks of lines, as they come, into printed bytes."""
 
-    Parameters
-    ----------
-    ranks
-        Returns the ranks of a source's run that may be shown; lines that they write alike within
-        half a second are folded. None folds nothing.
-    """
+    printer: Printer
+    chosen: LineFilter = ALL
+    ranks: Callable[[Source], Collection[int]] | None = None
+    """Returns the ranks of a source's run that may be shown; lines that they write alike within
+    half a second are folded. None folds nothing."""
 
-    def __init__(
-        self,
-        printer: Printer,
-        chosen: LineFilter = ALL,
-        ranks: Callable[[Source], Collection[int]] | None = None,
-    ) -> None:
-        self._printer, self._chosen, self._ranks = printer, chosen, ranks
+    def __post_init__(self) -> None:
         # By the attempt's directory; None where nothing is folded.
         self._attempts: dict[Path, _Attempt | None] = {}
         self._waiting: dict[Path, _Attempt] = {}
 
     def block(self, block: LineBlock) -> bytes:
         """Return what is printed at once of a block."""
-        kept = self._chosen.block(block)
+        kept = self.chosen.block(block)
         if kept is None:
             return b""
         source = kept.source
-        mark = self._printer.new_attempt(source)
+        mark = self.printer.new_attempt(source)
         before = b"" if mark is None else self._rest_of_run(source) + mark
         attempt = self._attempt(source)
         if attempt is None or source.rank is None:
-            return before + self._printer.format(kept)
+            return before + self.printer.format(kept)
         folder = attempt.folder
         folder.feed(source.rank, kept.lines(), time.monotonic())
         self._waiting[source.path.parent] = attempt
@@ -100,7 +94,7 @@ class Presenter:
         # So much at once was written before it was followed.
         attempt.fed = 0
         open_ranks = frozenset(range(folder.ranks.bit_length()))
-        return before + self._printer.folded(source, folder.take(open_ranks=open_ranks))
+        return before + self.printer.folded(source, folder.take(open_ranks=open_ranks))
 
     def due(self) -> bytes:
         """Return the lines that have waited long enough for other ranks."""
@@ -108,7 +102,7 @@ class Presenter:
         printed = []
         for key, attempt in list(self._waiting.items()):
             attempt.fed = 0
-            printed.append(self._printer.folded(attempt.source, attempt.folder.take(before=moment)))
+            printed.append(self.printer.folded(attempt.source, attempt.folder.take(before=moment)))
             if attempt.folder.is_empty:
                 del self._waiting[key]
         return b"".join(printed)
@@ -123,14 +117,14 @@ class Presenter:
 
     def _rest(self, keys: list[Path]) -> bytes:
         rest = [self._waiting.pop(key) for key in keys]
-        return b"".join(self._printer.folded(one.source, one.folder.take()) for one in rest)
+        return b"".join(self.printer.folded(one.source, one.folder.take()) for one in rest)
 
     def _attempt(self, source: Source) -> _Attempt | None:
-        if self._ranks is None or source.stream != "worker":
+        if self.ranks is None or source.stream != "worker":
             return None
         key = source.path.parent
         if key not in self._attempts:
-            ranks = self._ranks(source)
+            ranks = self.ranks(source)
             attempt = self._attempts[key] = _Attempt(source) if len(ranks) > 1 else None
             if attempt is not None:
                 for rank in ranks:

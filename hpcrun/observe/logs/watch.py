@@ -14,7 +14,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -62,43 +62,30 @@ class _Run:
         return submission is not None and submission.event == SUBMITTED
 
 
+@dataclass(eq=False)
 class Watch:
     """Finds the log files of runs as they appear, and asks the cluster which runs are over.
 
     A run whose state is unknown, or that was never submitted, counts as over after half a minute.
-
-    Parameters
-    ----------
-    selected, choice
-        The runs, and which of their logs.
-    ask
-        Asks the cluster; called once a question, whatever the number of runs.
-    pace
-        How often files are polled; by default as the storage of the runs needs it.
-    after
-        A run's directory -> its last attempt that is not shown.
-    over
-        Returns True once all runs are over, where the caller knows and the cluster is not asked.
     """
 
-    def __init__(
-        self,
-        selected: Sequence[Selected],
-        choice: LogChoice = NEWEST,
-        *,
-        ask: Ask = jobs.ask,
-        pace: Pace | None = None,
-        after: Mapping[Path, int] | None = None,
-        over: Callable[[], bool] | None = None,
-    ) -> None:
-        self._choice = choice
-        self._ask = ask
-        self._pace = pace or pace_of(one.experiment.directory for one in selected)
-        self._is_over = over
-        after = after or {}
+    selected: InitVar[Sequence[Selected]]
+    choice: LogChoice = NEWEST
+    _: KW_ONLY
+    ask: Ask = jobs.ask
+    """Asks the cluster; called once a question, whatever the number of runs."""
+    pace: Pace | None = None
+    """By default as the storage of the runs needs it."""
+    after: Mapping[Path, int] = field(default_factory=dict)
+    """A run's directory -> its last attempt that is not shown."""
+    is_over: Callable[[], bool] | None = None
+    """Returns True once all runs are over, where the caller knows and the cluster is not asked."""
+
+    def __post_init__(self, selected: Sequence[Selected]) -> None:
+        self._pace = self.pace or pace_of(one.experiment.directory for one in selected)
+        paths = {one.paths.directory: one for one in selected}
         self._runs = {
-            one.paths.directory: _Run(one, first=after.get(one.paths.directory, -1) + 1)
-            for one in selected
+            path: _Run(one, first=self.after.get(path, -1) + 1) for path, one in paths.items()
         }
         self._asked_for = list(self._runs.values())
         self._not_begun = dict(self._runs)
@@ -149,14 +136,14 @@ class Watch:
         self._looked = now
         if self._not_begun:
             paths = sorted(self._not_begun)
-            if self._choice.streams in ("worker", "agent"):
+            if self.choice.streams in ("worker", "agent"):
                 there = begun([self._not_begun[path].selected for path in paths])
                 paths = list(itertools.compress(paths, there))
             self._pressing.extend(self._not_begun.pop(path) for path in paths)
         while self._just_ended:
             yield from self._sources(self._just_ended.popleft(), final=True)
         if final:
-            if self._is_over is not None:
+            if self.is_over is not None:
                 self._renew(self._runs.values())
             for run in self._runs.values():
                 yield from self._sources(run, final=True)
@@ -181,8 +168,8 @@ class Watch:
         OSError
             The storage could not be read several times in a row.
         """
-        if self._is_over is not None:
-            return self._is_over()
+        if self.is_over is not None:
+            return self.is_over()
         try:
             self._ask_for_ends()
             self._failures = 0
@@ -194,7 +181,7 @@ class Watch:
             return False
         last = max((run.ended or 0.0 for run in self._runs.values()), default=0.0)
         # Other logs than the ranks' are written until the job's last moment.
-        return self._choice.streams == "worker" or time.monotonic() - last > LAST_WORDS
+        return self.choice.streams == "worker" or time.monotonic() - last > LAST_WORDS
 
     def _ask_for_ends(self) -> None:
         while self._came_back:
@@ -210,7 +197,7 @@ class Watch:
             if run.job is None:
                 run.ledger_size = _size(run.selected.paths.ledger)
                 run.job = deciding_job(run.selected)
-        answers = self._ask([run.job for run in self._asked_for if run.job])
+        answers = self.ask([run.job for run in self._asked_for if run.job])
         doubtful = [run for run in self._asked_for if self._is_doubtful(run, answers)]
         self._renew([run for run in doubtful if now - run.renewed >= RENEW])
         found = statuses([run.selected for run in doubtful], ask=lambda _: answers, values=False)
@@ -288,7 +275,7 @@ class Watch:
             return []
 
     def _files(self, run: _Run, *, final: bool, first: bool) -> list[Source]:
-        selected, choice = run.selected, self._choice
+        selected, choice = run.selected, self.choice
         attempts = selected.paths.attempts()
         newest = attempts[-1].number if attempts else 0
         if run.closed:
@@ -320,7 +307,7 @@ class Watch:
 
     def _wanted(self, run: _Run) -> frozenset[int]:
         ranks = frozenset(range(run.selected.run.world_size))
-        return ranks if self._choice.ranks is None else ranks & self._choice.ranks
+        return ranks if self.choice.ranks is None else ranks & self.choice.ranks
 
 
 def _size(path: Path) -> int:

@@ -61,31 +61,25 @@ class _Known:
         )
 
 
+@dataclass
 class LastAnswers:
     """Asks Slurm as `jobs.ask` does, at a rate that it can bear.
 
     A query that was answered a moment ago, here or by another process of this user on this host,
     gets the same answer. While Slurm does not answer, jobs have their last state, with
     ``known_at``.
-
-    Parameters
-    ----------
-    path
-        The file; None for the user's own (under XDG_CACHE_HOME) for this cluster and host.
-    clock
-        Returns the seconds since the epoch.
     """
 
-    def __init__(self, path: Path | None = None, *, clock: Callable[[], float] = time.time) -> None:
-        self._path = path or default_path()
-        self._clock = clock
+    path: Path = field(default_factory=lambda: default_path())
+    clock: Callable[[], float] = time.time
+    """Returns the seconds since the epoch."""
 
     def ask(self, refs: Iterable[JobRef]) -> Answers:
         """Return the states of jobs, as `jobs.ask` does."""
         return jobs.ask(refs, self._about)
 
     def _about(self, job_ids: set[str], answers: Answers) -> None:
-        known, now = _read(self._path), self._clock()
+        known, now = _read(self.path), self.clock()
         pause = min(max(LEAST_PAUSE, PAUSES * known.took), MOST_PAUSE)
         if 0 <= now - known.asked < pause and job_ids <= known.about:
             answers.jobs.update(known.of(job_ids))
@@ -113,13 +107,13 @@ class LastAnswers:
             after.update((name, (now, job)) for name, job in fresh.jobs.items())
             newest = sorted(after.items(), key=lambda pair: -pair[1][0])[:MOST_JOBS]
             refused = known.no_accounting if not accounts else 0.0 if keeps else now
-            took = self._clock() - now
+            took = self.clock() - now
             patience = min(max(LEAST_PATIENCE, PATIENCES * took), MOST_PATIENCE)
             about = frozenset(job_ids)
-            _write(self._path, _Known(now, took, about, refused, patience, dict(newest)))
+            _write(self.path, _Known(now, took, about, refused, patience, dict(newest)))
         elif known.jobs:
             patience = min(2 * known.patience, MOST_PATIENCE)
-            _write(self._path, replace(known, patience=patience))
+            _write(self.path, replace(known, patience=patience))
 
 
 def default_path() -> Path:

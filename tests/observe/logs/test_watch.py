@@ -247,7 +247,7 @@ def test_what_a_caller_runs_is_shown_until_the_caller_says_that_it_is_over(
         LogChoice(attempt="all"),
         ask=lambda jobs: pytest.fail("the cluster was asked"),
         after={study.run(1).directory: 1},
-        over=lambda: next(over),
+        is_over=lambda: next(over),
     )
     # Submitted while it is followed: the batch step's log is found by that.
     study.submit((2,), world=2, job_id="200")
