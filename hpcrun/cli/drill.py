@@ -11,7 +11,7 @@ from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from hpcrun.policy import faults as policy_faults
 
 if TYPE_CHECKING:
-    from hpcrun.observe.diagnosis.fault_costs import Outcome
+    from hpcrun.observe.diagnosis.fault_costs import FaultOutcome
 
 _HEADERS = ("FAULT", "RANK", "NODE", "TAKEN FOR", "HPCRUN DID", "BACK AFTER", "STEPS LOST")
 
@@ -83,7 +83,7 @@ def command(
     return EXIT_OK if done.came_back == len(done.outcomes) and done.completed else EXIT_FAILED
 
 
-def _print(found: list[Outcome], output: Output) -> None:
+def _print(found: list[FaultOutcome], output: Output) -> None:
     from hpcrun.observe.tables import Table
 
     table = Table(_HEADERS, right=frozenset({"RANK", "BACK AFTER", "STEPS LOST"}))

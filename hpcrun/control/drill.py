@@ -24,7 +24,7 @@ class DrillResult:
     experiment: str
     run: int
     completed: bool
-    outcomes: list[fault_costs.Outcome]
+    outcomes: list[fault_costs.FaultOutcome]
 
     @property
     def came_back(self) -> int:

@@ -13,7 +13,7 @@ from hpcrun.state.ledger import Attempt
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FaultOutcome:
     """One fault and what followed; None where nothing did."""
 
     fault: str
@@ -37,27 +37,27 @@ class Outcome:
         return asdict(self)
 
 
-def outcomes(paths: RunPaths, faults: Sequence[str]) -> list[Outcome]:
+def outcomes(paths: RunPaths, faults: Sequence[str]) -> list[FaultOutcome]:
     """Return what followed each of the requested faults, in their order."""
     attempts = ledger.read(paths)
     injected = ledger.faults(paths)
     found = [_outcome(paths, record, attempts) for record in injected]
-    return [*found, *map(Outcome, faults[len(injected) :])]
+    return [*found, *map(FaultOutcome, faults[len(injected) :])]
 
 
-def _outcome(paths: RunPaths, fault: dict[str, Any], attempts: Sequence[Attempt]) -> Outcome:
+def _outcome(paths: RunPaths, fault: dict[str, Any], attempts: Sequence[Attempt]) -> FaultOutcome:
     number = int(fault["attempt"])
     hurt = next(attempt for attempt in attempts if attempt.number == number)
     if hurt.outcome == causes.COMPLETED:
         # It came too late to do any harm.
-        return Outcome(str(fault["fault"]))
+        return FaultOutcome(str(fault["fault"]))
     later = [paths.attempt(attempt.number) for attempt in attempts if attempt.number > number]
     times = (line.get("time") for each in later for line in files.read_lines(each.metrics))
     first = next((float(time) for time in times if isinstance(time, (int, float))), None)
     steps = (session_log.read(each).restored_step for each in later)
     restored = next((step for step in steps if step is not None), None)
     reached = hurt.end.get("reached_step")
-    return Outcome(
+    return FaultOutcome(
         fault=str(fault["fault"]),
         rank=fault.get("rank"),
         node=fault.get("node"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpcrun.observe.diagnosis.fault_costs import Outcome, outcomes
+from hpcrun.observe.diagnosis.fault_costs import FaultOutcome, outcomes
 from hpcrun.state import files, ledger
 from hpcrun.state.layout import RunPaths
 
@@ -51,9 +51,9 @@ def test_what_each_fault_cost(tmp_path: Path) -> None:
     _attempt(paths, 4, 30, 350.0)
     found = outcomes(paths, ["kill-rank", "preempt", "stop-rank"])
     assert found == [
-        Outcome("kill-rank", 1, "n2", 1, "rank_crash", "restart", 9.3, 7, True),
-        Outcome("preempt", 1, "n2", 2, "signal", "requeue", 150.0, 0, True),
-        Outcome("stop-rank"),
+        FaultOutcome("kill-rank", 1, "n2", 1, "rank_crash", "restart", 9.3, 7, True),
+        FaultOutcome("preempt", 1, "n2", 2, "signal", "requeue", 150.0, 0, True),
+        FaultOutcome("stop-rank"),
     ]
     assert [one.came_back for one in found] == [True, True, False]
 
@@ -69,7 +69,7 @@ def test_a_run_that_did_not_come_back(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_never_hurt(tmp_path: Path) -> None:
-    assert outcomes(RunPaths(tmp_path), ["preempt"]) == [Outcome("preempt")]
+    assert outcomes(RunPaths(tmp_path), ["preempt"]) == [FaultOutcome("preempt")]
 
 
 def test_a_program_without_metrics_that_came_to_its_end(tmp_path: Path) -> None:
@@ -88,4 +88,4 @@ def test_a_fault_that_came_too_late(tmp_path: Path) -> None:
     ledger.write(paths, ledger.STARTED, 1)
     _hurt(paths, 1, "kill-rank", 100.0)
     ledger.write(paths, ledger.ENDED, 1, outcome="completed", cause=None)
-    assert outcomes(paths, ["kill-rank"]) == [Outcome("kill-rank")]
+    assert outcomes(paths, ["kill-rank"]) == [FaultOutcome("kill-rank")]
