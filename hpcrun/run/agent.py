@@ -1,4 +1,4 @@
-"""The agent: one a node, a step of its own. Prepares its node, hears its signals, leaves last.
+"""The agent, one per node: prepares it, reports signals and progress.
 
 The supervisor asks and the agent answers, in this order::
 

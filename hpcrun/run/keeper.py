@@ -1,4 +1,4 @@
-"""The batch script's process: starts the supervisor, and has the job requeued if that is killed.
+"""The batch script's process: runs the supervisor, requeues if it is killed.
 
 The job lives as long as this process. If the supervisor itself were the batch script, Slurm would
 end the whole job, agents included, within milliseconds of its death.

@@ -1,4 +1,4 @@
-"""A warm script: an interpreter that has imported the script's modules and waits for its rank.
+"""A warm script: an interpreter with its imports done, waiting for its rank.
 
 The worker of a warm rank starts it, and watches it like a script that starts cold.
 """

@@ -1,4 +1,4 @@
-"""The supervisor: one process per job, in the batch step; runs attempt after attempt.
+"""The supervisor, one per job, in the batch step: runs attempt after attempt.
 
 The next attempt begins in the same allocation where it can be used again.
 """

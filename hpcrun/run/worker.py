@@ -1,4 +1,4 @@
-"""The worker: one per rank. Sets the rank's environment, then runs the user's entry.
+"""The worker, one per rank: sets the environment and runs the user's entry.
 
 It calls a function in its own process. A script or command becomes a child, so that its end is on
 record however it ends.

@@ -1,4 +1,4 @@
-"""Progress of the ranks: written by them, read by agents, judged by the supervisor.
+"""Progress of the ranks: written by them, judged by the supervisor.
 
 Reading order: `progress` (what a rank writes), `hang_detector` and `straggler` (decisions from it),
 `stack_summary` and `native_stack` (where a rank that hangs is).

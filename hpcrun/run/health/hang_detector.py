@@ -1,4 +1,4 @@
-"""Hang detection: decides from the ranks' progress alone whether they still get anywhere.
+"""Hang detection: decides from the ranks' progress whether they are stuck.
 
 A hang is silent: a collective that never ends, a rank that was stopped, a data loader that starves.
 A slow save, a compilation or a long evaluation looks alike, but differs in the main threads. In a

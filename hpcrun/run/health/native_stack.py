@@ -1,4 +1,4 @@
-"""Native stacks of another process, which show where it is in NCCL, gloo, CUDA or a file system.
+"""Native stacks of another process: where it is in NCCL, CUDA, a file system.
 
 They come from `eu-stack` of elfutils or gdb where one is installed; else from the kernel, which
 reports at least the call in which each thread waits. A process that is stopped or stuck in a call

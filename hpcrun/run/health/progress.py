@@ -1,4 +1,4 @@
-"""Progress of a rank, for its agent: its step, its phase, and whether its main thread moves.
+"""Progress of a rank: its step, its phase, and whether its main thread moves.
 
 The main thread stores its step and phase in a small node-local file that is mapped into memory,
 which costs nothing. A second thread samples once a second whether the main thread is still at the

@@ -1,4 +1,4 @@
-"""Summary of the stacks of a run that hangs: where its ranks are, and which one is to blame."""
+"""Summary of the stacks of a hang: where ranks are, and which is to blame."""
 
 from __future__ import annotations
 

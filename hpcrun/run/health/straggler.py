@@ -1,4 +1,4 @@
-"""Straggler detection: finds the rank that the others wait for, from the ranks' progress alone.
+"""Straggler detection: finds the rank that the others wait for.
 
 A straggler's own steps take as long as everybody's. But at the end of each step the others wait for
 it in a collective, where samples of their main threads find them and never the straggler. (On GPUs,

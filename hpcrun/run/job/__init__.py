@@ -1,4 +1,4 @@
-"""What the supervisor is made of: one job, from an attempt's claim to the requeue.
+"""The supervisor's parts: one job, from an attempt's claim to the requeue.
 
 Reading order: `attempt` (one attempt and its loop), `agents` and `launchers` (the processes),
 `stop_request`, `hang_watch`, `fault_injection` and `warm_ranks` (parts of the loop), `evidence` and

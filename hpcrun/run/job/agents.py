@@ -1,4 +1,4 @@
-"""The agents of a job, seen from the supervisor: it starts, asks and dismisses them."""
+"""The job's agents, seen from the supervisor: started, asked and dismissed."""
 
 from __future__ import annotations
 

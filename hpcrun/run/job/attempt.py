@@ -1,4 +1,4 @@
-"""One attempt of a run: its nodes are prepared, its ranks started, watched and ended."""
+"""One attempt: nodes are prepared, ranks started, watched and ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After an attempt: records its end and the decision about it, then asks Slurm to requeue."""
+"""After an attempt: records its end and the decision, and has it requeued."""
 
 from __future__ import annotations
 

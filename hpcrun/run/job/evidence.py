@@ -1,4 +1,4 @@
-"""Evidence for `hpcrun.policy.causes`, from the files that an attempt left in its directory."""
+"""Evidence for `hpcrun.policy.causes`, from the files that an attempt left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Injects the faults of `hpcrun drill` into a run, one in each attempt.
+"""Fault injection: the faults of `hpcrun drill`, one in each attempt.
 
 The plan has the faults to inject, as ``drill`` of the run's spec; the ledger has those that were
 injected. Each comes only after the run has made progress, so that it recovers from one at a time.

@@ -1,4 +1,4 @@
-"""Fits a run to fewer nodes than it asked for, with the same global batch (`recovery.shrink`)."""
+"""A run on fewer nodes with the same global batch (``recovery.shrink``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches for a run that hangs: asks its ranks for their stacks, and names the one to blame."""
+"""The watch for hangs: asks the ranks for stacks and names the one to blame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launchers of an attempt's processes: as Slurm steps, or as children on this machine."""
+"""Launchers of agents and ranks: Slurm steps, or children on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the spec's ``notify.command`` once for a run's end. Best effort."""
+"""The user's ``notify.command``, run once for a run's end. Best effort."""
 
 from __future__ import annotations
 

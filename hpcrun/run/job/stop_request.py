@@ -1,4 +1,4 @@
-"""Stop requests: what a signal means, when the time limit is near, how long ranks may save."""
+"""Stop requests: from a signal or the time limit, with the time to save."""
 
 from __future__ import annotations
 

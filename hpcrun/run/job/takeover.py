@@ -1,4 +1,4 @@
-"""Requeues a job whose supervisor is gone; done by its agents or its keeper."""
+"""The requeue of a job whose supervisor is gone, by its agents or keeper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts, takes and dismisses warm ranks; `hpcrun.run.rank.warm_up` says what they are."""
+"""Warm ranks, started, taken and dismissed; see `hpcrun.run.rank.warm_up`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent does on its node: prepares it, finds its ranks' processes, samples its telemetry.
+"""An agent's work on its node: preparation, rank processes, telemetry.
 
 Reading order: `prepare` (a node before an attempt), `node_dir` (its local directory), `network` and
 `rendezvous_port`, `op_cache` (DeepSpeed's compiled operators), `rank_processes` and `log_sizes`,

@@ -1,4 +1,4 @@
-"""Memory and processors of this process's control groups (cgroups), version 1 or 2."""
+"""Memory and processors of this process's cgroups, version 1 or 2."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _JOB = re.compile(r".*/job_\d+(?=/|$)")
 
 
 class _Memory(NamedTuple):
-    """Bytes of one cgroup; the two of the page cache can be reclaimed."""
+    """Bytes of one cgroup; the page cache (``…_file``) can be reclaimed."""
 
     used: int
     limit: int | None
@@ -36,12 +36,8 @@ class _Memory(NamedTuple):
 def memory_left(root: Path = ROOT) -> int | None:
     """Return how many bytes this process can take before the kernel kills; None if unknown.
 
-    The least of what its cgroups and their parents leave, and of what the node has available.
-
-    Parameters
-    ----------
-    root
-        The directory that holds ``proc`` and ``sys``.
+    The least of what its cgroups and their parents leave, and of what the node has available. In
+    this module, ``root`` is the directory that holds ``proc`` and ``sys``.
     """
     found = []
     for controller, path in _own(root).items():
@@ -60,13 +56,7 @@ def memory_left(root: Path = ROOT) -> int | None:
 
 
 class JobCgroup:
-    """What a Slurm job has of its node, where it has a cgroup of its own.
-
-    Parameters
-    ----------
-    root
-        The directory that holds ``proc`` and ``sys``.
-    """
+    """A Slurm job's share of its node, where the job has a cgroup of its own."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self._directories = {

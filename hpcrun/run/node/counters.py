@@ -1,7 +1,7 @@
-"""Counters of a node from ``/proc`` and ``/sys``: processors, memory, network, fabric.
+"""Counters of a node: processors, memory, network, fabric.
 
-Processors and memory are the job's where it has a cgroup of its own, because the rest of a shared
-node belongs to others; else those of the whole node.
+They are read from ``/proc`` and ``/sys``. Processors and memory are the job's where it has a cgroup
+of its own, because the rest of a shared node belongs to others; else those of the whole node.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Utilization, memory, power and temperature of a job's GPUs, from NVIDIA's library NVML."""
+"""Utilization, memory, power and temperature of a job's GPUs, from NVML."""
 
 from __future__ import annotations
 

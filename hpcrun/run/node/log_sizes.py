@@ -1,4 +1,4 @@
-"""Sizes of the ranks' logs over time, so that their lines can be found by time.
+"""Sizes of the ranks' logs over time, so that lines can be found by time.
 
 Each agent measures the logs of its node's ranks, whose length only that node knows for sure, and
 reports them with its pulses; the supervisor writes the record. Neither blocks on the storage.

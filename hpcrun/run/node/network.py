@@ -1,4 +1,4 @@
-"""A node's network interfaces, IPv4 addresses and InfiniBand ports, as its kernel reports them."""
+"""A node's network interfaces, IPv4 addresses and InfiniBand ports."""
 
 from __future__ import annotations
 
@@ -20,16 +20,8 @@ _ARPHRD_INFINIBAND = "32"
 class HcaPort:
     """A port of a host channel adapter, from ``/sys/class/infiniband``.
 
-    Attributes
-    ----------
-    hca, number
-        ``mlx5_0`` and the port's number, from 1.
-    active
-        The port's ``state`` is ACTIVE.
-    rate
-        Gb/s.
-    link_layer
-        ``InfiniBand`` or ``Ethernet`` (RoCE).
+    ``number`` counts from 1, ``rate`` is in Gb/s, ``link_layer`` is ``InfiniBand`` or ``Ethernet``
+    (RoCE).
     """
 
     hca: str
@@ -69,10 +61,7 @@ def default_interface() -> str | None:
         fields = route.split()
         if len(fields) > 1 and fields[1] == "00000000":
             return fields[0]
-    for name in interfaces():
-        if name != "lo" and address(name):
-            return name
-    return None
+    return next((name for name in interfaces() if name != "lo" and address(name)), None)
 
 
 def management(fabric: dict[str, Any]) -> tuple[str, str]:
@@ -140,12 +129,7 @@ def hca_filter(fabric: dict[str, Any], sysfs: Path = Path("/sys")) -> str | None
 def trouble(interface: str, hca: str | None, sysfs: Path = Path("/sys")) -> str | None:
     """Return why this node cannot send gradients; None while its links are up.
 
-    Parameters
-    ----------
-    interface
-        The fast interface.
-    hca
-        The result of `usable` from when the links were up.
+    ``interface`` is the fast one, ``hca`` the result of `usable` from when the links were up.
     """
     flags = _ask(_SIOCGIFFLAGS, interface)
     if flags is None or not struct.unpack("H", flags[16:18])[0] & _IFF_RUNNING:

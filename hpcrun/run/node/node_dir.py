@@ -1,4 +1,4 @@
-"""The node-local directories of an agent's attempts, and the removal of abandoned ones."""
+"""Node-local directories of attempts, and the removal of abandoned ones."""
 
 from __future__ import annotations
 

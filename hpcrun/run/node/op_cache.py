@@ -1,8 +1,9 @@
-"""A cache of DeepSpeed's compiled operators (TORCH_EXTENSIONS_DIR), filled before ranks start.
+"""A cache of DeepSpeed's compiled operators, filled before ranks start.
 
-DeepSpeed compiles its operators at first use and guards the build with a lock file. A killed rank
-leaves that behind, and every later start waits for it for ever. So one agent compiles into a
-directory of its own and renames it into the cache; each attempt then works on its own copy.
+DeepSpeed compiles its operators at first use into TORCH_EXTENSIONS_DIR and guards the build with a
+lock file. A killed rank leaves that behind, and every later start waits for it for ever. So one
+agent compiles into a directory of its own and renames it into the cache; each attempt then works on
+its own copy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prepares a node for an attempt: the code, the network, DeepSpeed's operators, the port."""
+"""A node's preparation for an attempt: code, network, operators, port."""
 
 from __future__ import annotations
 
@@ -19,17 +19,10 @@ from hpcrun.state.plan import Plan, RunPlan
 
 
 class NodePreparation:
-    """What one node needs before an attempt's ranks start on it.
+    """The preparation of one node for each attempt.
 
-    Parameters
-    ----------
-    seed
-        The search for the rendezvous' port begins at this number plus the attempt's.
-
-    Attributes
-    ----------
-    key
-        The key of DeepSpeed's compiled operators in their cache; None where none are needed.
+    The search for the port begins at ``seed`` plus the attempt's number. ``key`` is that of the
+    compiled operators in their cache; None where none are needed.
     """
 
     def __init__(
@@ -58,20 +51,16 @@ class NodePreparation:
 
         Parameters
         ----------
-        scratch
-            The attempt's node-local directory.
-        fabric
-            The profile's ``fabric`` block.
-        first
-            The rendezvous is on this node.
-        alone
-            The attempt has no other node, so that the state of the fabric does not matter.
+        scratch, fabric
+            The attempt's node-local directory, and the profile's ``fabric`` block.
+        first, alone
+            The rendezvous is on this node; there is no other, so that the fabric does not matter.
 
         Returns
         -------
         dict
-            ``node``: the fields of `hpcrun.run.protocol.launch.LaunchNode`; ``port`` on the first
-            node.
+            ``node`` (the fields of `hpcrun.run.protocol.launch.LaunchNode`) and, where ``first``,
+            the rendezvous' ``port``.
         """
         code = scratch / "code"
         self._unpack(code)

@@ -1,4 +1,4 @@
-"""The processes of a node's ranks, so that its agent can end them without Slurm.
+"""The processes of a node's ranks, so that its agent can end them.
 
 Each rank leads a process group, which finds its children even when the rank itself is dead: a
 program whose worker was killed, or a data loader, holds memory of a GPU as well.

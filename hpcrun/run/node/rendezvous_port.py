@@ -1,4 +1,4 @@
-"""The TCP port of the rendezvous, reserved on the first node for as long as an attempt lasts."""
+"""The TCP port of the rendezvous, reserved while an attempt lasts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Telemetry of a node while an attempt runs on it: a line every few seconds, in a file per node.
+"""Telemetry of a node: a line every few seconds, in a file per node.
 
 A line is ``{"time", "cpu", "memory", "memory_total", "network", "fabric", "gpus"}``; see
 docs/telemetry.md. Samples are taken and written in threads, so that a driver or a file system that
@@ -38,10 +38,8 @@ def begin(
     ----------
     path
         The attempt's file for this node.
-    fabric
-        The profile's ``fabric`` block.
-    node
-        The fields of `hpcrun.run.protocol.launch.LaunchNode`.
+    fabric, node
+        The profile's ``fabric`` block, and the fields of `hpcrun.run.protocol.launch.LaunchNode`.
     devices
         CUDA_VISIBLE_DEVICES of the node's ranks, where hpcrun shares out the GPUs.
     """

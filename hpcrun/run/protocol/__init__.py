@@ -1,4 +1,4 @@
-"""What the programs of a job send each other: supervisor, agents, workers.
+"""Messages and files between the programs of a job: supervisor, agents, workers.
 
 Reading order: `launch` (the attempt's ``launch.json``), `channel` (JSON lines over TCP; the
 messages are in `hpcrun.run.agent`), `heartbeat` (liveness), `stop_flag` (files that ask ranks to

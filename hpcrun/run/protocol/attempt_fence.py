@@ -1,4 +1,4 @@
-"""The fence against stale attempts: a process whose attempt was replaced exits without writing."""
+"""Fence against stale attempts: a replaced process exits without writing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Channels between a supervisor and its agents: JSON lines over TCP, opened with a token."""
+"""Channels between supervisor and agents: JSON lines over TCP, with a token."""
 
 from __future__ import annotations
 

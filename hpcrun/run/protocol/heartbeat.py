@@ -1,4 +1,4 @@
-"""Heartbeats and liveness: each end of a channel sends a sign of life every two seconds."""
+"""Heartbeats and liveness: each end of a channel sends ``alive`` every 2 s."""
 
 from __future__ import annotations
 

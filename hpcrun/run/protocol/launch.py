@@ -1,4 +1,4 @@
-"""The attempt's ``launch.json``, which the supervisor writes for its workers.
+"""The attempt's ``launch.json``, written by the supervisor for the workers.
 
 Workers read this file first, so that thousands of ranks never parse a whole plan.
 """

@@ -1,4 +1,4 @@
-"""Standard output of hpcrun's processes on compute nodes. Best effort: a full disk drops lines."""
+"""Output of processes on compute nodes. Best effort: a full disk drops lines."""
 
 from __future__ import annotations
 

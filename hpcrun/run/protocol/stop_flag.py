@@ -1,4 +1,4 @@
-"""The stop flag: an agent raises it on its node, and all ranks agree on when to act on it.
+"""The stop flag: an agent raises it, and all ranks agree on when to stop.
 
 Signals of Slurm reach every process of a step, forked data loader workers included, at any moment;
 a save is collective and fits only between two optimizer steps. So ranks ignore signals. Their agent
