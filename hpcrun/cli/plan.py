@@ -49,15 +49,16 @@ def lines(plan: Plan, root: str) -> Iterator[str]:
     yield from _table([_row(run) for run in plan.runs])
     for index, array in enumerate(plan.arrays):
         if array.script:
-            yield from _heading(f"script {index}: {runs_text(array.runs)}")
+            yield f"\n--- script {index}: {runs_text(array.runs)}"
             yield array.script.rstrip("\n")
     first, *others = _configurations(plan)
     if first[0] != "{}":
-        yield from _heading(f"DeepSpeed configuration of {runs_text(first[1])}")
+        yield f"\n--- DeepSpeed configuration of {runs_text(first[1])}"
         yield first[0]
     for text, numbers in others:
-        yield from _heading(f"DeepSpeed configuration of {runs_text(numbers)}, where it differs")
-        yield from _changes(first[0], text)
+        yield f"\n--- DeepSpeed configuration of {runs_text(numbers)}, where it differs"
+        changes = difflib.ndiff(first[0].splitlines(), text.splitlines())
+        yield from (line for line in changes if line[:2] in ("- ", "+ "))
 
 
 def summary(plan: Plan) -> str:
@@ -108,14 +109,3 @@ def _table(rows: list[list[str]]) -> Iterator[str]:
     width = {index: max(len(row[index]) for row in table) for index in used}
     for row in table:
         yield "  ".join(row[index].ljust(width[index]) for index in used).rstrip()
-
-
-def _changes(old: str, new: str) -> Iterator[str]:
-    for line in difflib.ndiff(old.splitlines(), new.splitlines()):
-        if line[:2] in ("- ", "+ "):
-            yield line
-
-
-def _heading(text: str) -> Iterator[str]:
-    yield ""
-    yield f"--- {text}"

@@ -42,35 +42,37 @@ def command(run: str, what: str | None, output: Output) -> None:
             hint=f"such as {selected[0].name}",
         )
     one = selected[0]
+    data: Any
     if what == "config":
-        _data(one.run.spec, output)
+        data = one.run.spec
     elif what == "script":
-        text = detail.script(one)
-        output.data({"script": text}) if output.json else click.echo(text, nl=False)
+        data = {"script": detail.script(one)}
     elif what == "deepspeed":
         click.echo(json.dumps(detail.deepspeed(one), indent=2))
-    elif what == "code":
-        _code(detail.code(one), output)
-    elif what == "path":
-        path = str(one.paths.directory)
-        output.data({"path": path}) if output.json else click.echo(path)
-    else:
-        _summary(detail.summary(one), output)
-
-
-def _data(value: Any, output: Output) -> None:
-    if output.json:
-        output.data(value)
         return
-    import yaml
+    elif what == "code":
+        data = detail.code(one)
+    elif what == "path":
+        data = {"path": str(one.paths.directory)}
+    else:
+        data = detail.summary(one)
+    if output.json:
+        output.data(data)
+    elif what == "config":
+        import yaml
 
-    click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), nl=False)
+        click.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
+    elif what == "script":
+        click.echo(data["script"], nl=False)
+    elif what == "path":
+        click.echo(data["path"])
+    elif what == "code":
+        _code(data, output)
+    else:
+        _summary(data)
 
 
 def _code(found: dict[str, Any], output: Output) -> None:
-    if output.json:
-        output.data(found)
-        return
     git = found.get("git") or {}
     state = " ".join(f"{key}={json.dumps(value)}" for key, value in git.items()) or "no git"
     output.say(f"{found['archive']}: {state}")
@@ -78,11 +80,7 @@ def _code(found: dict[str, Any], output: Output) -> None:
         click.echo(member)
 
 
-def _summary(found: dict[str, Any], output: Output) -> None:
-    if output.json:
-        output.data(found)
-        return
-    found = dict(found)
+def _summary(found: dict[str, Any]) -> None:
     if found["submitted"]:
         found["submitted"] = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["submitted"]))
     found["swept"] = ", ".join(f"{key}={value}" for key, value in found["swept"].items())

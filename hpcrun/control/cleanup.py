@@ -197,12 +197,15 @@ def _of_run(
     elif kept:
         names = ", ".join(f"{path.name} ({needed[path.resolve()]})" for path in kept)
         spared = f"needed by runs that begin with it: {names}"
+    attempts = one.paths.attempts()
+    used = [one.paths.directory, *(attempt.directory for attempt in attempts)]
+    logs = [path for attempt in attempts for path in (*attempt.logs(), attempt.log_sizes)]
     items = [
         *_items(CONVERSION, [one.paths.universals]),
         *_items(DAMAGED, manifest.quarantined(checkpoints)),
         *_items(INCOMPLETE, _incomplete(checkpoints)),
-        *_items(TEMPORARY, _temporaries(one)),
-        *(_items(LOG, _logs(one)) if choice.logs else ()),
+        *_items(TEMPORARY, [path for each in used for path in state_files.temporaries(each)]),
+        *(_items(LOG, [*logs, *run_files.batch_logs(one)]) if choice.logs else ()),
         *_items(CHECKPOINT, [path for path in reversed(superfluous) if path not in kept]),
     ]
     return Leftovers(one, status, tuple(items), spared)
@@ -228,17 +231,6 @@ def _incomplete(checkpoints: Path) -> list[Path]:
         if isinstance(entry, Fault) and entry.lasting
     ]
     return [*manifest.trash(checkpoints), *manifest.abandoned(checkpoints), *broken]
-
-
-def _temporaries(one: Selected) -> list[Path]:
-    directories = [one.paths.directory, *(each.directory for each in one.paths.attempts())]
-    return [path for directory in directories for path in state_files.temporaries(directory)]
-
-
-def _logs(one: Selected) -> list[Path]:
-    attempts = one.paths.attempts()
-    printed = [path for attempt in attempts for path in (*attempt.logs(), attempt.log_sizes)]
-    return [*printed, *run_files.batch_logs(one)]
 
 
 def _items(kind: str, paths: Sequence[Path]) -> Iterator[Item]:
