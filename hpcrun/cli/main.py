@@ -22,27 +22,25 @@ from hpcrun.errors import (
     Interrupted,
 )
 
+# Name, which is also that of the module, and what --help says.
 COMMANDS = {
-    "plan": (
-        "hpcrun.cli.plan",
-        "Compile only: runs, resources, script, DeepSpeed JSON.",
-    ),
-    "submit": ("hpcrun.cli.submit", "Check and submit an experiment or a sweep."),
-    "run": ("hpcrun.cli.run", "Run in the foreground: in this allocation or on this machine."),
-    "list": ("hpcrun.cli.list", "Experiments under the root."),
-    "status": ("hpcrun.cli.status", "State of runs: step, metrics, attempt, cause."),
-    "logs": ("hpcrun.cli.logs", "Output of runs, ranks and attempts; -f follows."),
-    "results": ("hpcrun.cli.results", "Swept values beside metrics."),
-    "export": ("hpcrun.cli.export", "Runs without their checkpoints, as one archive."),
-    "report": ("hpcrun.cli.report", "All about runs in one HTML file that opens offline."),
-    "why": ("hpcrun.cli.why", "What ended each attempt, and what to do next."),
-    "drill": ("hpcrun.cli.drill", "Hurt a run on purpose, and see that it comes back."),
-    "show": ("hpcrun.cli.show", "One run: configuration, script, DeepSpeed JSON, path."),
-    "diff": ("hpcrun.cli.diff", "What changed between two experiments or runs."),
-    "cancel": ("hpcrun.cli.cancel", "Cancel runs; they stay cancelled."),
-    "requeue": ("hpcrun.cli.requeue", "Start runs again, with their frozen code and plan."),
-    "clean": ("hpcrun.cli.clean", "Remove old checkpoints of runs that are over, and their logs."),
-    "completion": ("hpcrun.cli.completion", "Completion script for bash, zsh or fish."),
+    "plan": "Compile only: runs, resources, script, DeepSpeed JSON.",
+    "submit": "Check and submit an experiment or a sweep.",
+    "run": "Run in the foreground: in this allocation or on this machine.",
+    "list": "Experiments under the root.",
+    "status": "State of runs: step, metrics, attempt, cause.",
+    "logs": "Output of runs, ranks and attempts; -f follows.",
+    "results": "Swept values beside metrics.",
+    "export": "Runs without their checkpoints, as one archive.",
+    "report": "All about runs in one HTML file that opens offline.",
+    "why": "What ended each attempt, and what to do next.",
+    "drill": "Hurt a run on purpose, and see that it comes back.",
+    "show": "One run: configuration, script, DeepSpeed JSON, path.",
+    "diff": "What changed between two experiments or runs.",
+    "cancel": "Cancel runs; they stay cancelled.",
+    "requeue": "Start runs again, with their frozen code and plan.",
+    "clean": "Remove old checkpoints of runs that are over, and their logs.",
+    "completion": "Completion script for bash, zsh or fish.",
 }
 
 
@@ -55,7 +53,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        command = importlib.import_module(f"hpcrun.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
 
@@ -82,7 +80,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -101,10 +99,7 @@ def main(arguments: list[str] | None = None) -> None:
             stream.reconfigure(errors="replace")
     try:
         code = group.main(arguments, prog_name="hpcrun", standalone_mode=False)
-    except click.exceptions.Abort:
-        click.echo("interrupted", err=True)
-        sys.exit(EXIT_INTERRUPTED)
-    except KeyboardInterrupt:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as error:
