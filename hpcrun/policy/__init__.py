@@ -1,4 +1,4 @@
-"""Decisions as functions of their arguments, so that a table of cases is their test.
+"""Decisions as functions of their arguments, tested by tables of cases.
 
 In reading order:
 

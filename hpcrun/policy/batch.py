@@ -1,4 +1,4 @@
-"""The batch triple: train batch = micro batch x accumulation x data-parallel size."""
+"""The batch triple: train batch = micro batch x accumulation x ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The faults of `hpcrun drill`, known to the command and to the run that suffers them."""
+"""The faults of `hpcrun drill`, known to the command and to the run."""
 
 from __future__ import annotations
 

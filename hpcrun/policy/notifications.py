@@ -1,4 +1,4 @@
-"""The ends of runs that a person is notified of, decided from the last attempt."""
+"""The ends of runs that a person is notified of."""
 
 from __future__ import annotations
 

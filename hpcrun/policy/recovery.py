@@ -1,4 +1,4 @@
-"""The action after an attempt has ended: one pure function over the ledger and the policy."""
+"""The action after an attempt has ended: restart, requeue or stop."""
 
 from __future__ import annotations
 

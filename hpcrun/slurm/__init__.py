@@ -1,4 +1,4 @@
-"""The only door to Slurm: no other package names squeue, sacct, scontrol, scancel or srun.
+"""The only door to Slurm: no other package runs its commands.
 
 In reading order:
 

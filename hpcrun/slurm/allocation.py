@@ -1,4 +1,4 @@
-"""The job that this process runs in, or was typed in, from the variables that Slurm sets."""
+"""The job around this process, from the variables that Slurm sets."""
 
 from __future__ import annotations
 

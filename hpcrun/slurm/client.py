@@ -1,4 +1,4 @@
-"""The door to Slurm: every command but srun and the submission itself goes through here.
+"""Every command of Slurm but srun and the submission itself.
 
 A command gets an environment without what an outer job left in it, a limit of time, and ends in its
 output or in `CommandFailed`. Standard library only: compute nodes import this too.
@@ -15,7 +15,7 @@ from hpcrun.errors import ClusterRefused, ClusterUnreachable
 from hpcrun.slurm.parse import parse_rows
 
 TIMEOUT = 60.0
-# Where a job must not wait for long: each answer there may be missing.
+# The timeout inside a job, which must not wait for long and does without the answer.
 SHORT = 8.0
 _PAUSES = (1.0, 3.0)
 
@@ -84,14 +84,14 @@ def is_unreachable(message: str) -> bool:
 def refusal(
     message: str, *, hint: str | None = None, unreachable: str | None = None
 ) -> ClusterRefused | ClusterUnreachable:
-    """Return the error that a message of Slurm's stands for.
+    """Return the error for a message of Slurm's: refused, or unreachable.
 
     Parameters
     ----------
     hint
-        The hint where Slurm answered and said no.
+        The hint if Slurm refused.
     unreachable
-        The message where nobody answered, if it is to be another one.
+        The message if no daemon answered; ``message`` by default.
     """
     if is_unreachable(message):
         return ClusterUnreachable(unreachable or message, hint="repeat the same command")
@@ -104,7 +104,7 @@ def command(argv: Sequence[str], *, timeout: float | None = None) -> str:
     Raises
     ------
     CommandFailed
-        It ended badly, or not within ``timeout`` seconds (None: `TIMEOUT`).
+        It failed, or did not end within ``timeout`` seconds (None: `TIMEOUT`).
     """
     # `status` imports this module for the type of a job's state, and often asks nothing.
     import subprocess
@@ -134,7 +134,7 @@ def command(argv: Sequence[str], *, timeout: float | None = None) -> str:
 
 
 def ask(argv: Sequence[str], patience: float | None = None) -> str:
-    """Run a command that only reads: once within ``patience`` seconds, or again after a pause.
+    """Run a command that only reads: once within ``patience`` seconds, or with retries.
 
     Raises
     ------
@@ -284,7 +284,7 @@ def cancel(job_ids: Sequence[str]) -> None:
     Raises
     ------
     ClusterRefused
-        Slurm says no, such as for another user's job.
+        Slurm refuses, such as for another user's job.
     ClusterUnreachable
         Slurm does not answer.
     """

@@ -11,7 +11,7 @@ _PART = re.compile(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)?")
 
 
 def parse_ranges(text: str, *, strides: bool = False) -> list[range]:
-    """``0-3,7`` -> one range a part, in the order written; one that runs backwards is empty.
+    """Return one range per part of ``0-3,7``, in that order; one that runs backwards is empty.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def parse_ranges(text: str, *, strides: bool = False) -> list[range]:
 
 
 def expand(nodelist: str) -> tuple[str, ...]:
-    """``n[1-3],m7`` -> the names of the nodes, in Slurm's order.
+    """Return the names of the nodes of ``n[1-3],m7``, in Slurm's order.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def expand(nodelist: str) -> tuple[str, ...]:
 
 
 def expand_job_id(text: str) -> list[str]:
-    """``123``, ``123_4`` or ``123_[4,6-9%2]`` -> one id per element; nothing for a step's id."""
+    """Return one id per element of ``123``, ``123_4`` or ``123_[4,6-9%2]``; none for a step."""
     match = re.fullmatch(r"(\d+)_\[([\d,:-]+)(?:%\d+)?\]", text)
     if not match:
         return [text] if re.fullmatch(r"\d+(?:_\d+)?", text) else []

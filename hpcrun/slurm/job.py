@@ -1,4 +1,4 @@
-"""A job's view of itself: how Slurm is ending it, when its time is up, and its requeue.
+"""A job's view of itself: its end, its time limit and its requeue.
 
 This runs in the batch step and in agents. Slurm may be down at the worst moment, so every question
 has an answer that says "not known", and a requeue is tried until it is accepted or refused.

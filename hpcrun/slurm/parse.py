@@ -25,7 +25,7 @@ def parse_rows(
     Parameters
     ----------
     least
-        Fields that a line has at least, or it is dropped; by default all of them.
+        Drop lines with fewer fields than this; by default, lines without all of them.
     """
     split = (line.split("|", len(fields) - 1) for line in text.splitlines())
     least = len(fields) if least is None else least
@@ -39,7 +39,7 @@ def parse_text(field: str) -> str:
 
 
 def parse_duration(text: str) -> int | None:
-    """Seconds of one of Slurm's forms of a length of time; None when it is no such form.
+    """Return the seconds of one of Slurm's forms of a length of time; None for other text.
 
     Examples: ``90`` (minutes), ``90:00``, ``12:00:00``, ``2-12``, ``2-12:30``, ``2-12:30:00``.
     """
@@ -53,7 +53,7 @@ def parse_duration(text: str) -> int | None:
 
 
 def parse_time(text: str) -> float | None:
-    """Seconds since the epoch, from that number or from ISO 8601 in local time."""
+    """Return seconds since the epoch, from that number or from ISO 8601 in local time."""
     if text.isdigit():
         return float(text) or None
     try:

@@ -1,4 +1,4 @@
-"""The state of jobs: one question to squeue and sacct for all of them, one rule of what is over."""
+"""The state of jobs: one query for all of them, one rule of what is over."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SACCT = (*_FIELDS, "ExitCode")
 
 RUNNING = "RUNNING"
 UNKNOWN = "UNKNOWN"
-# A process of this machine that is no more.
+# The state of a local process that has ended.
 GONE = "GONE"
 # Over, until somebody requeues it.
 TERMINAL = frozenset(
@@ -46,16 +46,16 @@ class JobState:
         accounting never heard of the end of a job that the controller has forgotten. A local
         process is ``RUNNING`` or ``GONE``.
     reason
-        Why it waits, or why it ended so; empty when Slurm gives none.
+        Slurm's reason why it waits or ended; empty if it gives none.
     nodes
         The node list in Slurm's notation; empty before it starts.
     start
-        When a waiting job is expected to start, in seconds since the epoch; None where Slurm does
-        not say, and of other jobs.
+        The expected start of a waiting job, in seconds since the epoch; None if unknown.
     exit_code
-        The batch script's, from accounting; None where Slurm does not say.
+        The exit code of the batch script, which accounting alone knows; None if unknown.
     known_at
-        When Slurm said all this, where it does not answer now; None where this is its answer.
+        The time of this answer, in seconds since the epoch, if Slurm does not answer now; None if
+        it is fresh.
     """
 
     job_id: str
@@ -68,17 +68,17 @@ class JobState:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is known to have ended (until somebody requeues it)."""
+        """True if it is known to have ended (until somebody requeues it)."""
         return self.state in TERMINAL
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits in the queue."""
+        """True if it waits in the queue."""
         return self.state in WAITING
 
     @property
     def is_alive(self) -> bool:
-        """Whether it waits or runs."""
+        """True if it waits or runs."""
         return not self.is_over and self.state != UNKNOWN
 
 
@@ -88,12 +88,12 @@ class JobStates(dict[str, JobState]):
     Attributes
     ----------
     problems
-        Why the answer is not complete, such as a slurmdbd that does not answer: absence then
-        proves nothing.
+        Reasons why the answer is incomplete, such as a slurmdbd that does not answer: the absence
+        of a job then proves nothing.
     controller_is_down
-        Whether slurmctld, which alone knows what lives now, did not answer.
+        slurmctld, which alone knows what is alive, did not answer.
     accounting
-        Whether the cluster keeps accounts, as far as is known.
+        The cluster keeps accounts, as far as is known.
     """
 
     problems: tuple[str, ...] = ()
@@ -115,11 +115,11 @@ def query(
     job_ids
         ``123`` (a whole array too: its elements are returned) or ``123_4``; others are ignored.
     settled
-        Those whose end is known: accounting is not asked about them.
+        Jobs whose end is known: accounting is not asked about them.
     accounting
-        Whether it is asked at all.
+        Ask accounting at all.
     patience
-        Seconds for each command, which is not repeated then; None for as long as Slurm may need.
+        Timeout of each command in seconds, without a retry; None for the usual timeout and retries.
 
     Raises
     ------
@@ -182,7 +182,7 @@ def _jobs(wanted: set[str]) -> str:
 
 
 def _settled(job_id: str, found: dict[str, JobState]) -> bool:
-    """Whether squeue alone tells enough: the job is there and has not ended."""
+    """Check whether squeue alone is enough: the job is there and has not ended."""
     if "_" in job_id:
         return job_id in found and not found[job_id].is_over
     mine = [state for key, state in found.items() if key.partition("_")[0] == job_id]
@@ -226,7 +226,7 @@ def _states(rows: Iterable[dict[str, str]]) -> dict[str, JobState]:
 def merge(
     queue: dict[str, JobState], past: dict[str, JobState], *, controller_answered: bool
 ) -> dict[str, JobState]:
-    """Put the controller's answer and accounting's together.
+    """Merge the controller's answer and accounting's.
 
     The controller is right about what lives; accounting adds how a job ended. A job that only
     accounting believes to be alive, while the controller has answered without it, is ``UNKNOWN``.

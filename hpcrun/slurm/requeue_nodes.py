@@ -1,4 +1,4 @@
-"""Nodes of a requeued job: wait until Slurm knows the lost ones, exclude no more than it can spare.
+"""The nodes of a requeued job: wait for lost ones, exclude those it can spare.
 
 Slurm 22.05 never gives back what a job held that was requeued while one of its nodes was dead and
 not yet down: the job, or the next one, then waits for ever beside idle nodes. Seen with plain

@@ -1,4 +1,4 @@
-"""Command lines of srun for a job's own steps, and srun's reports of how tasks ended.
+"""Command lines of srun, and its reports of how tasks ended.
 
 The flags follow what was seen on Slurm 22.05 and 24.11: ``--overlap`` lets steps share the
 allocation, ``--cpus-per-task`` is not inherited by srun before 23.11, and a step of several nodes
