@@ -6,134 +6,80 @@ hand; its pydantic blocks refuse them, but only once the job runs.
 
 from __future__ import annotations
 
+import re
+
 VERSION = "0.19.8"
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_PLAIN = _words(
-    """
-        train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps
-        managed_gradient_accumulation steps_per_print dump_state disable_python_gc
-        disable_allgather communication_data_type seq_parallel_communication_data_type
-        prescale_gradients gradient_predivide_factor gradient_allreduce_op gradient_clipping
-        zero_allow_untested_optimizer zero_force_ds_cpu_optimizer wall_clock_breakdown
-        memory_breakdown use_data_before_expert_parallelism dataloader_drop_last log_level
-        vocabulary_size allgather_size sequence_parallel_size data_parallel_size datastates_ckpt
-        autotuning data_efficiency pipeline expert_parallel
-        """
-)
-
+_PLAIN = """
+train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps
+managed_gradient_accumulation steps_per_print dump_state disable_python_gc disable_allgather
+communication_data_type seq_parallel_communication_data_type prescale_gradients
+gradient_predivide_factor gradient_allreduce_op gradient_clipping zero_allow_untested_optimizer
+zero_force_ds_cpu_optimizer wall_clock_breakdown memory_breakdown
+use_data_before_expert_parallelism dataloader_drop_last log_level vocabulary_size allgather_size
+sequence_parallel_size data_parallel_size datastates_ckpt autotuning data_efficiency pipeline
+expert_parallel
+"""
+# A block's full key, and the keys that it may hold.
+_BLOCKS = """
+activation_checkpointing: partition_activations number_checkpoints contiguous_memory_optimization
+    synchronize_checkpoint_boundary profile cpu_checkpointing
+aio: block_size queue_depth intra_op_parallelism single_submit overlap_events use_gds
+bf16: enabled immediate_grad_update check_grad_overflow bf16_master_weights_and_grads
+    bf16_optimizer_states
+checkpoint: tag_validation load_universal use_node_local_storage parallel_write
+    checkpoint_serialization writer
+comet: enabled samples_log_interval project workspace api_key experiment_name experiment_key online
+    mode
+comms_logger: enabled prof_all prof_ops verbose debug
+compile: deepcompile autoep_non_moe free_activation free_activation_threshold offload_activation
+    offload_activation_pin_memory offload_opt_states double_buffer symmetric_memory debug_log
+    offload_parameters sync_before_reduce sync_after_reduce sync_before_allgather
+    sync_after_allgather keep_int_input_tensors keep_all_input_tensors passes
+csv_monitor: enabled output_path job_name
+data_types: grad_accum_dtype param_dtype buffer_dtype keep_in_fp32_modules
+flops_profiler: enabled recompute_fwd_factor profile_step module_depth top_modules detailed
+    output_file
+fp16: enabled auto_cast loss_scale initial_scale_power loss_scale_window hysteresis
+    consecutive_hysteresis min_loss_scale fp16_master_weights_and_grads
+hybrid_engine: enabled max_out_tokens inference_tp_size release_inference_cache pin_parameters
+    tp_gather_partition_size enable_cuda_graph
+optimizer: type params legacy_fusion
+scheduler: type params
+tensor_parallel: dtype autotp_size tp_overlap_comm vocab_parallel_lm_head vocab_parallel_ce_backend
+    tensor_parallel tp injection_policy_tuple partition_config preset_model keep_module_on_host
+    kernel_inject replace_with_kernel_inject
+tensorboard: enabled output_path job_name
+timers: throughput
+torch_autocast: enabled dtype lower_precision_safe_modules
+wandb: enabled group team project
+weight_quantization: enabled num_bits q_type q_groups quantized_initialization post_init_quant
+zero_optimization: stage contiguous_gradients reduce_scatter reduce_bucket_size
+    use_multi_rank_bucket_allreduce allgather_partitions allgather_bucket_size overlap_comm
+    compute_grad_norm load_from_fp32_weights elastic_checkpoint offload_param offload_optimizer
+    zenflow sub_group_size cpu_offload_param cpu_offload_use_pin_memory cpu_offload
+    prefetch_bucket_size stage3_prefetch_bucket_size stage3_param_persistence_threshold
+    param_persistence_threshold stage3_model_persistence_threshold model_persistence_threshold
+    max_live_parameters stage3_max_live_parameters stage3_max_reuse_distance max_reuse_distance
+    stage3_gather_16bit_weights_on_model_save gather_16bit_weights_on_model_save
+    module_granularity_threshold stage3_module_granularity_threshold
+    use_all_reduce_for_fetch_params stage3_use_all_reduce_for_fetch_params allgather_sequential
+    stage3_allgather_sequential stage3_gather_fp16_weights_on_model_save ignore_unused_parameters
+    legacy_stage1 round_robin_gradients parameter_alignment zero_hpz_partition_size
+    zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients
+    memory_efficient_linear pipeline_loading_checkpoint override_module_apply
+    log_trace_cache_warnings enable_sanity_checks save_muon_momentum_buffer_in_memory leaf_module
+zero_optimization.offload_param: device nvme_path buffer_count buffer_size max_in_cpu pin_memory
+zero_optimization.offload_optimizer: device nvme_path buffer_count pin_memory pipeline_read
+    pipeline_write fast_init ratio super_offload cpuadam_cores_perc
+"""
 BLOCKS: dict[str, frozenset[str]] = {
-    "activation_checkpointing": _words(
-        """
-        partition_activations number_checkpoints contiguous_memory_optimization
-        synchronize_checkpoint_boundary profile cpu_checkpointing
-        """
-    ),
-    "aio": _words(
-        """
-        block_size queue_depth intra_op_parallelism single_submit overlap_events use_gds
-        """
-    ),
-    "bf16": _words(
-        """
-        enabled immediate_grad_update check_grad_overflow bf16_master_weights_and_grads
-        bf16_optimizer_states
-        """
-    ),
-    "checkpoint": _words(
-        """
-        tag_validation load_universal use_node_local_storage parallel_write
-        checkpoint_serialization writer
-        """
-    ),
-    "comet": _words(
-        """
-        enabled samples_log_interval project workspace api_key experiment_name experiment_key
-        online mode
-        """
-    ),
-    "comms_logger": _words("enabled prof_all prof_ops verbose debug"),
-    "compile": _words(
-        """
-        deepcompile autoep_non_moe free_activation free_activation_threshold offload_activation
-        offload_activation_pin_memory offload_opt_states double_buffer symmetric_memory debug_log
-        offload_parameters sync_before_reduce sync_after_reduce sync_before_allgather
-        sync_after_allgather keep_int_input_tensors keep_all_input_tensors passes
-        """
-    ),
-    "csv_monitor": _words("enabled output_path job_name"),
-    "data_types": _words("grad_accum_dtype param_dtype buffer_dtype keep_in_fp32_modules"),
-    "flops_profiler": _words(
-        """
-        enabled recompute_fwd_factor profile_step module_depth top_modules detailed output_file
-        """
-    ),
-    "fp16": _words(
-        """
-        enabled auto_cast loss_scale initial_scale_power loss_scale_window hysteresis
-        consecutive_hysteresis min_loss_scale fp16_master_weights_and_grads
-        """
-    ),
-    "hybrid_engine": _words(
-        """
-        enabled max_out_tokens inference_tp_size release_inference_cache pin_parameters
-        tp_gather_partition_size enable_cuda_graph
-        """
-    ),
-    "optimizer": _words("type params legacy_fusion"),
-    "scheduler": _words("type params"),
-    "tensor_parallel": _words(
-        """
-        dtype autotp_size tp_overlap_comm vocab_parallel_lm_head vocab_parallel_ce_backend
-        tensor_parallel tp injection_policy_tuple partition_config preset_model
-        keep_module_on_host kernel_inject replace_with_kernel_inject
-        """
-    ),
-    "tensorboard": _words("enabled output_path job_name"),
-    "timers": frozenset(["throughput"]),
-    "torch_autocast": _words("enabled dtype lower_precision_safe_modules"),
-    "wandb": _words("enabled group team project"),
-    "weight_quantization": _words(
-        "enabled num_bits q_type q_groups quantized_initialization post_init_quant"
-    ),
-    "zero_optimization": _words(
-        """
-        stage contiguous_gradients reduce_scatter reduce_bucket_size
-        use_multi_rank_bucket_allreduce allgather_partitions allgather_bucket_size overlap_comm
-        compute_grad_norm load_from_fp32_weights elastic_checkpoint offload_param
-        offload_optimizer zenflow sub_group_size cpu_offload_param cpu_offload_use_pin_memory
-        cpu_offload prefetch_bucket_size stage3_prefetch_bucket_size
-        stage3_param_persistence_threshold param_persistence_threshold
-        stage3_model_persistence_threshold model_persistence_threshold max_live_parameters
-        stage3_max_live_parameters stage3_max_reuse_distance max_reuse_distance
-        stage3_gather_16bit_weights_on_model_save gather_16bit_weights_on_model_save
-        module_granularity_threshold stage3_module_granularity_threshold
-        use_all_reduce_for_fetch_params stage3_use_all_reduce_for_fetch_params
-        allgather_sequential stage3_allgather_sequential stage3_gather_fp16_weights_on_model_save
-        ignore_unused_parameters legacy_stage1 round_robin_gradients parameter_alignment
-        zero_hpz_partition_size zero_quantized_weights zero_quantized_nontrainable_weights
-        zero_quantized_gradients memory_efficient_linear pipeline_loading_checkpoint
-        override_module_apply log_trace_cache_warnings enable_sanity_checks
-        save_muon_momentum_buffer_in_memory leaf_module
-        """
-    ),
-    "zero_optimization.offload_param": _words(
-        "device nvme_path buffer_count buffer_size max_in_cpu pin_memory"
-    ),
-    "zero_optimization.offload_optimizer": _words(
-        """
-        device nvme_path buffer_count pin_memory pipeline_read pipeline_write fast_init ratio
-        super_offload cpuadam_cores_perc
-        """
-    ),
+    name: frozenset(names.split())
+    for name, names in re.findall(r"^([\w.]+):((?:.*\n)(?: .*\n)*)", _BLOCKS, re.MULTILINE)
 }
 BLOCKS["bfloat16"] = BLOCKS["bf16"]
 
-TOP_LEVEL = _PLAIN | {name for name in BLOCKS if "." not in name}
+TOP_LEVEL = frozenset(_PLAIN.split()) | {name for name in BLOCKS if "." not in name}
 
 REMOVED: dict[str, str] = {
     "amp": "use fp16, bf16 or torch_autocast",
@@ -155,7 +101,7 @@ REMOVED_OPTIMIZERS = ("onebitadam", "onebitlamb", "zerooneadam")
 
 
 def is_key(key: tuple[str, ...]) -> bool:
-    """Whether DeepSpeed knows the key; below a block without a list, every key."""
+    """Return whether DeepSpeed knows the key; below a block without a list, every key."""
     if not key or key[0] not in TOP_LEVEL:
         return False
     for length in range(1, len(key)):
