@@ -1,7 +1,17 @@
-"""From a spec to a plan: pure, the same input gives the same bytes.
+"""Compile a spec into a plan. Pure: the same input gives the same bytes, no cluster is asked.
 
-``compile_spec`` checks and resolves, ``freeze`` numbers the runs and renders scripts, and
-``compile_plan`` is both.
+``compile_spec`` reads, checks and resolves a spec, ``freeze`` numbers its runs and renders their
+scripts, and ``compile_plan`` does both.
+
+In reading order: `compiler` (the steps, from file to checked runs), `run_template` (a run without
+its ``config``, checked once for many), `identity` (the digest by which a run is known again),
+`extendable` (values that may change without making another run), `freeze` (numbers, job arrays and
+scripts) and `chain` (``depends_on``). ``source`` reads files, ``spec`` knows the schema, ``sweep``
+makes the points, ``target`` knows entries, DeepSpeed and sbatch.
+
+To add a field of a spec, declare it in `hpcrun.state.spec.experiment`, check it in
+``spec/checks.py``, and write the reference page anew with ``python -m
+hpcrun.compile.spec.reference``.
 """
 
 from __future__ import annotations

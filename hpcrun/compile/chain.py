@@ -1,4 +1,4 @@
-"""Experiments that follow each other: ``depends_on``."""
+"""Chains of experiments that wait for each other: ``depends_on``."""
 
 from __future__ import annotations
 
@@ -7,66 +7,59 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from hpcrun.compile.freeze import Compiled, Need
-from hpcrun.compile.source.marked_tree import Key, Tree
-from hpcrun.compile.source.problems import Problems, did_you_mean
+from hpcrun.compile.freeze import Compiled, Prerequisite
+from hpcrun.compile.source.problems import Reporter
 from hpcrun.compile.spec import schema
 from hpcrun.compile.sweep.point import Point
 from hpcrun.errors import UsageError
 from hpcrun.state.plan import Dependence
 from hpcrun.state.spec.experiment import Dependency, Spec
 
-_KEY: Key = ("depends_on",)
-
 
 def spelled_out(value: Any) -> Any:
-    """``depends_on`` as a list of mappings, where it was written shorter."""
+    """Return ``depends_on`` as a list of mappings, however short it was written."""
     if value is None:
         return []
     items = value if isinstance(value, list) else [value]
     return [{"spec": item} if isinstance(item, str) else item for item in items]
 
 
-def needs(tree: Tree, points: Iterable[Point], problems: Problems) -> tuple[Need, ...]:
-    """What a spec depends on; its files are looked for, not read."""
-    if any(option.key[0] == _KEY[0] for point in points for option in point):
-        problems.at(tree, _KEY, "cannot be swept: an experiment follows others as a whole")
-    checker = schema.Checker(tree, Spec, problems)
+def prerequisites(report: Reporter, points: Iterable[Point]) -> tuple[Prerequisite, ...]:
+    """Return the experiments that a spec depends on; checks that their files exist, unread."""
+    if any(option.key[0] == "depends_on" for point in points for option in point):
+        report.at("depends_on", "cannot be swept: an experiment follows others as a whole")
+    checker = schema.SchemaChecker(report, Spec)
     found = []
-    for index, item in enumerate(tree.data["depends_on"]):
-        key: Key = (*_KEY, str(index))
-        own = checker.block(item, Dependency, key)
-        name = own["spec"]
-        path = Path(os.path.normpath(tree.mark(key).directory / Path(name).expanduser()))
+    for index, item in enumerate(report.tree.data["depends_on"]):
+        own = checker.block(item, Dependency, ("depends_on", str(index)))
+        at = report.below(f"depends_on.{index}")
+        path = at.mark().path(own["spec"])
         if not path.is_file():
-            siblings = sorted(one.name for one in path.parent.glob("*.y*ml"))
-            message = f"there is no file {name!r} in {path.parent}"
-            problems.at(tree, (*key, "spec"), message, did_you_mean(path.name, siblings))
+            at.no_file("spec", own["spec"], path, "*.y*ml")
         if own["each"] and own["when"] == "end":
-            message = "found true; accepted with when: end is false"
             hint = "Slurm has task wait for task until its success alone"
-            problems.at(tree, (*key, "each"), message, hint)
-        found.append(Need(path, own["when"], own["each"]))
+            at.at("each", "found true; accepted with when: end is false", hint)
+        found.append(Prerequisite(path, own["when"], own["each"]))
     return tuple(found)
 
 
 def before(last: Compiled, compile_spec: Callable[[Path], Compiled]) -> list[Compiled]:
-    """All experiments that come before one, each after those that it depends on.
+    """Compile all experiments that come before one, each after those that it depends on.
 
     Parameters
     ----------
     compile_spec
-        Compiles the spec of one of them.
+        Called with the path of a spec.
 
     Raises
     ------
     SpecError, UsageError
-        One is wrong; they form a circle, have different roots or executors, or one name.
+        A spec is wrong; they form a circle, have different roots or executors, or share a name.
     """
     done: dict[str, Compiled] = {}
 
     def visit(compiled: Compiled, trail: tuple[str, ...]) -> None:
-        for need in compiled.needs:
+        for need in compiled.prerequisites:
             if need.file in trail:
                 circle = " -> ".join(map(os.path.basename, (*trail, need.file)))
                 raise UsageError(f"depends_on goes in a circle: {circle}")
@@ -86,11 +79,11 @@ def before(last: Compiled, compile_spec: Callable[[Path], Compiled]) -> list[Com
 
 
 class Numbered(Protocol):
-    """What an experiment has become once its runs have numbers."""
+    """An experiment whose runs have numbers."""
 
     @property
     def numbers(self) -> tuple[str, tuple[int, ...]]:
-        """The experiment's name and its runs' numbers."""
+        """Return the experiment's name and its runs' numbers."""
 
 
 Result = TypeVar("Result", bound=Numbered)
@@ -110,7 +103,8 @@ def in_order(
     """
     numbers: dict[str, tuple[str, tuple[int, ...]]] = {}
     for one in chain:
-        waits = (Dependence(*numbers[need.file], need.when, need.each) for need in one.needs)
+        needs = one.prerequisites
+        waits = (Dependence(*numbers[need.file], need.when, need.each) for need in needs)
         result = act(one, tuple(waits))
         numbers[one.file] = result.numbers
         yield result

@@ -1,4 +1,4 @@
-"""Checked runs get their numbers, and become a frozen plan with its scripts."""
+"""Freezes checked runs into a plan: gives them numbers, and renders their scripts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CompiledRun(RunSpec):
 
 
 @dataclass(frozen=True)
-class Need:
+class Prerequisite:
     """An experiment that comes before: its spec, and as `hpcrun.state.plan.Dependence`."""
 
     spec: Path
@@ -41,7 +41,7 @@ class Need:
 
     @property
     def file(self) -> str:
-        """The spec's own path, without links."""
+        """Return the spec's own path, without links."""
         return os.path.realpath(self.spec)
 
 
@@ -61,7 +61,7 @@ class Compiled:
         In the order of the sweep.
     extendable
         Keys whose values may change without making another run.
-    needs
+    prerequisites
         The experiments that come before this one.
     """
 
@@ -75,11 +75,11 @@ class Compiled:
     runs: tuple[CompiledRun, ...]
     repeats: tuple[str, ...] = ()
     extendable: tuple[Key, ...] = ()
-    needs: tuple[Need, ...] = ()
+    prerequisites: tuple[Prerequisite, ...] = ()
 
     @property
     def file(self) -> str:
-        """The spec's own path, without links."""
+        """Return the spec's own path, without links."""
         return os.path.realpath(self.spec_file)
 
 
@@ -91,21 +91,21 @@ def freeze(
     select: Select = None,
     depends_on: tuple[Dependence, ...] = (),
 ) -> Plan:
-    """Number the runs and render the arrays.
+    """Number the runs, group them into job arrays and render the arrays' scripts.
 
     Parameters
     ----------
     compiled
-        What ``compile_spec`` returned.
+        As returned by `hpcrun.compile.compile_spec`.
     submission
-        The number of the submission that the scripts name.
+        The submission's number, which the scripts contain.
     numbers
         Identity -> number of runs that exist already. New ones get the numbers after the highest,
         in the order of the sweep.
     select
-        Which runs go into arrays: a function, or numbers; None for all. The plan holds all of them.
+        The runs that go into arrays: a function, or numbers; None for all. The plan holds all.
     depends_on
-        What its needs have become.
+        The experiments that its prerequisites have become.
     """
     known = dict(numbers or {})
     following = max(known.values(), default=-1) + 1
@@ -114,22 +114,15 @@ def freeze(
         if one.identity not in known:
             known[one.identity] = following
             following += 1
-        runs.append(
-            RunPlan(known[one.identity], one.identity, one.label, one.swept, one.entry, one.spec)
-        )
-    chosen = [run for run in runs if _selected(run, select)]
+        number = known[one.identity]
+        runs.append(RunPlan(number, one.identity, one.label, one.swept, one.entry, one.spec))
     paths = layout.experiment(compiled.root, compiled.name).submission(submission)
     shapes: dict[str, list[RunPlan]] = {}
-    for run in chosen:
-        shape = json.dumps(
-            [
-                run.spec["resources"],
-                run.spec["environment"],
-                run.outlives_nodes,
-                sbatch_script.mail(run),
-            ]
-        )
-        shapes.setdefault(shape, []).append(run)
+    for run in runs:
+        if _selected(run, select):
+            own = [run.spec["resources"], run.spec["environment"]]
+            shape = json.dumps([*own, run.outlives_nodes, sbatch_script.mail(run)])
+            shapes.setdefault(shape, []).append(run)
     return Plan(
         name=compiled.name,
         spec_file=compiled.spec_file,
@@ -155,16 +148,25 @@ def _arrays(
 ) -> tuple[Array, ...]:
     chunks = [chunk for group in shapes for chunk in _chunks(compiled, group)]
     most = compiled.max_parallel
-    given = shares([len(runs) for runs, _ in chunks], most)
+    limits = shares([len(runs) for runs, _ in chunks], most)
     found = []
-    for index, ((runs, offset), share) in enumerate(zip(chunks, given, strict=True)):
+    for index, ((runs, offset), limit) in enumerate(zip(chunks, limits, strict=True)):
+        wanted = runs[0].resources
+        hours = (parse_duration(wanted.time) or 0) / 3600
+        gpus = runs[0].all_nodes * wanted.gpus_per_node
+        text = ""
+        if compiled.cluster["executor"] == "slurm":
+            name, cluster = compiled.name, compiled.cluster
+            text = sbatch_script.script(name, cluster, runs, limit, paths, offset)
+        numbers = tuple(run.number for run in runs)
+        gpu_hours = round(len(runs) * gpus * hours, 3)
         after = index - most if most is not None and index >= most else None
-        found.append(_array(compiled, runs, offset, share, after, paths))
+        found.append(Array(numbers, text, gpu_hours, offset, limit, after))
     return tuple(found)
 
 
 def shares(sizes: Sequence[int], most: int | None) -> list[int | None]:
-    """How many runs of each array may run at once, so that together they are ``most``.
+    """Divide ``most`` runs at once among arrays: return each one's limit, None for no limit.
 
     In proportion to the arrays' sizes, and at least one each: where there are more arrays than
     that, an array has to wait for the end of the one ``most`` before it.
@@ -183,7 +185,7 @@ def shares(sizes: Sequence[int], most: int | None) -> list[int | None]:
 
 
 def _chunks(compiled: Compiled, group: list[RunPlan]) -> Iterator[tuple[list[RunPlan], int]]:
-    """Runs of one shape, cut by Slurm's limit on a task's index; with each chunk's offset."""
+    """Cut runs of one shape by Slurm's limit on a task's index; yield chunks and offsets."""
     runs = sorted(group, key=lambda run: run.number)
     is_slurm = compiled.cluster["executor"] == "slurm"
     most = compiled.cluster["limits"]["max_array_size"] - 1
@@ -197,21 +199,3 @@ def _chunks(compiled: Compiled, group: list[RunPlan]) -> Iterator[tuple[list[Run
             offset = first if len(fits) > 1 else 0
         begin += len(fits)
         yield fits, offset
-
-
-def _array(
-    compiled: Compiled,
-    runs: list[RunPlan],
-    offset: int,
-    parallel: int | None,
-    after: int | None,
-    paths: layout.SubmissionPaths,
-) -> Array:
-    first = runs[0]
-    hours = (parse_duration(first.resources.time) or 0) / 3600
-    gpus = first.all_nodes * first.resources.gpus_per_node
-    text = ""
-    if compiled.cluster["executor"] == "slurm":
-        text = sbatch_script.script(compiled.name, compiled.cluster, runs, parallel, paths, offset)
-    numbers = tuple(run.number for run in runs)
-    return Array(numbers, text, round(len(runs) * gpus * hours, 3), offset, parallel, after)

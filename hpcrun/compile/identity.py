@@ -1,4 +1,4 @@
-"""A run's identity: a digest of what it computes, and of nothing else."""
+"""The identity of a run: a digest of what it computes, and of nothing else."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any
 from hpcrun.policy.batch import ACCUMULATION, MICRO, TRAIN
 from hpcrun.state.plan import Entry
 
-Begun = Callable[[Entry, dict[str, Any], dict[str, Any]], str]
+Digester = Callable[[Entry, dict[str, Any], dict[str, Any]], str]
 
 
-def begin(
+def digester(
     file: str | None,
     import_root: str | None,
     args: list[str],
     deepspeed: dict[str, Any],
     origin: str | None = None,
-) -> Begun:
-    """A function of entry, config and swept values: SHA-256, in hex, of what a run computes.
+) -> Digester:
+    """Return a function of entry, config and swept values: SHA-256, in hex, of what a run computes.
 
     The name, resources, cluster, environment, recovery and the cadence of checkpoints do not
     matter, nor does the order of keys, nor how the global batch is divided into micro batches:
@@ -35,9 +35,9 @@ def begin(
         The entry's paths from the spec's directory, so that it does not matter either what else is
         frozen with it.
     origin
-        What it starts from, ``checkpoint.initialize_from``.
+        ``checkpoint.initialize_from``.
     """
-    begun = f',"origin":{_text(origin)}' if origin is not None else ""
+    started = f',"origin":{_text(origin)}' if origin is not None else ""
     arguments, engine = _text(args), _text(_undivided(deepspeed))
 
     def digest(entry: Entry, config: dict[str, Any], swept: dict[str, Any]) -> str:
@@ -51,25 +51,27 @@ def begin(
         }
         text = (
             f'{{"args":{arguments},"config":{_text(config)},"deepspeed":{engine},'
-            f'"entry":{_text(own)},"swept":{_text(swept)}{begun}}}'
+            f'"entry":{_text(own)},"swept":{_text(swept)}{started}}}'
         )
         return hashlib.sha256(text.encode()).hexdigest()
 
     return digest
 
 
-def places(found: Entry, code_root: Path, directory: Path) -> tuple[str | None, str | None]:
-    """The entry's file and import root from the spec's directory: the code root moves, with
-    ``git init``."""
-    file, base = (
-        None if path is None else os.path.relpath(code_root / path, directory)
-        for path in (found.file, found.import_root)
-    )
-    return file, base
+def entry_paths(found: Entry, code_root: Path, directory: Path) -> tuple[str | None, str | None]:
+    """Return the entry's file and import root relative to the spec's directory.
+
+    They are relative to that because ``git init`` moves the code root.
+    """
+
+    def relative(path: str | None) -> str | None:
+        return None if path is None else os.path.relpath(code_root / path, directory)
+
+    return relative(found.file), relative(found.import_root)
 
 
-def masked(found: Entry, command: Any) -> Entry:
-    """The entry whose arguments are told by config, args and this ``entry`` of a spec alone."""
+def with_command(found: Entry, command: Any) -> Entry:
+    """Return the entry with the command of a spec's ``entry`` in place of its arguments."""
     argv = tuple(map(str, command)) if isinstance(command, list) else ()
     return dataclasses.replace(found, argv=argv)
 

@@ -1,87 +1,149 @@
-"""All of a run but its ``config``: what the runs of a sweep mostly share, checked once for them."""
+"""A run without its ``config``: what the runs of a sweep mostly share, checked once for them."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from hpcrun.compile import identity
-from hpcrun.compile.source.marked_tree import Tree
-from hpcrun.compile.source.problems import Problems
-from hpcrun.compile.spec import schema
+from hpcrun.compile.freeze import CompiledRun
+from hpcrun.compile.source.problems import Problems, Reporter
+from hpcrun.compile.spec import checks, schema
 from hpcrun.compile.sweep.resolver import Resolved
-from hpcrun.compile.target import entry
+from hpcrun.compile.target import deepspeed, entry
 from hpcrun.errors import Problem
-from hpcrun.state.plan import Entry
 from hpcrun.state.spec.experiment import Spec
 
+_SHAPE = ("resources.nodes", "resources.ntasks_per_node", "resources.gpus_per_node")
 
-class Frame:
+
+class RunTemplate:
     """A checked spec into which a ``config`` is put.
 
     Parameters
     ----------
     spec
-        Without its ``config``, which has the default.
-    located
-        Where the entry is; None where it was not found.
-    root
-        What is frozen; None as well.
+        The spec with the default ``config``; its other blocks are shared between runs: read-only.
+    located, root
+        The entry and the directory that is frozen; None where there are none.
     directory
-        That of the spec.
+        The spec's own.
     problems
-        What is wrong with it, whatever the ``config``.
+        The problems of the spec, whatever its ``config``.
     """
 
     def __init__(
         self,
         spec: dict[str, Any],
-        located: entry.Located | None,
+        located: entry.LocatedEntry | None,
         root: Path | None,
         directory: Path,
         problems: list[Problem],
     ) -> None:
-        self.problems = problems
         self._spec = {name: spec[name] for name in spec if name not in ("extends", "sweep")}
         self._located, self._root, self._directory = located, root, directory
-        self._begun: identity.Begun | None = None
+        self._problems = problems
+        self._digest: identity.Digester | None = None
 
-    def config(self, resolved: Resolved, problems: Problems) -> dict[str, Any]:
-        """The checked ``config`` of a point."""
-        found = resolved.data.get("config")
-        if type(found) is dict:
-            return found
-        data = {"config": found} if "config" in resolved.data else {}
-        checked = schema.Checker(resolved.tree, Spec, problems).block(data, Spec)["config"]
-        assert isinstance(checked, dict)
-        return checked
-
-    def entry(self, config: dict[str, Any], tree: Tree, problems: Problems) -> Entry | None:
-        """The entry with its arguments; None where it was not found."""
+    def run(
+        self, resolved: Resolved, swept: dict[str, Any], label: str, problems: Problems
+    ) -> CompiledRun | None:
+        """Return the run of a point; None after a problem."""
+        problems.add(*self._problems)
+        spec, report = self._spec, Reporter(resolved.tree, problems)
+        config = resolved.data.get("config")
+        if type(config) is not dict:
+            data = {"config": config} if "config" in resolved.data else {}
+            config = schema.SchemaChecker(report, Spec).block(data, Spec)["config"]
+            assert isinstance(config, dict)
         if self._located is None or self._root is None:
             return None
-        return entry.finish(
-            self._located,
-            self._root,
-            self._spec["entry"],
-            config,
-            self._spec["args"],
-            tree,
-            problems,
-        )
-
-    def identity(self, found: Entry, config: dict[str, Any], swept: dict[str, Any]) -> str:
-        """The run's identity, as `hpcrun.compile.identity` has it."""
-        if self._begun is None:
-            assert self._root is not None
-            self._begun = identity.begin(
-                *identity.places(found, self._root, self._directory),
-                self._spec["args"],
-                self._spec["deepspeed"],
-                self._spec["checkpoint"]["initialize_from"],
+        found = entry.finish(self._located, self._root, spec["entry"], config, spec["args"], report)
+        if problems:
+            return None
+        if self._digest is None:
+            self._digest = identity.digester(
+                *identity.entry_paths(found, self._root, self._directory),
+                spec["args"],
+                spec["deepspeed"],
+                spec["checkpoint"]["initialize_from"],
             )
-        return self._begun(found, config, swept)
+        digest = self._digest(found, config, swept)
+        return CompiledRun(digest, label, swept, found, {**spec, "config": config})
 
-    def spec(self, config: dict[str, Any]) -> dict[str, Any]:
-        """The whole spec; its other blocks are shared, so nobody may change them."""
-        return {**self._spec, "config": config}
+
+class RunTemplates:
+    """The templates of a spec, each made for the first point that needs it.
+
+    Parameters
+    ----------
+    directory
+        The spec's own.
+    limits
+        Those of the cluster profile.
+
+    Attributes
+    ----------
+    code_root
+        The directory that is frozen, once an entry was found.
+    """
+
+    def __init__(self, directory: Path, limits: dict[str, Any]) -> None:
+        self._directory, self._limits = directory, limits
+        self._templates: dict[str, RunTemplate] = {}
+        self._entries: dict[str, tuple[entry.LocatedEntry | None, list[Problem]]] = {}
+        self.code_root: Path | None = None
+
+    def of(self, resolved: Resolved) -> RunTemplate:
+        """Return the template of a point."""
+        name = resolved.elsewhere
+        if name is None:
+            return self._make(resolved)
+        if name not in self._templates:
+            self._templates[name] = self._make(resolved)
+        return self._templates[name]
+
+    def _make(self, resolved: Resolved) -> RunTemplate:
+        problems = Problems()
+        report = Reporter(resolved.tree, problems)
+        data = {name: resolved.data[name] for name in resolved.data if name != "config"}
+        spec = schema.SchemaChecker(report, Spec).block(data, Spec)
+        checks.check(spec, self._limits, report)
+        checks.settle_paths(spec, self._directory, report)
+        located = self._locate(spec, report)
+        kind = located.kind if located else None
+        config = spec["deepspeed"] = deepspeed.without_nulls(spec["deepspeed"])
+        wanted = spec["resources"]
+        deepspeed.check(config, kind, wanted["gpus_per_node"], report.below("deepspeed"))
+        if not problems.under(*_SHAPE):
+            per_node = wanted["ntasks_per_node"] or wanted["gpus_per_node"] or 1
+            world_size, size = wanted["nodes"] * per_node, spec["model_parallel_size"]
+            ranks = deepspeed.data_parallel(config, world_size, size, report)
+            if ranks is not None:
+                below = report.below("deepspeed")
+                spec["deepspeed"] = deepspeed.solve_batch(config, kind or "script", ranks, below)
+        return RunTemplate(spec, located, self.code_root, self._directory, problems.found)
+
+    def _locate(self, spec: dict[str, Any], report: Reporter) -> entry.LocatedEntry | None:
+        directory = report.mark("entry").directory
+        directory = directory if directory.is_absolute() else self._directory
+        wanted, python = spec["entry"], spec["environment"]["python"]
+        root = Path(spec["code"]["root"]) if spec["code"]["root"] else None
+        name = json.dumps([wanted, spec["code"]["root"], python, str(directory)])
+        if name not in self._entries:
+            own = Reporter(report.tree, Problems())
+            located = None
+            if not report.problems.under("entry"):
+                located = entry.locate(wanted, directory, root, python, own)
+            if located is not None:
+                found = entry.code_root(root, self._directory, located, own)
+                if self.code_root not in (None, found):
+                    roots = f"{self.code_root} and {found}"
+                    message = f"the runs of a sweep freeze one code, found {roots}"
+                    own.at("entry", message, "set code.root to a directory that holds both")
+                self.code_root = self.code_root or found
+            self._entries[name] = (located, own.problems.found)
+        located, mistakes = self._entries[name]
+        report.problems.add(*mistakes)
+        return located

@@ -1,4 +1,4 @@
-"""What git says of the code, without needing git."""
+"""Questions about a git checkout, most of which need no git."""
 
 from __future__ import annotations
 
@@ -7,22 +7,16 @@ from pathlib import Path
 
 
 def top_level(path: Path) -> Path | None:
-    """The checkout around ``path``: the nearest directory above it that holds ``.git``."""
-    for directory in (path, *path.parents):
-        if (directory / ".git").exists():
-            return directory
-    return None
+    """Return the checkout around ``path``: the nearest directory above that holds ``.git``."""
+    return next((up for up in (path, *path.parents) if (up / ".git").exists()), None)
 
 
 def is_ignored(path: Path, checkout: Path) -> bool:
-    """Whether git ignores ``path``; False where there is no git to ask."""
+    """Return whether git ignores ``path``; False where git cannot be asked."""
+    command = ["git", "-C", str(checkout), "check-ignore", "-q", "--", str(path)]
     try:
         answer = subprocess.run(
-            ["git", "-C", str(checkout), "check-ignore", "-q", "--", str(path)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=20,
-            check=False,
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return False

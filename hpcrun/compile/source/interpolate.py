@@ -1,9 +1,8 @@
-"""Resolves ``${…}`` with OmegaConf; ``${hpcrun:NAME}`` stays literal for the compute side."""
+"""Resolves ``${…}`` with OmegaConf; ``${hpcrun:NAME}`` is left for the compute nodes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from omegaconf import Container, OmegaConf
@@ -14,11 +13,10 @@ from omegaconf.errors import (
     UnsupportedInterpolationType,
 )
 
-from hpcrun.compile.source.marked_tree import Key, Tree, dotted, keys
-from hpcrun.compile.source.problems import Problems, did_you_mean, listing
+from hpcrun.compile.source.marked_tree import Key, Tree, dotted, get_at, keys, map_leaves
+from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, listing
 
 NAMES = ("directory", "deepspeed_config", "attempt", "code", "scratch")
-_REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 _SHELL = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _CYCLE = re.compile(r"Recursive interpolation|Interpolation to parent node|recursion depth")
 _MARKER = re.compile(r"there is no \$\{hpcrun:")
@@ -37,77 +35,42 @@ except TypeError:  # before OmegaConf 2.4 this name had another meaning
 
 
 def interpolate(tree: Tree, problems: Problems) -> dict[str, Any]:
-    """The tree's data with every interpolation resolved; what cannot be is noted."""
-    source = _with_valid_grammar(tree, problems)
+    """Return the tree's data with every interpolation resolved; add what cannot be to problems."""
+    report = Reporter(tree, problems)
+    source = _with_valid_grammar(tree, report)
     config = OmegaConf.create(source)
 
-    def walk(value: Any, key: Key) -> Any:
-        if isinstance(value, dict):
-            return {name: walk(item, (*key, name)) for name, item in value.items()}
-        if isinstance(value, list):
-            return [walk(item, (*key, str(index))) for index, item in enumerate(value)]
+    def resolve(key: Key, value: Any) -> Any:
         if value == "???":
-            problems.at(tree, key, "must be given", f"add {dotted(key)}=VALUE to the command")
+            report.at(key, "must be given", f"add {dotted(key)}=VALUE to the command")
             return None
-        if not isinstance(value, str) or "${" not in value:
-            return value
-        try:
-            return _get(config, source, key)
-        except (OmegaConfBaseException, RecursionError) as error:
-            message, hint = _explain(error, value, source)
-            problems.at(tree, key, message, hint)
-            return None
+        return _resolve(config, source, key, value, report)
 
-    result: dict[str, Any] = walk(source, ())
+    result: dict[str, Any] = map_leaves(resolve, source)
     return result
 
 
 def interpolate_one(tree: Tree, key: Key, problems: Problems) -> Any:
-    """One value of the tree, resolved; None and a problem when it cannot be."""
-    value: Any = tree.data
-    for part in key:
-        value = value.get(part) if isinstance(value, dict) else None
+    """Return one value of the tree, resolved; None and a problem when it cannot be."""
+    value = get_at(tree.data, key)
     if not isinstance(value, str) or "${" not in value:
         return value
     before = len(problems.found)
-    data = _with_valid_grammar(tree, problems)
+    report = Reporter(tree, problems)
+    data = _with_valid_grammar(tree, report)
     if len(problems.found) > before:
         return None
+    return _resolve(OmegaConf.create(data), data, key, value, report)
+
+
+def _resolve(config: Any, source: dict[str, Any], key: Key, value: Any, report: Reporter) -> Any:
+    if not isinstance(value, str) or "${" not in value:
+        return value
     try:
-        return _get(OmegaConf.create(data), data, key)
+        return _get(config, source, key)
     except (OmegaConfBaseException, RecursionError) as error:
-        message, hint = _explain(error, value, data)
-        problems.at(tree, key, message, hint)
+        report.at(key, *_explain(error, value, source))
         return None
-
-
-def references(data: Any) -> set[Key] | None:
-    """The keys that interpolations in the data refer to; None when that cannot be told."""
-    found: set[Key] = set()
-    for text in _strings(data):
-        if "${" not in text:
-            continue
-        inner = _REFERENCE.findall(text)
-        if len(inner) != text.count("${"):
-            return None
-        for content in inner:
-            if content.startswith(("oc.env:", "hpcrun:")):
-                continue
-            if ":" in content or content.startswith(".") or "[" in content:
-                return None
-            found.add(tuple(content.strip().split(".")))
-    return found
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _strings(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _strings(item)
 
 
 def _get(config: Any, source: Any, key: Key) -> Any:
@@ -120,28 +83,20 @@ def _get(config: Any, source: Any, key: Key) -> Any:
     return node
 
 
-def _with_valid_grammar(tree: Tree, problems: Problems) -> dict[str, Any]:
-    """The data, with null for interpolations that OmegaConf cannot even read."""
+def _with_valid_grammar(tree: Tree, report: Reporter) -> dict[str, Any]:
+    """Return the data, with null for interpolations that OmegaConf cannot even read."""
 
-    def walk(value: Any, key: Key) -> Any:
-        if isinstance(value, dict):
-            return {name: walk(item, (*key, name)) for name, item in value.items()}
-        if isinstance(value, list):
-            return [walk(item, (*key, str(index))) for index, item in enumerate(value)]
+    def check(key: Key, value: Any) -> Any:
         if isinstance(value, str) and "${" in value:
             try:
                 OmegaConf.create({"value": value})
             except GrammarParseError:
-                problems.at(
-                    tree,
-                    key,
-                    f"{value!r} is not a valid interpolation",
-                    r"interpolations are ${key} and ${oc.env:NAME}; a literal ${ is written \${",
-                )
+                hint = r"interpolations are ${key} and ${oc.env:NAME}; a literal ${ is written \${"
+                report.at(key, f"{value!r} is not a valid interpolation", hint)
                 return None
         return value
 
-    result: dict[str, Any] = walk(tree.data, ())
+    result: dict[str, Any] = map_leaves(check, tree.data)
     return result
 
 
@@ -162,10 +117,8 @@ def _explain(error: Exception, value: str, data: dict[str, Any]) -> tuple[str, s
     missing = re.search(r"Environment variable '([^']*)' not found", text)
     if missing:
         name = missing[1]
-        return (
-            f"the environment variable {name} is not set",
-            f"export it, or give a default: ${{oc.env:{name},VALUE}}",
-        )
+        hint = f"export it, or give a default: ${{oc.env:{name},VALUE}}"
+        return f"the environment variable {name} is not set", hint
     if isinstance(error, InterpolationKeyError):
         unknown = re.search(r"'([^']*)'", text)
         wanted = unknown[1] if unknown else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,8 @@ COMMAND_LINE = "command line"
 
 
 @dataclass(frozen=True)
-class Mark:
-    """Where a value was written.
+class SourceMark:
+    """The place where a value was written.
 
     Attributes
     ----------
@@ -22,9 +24,9 @@ class Mark:
     line
         1-based, where known.
     directory
-        What relative paths in the value are relative to.
+        The directory that relative paths in the value start from.
     text
-        The scalar as it was written, where it was one.
+        The scalar as it was written, if it was a scalar.
     """
 
     file: str
@@ -32,24 +34,28 @@ class Mark:
     directory: Path
     text: str | None = None
 
+    def path(self, written: str) -> Path:
+        """Return the absolute path that a path written here means."""
+        return Path(os.path.normpath((self.directory / Path(written).expanduser()).absolute()))
+
 
 @dataclass
 class Tree:
     """Nested mappings and lists with a mark for every key; list items are keyed by their index."""
 
     data: dict[str, Any]
-    marks: dict[Key, Mark] = field(default_factory=dict)
+    marks: dict[Key, SourceMark] = field(default_factory=dict)
 
-    def mark(self, key: Key) -> Mark:
-        """Where ``key``, or the nearest key around it, was written."""
+    def mark(self, key: Key) -> SourceMark:
+        """Return where ``key``, or the nearest key around it, was written."""
         for length in range(len(key), -1, -1):
             found = self.marks.get(key[:length])
             if found:
                 return found
-        return Mark("defaults", None, Path())
+        return SourceMark("defaults", None, Path())
 
     def over(self, base: Tree) -> Tree:
-        """A new tree of ``base`` with this one over it: mappings merge, all else replaces."""
+        """Return a new tree with this one laid over ``base``: mappings merge, all else replaces."""
         replaced: list[Key] = []
         data = _merge(base.data, self.data, (), replaced)
         marks = {
@@ -60,17 +66,17 @@ class Tree:
         return Tree(data, {**marks, **self.marks})
 
     def below(self, key: Key) -> Tree:
-        """The same tree, moved below ``key``."""
+        """Return the same tree, moved below ``key``."""
         return Tree(nest(key, self.data), {key + own: mark for own, mark in self.marks.items()})
 
 
 def dotted(key: Key) -> str:
-    """``resources.nodes``."""
+    """Join a key: ``resources.nodes``."""
     return ".".join(key)
 
 
 def copy(value: Any) -> Any:
-    """A deep copy of plain data."""
+    """Return a deep copy of plain data."""
     if isinstance(value, dict):
         return {key: copy(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -78,13 +84,8 @@ def copy(value: Any) -> Any:
     return value
 
 
-def merge(base: Any, top: Any) -> Any:
-    """``top`` over ``base``, as new plain data: mappings merge, all else replaces."""
-    return _merge(base, top, (), [])
-
-
 def nest(key: Key, value: Any) -> dict[str, Any]:
-    """Mappings with ``value`` at ``key`` and nothing else."""
+    """Return mappings with ``value`` at ``key`` and nothing else."""
     for part in reversed(key):
         value = {part: value}
     nested: dict[str, Any] = value
@@ -92,7 +93,7 @@ def nest(key: Key, value: Any) -> dict[str, Any]:
 
 
 def get_at(data: Any, key: Key, default: Any = None) -> Any:
-    """The value at ``key``, or ``default`` when there is no such key."""
+    """Return the value at ``key`` of nested mappings, or ``default`` if there is no such key."""
     for part in key:
         if not isinstance(data, dict) or part not in data:
             return default
@@ -101,13 +102,13 @@ def get_at(data: Any, key: Key, default: Any = None) -> Any:
 
 
 def has(data: Any, key: Key) -> bool:
-    """Whether ``key`` exists, its value null or not."""
+    """Return whether ``key`` exists; its value may be null."""
     missing = object()
     return get_at(data, key, missing) is not missing
 
 
 def keys(data: Any, prefix: Key = ()) -> list[Key]:
-    """Every key of nested mappings, parents before children."""
+    """List every key of nested mappings, parents before children."""
     found: list[Key] = []
     if isinstance(data, dict):
         for name, value in data.items():
@@ -115,18 +116,34 @@ def keys(data: Any, prefix: Key = ()) -> list[Key]:
     return found
 
 
+def leaves(value: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
+    """Yield every value that is neither a mapping nor a list, with its key."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from leaves(item, (*key, name))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from leaves(item, (*key, str(index)))
+    else:
+        yield key, value
+
+
+def map_leaves(change: Callable[[Key, Any], Any], value: Any, key: Key = ()) -> Any:
+    """Return a copy in which each of the `leaves` is what ``change`` makes of its key and value."""
+    if isinstance(value, dict):
+        return {name: map_leaves(change, item, (*key, name)) for name, item in value.items()}
+    if isinstance(value, list):
+        return [map_leaves(change, item, (*key, str(at))) for at, item in enumerate(value)]
+    return change(key, value)
+
+
 def _merge(base: Any, top: Any, key: Key, replaced: list[Key]) -> Any:
     if isinstance(base, dict) and isinstance(top, dict):
-        merged = {name: copy(value) for name, value in base.items() if name not in top}
-        ordered: dict[str, Any] = {}
-        for name in [*base, *(name for name in top if name not in base)]:
-            if name not in top:
-                ordered[name] = merged[name]
-            elif name in base:
-                ordered[name] = _merge(base[name], top[name], (*key, name), replaced)
-            else:
-                ordered[name] = copy(top[name])
-        return ordered
+        merged = {
+            name: _merge(value, top[name], (*key, name), replaced) if name in top else copy(value)
+            for name, value in base.items()
+        }
+        return {**merged, **{name: copy(top[name]) for name in top if name not in base}}
     if key:
         replaced.append(key)
     return copy(top)

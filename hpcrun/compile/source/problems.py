@@ -1,24 +1,26 @@
-"""Mistakes are gathered, not raised one by one, so that a person sees all of them at once."""
+"""Problems are collected, not raised one by one, so that the user sees all of them at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
 
-from hpcrun.compile.source.marked_tree import Key, Tree, dotted
+from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, dotted
 from hpcrun.errors import Problem, SpecError
 from hpcrun.text import listed
 
 
 class Problems:
-    """The mistakes found so far in one spec.
+    """The problems found so far in one spec.
 
     Attributes
     ----------
     found
         In the order in which they were found, each once.
     unreadable
-        A file could not be read, so that what seems to be missing may be in there.
+        True after a file could not be read: keys that seem to be missing may be in it.
     """
 
     def __init__(self) -> None:
@@ -28,18 +30,12 @@ class Problems:
     def __bool__(self) -> bool:
         return bool(self.found)
 
-    def add(self, problem: Problem) -> None:
-        """Note a mistake, unless it is noted already."""
-        if problem not in self.found:
-            self.found.append(problem)
-
-    def at(self, tree: Tree, key: Key, message: str, hint: str | None = None) -> None:
-        """Note a mistake in the value of ``key``, with the file and line that it came from."""
-        mark = tree.mark(key)
-        self.add(Problem(mark.file, dotted(key), message, hint, mark.line))
+    def add(self, *problems: Problem) -> None:
+        """Add problems, each unless it was added before."""
+        self.found += [one for one in dict.fromkeys(problems) if one not in self.found]
 
     def under(self, *keys: str) -> bool:
-        """Whether a mistake is known in one of these keys or below them."""
+        """Return whether there is a problem at one of these keys or below them."""
         return any(
             problem.key == key or problem.key.startswith(key + ".")
             for problem in self.found
@@ -47,12 +43,12 @@ class Problems:
         )
 
     def check(self) -> None:
-        """Raise what was found.
+        """Raise all problems found, sorted by file and line.
 
         Raises
         ------
         SpecError
-            Something was found.
+            There is at least one.
         """
         if self.found:
             files = list(dict.fromkeys(problem.file for problem in self.found))
@@ -60,17 +56,92 @@ class Problems:
             raise SpecError(sorted(self.found, key=lambda p: (order[p.file], p.line or 0)))
 
 
-def did_you_mean(word: str, accepted: Iterable[str], *, quote: str = "'") -> str | None:
-    """``did you mean 'nodes'?``, or None when nothing accepted is close to ``word``."""
+class Reporter:
+    """Adds problems with the values of one tree, each with its key, file and line.
+
+    A key is a tuple, or the dotted text of one whose parts hold no dots.
+
+    Parameters
+    ----------
+    below
+        The key that all others are relative to.
+    """
+
+    def __init__(self, tree: Tree, problems: Problems, below: Key = ()) -> None:
+        self.tree, self.problems, self.key = tree, problems, below
+
+    def below(self, key: Key | str) -> Reporter:
+        """Return a reporter for keys relative to ``key``."""
+        return Reporter(self.tree, self.problems, self._full(key))
+
+    def mark(self, key: Key | str = ()) -> SourceMark:
+        """Return where the value at ``key`` was written."""
+        return self.tree.mark(self._full(key))
+
+    def at(self, key: Key | str, message: str, hint: str | None = None) -> None:
+        """Add a problem with the value at ``key``."""
+        self.marked(self.mark(key), key, message, hint)
+
+    def marked(
+        self, mark: SourceMark, key: Key | str, message: str, hint: str | None = None
+    ) -> None:
+        """Add a problem with the value at ``key``, which ``mark`` says was written elsewhere."""
+        full = dotted(self._full(key))
+        self.problems.add(Problem(mark.file, full, message, hint, mark.line))
+
+    def no_file(
+        self, key: Key | str, written: str, path: Path, pattern: str, *, most: int = 0
+    ) -> None:
+        """Add that a file is missing; the hint is a similar name, or up to ``most`` names.
+
+        Parameters
+        ----------
+        written
+            The path as the user wrote it; ``path`` is what it means.
+        pattern
+            The files of the directory that could have been meant.
+        """
+        siblings = sorted(one.name for one in path.parent.glob(pattern))
+        hint = did_you_mean(path.name, siblings)
+        if hint is None and most and siblings:
+            hint = f"there are {listing(siblings, most)}"
+        self.at(key, f"there is no file {written!r} in {path.parent}", hint)
+
+    def at_least(self, key: Key | str, value: int | None, least: int) -> None:
+        """Add a problem if a whole number is below ``least``; null is fine."""
+        if value is not None and value < least:
+            self.at(key, f"found {value}; accepted is a whole number from {least}")
+
+    def _full(self, key: Key | str) -> Key:
+        return (*self.key, *(key.split(".") if isinstance(key, str) else key))
+
+
+def did_you_mean(word: str, accepted: Iterable[str]) -> str | None:
+    """Return ``did you mean 'nodes'?``, or None if nothing accepted is close to ``word``."""
     names = [str(name) for name in accepted]
     close = get_close_matches(str(word), names, n=1, cutoff=0.6)
     if not close:
         lowered = {name.lower().replace("-", "_"): name for name in names}
         exact = lowered.get(str(word).lower().replace("-", "_"))
         close = [exact] if exact else []
-    return f"did you mean {quote}{close[0]}{quote}?" if close else None
+    return f"did you mean '{close[0]}'?" if close else None
 
 
 def listing(names: Iterable[str], limit: int = 40) -> str:
-    """The names, separated by commas, cut after ``limit``."""
+    """Join names by commas, cut after ``limit``."""
     return listed([str(name) for name in names], limit, rest=", … ({} more)")
+
+
+def kind_of(value: Any) -> str:
+    """Name the type of a value for messages: ``a string``, ``a list``, ``nothing (null)``."""
+    if value is None:
+        return "nothing (null)"
+    names: dict[type, str] = {
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number",
+        str: "a string",
+        list: "a list",
+        dict: "a mapping",
+    }
+    return names.get(type(value), type(value).__name__)

@@ -1,11 +1,12 @@
-"""Read YAML without its traps.
+"""Reads YAML and JSON files into trees, without the surprises of YAML.
 
-Duplicate keys and base-60 numbers (``12:00:00``) are mistakes, ``3e-4`` is a number, dates stay
+Duplicate keys and base-60 numbers (``12:00:00``) are problems, ``3e-4`` is a number, dates stay
 strings, and every value keeps its file and line.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable
@@ -14,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from hpcrun.compile.source.marked_tree import COMMAND_LINE, Key, Mark, Tree, dotted, keys
-from hpcrun.compile.source.problems import Problems
+from hpcrun.compile.source.marked_tree import COMMAND_LINE, Key, SourceMark, Tree, dotted, keys
+from hpcrun.compile.source.problems import Problems, kind_of
 from hpcrun.errors import Problem
 
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -32,7 +33,7 @@ _BASE60 = re.compile(r"^[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?$")
 
 
 class _Loader(_BASE):  # type: ignore[misc]
-    """Composes nodes only; values are built here."""
+    """Composes nodes only; `_Builder` makes the values."""
 
 
 def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
@@ -57,12 +58,10 @@ def read_yaml(path: Path, shown: str, problems: Problems) -> Tree | None:
 
     Parameters
     ----------
-    path
-        The file.
     shown
-        How the user named it; used in messages.
+        The file as the user named it; used in messages.
     problems
-        Takes every mistake, duplicate keys and unreadable files among them.
+        Takes every problem, duplicate keys and unreadable files among them.
 
     Returns
     -------
@@ -77,32 +76,26 @@ def read_yaml(path: Path, shown: str, problems: Problems) -> Tree | None:
     except yaml.YAMLError as error:
         problems.add(_syntax_problem(error, shown))
         return None
-    mark = Mark(shown, 1, path.parent)
+    mark = SourceMark(shown, 1, path.parent)
     if node is None:
         return Tree({}, {(): mark})
     builder = _Builder(shown, path.parent, problems)
     data = builder.build(node, (), set())
-    if not isinstance(data, dict):
-        problems.add(
-            Problem(shown, "", f"the file holds {kind_of(data)}; accepted is a mapping", None, 1)
-        )
-        return None
-    return Tree(data, {**builder.marks, (): mark})
+    return _top_level(Tree(data, {**builder.marks, (): mark}), "a mapping", problems)
 
 
 def read_json(path: Path, shown: str, problems: Problems) -> Tree | None:
-    """Read one JSON file whose top level is an object, as ``read_yaml`` does."""
+    """Read one JSON file whose top level is an object, as `read_yaml` does."""
     text = read_text(path, shown, problems)
     if text is None:
         return None
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = "the key is given twice in one object"
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                problems.add(
-                    Problem(shown, name, "the key is given twice in one object", "remove one")
-                )
+                problems.add(Problem(shown, name, found, "remove one"))
             seen.add(name)
         return dict(pairs)
 
@@ -112,17 +105,22 @@ def read_json(path: Path, shown: str, problems: Problems) -> Tree | None:
         line = getattr(error, "lineno", None)
         problems.add(Problem(shown, "", f"this is not JSON: {error}", None, line))
         return None
-    if not isinstance(data, dict):
-        problems.add(
-            Problem(shown, "", f"the file holds {kind_of(data)}; accepted is an object", None, 1)
-        )
-        return None
-    mark = Mark(shown, None, path.parent)
-    return Tree(data, {**dict.fromkeys(keys(data), mark), **_json_lines(text, mark), (): mark})
+    mark = SourceMark(shown, None, path.parent)
+    marks = {**dict.fromkeys(keys(data), mark), **_json_lines(text, mark), (): mark}
+    return _top_level(Tree(data, marks), "an object", problems)
 
 
-def _json_lines(text: str, mark: Mark) -> dict[Key, Mark]:
-    """Marks with lines, where the YAML parser can read the JSON (nearly always)."""
+def _top_level(tree: Tree, accepted: str, problems: Problems) -> Tree | None:
+    """Return a file's tree; None, with a problem, if its top level is no mapping."""
+    if isinstance(tree.data, dict):
+        return tree
+    found = f"the file holds {kind_of(tree.data)}; accepted is {accepted}"
+    problems.add(Problem(tree.mark(()).file, "", found, None, 1))
+    return None
+
+
+def _json_lines(text: str, mark: SourceMark) -> dict[Key, SourceMark]:
+    """Return marks with lines, where the YAML parser can read the JSON (nearly always)."""
     builder = _Builder(mark.file, mark.directory, Problems(), base60=True)
     try:
         node = yaml.compose(text, Loader=_Loader)
@@ -134,7 +132,7 @@ def _json_lines(text: str, mark: Mark) -> dict[Key, Mark]:
 
 
 def read_text(path: Path, shown: str, problems: Problems) -> str | None:
-    """The text of a UTF-8 file; None, and a problem, when there is none."""
+    """Read a UTF-8 file; None, with a problem, where it cannot be read."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -145,21 +143,20 @@ def read_text(path: Path, shown: str, problems: Problems) -> str | None:
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         found = f"byte 0x{data[error.start]:02x} is not UTF-8"
-        problems.add(
-            Problem(shown, "", found, "save the file as UTF-8 (iconv -t UTF-8 converts)", line)
-        )
+        hint = "save the file as UTF-8 (iconv -t UTF-8 converts)"
+        problems.add(Problem(shown, "", found, hint, line))
         return None
 
 
 def parse_value(text: str, key: str, directory: Path, problems: Problems) -> Tree | None:
-    """The value of ``key=text`` on the command line, below the key ``value``.
+    """Parse the value of ``key=text`` on the command line, into a tree at the key ``value``.
 
     A text that starts with ``{``, ``[`` or a quote is YAML; any other is one scalar, in which
-    commas, colons and ``#`` have no meaning, and ``12:00:00`` stays what it is.
+    commas, colons and ``#`` have no meaning, and ``12:00:00`` stays a string.
     """
-    mark = Mark(COMMAND_LINE, None, directory, text)
+    marks: dict[Key, SourceMark] = {("value",): SourceMark(COMMAND_LINE, None, directory, text)}
     if not text.lstrip().startswith(("{", "[", '"', "'")):
-        return Tree({"value": _plain(text)}, {("value",): mark})
+        return Tree({"value": _plain(text)}, marks)
     try:
         node = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
@@ -168,22 +165,7 @@ def parse_value(text: str, key: str, directory: Path, problems: Problems) -> Tre
         return None
     assert node is not None
     builder = _Builder(COMMAND_LINE, directory, problems, base60=True)
-    return Tree({"value": builder.build(node, ("value",), set())}, {("value",): mark})
-
-
-def kind_of(value: Any) -> str:
-    """What a value is, for messages: ``a string``, ``a list``, ``nothing (null)``."""
-    if value is None:
-        return "nothing (null)"
-    names: dict[type, str] = {
-        bool: "true or false",
-        int: "a whole number",
-        float: "a number",
-        str: "a string",
-        list: "a list",
-        dict: "a mapping",
-    }
-    return names.get(type(value), type(value).__name__)
+    return Tree({"value": builder.build(node, ("value",), set())}, marks)
 
 
 def _plain(text: str) -> Any:
@@ -213,12 +195,12 @@ class _Builder:
     ) -> None:
         self.shown, self.directory, self.problems = shown, directory, problems
         self.base60 = base60
-        self.marks: dict[Key, Mark] = {}
+        self.marks: dict[Key, SourceMark] = {}
 
     def build(self, node: yaml.Node, key: Key, open_nodes: set[int]) -> Any:
         line = node.start_mark.line + 1
-        scalar = isinstance(node, yaml.ScalarNode)
-        self.marks[key] = Mark(self.shown, line, self.directory, node.value if scalar else None)
+        text = node.value if isinstance(node, yaml.ScalarNode) else None
+        self.marks[key] = SourceMark(self.shown, line, self.directory, text)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, key, line)
         if id(node) in open_nodes:
@@ -226,9 +208,8 @@ class _Builder:
             return None
         inner = open_nodes | {id(node)}
         if isinstance(node, yaml.SequenceNode):
-            return [
-                self.build(item, (*key, str(index)), inner) for index, item in enumerate(node.value)
-            ]
+            items = enumerate(node.value)
+            return [self.build(item, (*key, str(index)), inner) for index, item in items]
         return self._mapping(node, key, inner)
 
     def _mapping(self, node: Any, key: Key, open_nodes: set[int]) -> dict[str, Any]:
@@ -246,19 +227,14 @@ class _Builder:
             name = self._name(name_node, key, line)
             if name is None:
                 continue
+            full = (*key, name)
             if name in data:
-                self._problem(
-                    (*key, name),
-                    f"the key is given twice, first in line {lines[name]}",
-                    "remove one of them",
-                    line,
-                )
+                found = f"the key is given twice, first in line {lines[name]}"
+                self._problem(full, found, "remove one of them", line)
                 continue
             lines[name] = line
-            data[name] = self.build(value_node, (*key, name), open_nodes)
-            full = (*key, name)
-            mark = self.marks[full]
-            self.marks[full] = Mark(mark.file, line, mark.directory, mark.text)
+            data[name] = self.build(value_node, full, open_nodes)
+            self.marks[full] = dataclasses.replace(self.marks[full], line=line)
         return {**merged, **data}
 
     def _name(self, node: yaml.Node, key: Key, line: int) -> str | None:
@@ -266,12 +242,8 @@ class _Builder:
             return str(node.value)
         if isinstance(node, yaml.ScalarNode):
             what = kind_of(_SCALARS[node.tag](node)) if node.tag in _SCALARS else node.tag
-            self._problem(
-                key,
-                f"the key {node.value} is {what}; keys are strings",
-                f'quote it: "{node.value}"',
-                line,
-            )
+            found = f"the key {node.value} is {what}; keys are strings"
+            self._problem(key, found, f'quote it: "{node.value}"', line)
         else:
             self._problem(key, "a key is a list or a mapping; keys are strings", None, line)
         return None
@@ -284,12 +256,9 @@ class _Builder:
         if node.tag == _TAG + "int" and _BASE60.match(node.value):
             if self.base60:
                 return node.value
-            self._problem(
-                key,
-                f"{node.value} without quotes is the number {construct(node)} in YAML (base 60)",
-                f'quote it: "{node.value}"',
-                line,
-            )
+            number = construct(node)
+            found = f"{node.value} without quotes is the number {number} in YAML (base 60)"
+            self._problem(key, found, f'quote it: "{node.value}"', line)
             return node.value
         try:
             return construct(node)

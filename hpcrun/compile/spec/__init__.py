@@ -1,0 +1,10 @@
+"""The schema of specs and cluster profiles, and the checks of their values.
+
+In reading order: `schema` (data against the dataclasses of `hpcrun.state.spec`), `compose` (the
+files of a spec and the command line become one tree), `profile` (finds and loads cluster
+profiles), `checks` (values that must agree, beyond their types) and `reference` (writes
+docs/spec.md).
+
+To add a check, add a line to ``_AT_LEAST`` or a function that ``check`` calls, in `checks`;
+to suggest a field for a name of another launcher, add it to ``_OTHER_NAMES`` in `schema`.
+"""

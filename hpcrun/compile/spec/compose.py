@@ -1,4 +1,4 @@
-"""A spec's files and the command line become one tree: extends, profile defaults, overrides."""
+"""Composes one tree of a spec's files and the command line: ``extends``, then overrides."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_origin
+from typing import Any, get_origin
 
 from hpcrun import resources
 from hpcrun.compile.source import yaml_reader
 from hpcrun.compile.source.marked_tree import (
     COMMAND_LINE,
     Key,
-    Mark,
+    SourceMark,
     Tree,
     dotted,
     get_at,
@@ -21,7 +21,7 @@ from hpcrun.compile.source.marked_tree import (
     keys,
     nest,
 )
-from hpcrun.compile.source.problems import Problems, did_you_mean, listing
+from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, kind_of, listing
 from hpcrun.compile.spec import schema
 from hpcrun.compile.target.deepspeed_keys import is_key
 from hpcrun.errors import Problem, UsageError
@@ -38,13 +38,13 @@ class Override:
 
 
 def shipped() -> dict[str, Path]:
-    """Name -> file of the experiments that ship."""
+    """Return name -> file of the experiments that ship."""
     directory = resources.directory("configs") / "experiments"
     return {path.stem: path for path in sorted(directory.glob("*.yaml"))}
 
 
 def find_spec(spec: Path | str) -> tuple[Path, str]:
-    """The file that SPEC means, and how messages call it.
+    """Return the file that SPEC means, and its name for messages.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def find_spec(spec: Path | str) -> tuple[Path, str]:
 
 
 def read(path: Path, shown: str, problems: Problems, open_files: tuple[Path, ...] = ()) -> Tree:
-    """A spec's file over those that it extends, without ``extends`` and the others' names."""
+    """Read a spec's file over those that it extends, without ``extends`` and the others' names."""
     tree = yaml_reader.read_yaml(path, shown, problems)
     if tree is None:
         problems.unreadable = True
@@ -84,57 +84,54 @@ def read(path: Path, shown: str, problems: Problems, open_files: tuple[Path, ...
         if value is not None or not _is_mapping(name)
     }
     above = tree.data.pop("extends", None)
-    if above is None:
-        return tree
-    wanted = above if isinstance(above, list) else [above]
     base = Tree({})
-    for index, name in enumerate(wanted):
-        key: Key = ("extends", str(index)) if isinstance(above, list) else ("extends",)
-        if not isinstance(name, str) or not name or "${" in name:
-            found = yaml_reader.kind_of(name) if not isinstance(name, str) else repr(name)
-            problems.at(tree, key, f"found {found}; accepted is the path of a file")
-            continue
-        target = Path(os.path.normpath(path.parent / Path(name).expanduser()))
-        if not target.is_file():
-            siblings = sorted(one.name for one in target.parent.glob("*.y*ml"))
-            problems.unreadable = True
-            problems.at(
-                tree,
-                key,
-                f"there is no file {name!r} in {target.parent}",
-                did_you_mean(target.name, siblings),
-            )
-            continue
-        chain = (*open_files, path.resolve())
-        if target.resolve() in chain:
-            problems.unreadable = True
-            circle = " -> ".join(one.name for one in (*chain, target))
-            problems.at(tree, key, f"the files extend each other in a circle: {circle}")
-            continue
-        inner = "/".join([*shown.split("/")[:-1], name]) if not name.startswith("/") else name
-        parent = read(target, os.path.normpath(inner), problems, chain)
-        parent.data.pop("name", None)
-        parent.marks.pop(("name",), None)
-        base = parent.over(base)
+    if isinstance(above, list):
+        wanted = [(f"extends.{index}", name) for index, name in enumerate(above)]
+    else:
+        wanted = [("extends", above)] if above is not None else []
+    for key, name in wanted:
+        parent = _read_extended(name, key, path, shown, Reporter(tree, problems), open_files)
+        if parent is not None:
+            parent.data.pop("name", None)
+            parent.marks.pop(("name",), None)
+            base = parent.over(base)
     return tree.over(base)
 
 
+def _read_extended(
+    name: Any, key: str, path: Path, shown: str, report: Reporter, open_files: tuple[Path, ...]
+) -> Tree | None:
+    """Read one of the files that the spec at ``path`` extends; None after a problem."""
+    if not isinstance(name, str) or not name or "${" in name:
+        found = kind_of(name) if not isinstance(name, str) else repr(name)
+        report.at(key, f"found {found}; accepted is the path of a file")
+        return None
+    target = report.mark(key).path(name)
+    chain = (*open_files, path.resolve())
+    if not target.is_file():
+        report.problems.unreadable = True
+        report.no_file(key, name, target, "*.y*ml")
+        return None
+    if target.resolve() in chain:
+        report.problems.unreadable = True
+        circle = " -> ".join(one.name for one in (*chain, target))
+        report.at(key, f"the files extend each other in a circle: {circle}")
+        return None
+    inner = "/".join([*shown.split("/")[:-1], name]) if not name.startswith("/") else name
+    return read(target, os.path.normpath(inner), report.problems, chain)
+
+
 def parse_overrides(texts: Sequence[str], directory: Path, problems: Problems) -> list[Override]:
-    """``key=value`` and ``+key=value``; paths in values are relative to the spec's directory."""
+    """Parse ``key=value`` and ``+key=value``; paths in values start from the spec's directory."""
     found = []
     for text in texts:
         name, equals, value = text.partition("=")
         adds = name.startswith("+")
         name = name.removeprefix("+").strip()
         if not equals or not name or not all(name.split(".")):
-            problems.add(
-                Problem(
-                    COMMAND_LINE,
-                    "",
-                    f"found {text!r}; accepted are key=value and +key=value",
-                    "sweep with --sweep key=a,b" if not equals else None,
-                )
-            )
+            message = f"found {text!r}; accepted are key=value and +key=value"
+            hint = "sweep with --sweep key=a,b" if not equals else None
+            problems.add(Problem(COMMAND_LINE, "", message, hint))
             continue
         key = tuple(name.split("."))
         if key[0] == "extends" or key[:2] == ("sweep", "grid"):
@@ -149,39 +146,36 @@ def parse_overrides(texts: Sequence[str], directory: Path, problems: Problems) -
 
 
 def apply(tree: Tree, overrides: Sequence[Override]) -> Tree:
-    """The tree with every override merged in, whether or not its key existed."""
+    """Return the tree with every override merged in, whether or not its key existed."""
     for override in overrides:
         tree = override.value.over(tree)
     return tree
 
 
-def check_exists(key: Key, tree: Tree, problems: Problems, place: Mark | None = None) -> bool:
-    """Note a key of the command line, or of a grid at ``place``, that names nothing.
+def check_exists(key: Key, tree: Tree, problems: Problems, place: SourceMark | None = None) -> bool:
+    """Return whether a key of the command line, or of a sweep at ``place``, exists; report if not.
 
     A field of a spec exists even where no file mentions it, and so does a key that DeepSpeed knows.
     """
-    annotation = schema.find(Spec, key)
-    if annotation is not None or has(tree.data, key):
+    if schema.find(Spec, key) is not None or has(tree.data, key):
         return True
     if key[0] == "deepspeed" and is_key(key[1:]) and len(key) > 1:
         return True
-    parent = get_at(tree.data, key[:-1])
-    free = schema.is_free(Spec, key)
+    message = f"there is no key {dotted(key)}"
     names = [dotted(one) for one in keys(tree.data)] + schema.fields(Spec)
     names = [name for name in names if not name.startswith("sweep")]
-    if free:
+    if schema.is_free(Spec, key):
+        parent = get_at(tree.data, key[:-1])
         siblings = list(parent) if isinstance(parent, dict) else []
         hint = did_you_mean(key[-1], siblings) or did_you_mean(dotted(key), names)
-        message = f"there is no key {dotted(key)}"
         if siblings:
             message += f"; {dotted(key[:-1])} has {listing(siblings, 12)}"
         if place is None:
             hint = f"{hint or ''} +{dotted(key)}=VALUE adds it".strip()
     else:
         hint = _schema_hint(key) or did_you_mean(dotted(key), names)
-        message = f"there is no key {dotted(key)}"
-    at = place or Mark(COMMAND_LINE, None, Path())
-    problems.add(Problem(at.file, dotted(key), message, hint, at.line))
+    mark = place or SourceMark(COMMAND_LINE, None, Path())
+    Reporter(tree, problems).marked(mark, key, message, hint)
     return False
 
 
@@ -194,6 +188,6 @@ def _schema_hint(key: Key) -> str | None:
 
 
 def _is_mapping(name: str) -> bool:
-    """Whether a top-level field is a mapping, so that an empty ``resources:`` says nothing."""
+    """Return whether a top-level field is a mapping: an empty ``resources:`` is left out."""
     annotation = schema.hints(Spec).get(name)
     return get_origin(annotation) is dict or isinstance(annotation, type)

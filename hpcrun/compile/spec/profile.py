@@ -1,4 +1,4 @@
-"""Cluster profiles: what is true of a site, found by name."""
+"""Cluster profiles: a site's settings, found by name."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from hpcrun import resources
 from hpcrun.compile.source import git, yaml_reader
 from hpcrun.compile.source.interpolate import interpolate
-from hpcrun.compile.source.marked_tree import Mark, Tree
-from hpcrun.compile.source.problems import Problems, did_you_mean, listing
+from hpcrun.compile.source.marked_tree import SourceMark, Tree
+from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, listing
 from hpcrun.compile.spec import schema
 from hpcrun.compile.target.slurm_options import (
     check_name,
@@ -24,25 +24,19 @@ from hpcrun.compile.target.slurm_options import (
 from hpcrun.slurm import client
 from hpcrun.state.spec.cluster_profile import Profile
 
-_VARIABLES = """
-RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT
-    HPCRUN_ATTEMPT HPCRUN_DIRECTORY HPCRUN_LAUNCH HPCRUN_METRICS_FILE HPCRUN_RUN
-    HPCRUN_SCRATCH
-"""
-OWNED_VARIABLES = frozenset(_VARIABLES.split())
 _UMASK = re.compile(r"0{1,2}[0-7]{2}")
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedProfile:
     """A profile that was read and checked.
 
     Attributes
     ----------
     data
-        Every field of ``spec_profile.Profile``, resolved, as plain data.
+        Every field of `hpcrun.state.spec.cluster_profile.Profile`, resolved, as plain data.
     resources
-        The defaults that it gives for specs: only what the file says.
+        The defaults that its file gives for the resources of specs.
     """
 
     data: dict[str, Any]
@@ -50,12 +44,12 @@ class Loaded:
 
 
 def default_name() -> str:
-    """The profile of a spec that names none: ``slurm`` where there is an sbatch, else ``local``."""
+    """Return the default profile: ``slurm`` where there is an sbatch, else ``local``."""
     return "slurm" if client.available() else "local"
 
 
 def directories(beside: Path) -> list[Path]:
-    """Where profiles are looked for, the first wins.
+    """List the directories in which profiles are looked for, the first wins.
 
     ``configs/clusters`` beside the spec and in the directories around it up to the checkout's top,
     HPCRUN_CLUSTERS, the user's and the machine's configuration, and those that ship.
@@ -73,7 +67,7 @@ def directories(beside: Path) -> list[Path]:
 
 
 def available(beside: Path) -> dict[str, Path]:
-    """Name -> file of every profile that can be named by a spec in ``beside``."""
+    """Return name -> file of every profile that a spec in ``beside`` can name."""
     found: dict[str, Path] = {}
     for directory in directories(beside):
         for path in sorted(directory.glob("*.yaml")):
@@ -81,8 +75,8 @@ def available(beside: Path) -> dict[str, Path]:
     return found
 
 
-def load(name: str, beside: Path, mark: Mark, problems: Problems) -> Loaded | None:
-    """The profile ``name``, checked; None after mistakes were noted.
+def load(name: str, beside: Path, mark: SourceMark, problems: Problems) -> LoadedProfile | None:
+    """Read and check the profile ``name``; None after a problem.
 
     Parameters
     ----------
@@ -93,18 +87,13 @@ def load(name: str, beside: Path, mark: Mark, problems: Problems) -> Loaded | No
     mark
         Where the name was written, for messages.
     """
-    asked = Tree({}, {("cluster",): mark})
     known = available(beside)
     if name not in known:
         hint = did_you_mean(name, known)
         if "/" in name or name.endswith((".yaml", ".yml")):
             hint = f"profiles are chosen by name; put the file in {directories(beside)[0]}"
-        problems.at(
-            asked,
-            ("cluster",),
-            f"there is no cluster profile {name!r}; there are {listing(sorted(known))}",
-            hint,
-        )
+        found = f"there is no cluster profile {name!r}; there are {listing(sorted(known))}"
+        Reporter(Tree({}), problems).marked(mark, "cluster", found, hint)
         return None
     before = len(problems.found)
     tree = yaml_reader.read_yaml(known[name], _shown(known[name]), problems)
@@ -112,10 +101,11 @@ def load(name: str, beside: Path, mark: Mark, problems: Problems) -> Loaded | No
         return None
     defaults = {"name": name, "root": Profile.root}
     data = interpolate(tree.over(Tree(defaults)), problems)
+    report = Reporter(tree, problems)
     written = data.get("resources")
-    checked = schema.Checker(tree, Profile, problems).block(data, Profile)
+    checked = schema.SchemaChecker(report, Profile).block(data, Profile)
     if len(problems.found) == before:
-        _check(checked, tree, problems)
+        _check(checked, report)
     if len(problems.found) > before:
         return None
     given = {
@@ -123,36 +113,27 @@ def load(name: str, beside: Path, mark: Mark, problems: Problems) -> Loaded | No
         for field in (written if isinstance(written, dict) else {})
     }
     marks = {key: one for key, one in tree.marks.items() if key[:1] == ("resources",)}
-    return Loaded(checked, Tree({"resources": given}, marks))
+    return LoadedProfile(checked, Tree({"resources": given}, marks))
 
 
-def _check(data: dict[str, Any], tree: Tree, problems: Problems) -> None:
-    check_name(data["name"], ("name",), tree, problems)
-    check_resources(data["resources"], ("resources",), tree, problems)
-    check_sbatch(data["sbatch"], ("sbatch",), tree, problems)
-    check_variables(data["variables"], ("variables",), tree, problems, OWNED_VARIABLES)
+def _check(data: dict[str, Any], report: Reporter) -> None:
+    check_name(data["name"], report)
+    check_resources(data["resources"], report.below("resources"))
+    check_sbatch(data["sbatch"], report.below("sbatch"))
+    check_variables(data["variables"], report.below("variables"))
     limits = data["limits"]
     if limits["max_time"] is not None:
-        check_time(limits["max_time"], ("limits", "max_time"), tree, problems)
+        check_time(limits["max_time"], "limits.max_time", report)
     for field in ("max_array_size", "max_nodes"):
-        if limits[field] is not None and limits[field] < 1:
-            problems.at(
-                tree,
-                ("limits", field),
-                f"found {limits[field]}; accepted is a whole number from 1",
-            )
+        report.at_least(f"limits.{field}", limits[field], 1)
     umask = data["umask"]
     if umask is not None and not _UMASK.fullmatch(umask):
-        problems.at(
-            tree,
-            ("umask",),
-            f"found {umask!r}; accepted is an octal mask that leaves the owner all rights",
-            'in quotes: "0027" lets the group read, "0007" write too',
-        )
+        found = f"found {umask!r}; accepted is an octal mask that leaves the owner all rights"
+        report.at("umask", found, 'in quotes: "0027" lets the group read, "0007" write too')
     if data["group"] is not None and not data["group"].strip():
-        problems.at(tree, ("group",), "is empty; accepted is the name of a group, or null")
+        report.at("group", "is empty; accepted is the name of a group, or null")
     if not data["root"].startswith(("/", "~")):
-        problems.at(tree, ("root",), f"found {data['root']!r}; accepted is an absolute path")
+        report.at("root", f"found {data['root']!r}; accepted is an absolute path")
 
 
 def _shown(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Checks plain data against the dataclasses of a spec, and finds all mistakes."""
+"""Checks plain data against the dataclasses of a spec, and finds all problems."""
 
 from __future__ import annotations
 
@@ -7,68 +7,49 @@ import functools
 import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from hpcrun.compile.source.marked_tree import Key, Tree, dotted
-from hpcrun.compile.source.problems import Problems, did_you_mean, listing
-from hpcrun.compile.source.yaml_reader import kind_of
+from hpcrun.compile.source.marked_tree import Key, dotted
+from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of, listing
 
-NEAR: dict[str, str] = {
-    "batch_size": "deepspeed.train_batch_size",
-    "cmd": "entry",
-    "command": "entry",
-    "cores": "resources.cpus_per_task",
-    "cpus": "resources.cpus_per_task",
-    "cwd": "code.root",
-    "dependencies": "extends",
-    "ds_config": "deepspeed_config",
-    "env": "environment.variables",
-    "env_vars": "environment.variables",
-    "gpu": "resources.gpus_per_node",
-    "gpus": "resources.gpus_per_node",
-    "gpus_per_task": "resources.gpus_per_node",
-    "gres": "resources.gpus_per_node",
-    "include": "extends",
-    "inherit": "extends",
-    "job_name": "name",
-    "memory": "resources.mem",
-    "mem_gb": "resources.mem",
-    "micro_batch_size": "deepspeed.train_micro_batch_size_per_gpu",
-    "modules": "environment.setup",
-    "nnodes": "resources.nodes",
-    "node": "resources.nodes",
-    "nodelist": "resources.sbatch.nodelist",
-    "nproc_per_node": "resources.ntasks_per_node",
-    "ntasks": "resources.ntasks_per_node",
-    "num_gpus": "resources.gpus_per_node",
-    "num_nodes": "resources.nodes",
-    "params": "config",
-    "queue": "resources.partition",
-    "profile": "cluster",
-    "script": "entry",
-    "setup": "environment.setup",
-    "tasks": "resources.ntasks_per_node",
-    "tasks_per_node": "resources.ntasks_per_node",
-    "timeout": "resources.time",
-    "timeout_min": "resources.time",
-    "time_limit": "resources.time",
-    "walltime": "resources.time",
+# A field -> what users of other launchers call it.
+_OTHER_NAMES = {
+    "cluster": "profile",
+    "code.root": "cwd",
+    "config": "params",
+    "deepspeed.train_batch_size": "batch_size",
+    "deepspeed.train_micro_batch_size_per_gpu": "micro_batch_size",
+    "deepspeed_config": "ds_config",
+    "entry": "cmd command script",
+    "environment.setup": "modules setup",
+    "environment.variables": "env env_vars",
+    "extends": "dependencies include inherit",
+    "name": "job_name",
+    "resources.cpus_per_task": "cores cpus",
+    "resources.gpus_per_node": "gpu gpus gpus_per_task gres num_gpus",
+    "resources.mem": "memory mem_gb",
+    "resources.nodes": "nnodes node num_nodes",
+    "resources.ntasks_per_node": "nproc_per_node ntasks tasks tasks_per_node",
+    "resources.partition": "queue",
+    "resources.sbatch.nodelist": "nodelist",
+    "resources.time": "timeout timeout_min time_limit walltime",
 }
+_FIELD_OF = {other: name for name, others in _OTHER_NAMES.items() for other in others.split()}
 
 
 @functools.cache
 def hints(cls: type) -> dict[str, Any]:
-    """Field name -> type of a dataclass, in the order declared."""
+    """Return field name -> type of a dataclass, in the order declared."""
     found = get_type_hints(cls)
     return {field.name: found[field.name] for field in dataclasses.fields(cls)}
 
 
 def defaults(cls: type) -> dict[str, Any]:
-    """The default of every field as plain data, blocks filled in."""
+    """Return the default of every field as plain data, blocks filled in."""
     data: dict[str, Any] = dataclasses.asdict(cls())
     return data
 
 
 def dataclass_of(annotation: Any) -> type | None:
-    """The dataclass in ``Block`` or ``Block | None``."""
+    """Return the dataclass in ``Block`` or ``Block | None``."""
     options = get_args(annotation) if _is_union(annotation) else (annotation,)
     for option in options:
         if isinstance(option, type) and dataclasses.is_dataclass(option):
@@ -77,7 +58,7 @@ def dataclass_of(annotation: Any) -> type | None:
 
 
 def find(cls: type, key: Key) -> Any | None:
-    """The type of the field at ``key``; None when it is no field (it may be in a free block)."""
+    """Return the type of the field at ``key``; None if there is none (a free block may hold it)."""
     if not key:
         return cls
     annotation = hints(cls).get(key[0])
@@ -88,16 +69,12 @@ def find(cls: type, key: Key) -> Any | None:
 
 
 def is_free(cls: type, key: Key) -> bool:
-    """Whether ``key`` is below a block that is free in form, such as ``config``."""
-    for length in range(1, len(key)):
-        annotation = find(cls, key[:length])
-        if annotation is not None and get_origin(annotation) is dict:
-            return True
-    return False
+    """Return whether ``key`` is below a block that is free in form, such as ``config``."""
+    return any(get_origin(find(cls, key[:length])) is dict for length in range(1, len(key)))
 
 
 def fields(cls: type, prefix: str = "") -> list[str]:
-    """The full key of every field, blocks before their fields."""
+    """List the full key of every field, blocks before their fields."""
     found: list[str] = []
     for name, annotation in hints(cls).items():
         block = dataclass_of(annotation)
@@ -106,27 +83,33 @@ def fields(cls: type, prefix: str = "") -> list[str]:
 
 
 def suggest(cls: type, root: type, key: Key) -> str | None:
-    """What a key that does not exist was perhaps meant to be."""
+    """Return a hint at what an unknown key was perhaps meant to be."""
     accepted = list(hints(cls))
     word = key[-1]
     spelled = did_you_mean(word, accepted)
-    near = NEAR.get(word.lower().replace("-", "_"))
+    near = _FIELD_OF.get(word.lower().replace("-", "_"))
     if near and not (spelled and word.lower() in spelled):
         return f"did you mean '{near}'?"
     elsewhere = [full for full in fields(root) if full.rsplit(".", 1)[-1] == word]
     return f"did you mean '{elsewhere[0]}'?" if elsewhere else spelled
 
 
-class Checker:
-    """Converts data to a dataclass's types and notes what does not fit."""
+class SchemaChecker:
+    """Converts data to a dataclass's types and reports what does not fit.
 
-    def __init__(self, tree: Tree, root: type, problems: Problems) -> None:
-        self.tree, self.root, self.problems = tree, root, problems
+    Parameters
+    ----------
+    root
+        The dataclass of the whole file, whose fields are suggested for unknown keys.
+    """
+
+    def __init__(self, report: Reporter, root: type) -> None:
+        self.report, self.root = report, root
 
     def block(self, data: Any, cls: type, key: Key = ()) -> dict[str, Any]:
-        """The data of a block with every field present and of its type.
+        """Return the data of a block with every field present and of its type.
 
-        What is wrong is noted and replaced by the field's default.
+        What is wrong is reported and replaced by the field's default.
         """
         result = defaults(cls)
         if not isinstance(data, dict):
@@ -143,7 +126,7 @@ class Checker:
         return result
 
     def value(self, value: Any, annotation: Any, key: Key) -> Any:
-        """``value`` as the type ``annotation``, or a marker after a mistake was noted."""
+        """Return ``value`` as the type ``annotation``, or ``_WRONG`` after a problem."""
         if annotation is Any:
             return value
         if _is_union(annotation):
@@ -218,38 +201,28 @@ class Checker:
     def _str(self, value: Any, key: Key) -> Any:
         if isinstance(value, str):
             return value
-        written = self.tree.mark(key).text
+        written = self.report.mark(key).text
         if isinstance(value, bool):
             text = written or str(value).lower()
-            return self._wrong(
-                key, value, "a string", f'YAML reads {text} as a truth value; quote it: "{text}"'
-            )
+            hint = f'YAML reads {text} as a truth value; quote it: "{text}"'
+            return self._wrong(key, value, "a string", hint)
         if isinstance(value, (int, float)):
             return written if written and _same_number(written, value) else str(value)
         return self._wrong(key, value, "a string")
 
     def _wrong(self, key: Key, value: Any, accepted: str, hint: str | None = None) -> Any:
         shown = "" if isinstance(value, (dict, list)) or value is None else f" ({value!r})"
-        self.problems.at(
-            self.tree, key, f"found {kind_of(value)}{shown}; accepted is {accepted}", hint
-        )
+        self.report.at(key, f"found {kind_of(value)}{shown}; accepted is {accepted}", hint)
         return _WRONG
 
     def _unknown(self, key: Key, cls: type) -> None:
         where = f"'{dotted(key[:-1])}'" if len(key) > 1 else "the top level"
-        self.problems.at(
-            self.tree,
-            key,
-            f"unknown key; {where} accepts {listing(hints(cls))}",
-            suggest(cls, self.root, key),
-        )
+        message = f"unknown key; {where} accepts {listing(hints(cls))}"
+        self.report.at(key, message, suggest(cls, self.root, key))
 
 
-class _Wrong:
-    """Stands for a value that did not fit."""
-
-
-_WRONG = _Wrong()
+# Stands for a value that did not fit.
+_WRONG = object()
 
 
 def _is_union(annotation: Any) -> bool:

@@ -15,10 +15,9 @@ from itertools import count
 from statistics import NormalDist
 from typing import Any
 
-from hpcrun.compile.source.marked_tree import Key, Tree
-from hpcrun.compile.source.problems import Problems, did_you_mean, listing
-from hpcrun.compile.source.yaml_reader import kind_of
-from hpcrun.compile.sweep.values import MOST, Given, is_number, is_whole, tidy
+from hpcrun.compile.source.marked_tree import Key
+from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of, listing
+from hpcrun.compile.sweep.values import MOST, SweptValue, is_number, is_whole, tidy
 
 _SIGNIFICANT = 6
 _FORMS = {
@@ -31,11 +30,11 @@ _FORMS = {
 }
 
 # From a number in (0, 1) to a value.
-Inverse = Callable[[float], Given]
+Inverse = Callable[[float], SweptValue]
 
 
-def samples(block: dict[str, Any], place: Key, tree: Tree, problems: Problems) -> list[list[Given]]:
-    """What each sample gives to the keys of ``block["keys"]``, in their order.
+def samples(block: dict[str, Any], place: Key, report: Reporter) -> list[list[SweptValue]]:
+    """Return each sample's values of the keys of ``block["keys"]``, in their order.
 
     Parameters
     ----------
@@ -44,15 +43,14 @@ def samples(block: dict[str, Any], place: Key, tree: Tree, problems: Problems) -
     """
     if not 1 <= block["samples"] <= MOST:
         found = f"found {block['samples']}; accepted is a whole number from 1 to {MOST}"
-        problems.at(tree, (*place, "samples"), found)
+        report.at((*place, "samples"), found)
         return []
     if not block["keys"]:
-        found = "is empty; accepted is a mapping of keys to distributions"
-        problems.at(tree, (*place, "keys"), found)
+        report.at((*place, "keys"), "is empty; accepted is a mapping of keys to distributions")
         return []
     columns = []
     for dimension, (name, form) in enumerate(block["keys"].items()):
-        inverse = _inverse(form, (*place, "keys", name), tree, problems)
+        inverse = _inverse(form, (*place, "keys", name), report)
         stream = _stream(block["method"], f"{block['seed']}:{name}", dimension)
         if inverse is not None:
             columns.append([inverse(next(stream)) for _ in range(block["samples"])])
@@ -71,12 +69,12 @@ def _stream(method: str, seed: str, dimension: int) -> Iterator[float]:
 
 
 def _inside(value: float) -> float:
-    """The number itself, or the nearest that no distribution calls infinite."""
+    """Clip a number so that no distribution maps it to infinity."""
     return min(max(value, 2**-53), 1 - 2**-53)
 
 
 def _halton(index: int, base: int, seed: str) -> float:
-    """A member of Halton's sequence, each digit permuted at random: no two dimensions march."""
+    """Return a member of the scrambled Halton sequence: random permutations of digits."""
     value, scale, place = 0.0, 1.0, 0
     while scale > 2**-32:
         index, digit = divmod(index, base)
@@ -104,41 +102,36 @@ def _prime(number: int) -> int:
     return found[-1]
 
 
-def _inverse(form: Any, place: Key, tree: Tree, problems: Problems) -> Inverse | None:
-    """The inverse of a distribution function; None where a mistake was noted."""
-    mark = tree.mark(place)
+def _inverse(form: Any, place: Key, report: Reporter) -> Inverse | None:
+    """Return the inverse of a distribution function; None after a problem."""
+    mark = report.mark(place)
     if isinstance(form, list):
         form = {"choices": form}
     name = next(iter(form), None) if isinstance(form, dict) and len(form) == 1 else None
     if name not in _FORMS:
         found = f"{kind_of(form)} of {listing(form)}" if isinstance(form, dict) else kind_of(form)
-        problems.at(
-            tree,
-            place,
-            f"found {found}; accepted are a list of values and {listing(_FORMS.values())}",
-            did_you_mean(str(name or form), _FORMS),
-        )
+        message = f"found {found}; accepted are a list of values and {listing(_FORMS.values())}"
+        report.at(place, message, did_you_mean(str(name or form), _FORMS))
         return None
     bounds = form[name]
     if name == "choices":
-        return _choice(bounds, place, tree, problems)
+        return _choice(bounds, place, report)
     mistake = _mistake(str(name), bounds)
     if mistake:
-        problems.at(tree, (*place, str(name)), f"{mistake}; accepted is {_FORMS[str(name)]}")
+        report.at((*place, str(name)), f"{mistake}; accepted is {_FORMS[str(name)]}")
         return None
     quantile = _QUANTILES[str(name)](*bounds)
-    return lambda drawn: Given(quantile(drawn), None, mark)
+    return lambda drawn: SweptValue(quantile(drawn), None, mark)
 
 
-def _choice(options: Any, place: Key, tree: Tree, problems: Problems) -> Inverse | None:
+def _choice(options: Any, place: Key, report: Reporter) -> Inverse | None:
     if not isinstance(options, (dict, list)) or not options:
-        problems.at(tree, place, f"found {options!r}; accepted is at least one value")
+        report.at(place, f"found {options!r}; accepted is at least one value")
         return None
-    labels = list(options) if isinstance(options, dict) else [None] * len(options)
-    values = list(options.values()) if isinstance(options, dict) else options
-    mark = tree.mark(place)
-    all_given = [Given(value, label, mark) for label, value in zip(labels, values, strict=True)]
-    return lambda drawn: all_given[int(drawn * len(all_given))]
+    labelled = options.items() if isinstance(options, dict) else ((None, one) for one in options)
+    mark = report.mark(place)
+    values = [SweptValue(value, label, mark) for label, value in labelled]
+    return lambda drawn: values[int(drawn * len(values))]
 
 
 def _mistake(name: str, bounds: Any) -> str | None:
@@ -181,7 +174,7 @@ def _normal(mean: float, deviation: float) -> Callable[[float], float]:
 
 
 def _rounded(value: float, scale: float) -> float:
-    """The value without what is small beside the scale."""
+    """Round a value to a small part of the scale."""
     return float(round(value, _SIGNIFICANT - 1 - math.floor(math.log10(scale))))
 
 

@@ -1,28 +1,32 @@
-"""What a point of a sweep is made of."""
+"""A point of a sweep: the values that one run gives to the swept keys."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrun.compile.source.marked_tree import Key, Mark, Tree
+from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, dotted
+
+# Returns whether a key written at a mark exists; reports it where it does not.
+KeyExists = Callable[[Key, SourceMark], bool]
 
 
 @dataclass(frozen=True)
-class Option:
+class Assignment:
     """One key's value at a point.
 
     Attributes
     ----------
     value
-        What is merged in at the key.
+        Merged in at the key.
     swept
-        What the run's ``swept`` shows: the value, or the label of a choice.
+        The value in the run's ``swept``: the label of a choice, otherwise ``value``.
     tree
-        The value at its full key, with where it was written.
+        The value at its full key, with the place where it was written.
     is_set
-        A rule set it: no part of the run's swept values.
+        True for a value that a rule sets: no part of the run's swept values.
     """
 
     key: Key
@@ -32,29 +36,55 @@ class Option:
     is_set: bool = False
 
 
-# Options in their order; later ones win.
-Point = tuple[Option, ...]
+# Assignments in their order; later ones win.
+Point = tuple[Assignment, ...]
 
 
 class PointTree(Tree):
-    """The tree of a point whose structure another point has: only marks of its options differ."""
+    """The tree of a point with the structure of another: only the marks of its values differ."""
 
     def __init__(self, alike: Tree, point: Point, data: dict[str, Any]) -> None:
         super().__init__(data, alike.marks)
         self._point = point
 
-    def mark(self, key: Key) -> Mark:
-        """Where ``key``, or the nearest key around it, was written."""
-        for option in reversed(self._point):
-            if key[: len(option.key)] == option.key:
-                return option.tree.mark(key)
+    def mark(self, key: Key) -> SourceMark:
+        """Return where ``key``, or the nearest key around it, was written."""
+        for one in reversed(self._point):
+            if key[: len(one.key)] == one.key:
+                return one.tree.mark(key)
         return super().mark(key)
 
 
+def keys_of(points: Iterable[Point]) -> frozenset[Key]:
+    """Return all keys that have a value at some point."""
+    return frozenset(one.key for point in points for one in point)
+
+
+def swept_of(point: Point) -> dict[str, Any]:
+    """Return full key -> swept value or label."""
+    return {dotted(one.key): one.swept for one in point if not one.is_set}
+
+
 def text_of(value: Any) -> str:
-    """A swept value in a label or a message."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, float):
+    """Return a swept value as labels and messages show it."""
+    if isinstance(value, (str, float)):
         return str(value)
     return json.dumps(value, separators=(",", ":"))
+
+
+def short_names(points: Iterable[Point]) -> dict[str, str]:
+    """Return full key -> its shortest suffix that no other swept key shares."""
+    keys = list(dict.fromkeys(one.key for point in points for one in point if not one.is_set))
+    names = {}
+    for key in keys:
+        for length in range(1, len(key) + 1):
+            suffix = key[-length:]
+            if sum(other[-length:] == suffix for other in keys) == 1:
+                break
+        names[dotted(key)] = dotted(suffix)
+    return names
+
+
+def label(swept: dict[str, Any], names: dict[str, str]) -> str:
+    """Return a run's label: ``lr=0.001,stage=2``."""
+    return ",".join(f"{names[key]}={text_of(value)}" for key, value in swept.items())

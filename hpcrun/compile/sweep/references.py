@@ -1,4 +1,4 @@
-"""The graph of interpolations: which values change with which, and what they become."""
+"""The graph of interpolations: follows a changed key to the values that refer to it."""
 
 from __future__ import annotations
 
@@ -9,62 +9,59 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hpcrun.compile.source.marked_tree import Key, get_at
+from hpcrun.compile.source.marked_tree import Key, get_at, leaves
 
 _TOKEN = re.compile(r"\$\{([^${}]*)\}")
 _REFERENCE = re.compile(r"(\.*)([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)")
 _WORD = re.compile(r"[\w-]+")
 _CONSTANT = ("hpcrun:", "oc.env:")
 
-CANNOT_SAY = object()
+# The value of an interpolation that only OmegaConf can resolve.
+UNKNOWN = object()
 
 
 def interpolations(value: Any, key: Key = ()) -> Iterator[tuple[Key, str]]:
-    """Where there are strings with interpolations, and the strings."""
-    if isinstance(value, dict):
-        for name, item in value.items():
-            yield from interpolations(item, (*key, name))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from interpolations(item, (*key, str(index)))
-    elif isinstance(value, str) and "${" in value:
-        yield key, value
+    """Yield every string that holds an interpolation, with its key."""
+    for at, leaf in leaves(value, key):
+        if isinstance(leaf, str) and "${" in leaf:
+            yield at, leaf
+
+
+def has_interpolation(value: Any) -> bool:
+    """Return whether a value is or holds a string with an interpolation."""
+    if isinstance(value, str):
+        return "${" in value
+    return any(True for _ in interpolations(value))
 
 
 def overlap(one: Key, other: Key) -> bool:
-    """Whether one key is the other, or around it."""
+    """Return whether one key is the other, or around it."""
     shorter = min(len(one), len(other))
     return one[:shorter] == other[:shorter]
 
 
 def is_inside(key: Key, around: Key) -> bool:
-    """Whether a key is below another."""
+    """Return whether a key is below another."""
     return len(around) < len(key) and key[: len(around)] == around
 
 
 def may_name(text: str, keys: Collection[Key]) -> bool:
-    """Whether a text that is no `Node` may refer to one of the keys: it has a part of its name."""
+    """Return whether a text that cannot be parsed may refer to a key: it holds a part of one."""
     parts = {part for key in keys for part in key}
     nested = re.search(r"\$\{[^}]*\$\{", text) is not None
     return nested or not parts.isdisjoint(_WORD.findall(text))
 
 
-class Node:
-    """A string of the spec with references to other keys.
-
-    Attributes
-    ----------
-    references
-        The keys, from the top.
-    """
+class Interpolation:
+    """A string of the spec that refers to other keys; ``references`` are their full keys."""
 
     def __init__(self, key: Key, parts: Sequence[str | Key]) -> None:
         self.key, self._parts = key, parts
         self.references = [part for part in parts if not isinstance(part, str)]
 
     @classmethod
-    def of(cls, key: Key, text: str) -> Node | None:
-        """None for a text that holds more than references and what no key changes."""
+    def parse(cls, key: Key, text: str) -> Interpolation | None:
+        """Parse a text; None if it holds more than references and constants."""
         parts: list[str | Key] = []
         end = 0
         for token in _TOKEN.finditer(text):
@@ -80,26 +77,26 @@ class Node:
         return cls(key, parts)
 
     def refers_to(self, keys: Collection[Key]) -> bool:
-        """Whether it looks at one of the keys, something inside it, or something around it."""
+        """Return whether it refers to one of the keys, or to a key inside or around it."""
         return any(overlap(reference, key) for reference in self.references for key in keys)
 
     def value(self, data: dict[str, Any]) -> Any:
-        """What it is, where all that it refers to is in ``data``; or ``CANNOT_SAY``."""
-        found = [
-            part if isinstance(part, str) else get_at(data, part, CANNOT_SAY)
-            for part in self._parts
-        ]
+        """Return its value, if all that it refers to is in ``data``; otherwise ``UNKNOWN``."""
+        parts = self._parts
+        found = [one if isinstance(one, str) else get_at(data, one, UNKNOWN) for one in parts]
         if len(found) == 1:
             return found[0]
-        if any(isinstance(one, (dict, list)) or one is CANNOT_SAY for one in found):
-            return CANNOT_SAY
+        if any(isinstance(one, (dict, list)) or one is UNKNOWN for one in found):
+            return UNKNOWN
         return "".join(map(str, found))
 
 
-def dependents(nodes: Collection[Node], keys: Collection[Key]) -> list[Node] | None:
-    """The nodes that change with the keys, each after those it refers to; None for a circle."""
+def dependents(
+    nodes: Collection[Interpolation], keys: Collection[Key]
+) -> list[Interpolation] | None:
+    """List what changes with the keys, each after those it refers to; None for a circle."""
     changing = {*keys}
-    found: dict[Key, Node] = {}
+    found: dict[Key, Interpolation] = {}
     while more := [n for n in nodes if n.key not in found and n.refers_to(changing)]:
         found.update((node.key, node) for node in more)
         changing.update(node.key for node in more)

@@ -1,23 +1,23 @@
-"""Resolves interpolations for every point of a sweep: once for all that have the same structure.
+"""Resolves the interpolations of a sweep's points, once for all that have the same structure.
 
-OmegaConf answers for the first point of a structure. For the others, what refers to a swept key is
-followed through the interpolation graph, and the plain data is patched. What the graph cannot tell
-(resolvers, relative and nested interpolations) is asked of OmegaConf for each point.
+OmegaConf resolves the first point of a structure. For the others, the interpolation graph gives
+the values that refer to a swept key, and the plain data is patched. What the graph cannot follow
+(resolvers, relative and nested interpolations) is resolved by OmegaConf for each point.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcrun.compile.source.interpolate import interpolate
 from hpcrun.compile.source.marked_tree import Key, Tree
 from hpcrun.compile.source.problems import Problems
 from hpcrun.compile.sweep.point import Point, PointTree
 from hpcrun.compile.sweep.references import (
-    CANNOT_SAY,
-    Node,
+    UNKNOWN,
+    Interpolation,
     dependents,
     interpolations,
     is_inside,
@@ -34,21 +34,22 @@ _PRESET: Key = ("deepspeed_config",)
 _ENOUGH = 50
 
 
-class Resolved:
-    """A point's data.
+class Resolved(NamedTuple):
+    """The data of a point, resolved.
 
     Attributes
     ----------
     tree
-        Where its values were written.
+        The data before, with the places where its values were written.
     data
-        All of it, resolved; shared between points where it is the same, so nobody may change it.
+        Read-only: points share what is the same.
     elsewhere
-        Equal for two points whose data differ only below ``config``; None where that is not known.
+        Equal for two points whose data differ only below ``config``; None if unknown.
     """
 
-    def __init__(self, tree: Tree, data: dict[str, Any], elsewhere: str | None = None) -> None:
-        self.tree, self.data, self.elsewhere = tree, data, elsewhere
+    tree: Tree
+    data: dict[str, Any]
+    elsewhere: str | None = None
 
 
 class Resolver:
@@ -72,10 +73,9 @@ class Resolver:
         return first
 
     def _checked(self, name: str, point: Point, problems: Problems) -> Resolved:
-        """`slowly`, but for points beyond many of their structure that had a mistake."""
+        """Resolve `slowly`, unless many points of the structure had problems: then repeat those."""
         if self._failures.get(name, 0) >= _ENOUGH:
-            for problem in self._failed[name]:
-                problems.add(problem)
+            problems.add(*self._failed[name])
             return Resolved(self._base, {})
         found = self.slowly(point, problems)
         if problems:
@@ -84,28 +84,28 @@ class Resolver:
         return found
 
     def slowly(self, point: Point, problems: Problems) -> Resolved:
-        """OmegaConf's own answer."""
+        """Resolve with OmegaConf alone."""
         tree = self._base
-        for option in point:
-            tree = option.tree.over(tree)
+        for one in point:
+            tree = one.tree.over(tree)
         tree = self._with_deepspeed(tree, problems)
         return Resolved(tree, interpolate(tree, problems))
 
     def _structure_of(self, point: Point) -> tuple[str, frozenset[Key]]:
-        """What points have in common that differ only in plain values of the same keys."""
+        """Return the name of the structure of all points that differ only in plain values."""
         parts: list[Any] = []
         plain = []
-        for option in point:
-            if _is_plain(option.value) and option.key != _PRESET:
-                plain.append(option.key)
-                parts.append(option.key)
+        for one in point:
+            if _is_plain(one.value) and one.key != _PRESET:
+                plain.append(one.key)
+                parts.append(one.key)
             else:
-                parts.append([option.key, option.value])
+                parts.append([one.key, one.value])
         return json.dumps(parts), frozenset(plain)
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it replaces what was there, changes nothing around it and refers to nothing."""
+    """Return whether a value replaces what was there and refers to nothing."""
     if isinstance(value, str):
         return "${" not in value and value != "???"
     if isinstance(value, list):
@@ -119,13 +119,13 @@ class _Structure:
     Parameters
     ----------
     number
-        Tells structures apart.
+        Unique among structures.
     nodes
         The interpolations that refer to the keys, each after those that it refers to.
     """
 
     def __init__(
-        self, number: int, first: Resolved, keys: frozenset[Key], nodes: list[Node]
+        self, number: int, first: Resolved, keys: frozenset[Key], nodes: list[Interpolation]
     ) -> None:
         self._number, self._first, self._keys, self._nodes = number, first, keys, nodes
         changing = [*keys, *(node.key for node in nodes)]
@@ -135,14 +135,14 @@ class _Structure:
     def of(
         cls, number: int, keys: frozenset[Key], point: Point, first: Resolved
     ) -> _Structure | None:
-        """Where the graph can be followed; None where each point must ask OmegaConf."""
-        given = [option.key for option in point]
+        """Return the structure; None where the graph cannot be followed."""
+        given = [one.key for one in point]
         if any(overlap(key, other) for key in keys for other in given if key != other):
             return None
         strings = [one for one in interpolations(first.tree.data) if one[0] not in keys]
         if any(is_inside(key, at) for at, _ in strings for key in keys):
             return None
-        nodes = [(text, Node.of(at, text)) for at, text in strings]
+        nodes = [(text, Interpolation.parse(at, text)) for at, text in strings]
         ordered = dependents([node for _, node in nodes if node is not None], keys)
         if ordered is None or any(overlap(node.key, _PRESET) for node in ordered):
             return None
@@ -152,15 +152,15 @@ class _Structure:
         return cls(number, first, keys, ordered)
 
     def patched(self, point: Point) -> Resolved | None:
-        """The data of a point of this structure; None where OmegaConf must be asked."""
+        """Return the data of a point of this structure; None where only OmegaConf can."""
         patched = Patched(self._first.data)
         data = patched.data
-        for option in point:
-            if option.key in self._keys:
-                patched.put(option.key, option.value)
+        for one in point:
+            if one.key in self._keys:
+                patched.put(one.key, one.value)
         for node in self._nodes:
             value = node.value(data)
-            if value is CANNOT_SAY:
+            if value is UNKNOWN:
                 return None
             patched.put(node.key, value)
         elsewhere = str(self._number)

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrun.compile.source.marked_tree import Key, Mark, Tree
-from hpcrun.compile.source.problems import Problems, did_you_mean, listing
-from hpcrun.compile.source.yaml_reader import kind_of
+from hpcrun.compile.source.marked_tree import Key, SourceMark
+from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of, listing
 
 MOST = 100_000
 _DIGITS = 12
@@ -17,52 +16,47 @@ _OTHER_NAMES = {"logspace": "geomspace", "arange": "range", "values": "choices"}
 
 
 @dataclass(frozen=True)
-class Given:
+class SweptValue:
     """One value of a swept key.
 
     Attributes
     ----------
-    value
-        What the key gets.
     label
-        What a choice is called; None for a plain value.
+        The name of a choice; None for a plain value.
     mark
-        Where it was written.
+        The place where it was written.
     """
 
     value: Any
     label: str | None
-    mark: Mark
+    mark: SourceMark
 
 
-def given(values: Any, place: Key, tree: Tree, problems: Problems) -> list[Given]:
-    """The values of the key at ``place`` in their order; none where a mistake was noted.
+def parse(values: Any, place: Key, report: Reporter) -> list[SweptValue]:
+    """Return the values of the swept key at ``place`` in their order; empty after a problem.
 
     Accepted are a list, ``{choices: {label: value}}``, ``{range: [start, stop, step]}`` with whole
     numbers as Python's, ``{linspace: [start, stop, count]}`` and ``{geomspace: [start, stop,
     count]}`` as numpy's, both ends included.
     """
     if isinstance(values, list):
-        return [
-            Given(value, None, tree.mark((*place, str(index))))
-            for index, value in enumerate(values)
-        ]
+        items = enumerate(values)
+        return [SweptValue(one, None, report.mark((*place, str(at)))) for at, one in items]
     if not isinstance(values, dict):
         hint = f"write [{values}]" if values is not None else None
-        problems.at(tree, place, f"found {kind_of(values)}; accepted is a list of values", hint)
+        report.at(place, f"found {kind_of(values)}; accepted is a list of values", hint)
         return []
     form = next(iter(values), None)
     if len(values) == 1 and form == "choices" and isinstance(values["choices"], dict):
         return [
-            Given(value, label, tree.mark((*place, "choices", label)))
+            SweptValue(value, label, report.mark((*place, "choices", label)))
             for label, value in values["choices"].items()
         ]
     if len(values) == 1 and form in _RANGES:
-        return _range(str(form), values[form], (*place, str(form)), tree, problems)
+        return _range(str(form), values[form], (*place, str(form)), report)
     near = _OTHER_NAMES.get(str(form))
     hint = f"did you mean '{near}'?" if near else did_you_mean(str(form), ("choices", *_RANGES))
-    problems.at(
-        tree,
+    report.at(
         place,
         f"found {kind_of(values)} of {listing(values) or 'nothing'}; accepted are a list of "
         f"values, {{choices: {{label: value}}}} and {listing(_RANGES.values())}",
@@ -72,24 +66,24 @@ def given(values: Any, place: Key, tree: Tree, problems: Problems) -> list[Given
 
 
 def is_form(values: Any) -> bool:
-    """Whether a mapping is one of choices or of a range."""
+    """Return whether a mapping is one of choices or of a range."""
     return (
         isinstance(values, dict) and len(values) == 1 and bool({"choices", *_RANGES} & set(values))
     )
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number; true and false are none."""
+    """Return whether a value is a finite number; true and false are not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a value is a whole number; true and false are none."""
+    """Return whether a value is a whole number; true and false are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def tidy(value: float, digits: int = _DIGITS) -> float:
-    """A number without the noise of its last bits: 0.30000000000000004 is 0.3."""
+    """Round off the noise of a number's last bits: 0.30000000000000004 is 0.3."""
     return float(f"{value:.{digits}g}")
 
 
@@ -100,51 +94,47 @@ _RANGES = {
 }
 
 
-def _range(form: str, bounds: Any, place: Key, tree: Tree, problems: Problems) -> list[Given]:
-    accepted = _RANGES[form]
-
-    def refuse(what: str) -> list[Given]:
-        problems.at(tree, place, f"found {what}; accepted is {accepted}")
-        return []
-
-    if not isinstance(bounds, list) or not all(map(is_number, bounds)):
-        return refuse(kind_of(bounds) if not isinstance(bounds, list) else f"{bounds}")
-    if form == "range":
-        if not 1 <= len(bounds) <= 3 or not all(map(is_whole, bounds)) or bounds[2:] == [0]:
-            return refuse(f"{bounds}, which are not one to three whole numbers with a step")
-        numbers: list[Any] = list(range(*bounds)[: MOST + 1])
-    else:
-        if len(bounds) != 3 or not is_whole(bounds[2]) or not 1 <= bounds[2] <= MOST:
-            return refuse(f"{bounds}")
+def _range(form: str, bounds: Any, place: Key, report: Reporter) -> list[SweptValue]:
+    found = f"{bounds}"
+    numbers: list[Any] = []
+    if not isinstance(bounds, list):
+        found = kind_of(bounds)
+    elif not all(map(is_number, bounds)):
+        pass
+    elif form == "range":
+        if 1 <= len(bounds) <= 3 and all(map(is_whole, bounds)) and bounds[2:] != [0]:
+            numbers = list(range(*bounds)[: MOST + 1])
+            found += ", which holds no number"
+        else:
+            found += ", which are not one to three whole numbers with a step"
+    elif len(bounds) == 3 and is_whole(bounds[2]) and 1 <= bounds[2] <= MOST:
         if form == "geomspace" and min(bounds[:2]) <= 0:
-            return refuse(f"{bounds}, whose ends are not both above 0")
-        numbers = _SPACES[form](*bounds)
+            found += ", whose ends are not both above 0"
+        else:
+            numbers = _SPACES[form](*bounds)
     if not numbers:
-        return refuse(f"{bounds}, which holds no number")
-    mark = tree.mark(place)
-    return [Given(number, None, mark) for number in numbers]
+        report.at(place, f"found {found}; accepted is {_RANGES[form]}")
+    mark = report.mark(place)
+    return [SweptValue(number, None, mark) for number in numbers]
 
 
 def _linspace(start: float, stop: float, count: int) -> list[Any]:
     if count == 1:
         return [start]
     found = [tidy(start + (stop - start) * index / (count - 1)) for index in range(count)]
-    whole = is_whole(start) and is_whole(stop) and all(one.is_integer() for one in found)
-    return [int(one) for one in found] if whole else found
+    return _whole_if_all(found, start, stop)
 
 
 def _geomspace(start: float, stop: float, count: int) -> list[Any]:
     ratio = math.log(stop / start)
-    found = [
-        start
-        if index == 0
-        else stop
-        if index == count - 1
-        else tidy(start * math.exp(ratio * index / (count - 1)))
-        for index in range(count)
-    ]
+    between = (tidy(start * math.exp(ratio * at / (count - 1))) for at in range(1, count - 1))
+    found = [start, *between, stop] if count > 1 else [start]
+    return _whole_if_all(found, start, stop)
+
+
+def _whole_if_all(found: list[float], start: float, stop: float) -> list[Any]:
     whole = is_whole(start) and is_whole(stop) and all(float(one).is_integer() for one in found)
-    return [int(one) for one in found] if whole else [float(one) for one in found]
+    return [int(one) if whole else float(one) for one in found]
 
 
 _SPACES: dict[str, Callable[..., list[Any]]] = {"linspace": _linspace, "geomspace": _geomspace}

@@ -1,4 +1,4 @@
-"""Finds what a spec's ``entry`` names, without importing any of it."""
+"""Finds the code that a spec's ``entry`` names, without importing any of it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.compile.source import git
-from hpcrun.compile.source.marked_tree import Key, Tree
-from hpcrun.compile.source.problems import Problems, did_you_mean, listing
+from hpcrun.compile.source.problems import Reporter, did_you_mean, listing
 from hpcrun.state.plan import Entry
 
 FORMS = (
@@ -26,11 +25,10 @@ FORMS = (
 _FLAG = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _COMMAND = re.compile(r"^(?:\S*/)?(?:python[0-9.]*|bash|sh|torchrun|deepspeed|srun)\s")
-_KEY: Key = ("entry",)
 
 
 @dataclass(frozen=True)
-class Located:
+class LocatedEntry:
     """An entry before its arguments, and the code that it belongs to.
 
     Attributes
@@ -38,7 +36,7 @@ class Located:
     kind
         ``function``, ``script`` or ``command``.
     module, function
-        Of a function.
+        None but for a function.
     file
         The file it was found in; None for a command or a function that is installed.
     import_root
@@ -53,80 +51,68 @@ class Located:
 
 
 def locate(
-    entry: Any,
-    directory: Path,
-    root: Path | None,
-    python: str | None,
-    tree: Tree,
-    problems: Problems,
-) -> Located | None:
-    """Find the entry; None after a mistake was noted.
+    entry: Any, directory: Path, root: Path | None, python: str | None, report: Reporter
+) -> LocatedEntry | None:
+    """Find the entry; None after a problem.
 
     Parameters
     ----------
     entry
         The spec's ``entry``.
     directory
-        What its paths are relative to.
+        The directory that its paths are relative to.
     root
         ``code.root``, also searched for modules; None for the checkout.
     python
         The job's Python, whose installed packages are searched too.
     """
     if not entry:
-        problems.at(tree, _KEY, f"is missing; accepted is {FORMS}")
+        report.at("entry", f"is missing; accepted is {FORMS}")
         return None
     if isinstance(entry, list):
-        if not entry[0].strip():
-            problems.at(tree, _KEY, f"the command is empty; accepted is {FORMS}")
-            return None
-        return Located("command")
+        if entry[0].strip():
+            return LocatedEntry("command")
+        report.at("entry", f"the command is empty; accepted is {FORMS}")
+        return None
     target, colon, function = entry.rpartition(":")
+    hint = None
     if not colon:
         if entry.endswith(".py") and not _COMMAND.search(entry):
-            return _script(entry, directory, tree, problems)
+            path = _file(entry, directory, report)
+            return LocatedEntry("script", file=path) if path else None
         hint = "write the command as a list" if " " in entry else None
         if _DOTTED.fullmatch(entry):
             hint = f"add the function: {entry}:main"
-        problems.at(tree, _KEY, f"found {entry!r}; accepted is {FORMS}", hint)
-        return None
-    if not function.isidentifier() or not target:
-        problems.at(tree, _KEY, f"found {entry!r}; accepted is {FORMS}")
-        return None
-    if target.endswith(".py") or "/" in target:
-        return _in_file(target, function, directory, tree, problems)
-    if not _DOTTED.fullmatch(target):
-        problems.at(tree, _KEY, f"found {entry!r}; accepted is {FORMS}")
-        return None
-    return _in_module(target, function, directory, root, python, tree, problems)
+    elif function.isidentifier() and target:
+        if target.endswith(".py") or "/" in target:
+            return _in_file(target, function, directory, report)
+        if _DOTTED.fullmatch(target):
+            return _in_module(target, function, directory, root, python, report)
+    report.at("entry", f"found {entry!r}; accepted is {FORMS}", hint)
+    return None
 
 
 def finish(
-    located: Located,
+    located: LocatedEntry,
     root: Path,
     entry: Any,
     config: dict[str, Any],
     args: list[str],
-    tree: Tree,
-    problems: Problems,
+    report: Reporter,
 ) -> Entry:
-    """The plan's entry: paths relative to the code root, and the arguments."""
+    """Return the plan's entry: paths relative to the code root, and the arguments."""
     if located.kind == "command":
         return Entry("command", argv=(*entry, *args))
     if located.kind == "script":
         assert located.file is not None
-        flags = flags_of(config, tree, problems)
+        flags = flags_of(config, report)
         return Entry("script", file=_relative(located.file, root), argv=(*flags, *args))
     if args:
-        problems.at(
-            tree, ("args",), "a function takes no arguments", "put them in config: session.config"
-        )
-    import_root = located.import_root
+        report.at("args", "a function takes no arguments", "put them in config: session.config")
+    base = located.import_root
+    import_root = None if base is None else _relative(base, root)
     return Entry(
-        "function",
-        module=located.module,
-        function=located.function,
-        import_root=None if import_root is None else _relative(import_root, root),
+        "function", module=located.module, function=located.function, import_root=import_root
     )
 
 
@@ -135,32 +121,29 @@ def _relative(path: Path, root: Path) -> str:
     return os.path.relpath(path, root)
 
 
-def flags_of(config: dict[str, Any], tree: Tree, problems: Problems) -> list[str]:
-    """A script's flags: ``--key=value``; true is bare, false and null are left out."""
+def flags_of(config: dict[str, Any], report: Reporter) -> list[str]:
+    """Return a script's flags: ``--key=value``; true is bare, false and null are left out."""
     flags: list[str] = []
     for name, value in config.items():
-        key = ("config", name)
+        mistake = None
         if not _FLAG.fullmatch(name):
-            problems.at(tree, key, f"{name!r} cannot be the name of a flag", "use 'args'")
+            mistake = f"{name!r} cannot be the name of a flag"
         elif value is None or value is False:
             continue
         elif value is True:
             flags.append(f"--{name}")
         elif isinstance(value, dict):
-            problems.at(tree, key, "a nested mapping cannot be the flag of a script", "use 'args'")
+            mistake = "a nested mapping cannot be the flag of a script"
         elif isinstance(value, list):
             words = [_word(item) for item in value]
             if any(word is None or "," in word for word in words):
-                problems.at(
-                    tree,
-                    key,
-                    "a list becomes --key=a,b: accepted are plain values, no commas",
-                    "use 'args'",
-                )
+                mistake = "a list becomes --key=a,b: accepted are plain values, no commas"
             else:
                 flags.append(f"--{name}=" + ",".join(word for word in words if word is not None))
         else:
             flags.append(f"--{name}={_word(value)}")
+        if mistake is not None:
+            report.at(("config", name), mistake, "use 'args'")
     return flags
 
 
@@ -173,9 +156,9 @@ def _word(value: Any) -> str | None:
 
 
 def code_root(
-    configured: Path | None, directory: Path, located: Located, tree: Tree, problems: Problems
+    configured: Path | None, directory: Path, located: LocatedEntry, report: Reporter
 ) -> Path:
-    """The directory that is frozen at submission.
+    """Return the directory that is frozen at submission.
 
     ``code.root``, else the git checkout that holds the entry and the spec unless it ignores the
     entry, else the spec's directory, or the entry's where that is outside it.
@@ -183,7 +166,7 @@ def code_root(
     file = located.file if located.import_root is not None or located.kind == "script" else None
     if configured is not None:
         if file is not None and not file.is_relative_to(configured):
-            problems.at(tree, ("code", "root"), f"{configured} does not contain the entry, {file}")
+            report.at("code.root", f"{configured} does not contain the entry, {file}")
         return configured
     anchor = file or directory
     checkout = git.top_level(anchor if anchor.is_dir() else anchor.parent)
@@ -193,42 +176,30 @@ def code_root(
     if located.import_root is not None and not located.import_root.is_relative_to(root):
         root = located.import_root
     if root in (Path(root.anchor), Path.home()):
-        problems.at(
-            tree,
-            ("code", "root"),
-            f"the code to freeze would be all of {root}",
-            "put the experiment in a directory of its own, or set code.root",
-        )
+        hint = "put the experiment in a directory of its own, or set code.root"
+        report.at("code.root", f"the code to freeze would be all of {root}", hint)
     return root
 
 
-def _script(entry: str, directory: Path, tree: Tree, problems: Problems) -> Located | None:
-    path = Path(os.path.normpath(directory / Path(entry).expanduser()))
-    if not path.is_file():
-        _missing_file(path, entry, tree, problems)
-        return None
-    return Located("script", file=path)
+def _file(written: str, directory: Path, report: Reporter) -> Path | None:
+    path = Path(os.path.normpath(directory / Path(written).expanduser()))
+    if path.is_file():
+        return path
+    report.no_file("entry", written, path, "*.py", most=8)
+    return None
 
 
-def _in_file(
-    target: str, function: str, directory: Path, tree: Tree, problems: Problems
-) -> Located | None:
-    name = target if target.endswith(".py") else f"{target}.py"
-    path = Path(os.path.normpath(directory / Path(name).expanduser()))
-    if not path.is_file():
-        _missing_file(path, name, tree, problems)
+def _in_file(target: str, function: str, directory: Path, report: Reporter) -> LocatedEntry | None:
+    path = _file(target if target.endswith(".py") else f"{target}.py", directory, report)
+    if path is None:
         return None
     if not path.stem.isidentifier():
-        problems.at(
-            tree,
-            _KEY,
-            f"{path.name} cannot be imported: {path.stem!r} is no Python name",
-            "rename the file, or run it as a script",
-        )
+        found = f"{path.name} cannot be imported: {path.stem!r} is no Python name"
+        report.at("entry", found, "rename the file, or run it as a script")
         return None
-    if not _check_function(path, function, tree, problems):
+    if not _check_function(path, function, report):
         return None
-    return Located("function", path.stem, function, path, path.parent)
+    return LocatedEntry("function", path.stem, function, path, path.parent)
 
 
 def _in_module(
@@ -237,37 +208,32 @@ def _in_module(
     directory: Path,
     root: Path | None,
     python: str | None,
-    tree: Tree,
-    problems: Problems,
-) -> Located | None:
+    report: Reporter,
+) -> LocatedEntry | None:
     checkout = git.top_level(directory)
     roots = list(dict.fromkeys(path for path in (directory, root, checkout) if path))
     relative = Path(*module.split("."))
     for base in roots:
         for path in (base / f"{relative}.py", base / relative / "__init__.py"):
             if path.is_file():
-                fine = _check_function(path, function, tree, problems)
-                return Located("function", module, function, path, base) if fine else None
-    found, origin = _installed(module, python)
-    if found:
-        if origin is not None and not _check_function(origin, function, tree, problems):
-            return None
-        return Located("function", module, function)
+                fine = _check_function(path, function, report)
+                return LocatedEntry("function", module, function, path, base) if fine else None
+    installed, origin = _installed(module, python)
+    if installed:
+        fine = origin is None or _check_function(origin, function, report)
+        return LocatedEntry("function", module, function) if fine else None
     near = {
         ".".join([*module.split(".")[:-1], name])
         for base in roots
         for name in _modules(base / relative.parent)
     }
-    problems.at(
-        tree,
-        _KEY,
-        f"there is no module {module!r} in {listing(map(str, roots))}, nor is it installed",
-        did_you_mean(module, sorted(near)),
-    )
+    found = f"there is no module {module!r} in {listing(map(str, roots))}, nor is it installed"
+    report.at("entry", found, did_you_mean(module, sorted(near)))
     return None
 
 
 def _installed(module: str, python: str | None) -> tuple[bool, Path | None]:
+    """Return whether the job's Python has the module, and its source file, if any."""
     places: list[str] | None = [place for place in sys.path if place and place != str(Path.cwd())]
     if python and os.sep in python and os.path.realpath(python) != os.path.realpath(sys.executable):
         libraries = Path(python).parent.parent.glob("lib*/python3*/site-packages")
@@ -286,23 +252,22 @@ def _installed(module: str, python: str | None) -> tuple[bool, Path | None]:
     return False, None
 
 
-def _check_function(path: Path, function: str, tree: Tree, problems: Problems) -> bool:
+def _check_function(path: Path, function: str, report: Reporter) -> bool:
+    """Return whether a file defines or imports a function; report if it does not."""
     try:
         module = ast.parse(path.read_bytes(), str(path))
     except SyntaxError as error:
-        problems.at(tree, _KEY, f"{path}, line {error.lineno}: Python syntax error: {error.msg}")
+        report.at("entry", f"{path}, line {error.lineno}: Python syntax error: {error.msg}")
         return False
     except (OSError, ValueError) as error:
-        problems.at(tree, _KEY, f"{path} cannot be read: {error}")
+        report.at("entry", f"{path} cannot be read: {error}")
         return False
     names = set(_names(module.body))
     if function in names or "*" in names:
         return True
-    public = sorted(name for name in names if not name.startswith("_"))
-    hint = did_you_mean(function, sorted(names))
-    problems.at(
-        tree, _KEY, f"{path} has no {function!r}; it has {listing(public, 12) or 'nothing'}", hint
-    )
+    public = listing(sorted(name for name in names if not name.startswith("_")), 12)
+    found = f"{path} has no {function!r}; it has {public or 'nothing'}"
+    report.at("entry", found, did_you_mean(function, sorted(names)))
     return False
 
 
@@ -329,13 +294,3 @@ def _modules(directory: Path) -> list[str]:
         return []
     found = [path for path in directory.iterdir() if path.suffix == ".py" or path.is_dir()]
     return [path.stem for path in found if path.stem.isidentifier()]
-
-
-def _missing_file(path: Path, written: str, tree: Tree, problems: Problems) -> None:
-    siblings = []
-    if path.parent.is_dir():
-        siblings = sorted(found.name for found in path.parent.iterdir() if found.suffix == ".py")
-    hint = did_you_mean(path.name, siblings) or (
-        f"there are {listing(siblings, 8)}" if siblings else None
-    )
-    problems.at(tree, _KEY, f"there is no file {written!r} in {path.parent}", hint)

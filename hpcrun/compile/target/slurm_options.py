@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hpcrun.compile.source.marked_tree import Key, Tree
-from hpcrun.compile.source.problems import Problems, did_you_mean
-from hpcrun.compile.source.yaml_reader import kind_of
+from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of
 from hpcrun.slurm.parse import parse_duration
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
@@ -16,6 +14,12 @@ SECRET = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$"
 _GPU = re.compile(r"(?:^|,)\s*(?:gres[:/])?gpu", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
+# Environment variables that the job sets itself.
+_SET_BY_JOB = """
+RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT HPCRUN_ATTEMPT
+HPCRUN_DIRECTORY HPCRUN_LAUNCH HPCRUN_METRICS_FILE HPCRUN_RUN HPCRUN_SCRATCH
+"""
+_OWNED_VARIABLES = frozenset(_SET_BY_JOB.split())
 _FORMS: dict[str, tuple[re.Pattern[str], str]] = {
     "gpu_type": (re.compile(r"[A-Za-z0-9_.-]+"), "the name of a type of GPU, such as a100"),
     "mem": (re.compile(r"\d+(?:[KMGT]B?)?", re.IGNORECASE), "a size such as 64G, 4000M, or 0"),
@@ -98,95 +102,69 @@ use-min-nodes verbose wait-all-nodes wckey x11
 SBATCH_OPTIONS = frozenset(_OTHER.split()) | OWNED.keys() | OWNED_BY_FIELD.keys()
 
 
-def check_time(value: Any, key: Key, tree: Tree, problems: Problems) -> None:
-    """Note a time limit that Slurm would refuse, or read as something else."""
-    written = tree.mark(key).text or str(value)
-    if tree.mark(key).text is not None and ":" not in written and isinstance(value, str):
-        written = value
+def check_time(value: Any, key: str, report: Reporter) -> None:
+    """Report a time limit that Slurm would refuse, or read as something else."""
     length = parse_duration(value)
     if length is None:
-        problems.at(
-            tree,
-            key,
-            f"found {value!r}; accepted are minutes, HH:MM:SS, D-HH and D-HH:MM:SS",
-            'such as "12:00:00" or "2-00:00:00", in quotes',
-        )
+        found = f"found {value!r}; accepted are minutes, HH:MM:SS, D-HH and D-HH:MM:SS"
+        report.at(key, found, 'such as "12:00:00" or "2-00:00:00", in quotes')
     elif length == 0:
-        problems.at(tree, key, f"found {value!r}; accepted is a limit above zero")
+        report.at(key, f"found {value!r}; accepted is a limit above zero")
 
 
-def check_resources(resources: dict[str, Any], key: Key, tree: Tree, problems: Problems) -> None:
-    """Note what sbatch would refuse in a block of resources."""
+def check_resources(resources: dict[str, Any], report: Reporter) -> None:
+    """Report what sbatch would refuse in a block of resources."""
     for name in ("nodes", "spare_nodes", "ntasks_per_node", "cpus_per_task", "gpus_per_node"):
         least = 0 if name in ("gpus_per_node", "spare_nodes") else 1
-        value = resources[name]
-        if value is not None and value < least:
-            problems.at(
-                tree, (*key, name), f"found {value}; accepted is a whole number from {least}"
-            )
-    check_time(resources["time"], (*key, "time"), tree, problems)
+        report.at_least(name, resources[name], least)
+    check_time(resources["time"], "time", report)
     for name, (form, accepted) in _FORMS.items():
         value = resources[name]
         if value is not None and not form.fullmatch(value):
-            problems.at(tree, (*key, name), f"found {value!r}; accepted is {accepted}")
+            report.at(name, f"found {value!r}; accepted is {accepted}")
     gpus, tasks = resources["gpus_per_node"], resources["ntasks_per_node"]
     if gpus > 0 and tasks not in (None, gpus):
-        problems.at(
-            tree,
-            (*key, "ntasks_per_node"),
-            f"found {tasks} with gpus_per_node={gpus}; with GPUs there is one rank per GPU",
-            "leave ntasks_per_node out",
-        )
-    check_sbatch(resources["sbatch"], (*key, "sbatch"), tree, problems)
+        found = f"found {tasks} with gpus_per_node={gpus}; with GPUs there is one rank per GPU"
+        report.at("ntasks_per_node", found, "leave ntasks_per_node out")
+    check_sbatch(resources["sbatch"], report.below("sbatch"))
 
 
-def check_sbatch(options: dict[str, Any], key: Key, tree: Tree, problems: Problems) -> None:
-    """Note options that sbatch does not have, and those that hpcrun owns."""
+def check_sbatch(options: dict[str, Any], report: Reporter) -> None:
+    """Report options that sbatch does not have, and those that hpcrun owns."""
     for name, value in options.items():
-        own = (*key, name)
+        found, hint = None, None
         if name in OWNED_BY_FIELD:
-            problems.at(tree, own, "hpcrun sets this option", f"use {OWNED_BY_FIELD[name]}")
+            found, hint = "hpcrun sets this option", f"use {OWNED_BY_FIELD[name]}"
         elif name in OWNED:
-            problems.at(tree, own, f"hpcrun owns this option: {OWNED[name]}")
+            found = f"hpcrun owns this option: {OWNED[name]}"
         elif name not in SBATCH_OPTIONS:
+            found = "sbatch has no such option; accepted are its long options, no dashes"
             bare = name.lstrip("-").replace("_", "-")
-            hint = (
-                f"did you mean '{bare}'?"
-                if bare in SBATCH_OPTIONS
-                else did_you_mean(name, sorted(SBATCH_OPTIONS))
-            )
-            problems.at(
-                tree,
-                own,
-                "sbatch has no such option; accepted are its long options, no dashes",
-                hint,
-            )
+            near = did_you_mean(name, sorted(SBATCH_OPTIONS))
+            hint = f"did you mean '{bare}'?" if bare in SBATCH_OPTIONS else near
         elif isinstance(value, (dict, list)):
-            problems.at(
-                tree, own, f"found {kind_of(value)}; accepted is a string, a number or true"
-            )
+            found = f"found {kind_of(value)}; accepted is a string, a number or true"
         elif name == "gres" and _GPU.search(str(value)):
+            found = f"found {value!r}; accepted is what is no GPU: nvme:1"
             hint = "use resources.gpus_per_node and resources.gpu_type"
-            problems.at(tree, own, f"found {value!r}; accepted is what is no GPU: nvme:1", hint)
         elif isinstance(value, str) and _CONTROL.search(value):
-            problems.at(tree, own, f"found {value!r}; an option of sbatch is one line")
+            found = f"found {value!r}; an option of sbatch is one line"
+        if found is not None:
+            report.at((name,), found, hint)
 
 
-def check_variables(
-    variables: dict[str, str], key: Key, tree: Tree, problems: Problems, owned: frozenset[str]
-) -> None:
-    """Note environment variables that a shell would refuse, hpcrun owns, or that are secrets."""
+def check_variables(variables: dict[str, str], report: Reporter) -> None:
+    """Report environment variables that a shell would refuse, hpcrun owns, or that are secrets."""
     for name, value in variables.items():
-        own = (*key, name)
+        own = (name,)
         if not _VARIABLE.fullmatch(name):
-            problems.at(tree, own, f"found the name {name!r}; accepted are letters, digits and _")
-        elif name in owned or name.startswith(("SLURM_", "SBATCH_")):
-            problems.at(tree, own, "the job sets this variable itself", "leave it out")
+            report.at(own, f"found the name {name!r}; accepted are letters, digits and _")
+        elif name in _OWNED_VARIABLES or name.startswith(("SLURM_", "SBATCH_")):
+            report.at(own, "the job sets this variable itself", "leave it out")
         elif "\x00" in value:
-            problems.at(tree, own, "the value holds a NUL character")
+            report.at(own, "the value holds a NUL character")
         elif SECRET.search(name) and value:
-            problems.at(
-                tree,
+            report.at(
                 own,
                 "this looks like a secret, and variables are written to the script and to the "
                 "controller's files",
@@ -194,11 +172,8 @@ def check_variables(
             )
 
 
-def check_name(name: str, key: Key, tree: Tree, problems: Problems) -> None:
-    """Note a name that cannot be a directory and a job's name."""
+def check_name(name: str, report: Reporter) -> None:
+    """Report a ``name`` that cannot be a directory and a job's name."""
     if not NAME.fullmatch(name):
-        problems.at(
-            tree,
-            key,
-            f"found {name!r}; accepted are letters, digits, '.', '_' and '-', a letter first",
-        )
+        accepted = "letters, digits, '.', '_' and '-', a letter first"
+        report.at("name", f"found {name!r}; accepted are {accepted}")

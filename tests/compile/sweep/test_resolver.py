@@ -11,13 +11,13 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hpcrun.compile.source.marked_tree import Key, Mark, Tree, keys, nest
+from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, keys, nest
 from hpcrun.compile.source.problems import Problems
-from hpcrun.compile.sweep.point import Option, Point
+from hpcrun.compile.sweep.point import Assignment, Point
 from hpcrun.compile.sweep.resolver import Resolver, _Structure
 
 SPECS = 1000 if os.environ.get("HPCRUN_THOROUGH") == "1" else 150
-MARK = Mark("spec.yaml", 1, Path("/"))
+MARK = SourceMark("spec.yaml", 1, Path("/"))
 SCALARS = (0, 1, -3, 2.5, 1e-5, 1e22, True, False, None, "", "plain", "1", "a b", "x=y", "\\n")
 NAMES = ("a", "b", "lr", "model", "layers", "k-v", "_x")
 
@@ -44,7 +44,7 @@ class Writer:
         found: list[Point] = [()]
         for key in chosen[:3]:
             values = [self._value(key) for _ in range(self.random.randint(2, 3))]
-            found = [(*point, _option(key, value)) for point in found for value in values]
+            found = [(*point, _assignment(key, value)) for point in found for value in values]
         return found[:1] + self.random.sample(found[1:], min(3, len(found) - 1))
 
     def _other(self, key: Key) -> Key:
@@ -109,8 +109,8 @@ class Writer:
         self._at(key[:-1])[key[-1]] = value
 
 
-def _option(key: Key, value: Any) -> Option:
-    return Option(key, value, value, Tree(nest(key, value), {key: MARK}))
+def _assignment(key: Key, value: Any) -> Assignment:
+    return Assignment(key, value, value, Tree(nest(key, value), {key: MARK}))
 
 
 def _alone(tree: Tree, problems: Problems) -> Tree:
