@@ -7,9 +7,8 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hpcrun.errors import UsageError
 from hpcrun.submit.local.processes import clean_environment
@@ -48,16 +47,12 @@ class Probe:
     executable: str
     """``sys.executable``; the path asked for if it was not probed."""
     version: str | None
-    # Their versions; None if they are not installed.
     """Such as ``3.11.2``; None if it was not probed."""
+    # Versions; None if they are not installed.
     torch: str | None
     deepspeed: str | None
     tensorboard: str | None = None
     wandb: str | None = None
-
-    def to_data(self) -> dict[str, Any]:
-        """Return what ``submission.json`` keeps under ``python``."""
-        return asdict(self)
 
 
 def probe(
