@@ -117,3 +117,32 @@ def test_every_module_has_a_test() -> None:
     assert sorted(untested - COVERED_BY.keys()) == []
     assert sorted(COVERED_BY.keys() - untested) == [], "these have a test at the mirrored path"
     assert [name for name in COVERED_BY.values() if not (tests / name).is_file()] == []
+
+
+OWNERS = {"state/layout", "state/node_layout"}
+
+
+def _joined(path: Path) -> Iterator[str]:
+    """The names that a module joins to paths, ``*`` for what is filled in."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        parts: list[ast.expr] = []
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            parts = [node.right]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            parts = node.args if node.func.attr in ("joinpath", "glob", "with_name") else []
+        for part in parts:
+            if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                yield part.value
+            if isinstance(part, ast.JoinedStr):
+                values = part.values
+                yield "".join(str(v.value) if isinstance(v, ast.Constant) else "*" for v in values)
+
+
+def test_files_of_runs_submissions_and_nodes_are_named_by_their_layouts() -> None:
+    """One owner per file on disk: all others ask `hpcrun.state.layout` or `node_layout`."""
+    names = {_name(path): set(_joined(path)) - {"*"} for path in MODULES}
+    owned = set().union(*(names[owner] for owner in OWNERS))
+    # The search still finds the names.
+    assert {"launch.json", "rank-*.log", "submissions", "stop", "attempt-*"} <= owned
+    elsewhere = {(name, file) for name in names.keys() - OWNERS for file in names[name] & owned}
+    assert elsewhere == set()

@@ -56,6 +56,7 @@ from hpcrun.run.protocol.output import say
 from hpcrun.run.rank import warm_up
 from hpcrun.state import plan_file
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
+from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import RunPlan
 
 RANKS_GONE = 10.0
@@ -173,7 +174,7 @@ class Agent:
             return
         if message["type"] == "stop":
             with contextlib.suppress(OSError):
-                stop_flag.flag(self.scratch).touch()
+                ScratchPaths(self.scratch).stop.touch()
             return
         try:
             answer = self.answer(message, channel)
@@ -294,7 +295,7 @@ class Agent:
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(OSError):
-            stop_flag.heard(self.scratch, number).touch()
+            ScratchPaths(self.scratch).heard(number).touch()
         self._signals.append(number)
 
 

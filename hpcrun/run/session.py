@@ -30,6 +30,7 @@ from hpcrun.run.rank.collectives import Collectives
 from hpcrun.run.rank.config import Config
 from hpcrun.run.rank.metrics import MetricsLog
 from hpcrun.run.rank.session_writer import SessionLogWriter, versions
+from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.spec.blocks import SpecBlocks
 
 # Seconds that gloo's threads get to end, and that a failing rank waits for an asynchronous save.
@@ -98,7 +99,7 @@ class Session:
                 self.world_size,
                 fence,
                 frozenset({"loss", objective}),
-                stop_flag.flag(self.scratch).exists,
+                ScratchPaths(self.scratch).stop.exists,
             )
             copies = NodeCopies.of(launch, self._ranks, self.scratch)
             retention = Retention.of(self._spec)

@@ -29,6 +29,7 @@ from hpcrun.run.protocol.launch import VARIABLE, Launch, LaunchNode
 from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank import secrets, warm_up
 from hpcrun.state import files, session_log
+from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.text import signal_name
 
 _LOOK_EVERY = 0.2
@@ -192,10 +193,10 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
         if fence.passed():
             child.kill()
             os._exit(EXIT_STALE)
-        if wanted and not asked and stop_flag.flag(scratch).exists():
+        if wanted and not asked and ScratchPaths(scratch).stop.exists():
             asked = True
             number = signal.Signals[wanted]
-            if not stop_flag.heard(scratch, number).exists():
+            if not ScratchPaths(scratch).heard(number).exists():
                 child.send_signal(number)
     if asked and (code == 0 or -code == signal.Signals[str(wanted)]):
         # It saved, or had not begun. A finished program ends at once when it is started again.

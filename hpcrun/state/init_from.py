@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hpcrun.errors import UsageError
 from hpcrun.state import manifest, plan_file
-from hpcrun.state.layout import ExperimentPaths, RunPaths
+from hpcrun.state.layout import ExperimentPaths, RunPaths, named_run
 from hpcrun.state.manifest import Manifest
 from hpcrun.text import range_text
 
@@ -86,13 +86,9 @@ class Origin:
         )
 
     def _paths(self, root: Path) -> RunPaths:
-        path = root / Path(self.run).expanduser()
-        number = None
-        if path.name.isdigit() and not (path / "submissions").is_dir():
-            number = int(path.name)
-            path = path.parent.parent if path.parent.name == "runs" else path.parent
-        experiment = ExperimentPaths(path)
-        if not (path / "submissions").is_dir():
+        experiment, number = named_run(root / Path(self.run).expanduser())
+        path = experiment.directory
+        if not experiment.exists:
             raise self._missing(f"there is no experiment {path}", "`hpcrun list` shows all")
         numbers = experiment.run_numbers()
         planned = _planned(experiment)

@@ -194,12 +194,20 @@ class RunPaths:
     def checkpoint(self, step: int, attempt: int) -> Path:
         return self.checkpoints / checkpoint_name(step, attempt)
 
+    @property
+    def experiment(self) -> ExperimentPaths:
+        return ExperimentPaths(self.directory.parent.parent)
+
+    @property
+    def attempts_directory(self) -> Path:
+        return self.directory / "attempts"
+
     def attempt(self, number: int) -> AttemptPaths:
-        return AttemptPaths(self.directory / "attempts" / str(number))
+        return AttemptPaths(self.attempts_directory / str(number))
 
     def attempts(self) -> list[AttemptPaths]:
         """All attempts, oldest first."""
-        return [AttemptPaths(path) for path in _numbered(self.directory / "attempts")]
+        return [AttemptPaths(path) for path in _numbered(self.attempts_directory)]
 
 
 @dataclass(frozen=True)
@@ -264,6 +272,15 @@ class ExperimentPaths:
         return self.directory.name
 
     @property
+    def root(self) -> Path:
+        return self.directory.parent
+
+    @property
+    def exists(self) -> bool:
+        """Something was submitted, and may be read."""
+        return os.path.isdir(self.submissions_directory)  # noqa: PTH112 - `is_dir` would raise
+
+    @property
     def code(self) -> Path:
         return self.directory / "code"
 
@@ -272,20 +289,28 @@ class ExperimentPaths:
         """A directory whose one file is named after the submit that holds the lock."""
         return self.directory / "submit.lock"
 
+    @property
+    def submissions_directory(self) -> Path:
+        return self.directory / "submissions"
+
     def submission(self, number: int) -> SubmissionPaths:
-        return SubmissionPaths(self.directory / "submissions" / str(number))
+        return SubmissionPaths(self.submissions_directory / str(number))
 
     def submissions(self) -> list[SubmissionPaths]:
         """All submissions, oldest first."""
-        return [SubmissionPaths(path) for path in _numbered(self.directory / "submissions")]
+        return [SubmissionPaths(path) for path in _numbered(self.submissions_directory)]
 
     def run(self, number: int) -> RunPaths:
         return RunPaths(self.directory.joinpath("runs", str(number)))
 
+    @property
+    def runs_directory(self) -> Path:
+        return self.directory / "runs"
+
     def run_numbers(self) -> list[int]:
         """Numbers of the runs that have a directory, ascending."""
         try:
-            names = os.listdir(self.directory / "runs")  # noqa: PTH208 - ten thousand of them
+            names = os.listdir(self.runs_directory)  # noqa: PTH208 - ten thousand of them
         except FileNotFoundError:
             return []
         return sorted(int(name) for name in names if name.isdigit())
@@ -305,12 +330,27 @@ def experiments(root: Path) -> list[ExperimentPaths]:
     """Every experiment under ``root``, by name."""
     if not root.is_dir():
         return []
-    return [
-        # What may not be read, `Path.is_dir` would raise for.
-        ExperimentPaths(path)
-        for path in sorted(root.iterdir())
-        if os.path.isdir(path / "submissions")  # noqa: PTH112
-    ]
+    return [found for path in sorted(root.iterdir()) if (found := ExperimentPaths(path)).exists]
+
+
+def named_run(path: Path) -> tuple[ExperimentPaths, int | None]:
+    """Split ``NAME``, ``NAME/3`` or ``NAME/runs/3`` into the experiment and the run's number."""
+    if not path.name.isdigit() or ExperimentPaths(path).exists:
+        return ExperimentPaths(path), None
+    run = RunPaths(path)
+    above = ExperimentPaths(path.parent)
+    return run.experiment if run.experiment.runs_directory == path.parent else above, run.number
+
+
+def enclosing(path: Path) -> tuple[ExperimentPaths, int | None] | None:
+    """Return the experiment that a path is or lies in, and the run if it lies in one."""
+    for parent in (path, *path.parents):
+        found = ExperimentPaths(parent)
+        if found.exists:
+            inside = path.parts[len(found.runs_directory.parts) :]
+            is_run = path.is_relative_to(found.runs_directory) and inside and inside[0].isdigit()
+            return found, int(inside[0]) if is_run else None
+    return None
 
 
 def slurm_path(path: Path) -> str:
@@ -320,7 +360,7 @@ def slurm_path(path: Path) -> str:
 
 def extension_cache(submission: SubmissionPaths) -> Path:
     """Compiled DeepSpeed operators, shared by all experiments under the root."""
-    return submission.experiment.directory.parent / ".hpcrun" / "torch_extensions"
+    return submission.experiment.root / ".hpcrun" / "torch_extensions"
 
 
 def _numbered(parent: Path) -> list[Path]:

@@ -84,11 +84,11 @@ class Draft:
         """Remove what this made, unless another submission may use it by now."""
         archives: list[Path] = []
         for path in reversed(self._made):
-            if path.parent.name == "submissions":
+            if path.parent == self._experiment.submissions_directory:
                 shutil.rmtree(path, ignore_errors=True)
             elif path.suffix == ".gz":
                 archives.append(path)
-        submissions = self._experiment.directory / "submissions"
+        submissions = self._experiment.submissions_directory
         if not (submissions.is_dir() and any(submissions.iterdir())):
             for path in archives:
                 path.unlink(missing_ok=True)

@@ -102,3 +102,16 @@ def test_experiments_are_directories_with_submissions(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "file").touch()
     assert [each.name for each in layout.experiments(tmp_path)] == ["a", "b"]
+
+
+def test_the_experiment_and_run_that_a_path_names_or_lies_in(tmp_path: Path) -> None:
+    study = layout.experiment(tmp_path, "study")
+    study.submission(1).directory.mkdir(parents=True)
+    attempt = study.run(3).attempt(1).directory
+    for path, number in ((study.directory, None), (attempt, 3), (study.code, None)):
+        assert layout.enclosing(path) == (study, number)
+    assert layout.enclosing(tmp_path) is None
+    for name, number in (("study", None), ("study/3", 3), ("study/runs/3", 3)):
+        assert layout.named_run(tmp_path / name) == (study, number)
+    layout.experiment(tmp_path, "7").submission(1).directory.mkdir(parents=True)
+    assert layout.named_run(tmp_path / "7") == (layout.experiment(tmp_path, "7"), None)

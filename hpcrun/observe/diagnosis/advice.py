@@ -86,7 +86,7 @@ class _Case:
             name=self.run.status.name,
             go_on=self.go_on,
             time=self.plan.resources.time,
-            attempt=self.run.selected.paths.directory / "attempts" / str(number),
+            attempt=self.run.selected.paths.attempts_directory / str(number),
         )
 
 

@@ -199,7 +199,7 @@ class Finder:
 
     def _named(self, name: str) -> ExperimentPaths | None:
         experiment = layout.experiment(self.root, name)
-        return experiment if (experiment.directory / "submissions").is_dir() else None
+        return experiment if experiment.exists else None
 
     def _all(self, experiment: ExperimentPaths) -> list[Selected]:
         found = self.runs(experiment)
@@ -237,13 +237,11 @@ class Finder:
 
     def _directory(self, path: Path) -> list[Selected]:
         full = path.absolute()
-        for parent in (full, *full.parents):
-            if (parent / "submissions").is_dir():
-                experiment = ExperimentPaths(parent)
-                inside = full.relative_to(parent).parts
-                if len(inside) >= 2 and inside[0] == "runs" and inside[1].isdigit():
-                    return self._numbered(experiment, inside[1])
-                return self._all(experiment)
+        if (found := layout.enclosing(full)) is not None:
+            experiment, number = found
+            return (
+                self._all(experiment) if number is None else self._numbered(experiment, str(number))
+            )
         under = layout.experiments(full)
         hint = f"WHERE is {_FORMS}"
         if under:

@@ -88,9 +88,8 @@ def _choose(text: str, run: RunPaths) -> tuple[Path, Manifest]:
         earlier = None
     if earlier is not None and (entry := manifest.read(earlier)) is not None:
         return earlier, entry
-    root = run.directory.parent.parent.parent
     try:
-        directory, entry = Origin.parse(text).find(root)
+        directory, entry = Origin.parse(text).find(run.experiment.root)
     except UsageError as error:
         raise CheckpointError(error.message, hint=error.hint) from None
     files.write_json(

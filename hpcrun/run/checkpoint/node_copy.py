@@ -20,8 +20,10 @@ from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank import process_groups
 from hpcrun.run.rank.collectives import Collectives, raise_first
+from hpcrun.state import node_layout
 from hpcrun.state.layout import checkpoint_name
 from hpcrun.state.manifest import File
+from hpcrun.state.node_layout import ScratchPaths
 
 # Prefix of DeepSpeed's files that all ranks read.
 _SHARED = "mp_rank_"
@@ -40,10 +42,11 @@ class RankFiles:
     def record(self, directory: Path) -> str | None:
         """Write this record beside its files, which exist; return an error, if any."""
         # Not made durable: that would wait for the files too.
-        temporary = directory / f".bundle-{self.rank}"
+        path = node_layout.bundle(directory, self.rank)
+        temporary = path.with_name(f".{path.stem}")
         try:
             temporary.write_text(json.dumps(asdict(self)))
-            temporary.replace(directory / f"bundle-{self.rank:05d}.json")
+            temporary.replace(path)
         except OSError as error:
             return str(error)
         return None
@@ -110,7 +113,7 @@ class NodeCopies:
             return None
         nodes = tuple(rank // launch.ranks_per_node for rank in range(launch.world_size))
         # Beside the attempts' directories, so that it outlives them.
-        return cls(scratch.parent / "checkpoints", launch.attempt, ranks, nodes, every)
+        return cls(ScratchPaths(scratch).node.checkpoints, launch.attempt, ranks, nodes, every)
 
     def is_due(self, engine: Any, step: int) -> bool:
         """Check whether a step is to be saved here."""
@@ -149,7 +152,7 @@ class NodeCopies:
         error = self._keep(directory, copies)
         self._agree(self._ranks.gather(error), directory, what)
         if self._is_first:
-            for path in self._directory.glob("step-*"):
+            for path in node_layout.saved(self._directory):
                 if path != directory:
                     shutil.rmtree(path, ignore_errors=True)
         return sum(file.bytes for copy in copies for file in copy.files.values())
@@ -268,7 +271,7 @@ class NodeCopies:
         raise_first(errors, what)
 
     def _here(self) -> Iterator[RankFiles]:
-        for path in self._directory.glob("step-*/bundle-*.json"):
+        for path in node_layout.bundles(self._directory):
             try:
                 yield RankFiles.read(path)
             except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -26,6 +26,7 @@ from types import FrameType
 from hpcrun.host import process_stat
 from hpcrun.run.health import native_stack
 from hpcrun.run.protocol.output import tell
+from hpcrun.state.node_layout import ScratchPaths
 
 # pid, step, phase, moves, looks, waits
 _FORM = struct.Struct("<qqqqqq")
@@ -93,7 +94,7 @@ class ProgressWriter:
         if scratch is None:
             return
         try:
-            if not _is_taken(scratch / f"rank-{rank}.pulse"):
+            if not _is_taken(ScratchPaths(scratch).progress(rank)):
                 self._begin(scratch, rank)
         except (OSError, ValueError) as error:
             tell(f"hangs of this rank will not be noticed: {error}")
@@ -102,10 +103,10 @@ class ProgressWriter:
         self._pid = os.getpid()
         native_stack.allow()
         self._watched = threading.main_thread().ident
-        self._stacks = open(scratch / f"rank-{rank}.stacks", "wb")  # noqa: SIM115
+        self._stacks = open(ScratchPaths(scratch).stacks(rank), "wb")  # noqa: SIM115
         # Before the file is there: its owner is sent this signal, which would end it else.
         faulthandler.register(STACKS_SIGNAL, self._stacks, all_threads=True)
-        path = scratch / f"rank-{rank}.pulse"
+        path = ScratchPaths(scratch).progress(rank)
         new = path.with_suffix(f".{self._pid}")
         new.write_bytes(bytes(_FORM.size))
         with open(new, "r+b") as stream:
@@ -199,11 +200,10 @@ def _in_collective(frame: FrameType | None) -> bool:
 def read(scratch: Path) -> dict[int, RankProgress]:
     """Return the progress of each rank of this node that has written some, ended ones included."""
     found: dict[int, RankProgress] = {}
-    for path in scratch.glob("rank-*.pulse"):
+    for rank, path in ScratchPaths(scratch).progresses():
         with contextlib.suppress(OSError, ValueError, IndexError, struct.error):
             pid, step, phase, moves, looks, waits = _FORM.unpack(path.read_bytes())
             fields = _stat(pid)
-            rank = int(path.stem.removeprefix("rank-"))
             processor = 0 if fields == [GONE] else int(fields[11]) + int(fields[12])
             found[rank] = RankProgress(pid, step, phase, moves, looks, fields[0], processor, waits)
     return found
@@ -224,9 +224,9 @@ def ask_for_stacks(scratch: Path) -> None:
 def stacks(scratch: Path) -> dict[int, str]:
     """Return the Python stacks that each rank has written; the most recent call first."""
     found: dict[int, str] = {}
-    for path in scratch.glob("rank-*.stacks"):
-        with contextlib.suppress(OSError, ValueError):
+    for rank, path in ScratchPaths(scratch).all_stacks():
+        with contextlib.suppress(OSError):
             text = path.read_text(errors="replace")
             if text:
-                found[int(path.stem.removeprefix("rank-"))] = text
+                found[rank] = text
     return found

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths
+from hpcrun.state.node_layout import ScratchPaths
 
 EVERY = 10.0
 # Lines of the record are longer, and so rarer, the more ranks there are.
@@ -45,9 +46,8 @@ class LogSizes:
 
     def _look(self, scratch: Path, paths: AttemptPaths) -> None:
         found = {}
-        for path in scratch.glob("rank-*.pid"):
-            with contextlib.suppress(OSError, ValueError):
-                rank = int(path.stem.removeprefix("rank-"))
+        for rank, _ in ScratchPaths(scratch).pids():
+            with contextlib.suppress(OSError):
                 found[rank] = os.stat(paths.rank_log(rank)).st_size
         if paths == self._paths:
             self._found = found

@@ -11,9 +11,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-_PREFIX = "hpcrun-"
-_LOCK = "lock"
-_ATTEMPT = "attempt-"
+from hpcrun.state.node_layout import PREFIX, NodePaths
 
 
 class NodeDir:
@@ -26,7 +24,7 @@ class NodeDir:
 
     def __init__(self, token: str, node: str) -> None:
         base = Path(tempfile.gettempdir())
-        name = _PREFIX + hashlib.sha256(token.encode()).hexdigest()[:12]
+        name = PREFIX + hashlib.sha256(token.encode()).hexdigest()[:12]
         self.path = base / name
         try:
             self.path.mkdir(mode=0o700)
@@ -38,8 +36,8 @@ class NodeDir:
 
     def begin(self, attempt: int) -> Path:
         """Make the directory of an attempt, and remove those before it in the background."""
-        before = list(self.path.glob(_ATTEMPT + "*"))
-        path = self.path / f"{_ATTEMPT}{attempt}"
+        node = NodePaths(self.path)
+        before, path = node.attempts(), node.attempt(attempt)
         path.mkdir()
         for old in before:
             threading.Thread(target=shutil.rmtree, args=(old, True), daemon=True).start()
@@ -53,20 +51,21 @@ class NodeDir:
 
 def _hold(directory: Path) -> int:
     """Lock a directory. The lock is renamed once it is held, so that it never looks free."""
-    new = directory / f".{_LOCK}"
+    lock = NodePaths(directory).lock
+    new = lock.with_name(f".{lock.name}")
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    new.rename(directory / _LOCK)
+    new.rename(lock)
     return descriptor
 
 
 def sweep(base: Path) -> None:
     """Remove the directories of this user's agents that were killed."""
-    for directory in base.glob(_PREFIX + "*"):
+    for directory in base.glob(PREFIX + "*"):
         with contextlib.suppress(OSError):
             if directory.is_symlink() or directory.stat().st_uid != os.geteuid():
                 continue
-            if _is_free(directory / _LOCK):
+            if _is_free(NodePaths(directory).lock):
                 shutil.rmtree(directory, ignore_errors=True)
 
 

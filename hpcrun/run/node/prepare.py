@@ -15,6 +15,7 @@ from hpcrun.run.node.rendezvous_port import PortReservation
 from hpcrun.run.protocol.output import say
 from hpcrun.state import files
 from hpcrun.state.layout import SubmissionPaths, extension_cache
+from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import Plan, RunPlan
 
 
@@ -62,8 +63,8 @@ class NodePreparation:
             ``node`` (the fields of `hpcrun.run.protocol.launch.LaunchNode`) and, where ``first``,
             the rendezvous' ``port``.
         """
-        code = scratch / "code"
-        self._unpack(code)
+        paths = ScratchPaths(scratch)
+        self._unpack(paths.code)
         interface, address = network.fast(fabric)
         hca = network.hca_filter(fabric)
         if not alone:
@@ -73,21 +74,21 @@ class NodePreparation:
             self._link = link
         node = {
             "name": self._node,
-            "code": str(code),
+            "code": str(paths.code),
             "scratch": str(scratch),
             "interface": interface,
             "address": address,
             "hca": hca,
         }
         if self.key:
-            op_cache.copy(self._cache, self.key, scratch / "torch_extensions")
-            node["extensions"] = str(scratch / "torch_extensions")
+            op_cache.copy(self._cache, self.key, paths.extensions)
+            node["extensions"] = str(paths.extensions)
         answer: dict[str, Any] = {"node": node}
         self.release_port()
         if first:
             self._port = PortReservation(self._seed + attempt)
             answer["port"] = self._port.port
-        say(f"ready: {interface} {address}, code in {code}")
+        say(f"ready: {interface} {address}, code in {paths.code}")
         return answer
 
     def reset(self) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hpcrun.host import process_stat
 from hpcrun.run.protocol.channel import TOKEN_VARIABLE
+from hpcrun.state.node_layout import ScratchPaths
 
 SCRATCH_VARIABLE = "HPCRUN_SCRATCH"
 _PROC = Path("/proc")
@@ -23,7 +24,7 @@ _PROC = Path("/proc")
 def register(scratch: Path, rank: int) -> None:
     """Write this process's id as that of a rank's leader."""
     lead_group()
-    (scratch / f"rank-{rank}.pid").write_text(str(os.getpid()))
+    ScratchPaths(scratch).pid(rank).write_text(str(os.getpid()))
 
 
 def lead_group() -> None:
@@ -40,7 +41,7 @@ def leader(scratch: Path, rank: int) -> int:
     OSError, ValueError
         The rank has not registered.
     """
-    return int((scratch / f"rank-{rank}.pid").read_text())
+    return int(ScratchPaths(scratch).pid(rank).read_text())
 
 
 def processor(group: int, but: int) -> int:
@@ -82,7 +83,7 @@ def gone(scratch: Path, timeout: float) -> bool:
 
 def _groups(scratch: Path) -> set[int]:
     found = set()
-    for path in scratch.glob("rank-*.pid"):
+    for _, path in ScratchPaths(scratch).pids():
         with contextlib.suppress(OSError, ValueError):
             found.add(int(path.read_text()))
     return found

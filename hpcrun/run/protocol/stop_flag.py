@@ -14,19 +14,11 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from hpcrun.state.node_layout import ScratchPaths
+
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 _SIBLINGS_PATIENCE = 1.0
-
-
-def flag(scratch: Path) -> Path:
-    """Return the file that exists once the ranks of a node are to save and leave."""
-    return scratch / "stop"
-
-
-def heard(scratch: Path, number: int) -> Path:
-    """Return the file that exists once a node's agent, and so its whole step, got a signal."""
-    return scratch / f"heard-{signal.Signals(number).name}"
 
 
 def outlive_signals(scratch: Path) -> None:
@@ -42,7 +34,7 @@ def outlive_signals(scratch: Path) -> None:
     def handle(number: int, _frame: FrameType | None) -> None:
         if os.getpid() == owner:
             return
-        path = heard(scratch, number)
+        path = ScratchPaths(scratch).heard(number)
         deadline = time.monotonic() + _SIBLINGS_PATIENCE
         while not path.exists():
             if time.monotonic() > deadline:

@@ -24,10 +24,10 @@ from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.layout import AttemptPaths
+from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import RunPlan
 
 _LEAVE = "-"
-_NOTED = "modules"
 # Bytes per warm rank, doubled because the training goes on.
 _TAKES = 600 << 20
 # Every rank of a function imports these.
@@ -59,7 +59,7 @@ class WarmRanksLock:
     """
 
     def __init__(self, scratch: Path) -> None:
-        self._descriptor = os.open(_lock_file(scratch), os.O_WRONLY | os.O_CREAT, 0o600)
+        self._descriptor = os.open(ScratchPaths(scratch).call, os.O_WRONLY | os.O_CREAT, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def release(self, launch: str | None) -> None:
@@ -81,7 +81,7 @@ def wait(scratch: Path, rank: int) -> Launch | None:
     write which attempt it is, `OSError` if the launch cannot be read.
     """
     try:
-        with open(_lock_file(scratch)) as stream:
+        with open(ScratchPaths(scratch).call) as stream:
             fcntl.flock(stream, fcntl.LOCK_SH)
             text = stream.read()
     except FileNotFoundError:  # the agent has left, and cleaned its node
@@ -121,7 +121,7 @@ def note_modules(scratch: Path) -> None:
     """Record which slow packages a rank has imported, for its warm counterparts."""
     names = [name for name in list(sys.modules) if name.partition(".")[0] in _PACKAGES]
     with contextlib.suppress(OSError):
-        (scratch / _NOTED).write_text("\n".join(names))
+        ScratchPaths(scratch).modules.write_text("\n".join(names))
 
 
 def import_all(scratch: Path, variables: dict[str, str], code: Path, paths: Sequence[str]) -> None:
@@ -145,7 +145,7 @@ def import_all(scratch: Path, variables: dict[str, str], code: Path, paths: Sequ
     ignore_signals()
     noted: list[str] = []
     with contextlib.suppress(OSError):
-        noted = (scratch / _NOTED).read_text().split()
+        noted = ScratchPaths(scratch).modules.read_text().split()
     with _environment(variables, paths):
         for name in _MODULES:
             importlib.import_module(name)
@@ -175,8 +175,3 @@ def _environment(variables: dict[str, str], paths: Sequence[str]) -> Iterator[No
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _lock_file(scratch: Path) -> Path:
-    # Beside the attempts' directories, which are removed when the next begins.
-    return scratch.with_name(f"call-{scratch.name}")

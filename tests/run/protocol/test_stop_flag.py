@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
+from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import Entry
 from tests.support.place import REPOSITORY, Place, command_of
 from tests.support.waiting import until
@@ -101,7 +101,7 @@ def test_a_forked_child_outlives_a_signal_of_the_whole_step_alone(
     assert rank.stdout is not None
     child = int(rank.stdout.readline())
     if heard:
-        stop_flag.heard(tmp_path, signal.SIGTERM).touch()
+        ScratchPaths(tmp_path).heard(signal.SIGTERM).touch()
         rank.send_signal(signal.SIGTERM)
     os.kill(child, signal.SIGTERM)
     if heard:

@@ -1,0 +1,127 @@
+"""The names of all files in a node's own directory, which its agent and ranks share.
+
+::
+
+    $TMPDIR/hpcrun-TOKEN/             one agent's
+      lock                            held for as long as the agent lives
+      checkpoints/step-…/             saves of ``checkpoint.nearby_every``
+        bundle-00000.json             the files there that rank 0 wrote
+      call-attempt-1                  the launch file that warm ranks wait for
+      attempt-1/                      an attempt's scratch directory
+        code/                         the frozen code, unpacked
+        torch_extensions/             compiled DeepSpeed operators
+        stop                          the ranks are to save and leave
+        heard-SIGTERM                 the agent, and so the whole step, got this signal
+        modules                       what warm ranks import
+        rank-0.pid                    the leader of a rank's process group
+        rank-0.pulse                  a rank's progress
+        rank-0.stacks                 its stacks, when it was asked for them
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PREFIX = "hpcrun-"
+
+
+def bundle(checkpoint: Path, rank: int) -> Path:
+    """Return the record of a rank's files in a checkpoint of the node's storage."""
+    return checkpoint / f"bundle-{rank:05d}.json"
+
+
+def bundles(checkpoints: Path) -> Iterator[Path]:
+    """Yield the records of all checkpoints of the node's storage."""
+    return checkpoints.glob("step-*/bundle-*.json")
+
+
+def saved(checkpoints: Path) -> list[Path]:
+    """Return the directories of the checkpoints of the node's storage."""
+    return list(checkpoints.glob("step-*"))
+
+
+@dataclass(frozen=True)
+class NodePaths:
+    """The files of an agent's directory."""
+
+    directory: Path
+
+    @property
+    def lock(self) -> Path:
+        return self.directory / "lock"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.directory / "checkpoints"
+
+    def attempt(self, number: int) -> Path:
+        return self.directory / f"attempt-{number}"
+
+    def attempts(self) -> list[Path]:
+        return list(self.directory.glob("attempt-*"))
+
+
+@dataclass(frozen=True)
+class ScratchPaths:
+    """The files of an attempt's scratch directory."""
+
+    directory: Path
+
+    @property
+    def node(self) -> NodePaths:
+        return NodePaths(self.directory.parent)
+
+    @property
+    def call(self) -> Path:
+        """Beside the attempts' directories, which are removed when the next one begins."""
+        return self.directory.with_name(f"call-{self.directory.name}")
+
+    @property
+    def code(self) -> Path:
+        return self.directory / "code"
+
+    @property
+    def extensions(self) -> Path:
+        return self.directory / "torch_extensions"
+
+    @property
+    def stop(self) -> Path:
+        return self.directory / "stop"
+
+    def heard(self, number: int) -> Path:
+        return self.directory / f"heard-{signal.Signals(number).name}"
+
+    @property
+    def modules(self) -> Path:
+        return self.directory / "modules"
+
+    def pid(self, rank: int) -> Path:
+        return self._of_rank(rank, "pid")
+
+    def pids(self) -> Iterator[tuple[int, Path]]:
+        return self._of_ranks("pid")
+
+    def progress(self, rank: int) -> Path:
+        return self._of_rank(rank, "pulse")
+
+    def progresses(self) -> Iterator[tuple[int, Path]]:
+        return self._of_ranks("pulse")
+
+    def stacks(self, rank: int) -> Path:
+        return self._of_rank(rank, "stacks")
+
+    def all_stacks(self) -> Iterator[tuple[int, Path]]:
+        return self._of_ranks("stacks")
+
+    def _of_rank(self, rank: int, kind: str) -> Path:
+        return self.directory / f"rank-{rank}.{kind}"
+
+    def _of_ranks(self, kind: str) -> Iterator[tuple[int, Path]]:
+        """Yield rank and file of each that exists."""
+        for path in self.directory.glob(f"rank-*.{kind}"):
+            with contextlib.suppress(ValueError):
+                yield int(path.stem.removeprefix("rank-")), path
