@@ -153,6 +153,14 @@ def ask(argv: Sequence[str], patience: float | None = None) -> str:
     return command(argv)
 
 
+def answer(argv: Sequence[str], timeout: float = SHORT) -> str:
+    """Run a command and return what it prints; empty if it fails."""
+    try:
+        return command(argv, timeout=timeout)
+    except CommandFailed:
+        return ""
+
+
 def attempt(argv: Sequence[str], timeout: float = 20) -> str | None:
     """Run a command and return Slurm's message if it fails."""
     try:
@@ -167,10 +175,7 @@ def show(what: str, name: str) -> dict[str, str]:
 
     Of a pending array's many records, the first one's.
     """
-    try:
-        text = command(["scontrol", "--oneliner", "show", what, name], timeout=SHORT)
-    except CommandFailed:
-        return {}
+    text = answer(["scontrol", "--oneliner", "show", what, name])
     return dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", text.splitlines()[0] if text else ""))
 
 
@@ -179,10 +184,7 @@ def configuration() -> dict[str, str]:
 
     Empty if Slurm does not answer.
     """
-    try:
-        text = command(["scontrol", "show", "config"], timeout=SHORT)
-    except CommandFailed:
-        return {}
+    text = answer(["scontrol", "show", "config"])
     return dict(re.findall(r"^(\w+)\s*=\s*(\S+)", text, re.MULTILINE))
 
 
@@ -205,17 +207,9 @@ def nodes(partition: str) -> list[dict[str, str]]:
 
     Nodes of one ``build`` have the same CPUs, memory, GPUs and features.
     """
-    argv = [
-        "sinfo",
-        "--noheader",
-        "--Node",
-        f"--partition={partition}",
-        "--format=%N|%t|%c|%m|%G|%f",
-    ]
-    try:
-        return parse_rows(command(argv, timeout=SHORT), ("name", "state", "build"))
-    except CommandFailed:
-        return []
+    argv = ["sinfo", "--noheader", "--Node", f"--partition={partition}"]
+    text = answer([*argv, "--format=%N|%t|%c|%m|%G|%f"])
+    return parse_rows(text, ("name", "state", "build"))
 
 
 def jobs_by_script() -> dict[str, list[str]]:
@@ -251,25 +245,16 @@ def _my_jobs(*options: str) -> str:
         raise ClusterUnreachable(f"squeue: {error}", hint="repeat the same command") from None
 
 
-def accounting(job: str, fields: Sequence[str]) -> str:
-    """Return what sacct has on every start of a job and its steps, the oldest first.
-
-    Raises
-    ------
-    CommandFailed
-        Accounting does not answer.
-    """
+def accounting(job: str, fields: Sequence[str]) -> list[dict[str, str]]:
+    """Return sacct's rows on all starts of a job and their steps, oldest first; empty if it fails."""
     argv = ["sacct", "--noheader", "--parsable2", "--duplicates", f"--jobs={job}"]
-    return command([*argv, f"--format={','.join(fields)}"], timeout=SHORT)
+    return parse_rows(answer([*argv, f"--format={','.join(fields)}"]), fields)
 
 
 def step_id(job: str, name: str) -> str | None:
     """Return ``123.4``, the running step of that name; None without one, or without an answer."""
     argv = ["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i|%j"]
-    try:
-        rows = parse_rows(command(argv, timeout=20), ("id", "name"))
-    except CommandFailed:
-        return None
+    rows = parse_rows(answer(argv, timeout=20), ("id", "name"))
     return next((row["id"].strip() for row in rows if row["name"].strip() == name), None)
 
 

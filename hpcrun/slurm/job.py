@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpcrun.policy.causes import JobFacts
 from hpcrun.slurm import client, requeue_nodes, steps
-from hpcrun.slurm.parse import parse_rows, parse_time
+from hpcrun.slurm.parse import parse_time
 from hpcrun.state import files as records
 from hpcrun.text import Say
 
@@ -218,12 +218,8 @@ def _rows(job: str, began: float) -> list[dict[str, str]]:
     Accounting may not have heard of a new start yet; the record of the one before is not taken for
     it, because that one ended earlier.
     """
-    try:
-        text = client.accounting(job, _SACCT)
-    except client.CommandFailed:
-        return []
     starts: list[list[dict[str, str]]] = []
-    for row in parse_rows(text, _SACCT, least=_SACCT.index("JobName")):
+    for row in client.accounting(job, _SACCT):
         if "." not in row["JobID"]:
             starts.append([])
         if starts:
@@ -253,9 +249,7 @@ def _of_attempt(
         return rows
     own = steps.warm_name(attempt - 1) if warm else steps.workers_name(attempt)
     return [
-        row
-        for row in rows
-        if (name := row.get("JobName", "")) == own or not name.startswith(steps.WORKERS)
+        row for row in rows if (name := row["JobName"]) == own or not name.startswith(steps.WORKERS)
     ]
 
 

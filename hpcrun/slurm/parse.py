@@ -17,19 +17,10 @@ _DURATION = re.compile(
 _ABSENT = ("", "(null)", "None", "N/A", "Unknown", "NONE", "None assigned")
 
 
-def parse_rows(
-    text: str, fields: Sequence[str], *, least: int | None = None
-) -> list[dict[str, str]]:
-    """Read lines of fields between ``|``; the last field may hold the separator.
-
-    Parameters
-    ----------
-    least
-        Drop lines with fewer fields than this; by default, lines without all of them.
-    """
+def parse_rows(text: str, fields: Sequence[str]) -> list[dict[str, str]]:
+    """Read lines of fields between ``|``, the last of which may hold it; drop other lines."""
     split = (line.split("|", len(fields) - 1) for line in text.splitlines())
-    least = len(fields) if least is None else least
-    return [dict(zip(fields, parts, strict=False)) for parts in split if len(parts) >= least]
+    return [dict(zip(fields, parts, strict=True)) for parts in split if len(parts) == len(fields)]
 
 
 def parse_text(field: str) -> str:

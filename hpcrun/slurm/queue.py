@@ -16,7 +16,6 @@ _SQUEUE = "%i|%T|%r|%N|%S"
 _FIELDS = ("JobID", "State", "Reason", "NodeList", "Start")
 _SACCT = (*_FIELDS, "ExitCode")
 
-RUNNING = "RUNNING"
 UNKNOWN = "UNKNOWN"
 # The state of a local process that has ended.
 GONE = "GONE"

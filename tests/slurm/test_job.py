@@ -99,7 +99,7 @@ def test_what_slurm_said_before_a_restart_in_place_was_announced(tmp_path: Path)
 
 def test_an_earlier_start_is_not_taken_for_the_one_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accounting hears of a new start a moment after it."""
-    rows = "7|PREEMPTED|1000|1100||\n7.0|OUT_OF_MEMORY|1000|1100|5K|\n"
+    rows = "7|PREEMPTED|1000|1100|||\n7.0|OUT_OF_MEMORY|1000|1100|5K||\n"
     shown = "JobId=7 JobState=RUNNING Restarts=1 StartTime=1200 EndTime=9000 PreemptTime=1090\n"
 
     def answer(argv: Sequence[str], *, timeout: float | None = None) -> str:
