@@ -246,7 +246,7 @@ def _my_jobs(*options: str) -> str:
 
 
 def accounting(job: str, fields: Sequence[str]) -> list[dict[str, str]]:
-    """Return sacct's rows on all starts of a job and their steps, oldest first; empty if it fails."""
+    """Return sacct's rows on all starts of a job and their steps, oldest first; empty on error."""
     argv = ["sacct", "--noheader", "--parsable2", "--duplicates", f"--jobs={job}"]
     return parse_rows(answer([*argv, f"--format={','.join(fields)}"]), fields)
 
