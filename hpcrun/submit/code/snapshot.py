@@ -29,6 +29,7 @@ from hpcrun.errors import UsageError
 from hpcrun.state import files as state_files
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.submit.code import code_files
+from hpcrun.submit.code.code_files import CodeListing
 from hpcrun.submit.code.hashing import HashingStream
 
 DEFAULT_LIMIT = 100_000_000
@@ -54,13 +55,9 @@ class Snapshot:
 
     def to_data(self) -> dict[str, Any]:
         """Return what ``submission.json`` keeps under ``code``."""
-        return {
-            "archive": self.archive.name,
-            "digest": self.digest,
-            "git": self.git,
-            "bytes": self.bytes,
-            "files": self.files,
-        }
+        data = {**vars(self), "archive": self.archive.name}
+        del data["notes"]
+        return data
 
 
 @dataclass
@@ -101,9 +98,7 @@ def freeze(
         The most bytes that the files may have together.
     """
     listing = code_files.find(root, exclude=exclude, required=required, without=without)
-    content = _Content(root, limit, notes=list(listing.notes))
-    _check_size(content, listing.paths)
-    content.frozen = _with_parents(listing.paths)
+    content = _content(root, listing, limit)
     directory.mkdir(parents=True, exist_ok=True)
     temporary = directory / f".{uuid.uuid4().hex[:12]}.tmp"
     try:
@@ -123,18 +118,13 @@ def freeze(
     return Snapshot(archive, digest, listing.git, total, count, tuple(content.notes))
 
 
-def look(
-    root: Path,
-    *,
-    exclude: Sequence[str] = (),
-    required: Collection[str] = (),
-    without: Collection[Path] = (),
-) -> dict[str, bytes]:
-    """Return what `freeze` would freeze now: name -> content, or the target of a link."""
-    listing = code_files.find(root, exclude=exclude, required=required, without=without)
-    content = _Content(root, DEFAULT_LIMIT)
-    _check_size(content, listing.paths)
-    content.frozen = _with_parents(listing.paths)
+def look(root: Path, **scope: Any) -> dict[str, bytes]:
+    """Return what `freeze` would freeze now: name -> content, or the target of a link.
+
+    The keyword parameters are ``exclude``, ``required`` and ``without``, as in `freeze`.
+    """
+    listing = code_files.find(root, **scope)
+    content = _content(root, listing, DEFAULT_LIMIT)
     found = (_member(content, name) for name in listing.paths)
     return {info.name: _data(info, data) for info, data in filter(None, found)}
 
@@ -192,8 +182,11 @@ def package(path: Path) -> None:
     state_files.write_bytes(path, buffer.getvalue())
 
 
-def _with_parents(paths: Sequence[str]) -> set[str]:
-    return {str(part) for path in paths for part in (path, *PurePosixPath(path).parents)}
+def _content(root: Path, listing: CodeListing, limit: int) -> _Content:
+    names = {str(part) for path in listing.paths for part in (path, *PurePosixPath(path).parents)}
+    content = _Content(root, limit, frozen=names, notes=list(listing.notes))
+    _check_size(content, listing.paths)
+    return content
 
 
 def _check_size(content: _Content, paths: Sequence[str]) -> None:
