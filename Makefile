@@ -54,7 +54,7 @@ docs: $(DEV)
 	$(BIN)/python -m hpcrun.compile.spec.reference
 
 bench: $(TRAIN)
-	$(BIN)/python bench/startup.py --output bench/results/startup.json
+	$(BIN)/python -m bench.startup --output bench/results/startup.json
 	$(BIN)/python -m bench.training --output bench/results
 
 cluster: $(TRAIN)

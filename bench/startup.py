@@ -1,10 +1,11 @@
 """What commands cost to start, as multiples of ``python -c pass``.
 
-    python bench/startup.py [--rounds 30] [--output bench/results/startup.json]
+    python -m bench.startup [--rounds 30] [--before CHECKOUT] [--output bench/results/startup.json]
 
 Runs the commands in turn, so that whatever else the machine does hits all of them alike, and
 compares medians. Peers: what click alone costs, which any command line built on it pays, and
-submitit, which `hpcrun submit` leaves out until it calls sbatch.
+submitit, which `hpcrun submit` leaves out until it calls sbatch. With ``--before`` the hpcrun of
+another checkout is measured beside this one, and the ratios of the medians are printed.
 """
 
 from __future__ import annotations
@@ -23,30 +24,53 @@ from pathlib import Path
 
 BASELINE = "python -c pass"
 TARGET = ("hpcrun --help", 5.0)
+BEFORE = " (before)"
 
 
-def commands(directory: Path) -> dict[str, list[str]]:
-    """What is measured, by the name that it is shown under."""
-    python = sys.executable
-    hpcrun = str(Path(python).with_name("hpcrun"))
-    root = ["--root", str(directory)]
-    return {
-        BASELINE: [python, "-c", "pass"],
-        "hpcrun --help": [hpcrun, "--help"],
-        "hpcrun status": [hpcrun, "status", *root],
-        "hpcrun plan": [hpcrun, "plan", "hello", "cluster=slurm", *root],
-        "python -c 'import click'": [python, "-c", "import click"],
-        "python -c 'import submitit'": [python, "-c", "import submitit"],
+ROOT = Path(__file__).parent.parent
+# What a rank imports of hpcrun before torch, from the zip file of its submission.
+RANK = "import hpcrun.run.worker, hpcrun.run.session"
+Command = tuple[list[str], dict[str, str]]
+
+
+def peers() -> dict[str, Command]:
+    """What is measured beside hpcrun, by the name that it is shown under."""
+    programs = {BASELINE: "pass"}
+    programs |= {f"python -c 'import {name}'": f"import {name}" for name in ("click", "submitit")}
+    return {name: ([sys.executable, "-c", text], {}) for name, text in programs.items()}
+
+
+def commands(checkout: Path, directory: Path, mark: str = "") -> dict[str, Command]:
+    """The commands of one checkout's hpcrun; ``directory`` becomes its root, with one run."""
+    hpcrun = [sys.executable, "-m", "hpcrun"]
+    environment = {"PYTHONPATH": str(checkout), "HPCRUN_ROOT": str(directory)}
+    subprocess.run(
+        [*hpcrun, "submit", "hello", "cluster=local", "--wait"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        check=True,
+    )
+    measured: dict[str, Command] = {
+        f"hpcrun {words}{mark}": ([*hpcrun, *words.split()], environment)
+        for words in ("--help", "status", "logs", "plan hello cluster=slurm")
     }
+    zipped = {"PYTHONPATH": str(directory / "hello/submissions/1/hpcrun.zip")}
+    measured[f"a rank's imports{mark}"] = ([sys.executable, "-c", RANK], zipped)
+    return measured
 
 
-def measure(measured: dict[str, list[str]], rounds: int) -> dict[str, list[float]]:
+def measure(measured: dict[str, Command], rounds: int) -> dict[str, list[float]]:
     """Seconds of each command, ``rounds`` times, interleaved."""
     seconds: dict[str, list[float]] = {name: [] for name in measured}
     for number in range(-2, rounds):
-        for name, argv in measured.items():
+        for name, (argv, environment) in measured.items():
+            variables = {**os.environ, **environment}
+            # Users' Python has compiled the modules; the first rounds do it here.
+            variables.pop("PYTHONDONTWRITEBYTECODE", None)
             began = time.perf_counter()
-            subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+            subprocess.run(
+                argv, stdin=subprocess.DEVNULL, capture_output=True, check=True, env=variables
+            )
             if number >= 0:  # the first two warm the page cache
                 seconds[name].append(time.perf_counter() - began)
     return seconds
@@ -56,22 +80,24 @@ def main() -> None:
     """Measure, print, and write the result where ``--output`` says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--before", type=Path, help="another checkout, measured beside this one")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
 
     with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        # One finished run, for status to speak of.
-        submit = [*commands(directory)["hpcrun plan"]]
-        submit[1:4] = ["submit", "hello", "cluster=local"]
-        subprocess.run([*submit, "--wait"], capture_output=True, check=True)
-        seconds = measure(commands(directory), options.rounds)
+        measured = {**peers(), **commands(ROOT, Path(name, "now"))}
+        if options.before:
+            measured |= commands(options.before.resolve(), Path(name, "before"), BEFORE)
+        seconds = measure(measured, options.rounds)
 
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     ratios = {name: median / medians[BASELINE] for name, median in medians.items()}
     print(f"{'':<30}{'median ms':>10}{'x pass':>8}")
     for name in medians:
         print(f"{name:<30}{medians[name] * 1000:>10.1f}{ratios[name]:>8.1f}")
+    for name in filter(lambda name: name.endswith(BEFORE), medians):
+        now = name.removesuffix(BEFORE)
+        print(f"{now}: {medians[now] / medians[name]:.3f} of what it was before")
     name, limit = TARGET
     verdict = "within" if ratios[name] <= limit else "ABOVE"
     print(f"{name}: {ratios[name]:.2f}x python -c pass, {verdict} the target of {limit:g}x")

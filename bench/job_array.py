@@ -1,6 +1,6 @@
 """A sweep of 1,200 runs of a trivial command on a real Slurm: all accounted for at the end.
 
-    python -m bench.array [--runs 1200] [--parallel 8] [--output bench/results] [--json]
+    python -m bench.job_array [--runs 1200] [--parallel 8] [--output bench/results] [--json]
 
 The cluster's MaxArraySize is Slurm's default, so that it takes two arrays, and each keeps to its
 share of `max_parallel`. Exits with 1 where a run is missing, was started twice or ran beside more
@@ -156,7 +156,7 @@ def main() -> None:
     setting = circumstances(slurm=options.slurm, runs=options.runs, max_parallel=options.parallel)
     lines = [f"{name}: {value}" for name, value in asdict(outcome).items()]
     lines += ["", f"WRONG: {'; '.join(problems)}" if problems else "all are accounted for"]
-    publish(options, "array", setting, lines, outcome=asdict(outcome), problems=problems)
+    publish(options, "job_array", setting, lines, outcome=asdict(outcome), problems=problems)
     sys.exit(1 if problems else 0)
 
 
