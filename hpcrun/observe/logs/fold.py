@@ -120,15 +120,9 @@ class LineFolder:
     ) -> list[Folded]:
         """Return the lines that need not wait any longer, each with the ranks that wrote it.
 
-        A line that all ranks wrote is returned as soon as all have come to it.
-
-        Parameters
-        ----------
-        before
-            Of the other lines, return those that had come by this time; the ones that still wait
-            for another rank are returned without it. None: return all, except for
-        open_ranks
-            the later half of what waits of these ranks, whose next lines may be alike.
+        A line that all ranks wrote is returned as soon as all have come to it. Other lines are
+        returned if they had come ``before`` this time, without the ranks that they still wait for;
+        if that is None, all but the later half of the lines of ``open_ranks``, which write more.
         """
         for rank, queue in self._queues.items():
             queue.compact()
@@ -223,11 +217,8 @@ def _line(key: Hashable) -> bytes:
 def fold(window: Window, open_ranks: frozenset[int]) -> tuple[list[Folded], dict[int, list[bytes]]]:
     """Fold the next lines of files; return what is folded, and what waits for further lines.
 
-    Parameters
-    ----------
-    open_ranks
-        Ranks that have more lines than those in the window. At least one line is folded, unless
-        one of these ranks has fewer than two.
+    ``open_ranks`` have more lines than those in the window. At least one line is folded, unless one
+    of these ranks has fewer than two.
     """
     rest: dict[int, list[bytes]] = {rank: [] for rank in window}
     window = {rank: lines for rank, lines in window.items() if lines or rank in open_ranks}

@@ -143,15 +143,9 @@ def read(
 ) -> Iterator[bytes]:
     """Yield the printed lines of files as they are now, run by run, attempt by attempt.
 
-    Parameters
-    ----------
-    begin
-        Called with each file, to choose where to begin in it.
-    fold
-        Fold the ranks of an attempt, in memory for 16 MiB of lines at a time, or for 8 KiB and a
-        line of each rank. Otherwise one file comes after another.
-    raw
-        Leave carriage returns and broken encodings unchanged.
+    ``begin`` is called with each file, to choose where to begin in it. ``fold`` folds the ranks of
+    an attempt, in memory for 16 MiB of lines at a time, or for 8 KiB and a line of each rank;
+    otherwise one file comes after another. ``raw`` leaves the bytes unchanged.
     """
     most_open = descriptors()
     together: dict[object, list[Source]] = {}

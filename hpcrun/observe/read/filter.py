@@ -31,15 +31,10 @@ Narrowed = TypeVar("Narrowed", bound=Candidate)
 def narrow(
     selected: Sequence[Narrowed], conditions: Sequence[str], option: str = "--where"
 ) -> list[Narrowed]:
-    """Return the runs that meet every ``key=value``.
+    """Return the runs that meet every ``key=value``; error messages name the ``option``.
 
-    Parameters
-    ----------
-    conditions
-        ``key`` is a full dotted key, or a suffix that is unique among the swept keys or, if it
-        matches none of these, among all configured ones. Numbers compare as numbers.
-    option
-        The option that error messages name.
+    ``key`` is a full dotted key, or a suffix that is unique among the swept keys or, if it matches
+    none of these, among all configured ones. Numbers compare as numbers.
 
     Raises
     ------

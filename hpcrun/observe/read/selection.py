@@ -94,10 +94,7 @@ class Finder:
     def resolve(self, where: Sequence[str], *, default_newest: bool = True) -> list[Selected]:
         """Return the runs that ``where`` names, in the order given, each once.
 
-        Parameters
-        ----------
-        default_newest
-            No names select the caller's newest experiment; otherwise they are an error.
+        No names select the caller's newest experiment, if ``default_newest``.
 
         Raises
         ------

@@ -44,12 +44,8 @@ def ask(
 ) -> Answers:
     """Ask about all jobs with one ``squeue`` (and ``sacct``), unless they are all local.
 
-    What cannot be reached is recorded in the answers, never raised.
-
-    Parameters
-    ----------
-    about
-        Asks Slurm about jobs; `ask_slurm` by default.
+    What cannot be reached is recorded in the answers, never raised. ``about`` asks Slurm, by
+    default `ask_slurm`.
     """
     answers = Answers()
     slurm_ids: set[str] = set()

@@ -118,14 +118,8 @@ def observe(
 ) -> list[Observed]:
     """Return the state of each run, in the order given, with one query of the cluster.
 
-    Parameters
-    ----------
-    warn
-        Called when Slurm does not answer and the state on disk is returned.
-    ask
-        Asks the cluster.
-    values
-        Read steps and metrics too.
+    ``warn`` is called when Slurm does not answer; the states are then those on disk. ``values``
+    reads steps and metrics too.
     """
     there = zip(selected, begun(selected), strict=True)
     found = [_read(one) if is_there else RunEvidence(one.submission, []) for one, is_there in there]

@@ -34,16 +34,10 @@ def build(
     terminal: bool,
     trends: Trends | None = None,
 ) -> Table:
-    """Build the table.
+    """Build the table; ``now`` is in seconds since the epoch.
 
-    Parameters
-    ----------
-    now
-        Seconds since the epoch.
-    terminal
-        Draw bars; otherwise (a pipe) print figures, and the reasons too.
-    trends
-        Adds sparklines of the metric.
+    A ``terminal`` gets bars and, with ``trends``, sparklines of the metric; a pipe gets figures,
+    and the reasons too.
     """
     metric = _metric(selected, found)
     keys = list(dict.fromkeys(key for status in found for key in status.swept))
