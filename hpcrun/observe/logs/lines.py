@@ -14,8 +14,9 @@ class LineSplitter:
     """Cuts a stream of bytes into blocks of whole lines, in memory bounded by ``max_line``.
 
     A line with carriage returns is reduced to the part after the last one, as a terminal shows it.
-    A line longer than ``max_line`` bytes is cut into several. Invalid UTF-8 becomes U+FFFD. ``raw`` leaves
-    the bytes unchanged; memory is then bounded by the longest line.
+    A line longer than ``max_line`` bytes is cut into several. Invalid UTF-8 becomes U+FFFD.
+
+    ``raw`` leaves the bytes unchanged; memory is then bounded by the longest line.
     """
 
     def __init__(self, max_line: int = MAX_LINE, *, raw: bool = False) -> None:
