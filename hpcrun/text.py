@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 # Takes one line for a person.
@@ -66,6 +67,11 @@ def duration(seconds: float) -> str:
         return f"{minutes} min"
     hours, minute = divmod(minutes, 60)
     return f"{hours} h {minute:02} min" if hours < 24 else f"{hours // 24} d {hours % 24:02} h"
+
+
+def timestamp(moment: float) -> str:
+    """``2026-01-31 12:00:00``, in local time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
 
 
 def hours_text(value: float) -> str:

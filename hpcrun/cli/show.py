@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import click
@@ -11,7 +10,7 @@ import click
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import complete_names, select
 from hpcrun.errors import UsageError
-from hpcrun.text import range_text
+from hpcrun.text import range_text, timestamp
 
 
 @click.command("show")
@@ -82,7 +81,7 @@ def _code(found: dict[str, Any], output: Output) -> None:
 
 def _summary(found: dict[str, Any]) -> None:
     if found["submitted"]:
-        found["submitted"] = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["submitted"]))
+        found["submitted"] = timestamp(found["submitted"])
     found["swept"] = ", ".join(f"{key}={value}" for key, value in found["swept"].items())
     width = max(map(len, found))
     for key, value in found.items():

@@ -5,7 +5,6 @@ Pure: `attempts` reads the files.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
 from hpcrun.observe.status import run_state
 from hpcrun.policy import recovery
 from hpcrun.state.ledger import Attempt
-from hpcrun.text import age, listed, plural
+from hpcrun.text import age, listed, plural, timestamp
 
 _OUTCOMES = {"failed": "failed", "stopped": "was stopped", "cancelled": "was cancelled"}
 _EVENTS = {
@@ -81,8 +80,7 @@ def _when(moment: Any, now: float) -> str:
     """`` 5 min ago (2026-01-31 12:00:00)``, with the space; empty if unknown."""
     if not isinstance(moment, (int, float)):
         return ""
-    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
-    return f" {age(now - moment)} ago ({stamp})"
+    return f" {age(now - moment)} ago ({timestamp(moment)})"
 
 
 def _open(one: AttemptStory, run: RunStory, now: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +12,7 @@ from hpcrun.state.journal import WAITING as HELD
 from hpcrun.state.ledger import CANCELLED as INTENT_CANCELLED
 from hpcrun.state.ledger import FINISHED as INTENT_FINISHED
 from hpcrun.state.ledger import Attempt
+from hpcrun.text import timestamp
 
 PLANNED = "planned"
 WAITING = "waiting"
@@ -110,7 +110,7 @@ def decide(evidence: RunEvidence) -> Verdict:
     verdict, job = _decide(evidence), evidence.job
     if verdict.over or job is None or job.known_at is None:
         return verdict
-    mark = f"{evidence.silence or 'Slurm was not asked'}; as of {_date(job.known_at)}"
+    mark = f"{evidence.silence or 'Slurm was not asked'}; as of {timestamp(job.known_at)}"
     return replace(verdict, reason=f"{verdict.reason}; {mark}" if verdict.reason else mark)
 
 
@@ -240,11 +240,7 @@ def _failed(reason: str | None) -> Verdict:
 def _as_of(evidence: RunEvidence) -> str | None:
     if evidence.updated is None:
         return evidence.silence
-    return f"{evidence.silence}; as of {_date(evidence.updated)}"
-
-
-def _date(moment: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+    return f"{evidence.silence}; as of {timestamp(evidence.updated)}"
 
 
 def _words(job: JobState) -> str | None:
@@ -254,4 +250,6 @@ def _words(job: JobState) -> str | None:
         return None
     name = job.reason.strip("()").partition(",")[0]
     words = f"{name}: {_REASONS[name]}" if name in _REASONS else job.reason
-    return words if job.start is None else f"{words}; Slurm expects it at {_date(job.start)[:-3]}"
+    return (
+        words if job.start is None else f"{words}; Slurm expects it at {timestamp(job.start)[:-3]}"
+    )
