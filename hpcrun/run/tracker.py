@@ -129,9 +129,8 @@ class MetricsForwarder:
         self._tracker.send(part.lines, part.kept)
         self._position = part.position
         self._state_file.parent.mkdir(parents=True, exist_ok=True)
-        position, state = asdict(part.position), self._tracker.state
-        kept = {"start": self._start, "place": position, "sink": state}
-        files.write_json(self._state_file, kept)
+        state = {"start": self._start, "place": asdict(part.position), "sink": self._tracker.state}
+        files.write_json(self._state_file, state)
 
     def _read_state(self) -> dict[str, Any]:
         try:

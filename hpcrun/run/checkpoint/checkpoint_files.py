@@ -7,8 +7,6 @@ import errno
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,15 +20,8 @@ _SYNC_FILE_RANGE_WRITE = 2
 class Checksum:
     """A running checksum: XXH3 of 128 bits, at the speed of memory, or SHA-256.
 
-    Parameters
-    ----------
-    like
-        Use the kind that this file has; None uses the faster one that is installed.
-
-    Raises
-    ------
-    ImportError
-        ``like`` needs the package xxhash, which is not there.
+    It is of the kind that ``like`` has (`ImportError` if that needs the package xxhash, which is
+    not there); None uses the faster one that is installed.
     """
 
     def __init__(self, like: File | None = None) -> None:
@@ -55,15 +46,8 @@ class Checksum:
 
 
 def describe(path: Path, *, sync: bool = False, like: File | None = None) -> File:
-    """Return size and checksum of an existing file; ``sync`` makes it durable first.
-
-    Raises
-    ------
-    OSError, ImportError
-        It cannot be read; as `Checksum`.
-    """
-    checksum = Checksum(like)
-    size = 0
+    """Return size and checksum of an existing file; ``sync`` makes it durable first."""
+    checksum, size = Checksum(like), 0
     with open(path, "rb") as stream:
         if sync:
             os.fsync(stream.fileno())
@@ -93,16 +77,11 @@ def damage(directory: Path, name: str, expected: File) -> Fault | None:
 
 
 class ChecksummedFile:
-    """A new file that ``torch.save`` can write to.
-
-    Attributes
-    ----------
-    error
-        The error of a failed write, in whose place torch raises one of its own.
-    """
+    """A new file that ``torch.save`` can write to."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        # Of a failed write, because torch raises an error of its own in its place.
         self.error: OSError | None = None
         self._size = 0
         self._checksum = Checksum()
@@ -199,13 +178,7 @@ def _memory_descriptor() -> int:
 
 
 def save(state: Any, path: Path, *, durable: bool = True) -> File:
-    """``torch.save`` to a file, durable unless not wanted; return its size and checksum.
-
-    Raises
-    ------
-    OSError
-        It cannot be written.
-    """
+    """``torch.save`` to a file, durable unless not wanted; return its size and checksum."""
     target = ChecksummedFile(path)
     try:
         save_into(target, state)
@@ -219,21 +192,13 @@ def save(state: Any, path: Path, *, durable: bool = True) -> File:
 
 
 def save_into(target: ChecksummedFile | MemoryFile, state: Any) -> None:
-    """``torch.save`` to an open target."""
+    """``torch.save`` to an open target, without torch's CRC-32: the manifest has a better one."""
     import torch
-
-    with _without_crc():
-        torch.save(state, target)
-
-
-@contextmanager
-def _without_crc() -> Iterator[None]:
-    """Turn off torch's CRC-32: the manifest has a better checksum."""
     from torch import serialization
 
     before = serialization.get_crc32_options()
     serialization.set_crc32_options(False)
     try:
-        yield
+        torch.save(state, target)
     finally:
         serialization.set_crc32_options(before)

@@ -23,13 +23,8 @@ def redirected_writes(
     """Replace DeepSpeed's own writer in this rank by ``write(state, path)``.
 
     Errors are collected instead of raised: the other ranks are on their way to DeepSpeed's barrier
-    and would wait there for ever.
-
-    Yields
-    ------
-    list of Path
-        The files that a writer other than torch's, which the user's DeepSpeed configuration named,
-        has written by itself.
+    and would wait there for ever. Yields the files that another writer than torch's, named in the
+    user's DeepSpeed configuration, has written by itself.
     """
     writer = engine.checkpoint_engine
     original = writer.save
@@ -67,11 +62,8 @@ def redirected_writes(
 def local_reads(engine: Any) -> Iterator[Callable[[], None]]:
     """Make ``engine.load_checkpoint`` non-collective, raising `UnreadableFile` for a bad file.
 
-    Yields
-    ------
-    Callable
-        The collective rest of the load (ZeRO 3 gathers its small parameters), to be called once
-        all ranks have read their files.
+    Yields a function for the collective rest of the load (ZeRO 3 gathers its small parameters), to
+    be called once all ranks have read their files.
     """
     reader = engine.checkpoint_engine
     original = reader.load

@@ -47,7 +47,10 @@ def initialize(engine: Any, text: str, run: RunPaths, ranks: Collectives) -> tup
     if fault is not None:
         hint = "name an earlier step of that run, as RUN@step" if fault.lasting else None
         raise CheckpointError(f"{what}: {fault.message}", hint=hint)
-    if (refused := _refusal(engine)) is not None:
+    refused = deepspeed_io.model_division(engine)
+    if engine.zero_optimization_stage() == 3 and deepspeed_io.offloads_to_nvme(engine):
+        refused = refused or "the optimizer's copy of them is offloaded to NVMe"
+    if refused is not None:
         raise CheckpointError(f"{what}: weights are not taken over: {refused}")
     targets = dict(_targets(engine.module))
     weights: Mapping[str, Any] = {}
@@ -70,14 +73,6 @@ def initialize(engine: Any, text: str, run: RunPaths, ranks: Collectives) -> tup
     if refresh is not None:
         refresh()
     return directory, entry.step
-
-
-def _refusal(engine: Any) -> str | None:
-    if (refused := deepspeed_io.model_division(engine)) is not None:
-        return refused
-    if engine.zero_optimization_stage() == 3 and deepspeed_io.offloads_to_nvme(engine):
-        return "the optimizer's copy of them is offloaded to NVMe"
-    return None
 
 
 def _choose(text: str, run: RunPaths) -> tuple[Path, Manifest]:

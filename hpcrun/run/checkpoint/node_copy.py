@@ -81,14 +81,8 @@ _Holders: TypeAlias = Mapping[int, set[int]]
 class NodeCopies:
     """The checkpoints of one run in its nodes' storage, as one rank sees them.
 
-    Parameters
-    ----------
-    directory
-        On this rank's node; kept through all attempts of one start of the job.
-    node_of
-        Rank -> the index of its node in this attempt.
-    every
-        Optimizer steps between saves.
+    ``directory`` is on this rank's node and kept through all attempts of one start of the job;
+    ``node_of`` maps a rank to the index of its node.
     """
 
     def __init__(
@@ -128,10 +122,7 @@ class NodeCopies:
     def save(self, engine: Any, step: int, states: Mapping[str, Any]) -> int:
         """Save the engine, this rank's generators and ``states``; return the bytes of all ranks.
 
-        Raises
-        ------
-        CheckpointError
-            Some rank could not save; the previous checkpoint is still there.
+        Raises `CheckpointError` if some rank could not; the previous checkpoint is still there.
         """
         directory = self._directory / checkpoint_name(step, self._attempt)
         files: dict[str, File] = {}

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from hpcrun.errors import CheckpointError
@@ -35,19 +36,9 @@ _DONE = "universal.json"
 _POLL_SECONDS = 1.0
 _TAIL_BYTES = 1 << 14
 # Variables of a rank, which the conversion is not.
-_RANK_VARIABLES = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "HPCRUN_LAUNCH",
-)
-# Attributes of DeepSpeed's optimizers. With the first, names and positions do not match.
-_UNCONVERTED = {
-    "round_robin_gradients": "zero_optimization.round_robin_gradients",
-    "elastic_checkpoint": "zero_optimization.elastic_checkpoint",
-}
+_RANK_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "HPCRUN_LAUNCH")
+# Settings that DeepSpeed's optimizers keep. With the first, names and positions do not match.
+_UNCONVERTED = ("round_robin_gradients", "elastic_checkpoint")
 _STAGE_3_PART = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_\d+_model_states\.pt")
 
 
@@ -60,9 +51,9 @@ def refusal(engine: Any) -> str | None:
     if deepspeed_io.offloads_to_nvme(engine):
         return "the optimizer is offloaded to NVMe"
     optimizer = engine.optimizer
-    for name, what in _UNCONVERTED.items():
+    for name in _UNCONVERTED:
         if getattr(optimizer, name, False):
-            return f"DeepSpeed does not convert what {what} saves"
+            return f"DeepSpeed does not convert what zero_optimization.{name} saves"
     if getattr(optimizer, "partial_offload", 1.0) not in (0.0, 1.0):
         return "DeepSpeed does not convert what a partial offload (offload_optimizer.ratio) saves"
     zero_config = getattr(getattr(engine, "_config", None), "zero_config", None)
@@ -87,12 +78,8 @@ def convert(directory: Path, target: Path, log: Path, ranks: Collectives) -> Non
     """Convert a checkpoint to the universal form at ``target``, unless it is there; collective.
 
     It stays until the next checkpoint is complete, so that a restart does not convert again. Ranks
-    poll, so that no collective takes long. DeepSpeed's output goes to ``log``.
-
-    Raises
-    ------
-    CheckpointError
-        DeepSpeed does not convert it; with the last line of its output.
+    poll, so that no collective takes long. DeepSpeed's output goes to ``log``; if it fails, all
+    ranks raise `CheckpointError` with the last line.
     """
     what = f"{directory} cannot be converted for another number of ranks"
     child: subprocess.Popen[bytes] | None = None
@@ -135,11 +122,7 @@ def states_of_all(
     """Find the user's states for each rank to restore; collective.
 
     A state that all ranks saved alike is used by all. One with `HOOK` gets the list of all ranks'.
-
-    Raises
-    ------
-    CheckpointError
-        A state differs between ranks, or cannot be read.
+    All raise `CheckpointError` if another state differs between ranks, or one cannot be read.
     """
 
     def find() -> dict[str, Any]:
@@ -171,15 +154,10 @@ def _of_all(key: str, stateful: Any, saved: Sequence[Mapping[str, Any]]) -> Any:
     )
 
 
-class _AllRanks:
-    def __init__(self, stateful: Any) -> None:
-        self.load_state_dict = getattr(stateful, HOOK)
-
-
 def receivers(states: Mapping[str, Any]) -> dict[str, Any]:
     """Wrap the states so that ``load_state_dict`` takes what `states_of_all` found."""
     return {
-        key: _AllRanks(stateful) if hasattr(stateful, HOOK) else stateful
+        key: SimpleNamespace(load_state_dict=getattr(stateful, HOOK, stateful.load_state_dict))
         for key, stateful in states.items()
     }
 
@@ -193,7 +171,7 @@ def local_reads(engine: Any) -> Iterator[Callable[[], None]]:
     update = optimizer.update_lp_params if gathers else bool
     with deepspeed_io.local_reads(engine) as rest:
 
-        def all_of_it() -> None:
+        def update_and_rest() -> None:
             update()
             rest()
 
@@ -202,7 +180,7 @@ def local_reads(engine: Any) -> Iterator[Callable[[], None]]:
             optimizer.update_lp_params = lambda: None
             setattr(optimizer, loader, partial(_load_groups, optimizer))
         try:
-            yield all_of_it
+            yield update_and_rest
         finally:
             engine._config.load_universal_checkpoint = False
             if gathers:
@@ -324,15 +302,11 @@ def _start(directory: Path, target: Path, log: Path) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
     argv += ["--num_extract_workers", workers, "--num_merge_workers", workers]
     argv += ["--input_folder", str(directory), "--output_folder", str(target)]
-    environment = {name: value for name, value in os.environ.items() if name not in _RANK_VARIABLES}
+    environment = {name: value for name, value in os.environ.items() if name not in _RANK_NAMES}
     environment.update(DS_ACCELERATOR="cpu", CUDA_VISIBLE_DEVICES="")
     with log.open("ab") as output:
         return subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
+            argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
         )
 
 

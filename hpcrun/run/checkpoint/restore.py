@@ -31,13 +31,6 @@ PAUSES = (1.0, 3.0)
 class CheckpointStore:
     """The checkpoints of one run, as one rank of one attempt sees them.
 
-    Parameters
-    ----------
-    fence
-        Checked before a save begins and before it is committed.
-    node_copies
-        Checkpoints in the nodes' own storage, if there may be any.
-
     Attributes
     ----------
     saver
@@ -74,17 +67,11 @@ class CheckpointStore:
         """Restore the newest checkpoint whose files match its manifest.
 
         A damaged checkpoint is quarantined as ``bad-…``; one that cannot be read is retried after
-        a moment, and then passed over. The next older one follows.
+        a moment, and then passed over. The next older one follows. For each of them, rank 0 calls
+        ``report("quarantined" or "passed_over", checkpoint=NAME, message=WHY)``.
 
-        Returns its step and name; ``(0, None)`` for a fresh start.
-
-        Parameters
-        ----------
-        expected
-            The run has progress on record, so starting afresh would lose it.
-        report
-            Called on rank 0 for each checkpoint that is not used, as ``report("quarantined",
-            checkpoint=NAME, message=WHY)`` or ``report("passed_over", …)``.
+        Returns its step and name; ``(0, None)`` for a fresh start, which is an error where
+        ``expected`` says that the run has progress on record.
 
         Raises
         ------
@@ -204,11 +191,11 @@ class CheckpointStore:
                 if rank < entry.world_size:
                     generators = rank_state.read(directory / rank_state.name(rank))["rng"]
 
-                def all_of_it() -> None:
+                def rest_and_scatter() -> None:
                     rest()
                     resize.scatter(engine, frozen)
 
-                return {"rng": generators, "states": own}, all_of_it
+                return {"rng": generators, "states": own}, rest_and_scatter
 
             return self._load(load, resize.receivers(states), directory, entry.files)
 

@@ -47,10 +47,7 @@ class SaveOutcome:
 class CheckpointSaver:
     """The saves of one rank of one attempt.
 
-    Parameters
-    ----------
-    passed_over
-        Checkpoints that could not be restored, which do not count for ``retention``.
+    ``passed_over`` are checkpoints that could not be restored; they do not count for ``retention``.
     """
 
     def __init__(
@@ -75,14 +72,8 @@ class CheckpointSaver:
     ) -> Manifest:
         """Save the engine, this rank's generators and ``states``; the manifest lands last.
 
-        Parameters
-        ----------
-        step
-            Finished optimizer steps.
-        states
-            Names to objects with ``state_dict()``, saved per rank.
-        metrics
-            The last values of the run's metrics; rank 0's go into the manifest.
+        ``states`` have a ``state_dict()`` and are saved per rank; rank 0's ``metrics`` go into the
+        manifest.
 
         Raises
         ------
@@ -104,12 +95,8 @@ class CheckpointSaver:
     ) -> None:
         """As `save`, but wait for the copy to memory only; `outcome` returns how it ended.
 
-        The save before must have been waited for.
-
-        Raises
-        ------
-        CheckpointError
-            Some rank could not copy its state.
+        The save before must have been waited for. Raises `CheckpointError` if some rank could not
+        copy its state.
         """
         assert self._writer is None
         draft = self._begin(engine, step, states, metrics)
@@ -154,10 +141,9 @@ class CheckpointSaver:
         self._writer.start()
 
     def outcome(self, *, patience: float | None = 0.0) -> SaveOutcome | None:
-        """Return once how the last `save_async` ended; None while it goes on.
+        """Return once how the last `save_async` ended; None if it goes on after some seconds.
 
-        ``patience``: seconds to wait for it. With None, wait until it has ended: then the outcome
-        is the same on all ranks.
+        With ``patience=None``, wait until it has ended: then the outcome is the same on all ranks.
         """
         if self._writer is None:
             return None

@@ -22,14 +22,8 @@ from hpcrun.state.manifest import Manifest
 class SavePolicy:
     """Saves what may be saved and logs the outcome; every method is collective.
 
-    Parameters
-    ----------
-    every
-        Optimizer steps between periodic saves; None for none.
-    asynchronous
-        Periodic saves are written while the training goes on.
-    node_copies
-        Saves in the nodes' own storage; None if not wanted.
+    Saves are due ``every`` so many steps (None: never) and may be ``asynchronous``; ``node_copies``
+    saves in the nodes' own storage (None: not wanted).
 
     Attributes
     ----------
@@ -84,13 +78,12 @@ class SavePolicy:
             self._fail(step, error, leaving=leaving)
 
     def _save_on_nodes(self, engine: Any, step: int, states: Mapping[str, Any]) -> None:
-        if self._node_copies is None or not self._node_copies.is_due(engine, step):
-            return
-        if not self._may_save(engine, step):
+        copies = self._node_copies
+        if copies is None or not (copies.is_due(engine, step) and self._may_save(engine, step)):
             return
         began = time.perf_counter()
         with self._progress.during(progress.SAVING):
-            saved = self._node_copies.save(engine, step, states)
+            saved = copies.save(engine, step, states)
         seconds = time.perf_counter() - began
         self._log.write("saved_nearby", step=step, seconds=seconds, bytes=saved)
 

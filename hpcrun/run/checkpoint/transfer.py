@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from hpcrun.state.manifest import File
 
@@ -18,15 +17,9 @@ _BLOCK = 1 << 24
 def exchange(group: Any, directory: Path, out: Files | None, into: Files | None) -> str | None:
     """Send files of a directory to one rank, while receiving others from a second one.
 
-    Both ends know how many bytes will come, so that a read or write error stops nothing; the first
-    is returned.
-
-    Parameters
-    ----------
-    group
-        A gloo process group.
-    out, into
-        Names with sizes in bytes, and the rank that they go to or come from.
+    ``group`` is a gloo process group; ``out`` and ``into`` have the rank that the files go to or
+    come from. Both ends know how many bytes will come, so that a read or write error stops nothing;
+    the first is returned.
     """
     import torch
 
@@ -47,8 +40,7 @@ def exchange(group: Any, directory: Path, out: Files | None, into: Files | None)
     return error
 
 
-@dataclass(frozen=True)
-class _Block:
+class _Block(NamedTuple):
     """A part of a file that is sent at once."""
 
     name: str

@@ -36,10 +36,7 @@ class Collectives:
     def from_rank_0(self, ask: Callable[[], Any], what: str) -> Any:
         """Call ``ask`` on rank 0 and return its result on all ranks.
 
-        Raises
-        ------
-        CheckpointError
-            Rank 0 met an `OSError` (``what`` precedes its text), or a `CheckpointError`.
+        All raise `CheckpointError` if it raised that or an `OSError`, whose text follows ``what``.
         """
         import torch
 

@@ -67,14 +67,6 @@ class MetricsLog:
         Metrics that have to be finite.
     told_to_stop
         Called once per all-reduce: this rank's vote on a stop.
-
-    Attributes
-    ----------
-    latest
-        Name -> the last value that this rank knows: all of them on rank 0, elsewhere those that
-        were averaged.
-    not_finite
-        The last steps in a row at which a watched metric was infinite or not a number.
     """
 
     def __init__(
@@ -98,7 +90,9 @@ class MetricsLog:
         self._lines: list[dict[str, Any]] = []
         self._file = files.Appender(path, tell)
         self._written = float("-inf")
+        # The last values that this rank knows: all on rank 0, elsewhere those that were averaged.
         self.latest: dict[str, float] = {}
+        # The last steps in a row at which a watched metric was infinite or not a number.
         self.not_finite: list[int] = []
 
     @property

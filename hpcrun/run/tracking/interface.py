@@ -65,22 +65,8 @@ class RunDescription:
 class Tracker(Protocol):
     """One tracker's record of one run, open in this process.
 
-    Parameters
-    ----------
-    directory
-        For its files; not made yet.
-    state
-        `state` of the process before; empty for the first.
-    step
-        The newest step that was sent.
-
-    Attributes
-    ----------
-    state
-        What the next process needs to go on, as JSON; kept after each `send`.
-    starts_over
-        Some lines that an earlier process sent never arrived. All lines are sent again then, and
-        the tracker leaves out those that did arrive.
+    It is given a ``directory`` for its files (not made yet), the last `state` of the process before
+    (empty for the first), and the newest ``step`` that was sent.
     """
 
     def __init__(
@@ -88,10 +74,15 @@ class Tracker(Protocol):
     ) -> None: ...
 
     @property
-    def state(self) -> dict[str, Any]: ...
+    def state(self) -> dict[str, Any]:
+        """What the next process needs to go on, as JSON; kept after each `send`."""
 
     @property
-    def starts_over(self) -> bool: ...
+    def starts_over(self) -> bool:
+        """Check whether lines that an earlier process sent never arrived.
+
+        All lines are sent again then, and the tracker leaves out those that did arrive.
+        """
 
     def send(self, lines: Sequence[Line], kept: int | None) -> None:
         """Send new lines, which replace all steps after ``kept`` (None: they replace nothing)."""
