@@ -76,9 +76,8 @@ class Agent:
         self.submission = SubmissionPaths(arguments.submission)
         plan = plan_file.read(self.submission.plan)
         self.run: RunPlan = plan.run(arguments.run)
-        self.preparation = NodePreparation(
-            self.submission, plan, self.run, self.node, arguments.job
-        )
+        job = arguments.job
+        self.preparation = NodePreparation(self.submission, plan, self.run, self.node, job)
         self._node_dir = NodeDir(os.environ.get(TOKEN_VARIABLE, ""), self.node)
         self.attempt: int = arguments.attempt
         self.scratch = self._node_dir.begin(self.attempt)
@@ -95,15 +94,9 @@ class Agent:
 
     def greet(self, channel: Channel) -> None:
         """Send the first message, which carries the token."""
-        channel.send(
-            {
-                "type": "hello",
-                "node": self.node,
-                "token": os.environ.get(TOKEN_VARIABLE, ""),
-                "pid": os.getpid(),
-                "extensions": self.preparation.key,
-            }
-        )
+        token, key = os.environ.get(TOKEN_VARIABLE, ""), self.preparation.key
+        who = {"node": self.node, "token": token, "pid": os.getpid()}
+        channel.send({"type": "hello", **who, "extensions": key})
 
     def serve(self, channel: Channel) -> None:
         """Answer the supervisor until it dismisses this agent, or is gone."""
@@ -158,9 +151,8 @@ class Agent:
             still = rank in before and found.moves == before[rank].moves
             if still and found.state != progress.GONE:
                 with contextlib.suppress(OSError, ValueError):
-                    others = rank_processes.processor(
-                        rank_processes.leader(self.scratch, rank), found.pid
-                    )
+                    group = rank_processes.leader(self.scratch, rank)
+                    others = rank_processes.processor(group, found.pid)
                     self._progress[rank] = replace(found, processor=found.processor + others)
         ranks = {rank: asdict(found) for rank, found in self._progress.items()}
         trouble = self.preparation.link_trouble()
@@ -301,11 +293,8 @@ class Agent:
 
 def _ended_too_early(found: dict[int, progress.RankProgress]) -> list[int]:
     """Return the ranks that have ended without announcing it."""
-    return [
-        rank
-        for rank, one in found.items()
-        if one.state == progress.GONE and one.phase != progress.ENDING
-    ]
+    gone = {rank: one.phase for rank, one in found.items() if one.state == progress.GONE}
+    return [rank for rank, phase in gone.items() if phase != progress.ENDING]
 
 
 def main() -> None:

@@ -60,9 +60,8 @@ def replace(submission: SubmissionPaths, number: int, code: int) -> int:
         if attempt.job_id == allocation.name
         and attempt.started.get("restart_count") == allocation.restart_count
     ]
-    said = ((attempts[-1].decided if attempts else None) or {}).get("action")
     # Only the supervisor could have carried a restart out.
-    decided = said not in (None, recovery.RESTART)
+    decided = bool(attempts) and attempts[-1].action not in (None, recovery.RESTART)
     if not decided:
         how = f"by {signal_name(-code)}" if code < 0 else f"with exit code {code}"
         say(f"the supervisor ended {how} and without a decision")

@@ -46,14 +46,9 @@ class _Seen:
 
 
 class HangDetector:
-    """The ranks of one attempt, from its beginning.
+    """The ranks of one attempt, from their start at the time ``now`` of any monotonic clock.
 
-    Parameters
-    ----------
-    hang_after
-        Seconds without progress that make a hang; 0 for never.
-    now
-        The time at which the ranks were started, on any clock that only goes forward.
+    ``hang_after`` is in seconds without progress; 0 for never.
     """
 
     def __init__(self, hang_after: float, now: float) -> None:

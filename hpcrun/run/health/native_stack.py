@@ -32,10 +32,7 @@ def allow() -> None:
 def stacks(pid: int, timeout: float) -> str:
     """Return the native stacks of all threads of a process as text; never fails.
 
-    Parameters
-    ----------
-    timeout
-        Seconds for all debuggers together; libraries with many symbols take long.
+    The timeout (seconds) is for all debuggers together: libraries with many symbols take long.
     """
     deadline = time.monotonic() + timeout
     for command in _debuggers(pid):

@@ -44,47 +44,31 @@ PHASES = ("starting", "stepping", "saving", "restoring", "ending")
 
 @dataclass(frozen=True)
 class RankProgress:
-    """A rank at one moment.
-
-    Attributes
-    ----------
-    pid
-        The process with the session: the rank, or the program that it started.
-    step
-        Finished optimizer steps.
-    phase
-        Index into `PHASES`.
-    moves
-        How often a sample found the main thread at another place than a second before.
-    looks
-        How many samples there were; does not grow while something keeps the interpreter busy.
-    state
-        The kernel's letter for the process, such as ``S``; ``T`` for one that was stopped, `GONE`
-        for one that has ended.
-    processor
-        Clock ticks (hundredths of a second) of processor time that the main thread has used, and
-        where that stands still, what the rank started.
-    waits
-        How many samples found the main thread in a collective.
-    """
+    """A rank at one moment."""
 
     pid: int
+    """The process with the session: the rank, or the program that it started."""
     step: int
+    """Finished optimizer steps."""
     phase: int
+    """Index into `PHASES`."""
     moves: int
+    """Samples that found the main thread at another place than a second before."""
     looks: int
+    """All samples; does not grow while something keeps the interpreter busy."""
     state: str
+    """The kernel's letter, such as ``S``; ``T`` for a stopped process, `GONE` for an ended one."""
     processor: int
+    """Clock ticks (hundredths of a second) of processor time of the main thread, and where that
+    stands still, of what the rank started."""
     waits: int = 0
+    """Samples that found the main thread in a collective."""
 
 
 class ProgressWriter:
     """The rank's side; of several processes of a rank, the first one alive writes.
 
-    Parameters
-    ----------
-    scratch
-        The node-local directory of the attempt; None outside hpcrun, where nobody reads.
+    Outside hpcrun there is no node-local directory ``scratch``, and nobody reads.
     """
 
     def __init__(self, scratch: Path | None, rank: int) -> None:

@@ -18,21 +18,14 @@ _LIBRARY = re.compile(rf"/(?:site-packages|dist-packages|lib/python3[.\d]*)/|^<|
 
 @dataclass(frozen=True)
 class ThreadPosition:
-    """The position of a rank's main thread.
-
-    Attributes
-    ----------
-    call
-        The function that it is in.
-    own
-        The innermost line outside libraries, such as ``train.py:41 (read_batch)``; may be empty.
-    collective
-        It waits for other ranks.
-    """
+    """The position of a rank's main thread."""
 
     call: str
+    """The function that it is in."""
     own: str
+    """The innermost line outside libraries, such as ``train.py:41 (read_batch)``; may be empty."""
     collective: bool
+    """It waits for other ranks."""
 
     def __str__(self) -> str:
         return f"{self.own}, in {self.call}" if self.own else self.call
@@ -56,12 +49,7 @@ def position(text: str) -> ThreadPosition | None:
 def culprit(positions: Mapping[int, ThreadPosition | None], steps: Mapping[int, int]) -> int | None:
     """Return the one rank that holds up the others; None if unknown.
 
-    Parameters
-    ----------
-    positions
-        Rank -> its position; None for one that could not write it, such as one that is stopped.
-    steps
-        Rank -> finished optimizer steps.
+    A rank that could not write its stacks, such as one that is stopped, has no position.
     """
     if len(positions) == 1:
         return next(iter(positions))

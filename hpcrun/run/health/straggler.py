@@ -25,17 +25,12 @@ OTHERS_WAIT, IT_WAITS = 0.25, 0.05
 
 @dataclass(frozen=True)
 class Straggler:
-    """A rank that holds up the others.
-
-    Attributes
-    ----------
-    waits, others_wait
-        The share of the time that it waits for others, and the least share of any other rank.
-    """
+    """A rank that holds up the others, with the shares of the time that ranks wait."""
 
     rank: int
     waits: float
     others_wait: float
+    """The least share of any other rank."""
 
 
 class StragglerDetector:

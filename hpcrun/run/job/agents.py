@@ -55,23 +55,7 @@ class NodesUnusable(HpcrunError):
 class Agents:
     """One agent a node, spares included, for one start of a job.
 
-    Parameters
-    ----------
-    attempt
-        The first of this start of the job; the agents' logs are in its directory.
-
-    Attributes
-    ----------
-    working
-        The nodes of the newest attempt, in the order of NODE_RANK.
-    lost
-        Nodes that fell silent in this start of the job.
-    signals
-        Names of the signals that agents received and nobody has acted on yet.
-    pulses, log_sizes
-        Rank -> its newest progress in this attempt, and the bytes of its log where it has grown.
-    gone
-        Ranks of the attempt that had ended by themselves when `kill_ranks` was called.
+    Their logs are in the directory of its first attempt.
     """
 
     def __init__(
@@ -81,16 +65,22 @@ class Agents:
         self._run = run
         self._number = attempt.number
         self.working: tuple[str, ...] = ()
+        """The nodes of the newest attempt, in the order of NODE_RANK."""
+        self.lost: list[str] = []
+        """Nodes that fell silent in this start of the job."""
+        self.signals: list[str] = []
+        """Names of the signals that agents received and nobody has acted on yet."""
+        self.pulses: dict[int, RankProgress] = {}
+        """Rank -> its newest progress in this attempt."""
+        self.log_sizes: dict[int, int] = {}
+        """Rank -> the bytes of its log where it has grown."""
+        self.gone: list[int] = []
+        """Ranks that had ended by themselves when `kill_ranks` was called."""
         self._unusable: set[str] = set()
         self._listeners: dict[str, PeerLiveness] = {}
         # Kind of answer -> node -> its answer in this attempt.
         self._answers: dict[str, dict[str, dict[str, Any]]] = {}
         self._failed: dict[str, str] = {}
-        self.signals: list[str] = []
-        self.lost: list[str] = []
-        self.pulses: dict[int, RankProgress] = {}
-        self.log_sizes: dict[int, int] = {}
-        self.gone: list[int] = []
         # Node -> since when it has no link to the fabric, and why.
         self._cut_off: dict[str, tuple[float, str]] = {}
         os.environ[TOKEN_VARIABLE] = secrets.token_hex(16)

@@ -82,46 +82,33 @@ class AttemptEnd:
         return self._ask_slurm(self._launcher.job_id, self._submission, attempt, self._began)
 
     def record(
-        self,
-        attempt: int,
-        end: End,
-        *,
-        here: bool = False,
-        concluded: bool = False,
-        **details: Any,
+        self, attempt: int, end: End, *, here: bool = False, concluded: bool = False, **details: Any
     ) -> Action:
         """Write an end and the decision about it to the ledger, and return the decision.
 
-        Parameters
-        ----------
-        here
-            The run can be restarted in its allocation.
-        concluded
-            It is an earlier attempt's. A cancelled job then does not cancel the run, because a
-            person has submitted it again since; nor is the run finished by an attempt with other
-            values (`extendable`).
+        With ``here``, the run can be restarted in its allocation. With ``concluded``, the end is an
+        earlier attempt's: a cancelled job then does not cancel the run, because a person has
+        submitted it again since; nor does an attempt with other values (`extendable`) finish it.
         """
         if end.outcome == causes.COMPLETED and not (concluded and self._is_extended(attempt)):
             self._intend(ledger.FINISHED)
         elif end.outcome == causes.CANCELLED and not concluded:
             self._intend(ledger.CANCELLED)
         came = evidence.progress(self._paths, self._paths.attempt(attempt))
-        now = {"time": time.time()}
-        fields = {**now, **dataclasses.asdict(end), **dataclasses.asdict(came), **details}
+        known = {**dataclasses.asdict(end), **dataclasses.asdict(came)}
+        fields = {"time": time.time(), **known, **details}
         self._write(ledger.ENDED, attempt, fields)
         attempts = _with_end(ledger.read(self._paths), attempt, fields)
         action = self._bearable(recovery.decide(attempts, self._run.recovery, here=here))
-        self._write(
-            ledger.DECIDED,
-            attempt,
-            {"action": action.kind, "reason": action.reason, "exclude": list(action.exclude)},
-        )
+        why, exclude = action.reason, list(action.exclude)
+        decided = {"action": action.kind, "reason": why, "exclude": exclude}
+        self._write(ledger.DECIDED, attempt, decided)
         return action
 
     def _is_extended(self, number: int) -> bool:
         """Check whether an earlier attempt was of a submission with other values."""
-        earlier = next(one for one in ledger.read(self._paths) if one.number == number)
-        submission = earlier.submission
+        attempts = ledger.read(self._paths)
+        submission = next(one.submission for one in attempts if one.number == number)
         if submission == self._submission.number or not isinstance(submission, int):
             return False
         try:
@@ -133,16 +120,12 @@ class AttemptEnd:
     def carry_out(self, action: Action, attempt: int, end: End, lost: Sequence[str]) -> bool:
         """Have the run requeued where that was decided; return whether it will be started again.
 
-        Parameters
-        ----------
-        end
-            The attempt's. An allocation that is being taken away cannot be used again.
-        lost
-            Nodes of the job that do not answer.
+        ``lost`` are nodes of the job that do not answer.
         """
         if action.kind != recovery.REQUEUE:
             return False
         if not self._launcher.requeues:
+            # An allocation that is being taken away cannot be used again.
             return not (self._launcher.is_slurm and end.kind in causes.TAKEN_AWAY)
 
         def still_wanted() -> bool:
@@ -184,9 +167,8 @@ class AttemptEnd:
             return JobFacts()
         if not self._launcher.is_slurm:
             return JobFacts()
-        number = attempt.submission or self._submission.number
+        number, began = attempt.submission or self._submission.number, attempt.began or 0.0
         submission = self._submission.experiment.submission(number)
-        began = attempt.began or 0.0
         facts = self._ask_slurm(job, submission, attempt.number, began, over=True)
         alive = facts.state in ("RUNNING", "SUSPENDED", "COMPLETING")
         if alive and job != self._launcher.job_id and not slurm_job.is_forgotten(job):
@@ -197,13 +179,7 @@ class AttemptEnd:
         return facts
 
     def _ask_slurm(
-        self,
-        job: str,
-        submission: SubmissionPaths,
-        number: int,
-        began: float,
-        *,
-        over: bool = False,
+        self, job: str, submission: SubmissionPaths, number: int, began: float, over: bool = False
     ) -> JobFacts:
         attempts = ledger.read(self._paths)
         first = ledger.first_of_start(attempts, number)

@@ -27,25 +27,17 @@ _OOM_KILL = re.compile(r"oom[-_ ]kill", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class AttemptProgress:
-    """How far an attempt came, in finished optimizer steps; None where unknown.
-
-    Attributes
-    ----------
-    checkpoint_step
-        The newest complete checkpoint of the run as the attempt ended; None for a program that
-        saves by itself.
-    metrics
-        The last value of each metric, so that readers of many ended runs open only the ledger.
-    logged
-        When its last metrics were written, in seconds since the epoch.
-    """
+    """How far an attempt came, in finished optimizer steps; None where unknown."""
 
     restored_step: int | None
     reached_step: int | None
     checkpoint_step: int | None
+    """That of the run's newest complete checkpoint; None for a program that saves by itself."""
     total_steps: int | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    """The last value of each metric, so that readers of many ended runs open only the ledger."""
     logged: float | None = None
+    """When its last metrics were written, in seconds since the epoch."""
 
 
 def progress(run: RunPaths, attempt: AttemptPaths) -> AttemptProgress:
@@ -87,12 +79,8 @@ def failure(
     records are of ranks that waited for others. Ranks that saved leave together: where one of them
     ended otherwise, that one counts.
 
-    Parameters
-    ----------
-    seen, ends
-        The first rank that the launcher saw fail, and all of them.
-    gone
-        Ranks that should have left a record and were gone before any was ended.
+    ``seen`` is the first rank that the launcher saw fail, and ``ends`` has all of them. Ranks in
+    ``gone`` should have left a record and were gone before any was ended.
     """
     found = _first(attempt, seen, ends or {}, gone)
     if found is None:

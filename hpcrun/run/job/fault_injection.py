@@ -23,13 +23,7 @@ _LOOK_EVERY = 0.5
 
 
 class FaultInjection:
-    """The next fault of one attempt.
-
-    Parameters
-    ----------
-    signal
-        Called with the name of a signal, as if the supervisor had received it.
-    """
+    """The next fault of one attempt; ``signal`` simulates a signal to the supervisor."""
 
     def __init__(
         self, run: RunPlan, attempt: AttemptPaths, agents: Agents, signal: Callable[[str], None]

@@ -24,11 +24,7 @@ class RankVanished(Exception):
 class Hung(HpcrunError):
     """The ranks make no progress any more.
 
-    Attributes
-    ----------
-    found
-        ``message``, and ``rank`` and ``node`` of the one that holds up the others, None where that
-        is unknown.
+    ``found`` has ``message``, and ``rank`` and ``node`` of the one to blame (None if unknown).
     """
 
     def __init__(self, found: dict[str, Any]) -> None:
@@ -39,10 +35,7 @@ class Hung(HpcrunError):
 class HangWatch:
     """The ranks of one attempt, as their agents report on them.
 
-    Parameters
-    ----------
-    on_straggler
-        Called with the details of ``ledger.STRAGGLER`` when a rank holds up the others.
+    ``on_straggler`` gets the details of ``ledger.STRAGGLER`` when a rank holds up the others.
     """
 
     def __init__(
@@ -55,15 +48,7 @@ class HangWatch:
         self._look_at = 0.0
 
     def turn(self) -> None:
-        """Check once a second whether the ranks make progress.
-
-        Raises
-        ------
-        Hung
-            They do not.
-        RankVanished
-            One of them is gone.
-        """
+        """Check once a second whether the ranks make progress; raise `Hung` or `RankVanished`."""
         now = time.monotonic()
         if now < self._look_at:
             return

@@ -32,16 +32,7 @@ class EndNow(Exception):
 
 
 class StopRequest:
-    """The request that the ranks of an attempt save and leave, once there is a reason.
-
-    Attributes
-    ----------
-    reason
-        ``time_limit``, ``preempted``, ``requeued``, ``node_failure`` or ``signal``; None while
-        there is no request.
-    signal
-        The signal that began it, by its name.
-    """
+    """The request that the ranks of an attempt save and leave, once there is a reason."""
 
     def __init__(
         self,
@@ -60,16 +51,12 @@ class StopRequest:
         self._deadline = float("inf")
         self._look_at = 0.0
         self.reason: str | None = None
+        """``time_limit``, ``preempted``, ``requeued``, ``node_failure``, ``signal`` or None."""
         self.signal: str | None = None
+        """The name of the signal that began it."""
 
     def attach(self, agents: Agents, signals: list[str]) -> None:
-        """Take signals from here on, and pass the request on to the agents.
-
-        Parameters
-        ----------
-        signals
-            Names of the signals that the supervisor has received; those acted on are removed.
-        """
+        """Take the supervisor's signals out of this list, and pass the request on to the agents."""
         self._agents, self._signals = agents, (signals, agents.signals)
 
     def hear(self, name: str) -> None:

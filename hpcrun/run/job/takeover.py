@@ -49,15 +49,8 @@ class Takeover:
         The next supervisor records how this attempt ended, and stops the run if its budget is
         spent. A controller that is down is asked for as long as Slurm lets this step live.
 
-        Parameters
-        ----------
-        silent
-            The supervisor's node fell silent, and must not be used again.
-
-        Returns
-        -------
-        bool
-            The job will start again.
+        With ``silent``, the supervisor's node fell silent and must not be used again. Returns
+        whether the job will start again.
         """
         mine = self._arguments
         if mine.job_id is None or not self._run.recovery.requeue:
@@ -105,10 +98,10 @@ class Takeover:
                 time.sleep(_TURN)
         if facts.state == "CANCELLED" or facts.restarts not in (None, mine.restarts):
             return False
-        if self._supervisor_answers():
+        answers = self._supervisor_answers()
+        if answers:
             say("the supervisor lives and does without this node")
-            return False
-        return True
+        return not answers
 
     def _has_successor(self) -> bool:
         """Check whether a later attempt is that of another start, of this job or another.

@@ -29,8 +29,6 @@ class Counters:
         The fast interface; None where it is the management interface too.
     hca
         NCCL_IB_HCA, of `hpcrun.run.node.network.hca_filter`.
-    root
-        The directory that holds ``proc`` and ``sys``.
     """
 
     def __init__(self, interface: str | None, hca: str | None, root: Path = Path("/")) -> None:

@@ -14,11 +14,6 @@ class Gpus:
     devices
         CUDA_VISIBLE_DEVICES of the node's ranks; None where Slurm has set it for this step.
 
-    Attributes
-    ----------
-    trouble
-        Why the last reading is incomplete; None if it is complete.
-
     Raises
     ------
     ImportError
@@ -32,6 +27,7 @@ class Gpus:
 
         self._nvml = pynvml
         self.trouble: str | None = None
+        """Why the last reading is incomplete; None if it is complete."""
         pynvml.nvmlInit()
         self._handles = self._find(devices or _from_slurm())
 

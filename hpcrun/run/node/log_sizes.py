@@ -54,13 +54,7 @@ class LogSizes:
 
 
 class LogSizeRecord:
-    """The supervisor's side, for one attempt.
-
-    Parameters
-    ----------
-    sizes
-        Rank -> bytes, added by whoever hears of them and taken out here.
-    """
+    """The supervisor's side, for one attempt; takes what it writes out of ``sizes``."""
 
     def __init__(self, paths: AttemptPaths, ranks: int, sizes: dict[int, int]) -> None:
         self._path, self._sizes = paths.log_sizes, sizes

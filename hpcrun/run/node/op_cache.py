@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -62,41 +62,27 @@ def key(builders: list[str]) -> str | None:
         versions = [metadata.version("torch"), metadata.version("deepspeed")]
     except metadata.PackageNotFoundError:
         return None
-    flags = ""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith(("flags", "Features")):
-                flags = " ".join(sorted(line.split()))
-                break
-    except OSError:
-        pass
+    flags = next(_lines(Path("/proc/cpuinfo"), "flags", "Features"), "")
+    flags = " ".join(sorted(flags.split()))
+    models: set[str] = set()
     parts = [platform.python_version(), sys.prefix, *versions, platform.machine(), flags, *builders]
-    parts += sorted({line for line in _gpu_models() if line})
+    for path in Path("/proc/driver/nvidia/gpus").glob("*/information"):
+        models.update(_lines(path, "Model"))
+    parts += sorted(models)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 
 
-def _gpu_models() -> list[str]:
-    found = []
-    for path in Path("/proc/driver/nvidia/gpus").glob("*/information"):
-        try:
-            found += [line for line in path.read_text().splitlines() if line.startswith("Model")]
-        except OSError:
-            continue
-    return found
+def _lines(path: Path, *prefixes: str) -> Iterator[str]:
+    with suppress(OSError):
+        yield from (line for line in path.read_text().splitlines() if line.startswith(prefixes))
 
 
 def build(
-    cache: Path,
-    name: str,
-    builders: list[str],
-    given_up: Callable[[], bool] = lambda: False,
+    cache: Path, name: str, builders: list[str], given_up: Callable[[], bool] = lambda: False
 ) -> None:
     """Compile into ``cache / name`` unless it is there.
 
-    Parameters
-    ----------
-    given_up
-        Called several times a second; True ends the compilers.
+    ``given_up`` is called several times a second; True ends the compilers.
 
     Raises
     ------

@@ -24,62 +24,46 @@ _PLACEHOLDER = re.compile(r"\$\{hpcrun:([A-Za-z_]+)\}")
 
 @dataclass(frozen=True)
 class LaunchNode:
-    """One node as its agent prepared it.
-
-    Attributes
-    ----------
-    name
-        Slurm's name of the node.
-    code, scratch
-        Node-local directories: the unpacked code, and one that is removed when the attempt ends.
-    interface, address
-        The fast interface and its IPv4 address.
-    hca, extensions
-        NCCL_IB_HCA and the warm TORCH_EXTENSIONS_DIR, or None.
-    devices
-        CUDA_VISIBLE_DEVICES where hpcrun shares out the GPUs, else None.
-    """
+    """One node as its agent prepared it."""
 
     name: str
     code: str
+    """The node-local directory with the unpacked code."""
     scratch: str
+    """A node-local directory that is removed when the attempt ends."""
     interface: str
+    """The fast interface."""
     address: str
+    """Its IPv4 address."""
     hca: str | None = None
+    """NCCL_IB_HCA."""
     extensions: str | None = None
+    """The warm TORCH_EXTENSIONS_DIR."""
     devices: str | None = None
+    """CUDA_VISIBLE_DEVICES where hpcrun shares out the GPUs."""
 
 
 @dataclass(frozen=True)
 class Launch(SpecBlocks):
-    """One attempt as its workers see it.
-
-    Attributes
-    ----------
-    directory
-        The run's directory.
-    spec, entry
-        From the plan; ``${hpcrun:…}`` is still literal, because its value may differ between nodes.
-    working_directory
-        The working directory of the entry, relative to the node's copy of the code.
-    master_port
-        The port of the rendezvous on the first node's fast address.
-    nodes
-        In the order of NODE_RANK.
-    """
+    """One attempt as its workers see it."""
 
     experiment: str
     run: int
     label: str
     attempt: int
     directory: str
+    """The run's directory."""
     spec: dict[str, Any]
+    """As in the plan: ``${hpcrun:…}`` is literal, because its value may differ between nodes."""
     entry: Entry
     working_directory: str
+    """The entry's, relative to the node's copy of the code."""
     world_size: int
     ranks_per_node: int
     master_port: int
+    """The port of the rendezvous on the first node's fast address."""
     nodes: tuple[LaunchNode, ...]
+    """In the order of NODE_RANK."""
 
     @property
     def run_paths(self) -> RunPaths:
