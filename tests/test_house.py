@@ -128,8 +128,10 @@ def _joined(path: Path) -> Iterator[str]:
         parts: list[ast.expr] = []
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
             parts = [node.right]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            parts = node.args if node.func.attr in ("joinpath", "glob", "with_name") else []
+        elif isinstance(node, ast.Call):
+            called = ast.unparse(node.func).rpartition(".")[2]
+            joins = called in ("joinpath", "glob", "with_name", "NamedFile")
+            parts = node.args if joins else []
         for part in parts:
             if isinstance(part, ast.Constant) and isinstance(part.value, str):
                 yield part.value

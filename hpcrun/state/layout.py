@@ -1,41 +1,42 @@
-"""The one place that names files.
+"""The names of all files of experiments, submissions, runs and attempts.
 
 ::
 
     ROOT/
       .hpcrun/torch_extensions/KEY/     compiled DeepSpeed operators, shared
       NAME/                             an experiment
-        submit.lock/HOST:PID:TICKS      the submit that is under way, while it is
+        submit.lock/HOST:PID:TICKS      the submit that is under way
         code/SHA.tar.gz                 frozen code, by content, shared by submissions
         submissions/1/                  one `hpcrun submit`
           plan.json                     the frozen plan (hpcrun.state.plan.Plan)
           submission.json               who, when, job Python, code archive
           hpcrun.zip                    hpcrun itself, as it was at submission
           script-0.sbatch               what sbatch was given, one an array of the plan
-          journal.jsonl                 what was asked of Slurm and what it answered
+          journal.jsonl                 requests to Slurm, and its answers (hpcrun.state.journal)
           slurm-JOB_TASK.log            output of the batch steps
           local.log, local-N.log        the same of the local executor: its own, and of run N
         runs/3/                         one run; made when its first attempt starts
-          intent.json                   finished, cancelled: every start reads it first
-          origin.json                   whose weights it began with (checkpoint.initialize_from)
-          ledger.jsonl                  what happened, written by supervisors alone
-          tracking/NAME/                what a tracker keeps: event files, runs to be sent
-          tracking/NAME.json            how far it has come
+          intent.json                   finished or cancelled; every start reads it first
+          origin.json                   the source of its weights (checkpoint.initialize_from)
+          ledger.jsonl                  events, by supervisors alone (hpcrun.state.ledger)
+          tracking/NAME/                files of a tracker: events, runs to be sent
+          tracking/NAME.json            how far the tracker has come
           checkpoints/step-00000100-a1/ saved at step 100 by attempt 1
-          checkpoints/universal/…/      the newest of them, divided anew for another number of ranks
+          checkpoints/universal/…/      the newest of them, for another number of ranks
           attempts/1/                   claimed by mkdir; written by that attempt alone
-            launch.json                 what each worker needs to know
+            launch.json                 for the workers (hpcrun.run.protocol.launch)
             deepspeed.json              the final DeepSpeed configuration
             rank-00000.log              output of one rank
             agent-NODE.log              output of one node's agent
-            tracker-NAME.log            output of what forwards metrics to a tracker
+            tracker-NAME.log            output of the process that forwards metrics to a tracker
             warm.log                    output of ranks that wait for the next attempt, warm
-            universal.log               what DeepSpeed said as it divided a checkpoint anew
-            log-sizes.jsonl             when the ranks' logs were how long
-            telemetry-NODE.jsonl        what one node was busy with, by its agent
+            universal.log               output of DeepSpeed's conversion of a checkpoint
+            log-sizes.jsonl             sizes of the ranks' logs over time
+            telemetry-NODE.jsonl        samples of a node's load, by its agent
             metrics.jsonl               one line a logged step, by rank 0 (or the user's script)
-            session.jsonl               restored, saved, finished: by rank 0
-            exit-00000.json             how a rank ended, when it ended badly
+            session.jsonl               restored, saved, finished (hpcrun.state.session_log)
+            exit-00000.json             the end of a rank that failed
+            stacks-00000.txt            a rank's stacks when the run hung
             orphaned.json               an agent lost its supervisor and has the job requeued
 """
 
@@ -46,36 +47,44 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+class NamedFile:
+    """A file of a fixed name in a `Directory`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, paths: Directory, kind: type[Directory]) -> Path:
+        return paths.directory / self._name
+
+
 @dataclass(frozen=True)
-class AttemptPaths:
-    """The files of one attempt of a run."""
+class Directory:
+    """A directory whose files have fixed names."""
 
     directory: Path
 
     @property
     def number(self) -> int:
+        """The number that it is named after, where it is."""
         return int(self.directory.name)
+
+
+class AttemptPaths(Directory):
+    """The files of one attempt of a run."""
+
+    launch = NamedFile("launch.json")
+    deepspeed = NamedFile("deepspeed.json")
+    metrics = NamedFile("metrics.jsonl")
+    session = NamedFile("session.jsonl")
+    log_sizes = NamedFile("log-sizes.jsonl")
+    conversion_log = NamedFile("universal.log")
+    warm_log = NamedFile("warm.log")
+    orphaned = NamedFile("orphaned.json")
 
     @property
     def run(self) -> RunPaths:
         """The run that it belongs to."""
         return RunPaths(self.directory.parent.parent)
-
-    @property
-    def launch(self) -> Path:
-        return self.directory / "launch.json"
-
-    @property
-    def deepspeed(self) -> Path:
-        return self.directory / "deepspeed.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.directory / "metrics.jsonl"
-
-    @property
-    def session(self) -> Path:
-        return self.directory / "session.jsonl"
 
     def rank_log(self, rank: int) -> Path:
         return self.directory / f"rank-{rank:05d}.log"
@@ -86,44 +95,9 @@ class AttemptPaths:
         return f"{slurm_path(self.directory)}/rank-%5t.log"
 
     def rank_logs(self) -> dict[int, Path]:
-        """Rank -> log file, of those that exist, in the order of ranks."""
+        """Return rank -> log file of those that exist, in the order of ranks."""
         found = sorted(self.directory.glob("rank-*.log"))
         return {int(path.stem[5:]): path for path in found if path.stem[5:].isdigit()}
-
-    def logs(self) -> list[Path]:
-        """What was printed: the logs of ranks, agents and conversions that exist, by name."""
-        return sorted(self.directory.glob("*.log"))
-
-    def tracker_logs(self) -> list[Path]:
-        """Those that exist, by name; attempts of one start of a job share the first one's."""
-        return sorted(self.directory.glob("tracker-*.log"))
-
-    def records(self) -> list[Path]:
-        """All other files of the attempt, by name."""
-        found = (path for path in self.directory.glob("[!.]*") if path.is_file())
-        return sorted(path for path in found if path.suffix != ".log")
-
-    @property
-    def log_sizes(self) -> Path:
-        """When the ranks' logs were how long."""
-        return self.directory / "log-sizes.jsonl"
-
-    def telemetry(self, node: str) -> Path:
-        """What a node was busy with, as its agent sampled it."""
-        return self.directory / f"telemetry-{node}.jsonl"
-
-    def telemetries(self) -> list[tuple[str, Path]]:
-        """Node and file of each that exists, by name."""
-        found = sorted(self.directory.glob("telemetry-*.jsonl"))
-        return [(path.stem.removeprefix("telemetry-"), path) for path in found]
-
-    @property
-    def conversion_log(self) -> Path:
-        return self.directory / "universal.log"
-
-    @property
-    def warm_log(self) -> Path:
-        return self.directory / "warm.log"
 
     def agent_log(self, node: str) -> Path:
         return self.directory / f"agent-{node}.log"
@@ -131,13 +105,28 @@ class AttemptPaths:
     def tracker_log(self, name: str) -> Path:
         return self.directory / f"tracker-{name}.log"
 
-    @property
-    def orphaned(self) -> Path:
-        """Written by an agent that lost its supervisor, before it has the job requeued."""
-        return self.directory / "orphaned.json"
+    def tracker_logs(self) -> list[Path]:
+        """Those that exist, by name; attempts of one start of a job share the first one's."""
+        return sorted(self.directory.glob("tracker-*.log"))
+
+    def logs(self) -> list[Path]:
+        """Return the logs of ranks, agents, trackers and conversions that exist, by name."""
+        return sorted(self.directory.glob("*.log"))
+
+    def records(self) -> list[Path]:
+        """Return all other files of the attempt, by name."""
+        found = (path for path in self.directory.glob("[!.]*") if path.is_file())
+        return sorted(path for path in found if path.suffix != ".log")
+
+    def telemetry(self, node: str) -> Path:
+        return self.directory / f"telemetry-{node}.jsonl"
+
+    def telemetries(self) -> list[tuple[str, Path]]:
+        """Return node and file of each that exists, by name."""
+        found = sorted(self.directory.glob("telemetry-*.jsonl"))
+        return [(path.stem.removeprefix("telemetry-"), path) for path in found]
 
     def stacks(self, rank: int) -> Path:
-        """Where a rank's threads were when the run hung."""
         return self.directory / f"stacks-{rank:05d}.txt"
 
     def exit_record(self, rank: int) -> Path:
@@ -147,106 +136,61 @@ class AttemptPaths:
         return sorted(self.directory.glob("exit-*.json"))
 
 
-@dataclass(frozen=True)
-class RunPaths:
+class RunPaths(Directory):
     """The files of one run."""
 
-    directory: Path
+    intent = NamedFile("intent.json")
+    ledger = NamedFile("ledger.jsonl")
+    origin = NamedFile("origin.json")
+    tracking = NamedFile("tracking")
+    checkpoints = NamedFile("checkpoints")
+    attempts_directory = NamedFile("attempts")
 
     @property
-    def number(self) -> int:
-        return int(self.directory.name)
-
-    @property
-    def intent(self) -> Path:
-        return self.directory / "intent.json"
-
-    @property
-    def ledger(self) -> Path:
-        return self.directory / "ledger.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.directory / "checkpoints"
-
-    @property
-    def universals(self) -> Path:
-        return self.checkpoints / "universal"
-
-    @property
-    def origin(self) -> Path:
-        """The checkpoint of another run whose weights this one began with."""
-        return self.directory / "origin.json"
-
-    @property
-    def tracking(self) -> Path:
-        """What trackers keep, each in a directory of its name."""
-        return self.directory / "tracking"
+    def experiment(self) -> ExperimentPaths:
+        return ExperimentPaths(self.directory.parent.parent)
 
     def tracker_state(self, name: str) -> Path:
-        """How far a tracker has come."""
         return self.tracking / f"{name}.json"
-
-    def universal(self, checkpoint: str) -> Path:
-        """A checkpoint's form for another number of ranks."""
-        return self.universals / checkpoint
 
     def checkpoint(self, step: int, attempt: int) -> Path:
         return self.checkpoints / checkpoint_name(step, attempt)
 
     @property
-    def experiment(self) -> ExperimentPaths:
-        return ExperimentPaths(self.directory.parent.parent)
+    def universals(self) -> Path:
+        return self.checkpoints / "universal"
 
-    @property
-    def attempts_directory(self) -> Path:
-        return self.directory / "attempts"
+    def universal(self, checkpoint: str) -> Path:
+        """The form of a checkpoint for another number of ranks."""
+        return self.universals / checkpoint
 
     def attempt(self, number: int) -> AttemptPaths:
         return AttemptPaths(self.attempts_directory / str(number))
 
     def attempts(self) -> list[AttemptPaths]:
-        """All attempts, oldest first."""
+        """Return all attempts, oldest first."""
         return [AttemptPaths(path) for path in _numbered(self.attempts_directory)]
 
 
-@dataclass(frozen=True)
-class SubmissionPaths:
+class SubmissionPaths(Directory):
     """The files of one submission of an experiment."""
 
-    directory: Path
-
-    @property
-    def number(self) -> int:
-        return int(self.directory.name)
+    plan = NamedFile("plan.json")
+    submission = NamedFile("submission.json")
+    package = NamedFile("hpcrun.zip")
+    journal = NamedFile("journal.jsonl")
 
     @property
     def experiment(self) -> ExperimentPaths:
         return ExperimentPaths(self.directory.parent.parent)
-
-    @property
-    def plan(self) -> Path:
-        return self.directory / "plan.json"
-
-    @property
-    def submission(self) -> Path:
-        return self.directory / "submission.json"
-
-    @property
-    def package(self) -> Path:
-        return self.directory / "hpcrun.zip"
 
     def script(self, array: int = 0, part: int = 0) -> Path:
         """The sbatch script of the plan's array number ``array``; of a part of it from 1 on."""
         return self.directory / f"script-{array}{f'-{part}' if part else ''}.sbatch"
 
     def scripts(self) -> list[Path]:
-        """Every script that was written, by name."""
+        """Return every script that was written, by name."""
         return sorted(self.directory.glob("script-*.sbatch"))
-
-    @property
-    def journal(self) -> Path:
-        return self.directory / "journal.jsonl"
 
     def batch_log_pattern(self, array: bool) -> str:
         """``sbatch --output`` of the batch step."""
@@ -261,11 +205,13 @@ class SubmissionPaths:
         return self.directory / ("local.log" if run is None else f"local-{run}.log")
 
 
-@dataclass(frozen=True)
-class ExperimentPaths:
+class ExperimentPaths(Directory):
     """The files of one experiment."""
 
-    directory: Path
+    code = NamedFile("code")
+    submit_lock = NamedFile("submit.lock")
+    submissions_directory = NamedFile("submissions")
+    runs_directory = NamedFile("runs")
 
     @property
     def name(self) -> str:
@@ -280,35 +226,18 @@ class ExperimentPaths:
         """Something was submitted, and may be read."""
         return os.path.isdir(self.submissions_directory)  # noqa: PTH112 - `is_dir` would raise
 
-    @property
-    def code(self) -> Path:
-        return self.directory / "code"
-
-    @property
-    def submit_lock(self) -> Path:
-        """A directory whose one file is named after the submit that holds the lock."""
-        return self.directory / "submit.lock"
-
-    @property
-    def submissions_directory(self) -> Path:
-        return self.directory / "submissions"
-
     def submission(self, number: int) -> SubmissionPaths:
         return SubmissionPaths(self.submissions_directory / str(number))
 
     def submissions(self) -> list[SubmissionPaths]:
-        """All submissions, oldest first."""
+        """Return all submissions, oldest first."""
         return [SubmissionPaths(path) for path in _numbered(self.submissions_directory)]
 
     def run(self, number: int) -> RunPaths:
         return RunPaths(self.directory.joinpath("runs", str(number)))
 
-    @property
-    def runs_directory(self) -> Path:
-        return self.directory / "runs"
-
     def run_numbers(self) -> list[int]:
-        """Numbers of the runs that have a directory, ascending."""
+        """Return the numbers of the runs that have a directory, ascending."""
         try:
             names = os.listdir(self.runs_directory)  # noqa: PTH208 - ten thousand of them
         except FileNotFoundError:
@@ -317,17 +246,17 @@ class ExperimentPaths:
 
 
 def checkpoint_name(step: int, attempt: int) -> str:
-    """The directory of a checkpoint, on shared storage and in the nodes' own."""
+    """Return the directory's name of a checkpoint, on shared storage and in the nodes' own."""
     return f"step-{step:08d}-a{attempt}"
 
 
 def experiment(root: Path, name: str) -> ExperimentPaths:
-    """The experiment ``name`` under ``root``; it need not exist."""
+    """Return the experiment ``name`` under ``root``; it need not exist."""
     return ExperimentPaths(root / name)
 
 
 def experiments(root: Path) -> list[ExperimentPaths]:
-    """Every experiment under ``root``, by name."""
+    """Return every experiment under ``root``, by name."""
     if not root.is_dir():
         return []
     return [found for path in sorted(root.iterdir()) if (found := ExperimentPaths(path)).exists]
@@ -354,20 +283,17 @@ def enclosing(path: Path) -> tuple[ExperimentPaths, int | None] | None:
 
 
 def slurm_path(path: Path) -> str:
-    """A path for the ``--output`` of sbatch or srun, which would expand a ``%`` in it."""
+    """Escape a path for the ``--output`` of sbatch or srun, which would expand a ``%`` in it."""
     return str(path).replace("%", "%%")
 
 
 def extension_cache(submission: SubmissionPaths) -> Path:
-    """Compiled DeepSpeed operators, shared by all experiments under the root."""
+    """Return the directory of compiled DeepSpeed operators, shared by all under the root."""
     return submission.experiment.root / ".hpcrun" / "torch_extensions"
 
 
 def _numbered(parent: Path) -> list[Path]:
     if not parent.is_dir():
         return []
-    return sorted((path for path in parent.iterdir() if path.name.isdigit()), key=_number)
-
-
-def _number(path: Path) -> int:
-    return int(path.name)
+    found = (path for path in parent.iterdir() if path.name.isdigit())
+    return sorted(found, key=lambda path: int(path.name))

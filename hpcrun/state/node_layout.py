@@ -23,8 +23,9 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from hpcrun.state.layout import Directory, NamedFile
 
 PREFIX = "hpcrun-"
 
@@ -44,19 +45,11 @@ def saved(checkpoints: Path) -> list[Path]:
     return list(checkpoints.glob("step-*"))
 
 
-@dataclass(frozen=True)
-class NodePaths:
+class NodePaths(Directory):
     """The files of an agent's directory."""
 
-    directory: Path
-
-    @property
-    def lock(self) -> Path:
-        return self.directory / "lock"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.directory / "checkpoints"
+    lock = NamedFile("lock")
+    checkpoints = NamedFile("checkpoints")
 
     def attempt(self, number: int) -> Path:
         return self.directory / f"attempt-{number}"
@@ -65,11 +58,13 @@ class NodePaths:
         return list(self.directory.glob("attempt-*"))
 
 
-@dataclass(frozen=True)
-class ScratchPaths:
+class ScratchPaths(Directory):
     """The files of an attempt's scratch directory."""
 
-    directory: Path
+    code = NamedFile("code")
+    extensions = NamedFile("torch_extensions")
+    stop = NamedFile("stop")
+    modules = NamedFile("modules")
 
     @property
     def node(self) -> NodePaths:
@@ -80,24 +75,8 @@ class ScratchPaths:
         """Beside the attempts' directories, which are removed when the next one begins."""
         return self.directory.with_name(f"call-{self.directory.name}")
 
-    @property
-    def code(self) -> Path:
-        return self.directory / "code"
-
-    @property
-    def extensions(self) -> Path:
-        return self.directory / "torch_extensions"
-
-    @property
-    def stop(self) -> Path:
-        return self.directory / "stop"
-
     def heard(self, number: int) -> Path:
         return self.directory / f"heard-{signal.Signals(number).name}"
-
-    @property
-    def modules(self) -> Path:
-        return self.directory / "modules"
 
     def pid(self, rank: int) -> Path:
         return self._of_rank(rank, "pid")
