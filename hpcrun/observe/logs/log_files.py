@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 
@@ -73,6 +73,7 @@ class RunLogs:
 
     def __init__(self, one: Selected, choice: LogChoice = NEWEST) -> None:
         self._one, self._choice = one, choice
+        self._source = partial(Source, experiment=one.experiment.name, run=one.run.number)
 
     @cached_property
     def _ledger(self) -> list[Attempt]:
@@ -126,7 +127,7 @@ class RunLogs:
             allowed = on_node if allowed is None else allowed & on_node
         for rank, path in attempt.rank_logs().items():
             if allowed is None or rank in allowed:
-                yield self._source(path, attempt.number, "worker", rank=rank)
+                yield self._source(path, attempt=attempt.number, stream="worker", rank=rank)
 
     def _agents(self, attempt: AttemptPaths) -> Iterator[Source]:
         pattern = attempt.agent_log("*").name
@@ -135,13 +136,13 @@ class RunLogs:
         for path in sorted(self._first_of_start(attempt).directory.glob(pattern)):
             node = path.name[len(before) : len(path.name) - len(after)]
             if wanted in (None, node):
-                yield self._source(path, attempt.number, "agent", node=node)
+                yield self._source(path, attempt=attempt.number, stream="agent", node=node)
 
     def _others(self, attempt: AttemptPaths) -> Iterator[Source]:
         """Yield the logs of trackers, of a checkpoint's conversion, and of ranks that waited."""
         own = (attempt.conversion_log, attempt.warm_log)
         for path in (*filter(Path.is_file, own), *self._first_of_start(attempt).tracker_logs()):
-            yield self._source(path, attempt.number, path.stem)
+            yield self._source(path, attempt=attempt.number, stream=path.stem)
 
     def _batch(self) -> Iterator[Source]:
         submission = self._one.submission
@@ -152,18 +153,7 @@ class RunLogs:
         else:
             path = submission.paths.batch_log(submission.job_id)
         if path.is_file():
-            yield self._source(path, None, "batch")
-
-    def _source(
-        self,
-        path: Path,
-        attempt: int | None,
-        stream: str,
-        rank: int | None = None,
-        node: str | None = None,
-    ) -> Source:
-        one = self._one
-        return Source(path, one.experiment.name, one.run.number, attempt, stream, rank, node)
+            yield self._source(path, attempt=None, stream="batch")
 
     def _first_of_start(self, attempt: AttemptPaths) -> AttemptPaths:
         """Return the attempt into whose directory this one's agents and trackers write."""

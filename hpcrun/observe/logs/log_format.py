@@ -72,9 +72,8 @@ class Printer:
             return data
         prefix = self._prefixes.get(source)
         if prefix is None:
-            prefix = self._prefixes[source] = self._dressed(
-                self.prefix(source), source.run, source.rank
-            )
+            shown = self._dressed(self._prefix(source), source.run, source.rank)
+            prefix = self._prefixes[source] = shown
         data = self._tamed(data)
         prefix = self._time(written) + prefix
         return prefix + data[:-1].replace(b"\n", b"\n" + prefix) + b"\n" if prefix else data
@@ -83,7 +82,6 @@ class Printer:
         """Return folded lines of an attempt as they are printed; ``source`` is one of its ranks."""
         if not lines:
             return b""
-        now = self._time(None)
         prefixes, place = self._prefixes, source.path.parent
         parts = []
         texts = self._tamed(b"\n".join([line for _, line in lines]) + b"\n").split(b"\n")
@@ -95,7 +93,7 @@ class Printer:
                 lowest = (ranks & -ranks).bit_length() - 1
                 prefix = self._dressed(self._of_ranks(source, ranks), source.run, lowest)
                 prefixes[place, ranks] = prefix
-            parts.append(now + prefix + text)
+            parts.append(prefix + text)
         return b"\n".join(parts) + b"\n"
 
     def new_attempt(self, source: Source) -> bytes | None:
@@ -112,7 +110,7 @@ class Printer:
         mark = self._tamed(text.replace("\n", " ").encode("utf-8", "replace") + b"\n")
         return _MARK + mark[:-1] + _RESET + b"\n" if self.color else mark
 
-    def prefix(self, source: Source) -> str:
+    def _prefix(self, source: Source) -> str:
         """Return ``NAME/3 r0``, without the parts that all lines share."""
         parts = [self._name(source)]
         if source.stream == "worker":

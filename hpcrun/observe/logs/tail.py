@@ -218,9 +218,6 @@ class Tail:
     def _open(self) -> bool:
         try:
             self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
             found = os.fstat(self._descriptor)
         except OSError:
             self.close()
