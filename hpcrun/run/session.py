@@ -91,14 +91,13 @@ class Session:
         self._saves: SavePolicy | None = None
         if launch and self.scratch and fence:
             checkpoint = self._spec.checkpoint
-            objective = self._spec.effective_objective.metric
             self._non_finite_steps = self._spec.recovery.non_finite_steps
             self._metrics = MetricsLog(
                 launch.paths.metrics,
                 self.rank,
                 self.world_size,
                 fence,
-                frozenset({"loss", objective}),
+                frozenset({"loss", self._spec.effective_objective.metric}),
                 ScratchPaths(self.scratch).stop.exists,
             )
             copies = NodeCopies.of(launch, self._ranks, self.scratch)

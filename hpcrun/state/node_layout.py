@@ -1,4 +1,4 @@
-"""The names of all files in a node's own directory, which its agent and ranks share.
+"""The names of all files in a node's own directory.
 
 ::
 

@@ -1,4 +1,4 @@
-"""The session's own events: an attempt's ``session.jsonl``, written by rank 0 and read by all.
+"""The session's events: an attempt's ``session.jsonl``, by rank 0.
 
 Each line has ``event`` and ``time`` (seconds since the epoch); the events are
 
