@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcrun.errors import UsageError
+from hpcrun.state.spec.experiment import Tracking
 from hpcrun.submit.local.processes import clean_environment
 
 OLDEST = (3, 10)
 TIMEOUT = 60.0
 
 _MARK = "hpcrun-probe:"
-_WANTED_BY = {name: f"tracking.{name}" for name in ("tensorboard", "wandb")}
+_TRACKERS = tuple(Tracking.__dataclass_fields__)
+_WANTED_BY = {name: f"tracking.{name}" for name in _TRACKERS}
 
 # Valid in any Python, so that an old one can report its version.
 _QUESTION = f"""
@@ -28,7 +30,7 @@ try:
     from importlib import metadata, util
 except ImportError:
     metadata = util = None
-for name in ("torch", "deepspeed", "tensorboard", "wandb"):
+for name in {("torch", "deepspeed", *_TRACKERS)}:
     answer[name] = None
     try:
         if util is not None and getattr(util.find_spec(name), "origin", None):
@@ -48,11 +50,13 @@ class Probe:
     """``sys.executable``; the path asked for if it was not probed."""
     version: str | None
     """Such as ``3.11.2``; None if it was not probed."""
-    # Versions; None if they are not installed.
-    torch: str | None
-    deepspeed: str | None
-    tensorboard: str | None = None
-    wandb: str | None = None
+    libraries: dict[str, str | None]
+    """Versions of torch, deepspeed and the trackers; None if they are not installed."""
+
+    @property
+    def facts(self) -> dict[str, str | None]:
+        """The record in ``submission.json``."""
+        return {"executable": self.executable, "version": self.version, **self.libraries}
 
 
 def probe(
@@ -90,7 +94,8 @@ def probe(
     lines = [line for line in output.splitlines() if line.startswith(_MARK)]
     if not lines:
         raise _unusable(python, code, words, bool(setup))
-    found = Probe(**json.loads(lines[-1][len(_MARK) :]))
+    data = json.loads(lines[-1][len(_MARK) :])
+    found = Probe(data.pop("executable"), data.pop("version"), data)
     _check(found, python, needs)
     return found
 
@@ -152,7 +157,7 @@ def _check(found: Probe, python: str, needs: Sequence[str]) -> None:
             f"environment.python: {python} is Python {found.version}; it must be {oldest} or newer",
             hint="point environment.python to a newer one",
         )
-    missing = [name for name in needs if getattr(found, name) is None]
+    missing = [name for name in needs if found.libraries.get(name) is None]
     if missing:
         names = " and ".join(missing)
         wanting = list(dict.fromkeys(_WANTED_BY.get(name, "a function entry") for name in missing))

@@ -133,7 +133,7 @@ class Draft:
             "host": os.uname().nodename,
             "argv": list(argv),
             "hpcrun": hpcrun.__version__,
-            "python": dataclasses.asdict(probe),
+            "python": probe.facts,
             "code": code,
         }
 

@@ -35,7 +35,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_this_python() -> None:
     found = probe(sys.executable)
     assert found.version == "{}.{}.{}".format(*sys.version_info[:3])
-    assert found.to_data()["executable"]
+    assert found.facts["executable"]
 
 
 def test_packages_are_found_without_importing_them(bare: str, tmp_path: Path) -> None:
@@ -47,7 +47,8 @@ def test_packages_are_found_without_importing_them(bare: str, tmp_path: Path) ->
         information.mkdir()
         (information / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
     found = probe(bare, variables={"PYTHONPATH": str(site)}, needs=("torch", "deepspeed"))
-    assert (found.torch, found.deepspeed) == ("2.13.0", "0.19.8")
+    assert found.libraries["torch"] == "2.13.0"
+    assert found.libraries["deepspeed"] == "0.19.8"
 
 
 def test_a_directory_named_deepspeed_is_not_it(bare: str, tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_a_directory_named_deepspeed_is_not_it(bare: str, tmp_path: Path) -> Non
     (tmp_path / "deepspeed" / "__init__.py").write_text("")
     (tmp_path / "site" / "deepspeed").mkdir(parents=True)
     variables = {"PYTHONPATH": str(tmp_path / "site")}
-    assert probe(bare, variables=variables, directory=tmp_path).deepspeed is None
+    assert probe(bare, variables=variables, directory=tmp_path).libraries["deepspeed"] is None
 
 
 def test_the_submitters_environment_does_not_help(
@@ -63,7 +64,7 @@ def test_the_submitters_environment_does_not_help(
 ) -> None:
     (tmp_path / "deepspeed.py").write_text("")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert probe(bare).deepspeed is None
+    assert probe(bare).libraries["deepspeed"] is None
 
 
 def test_setup_lines_come_first(tmp_path: Path) -> None:
