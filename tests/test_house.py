@@ -101,10 +101,16 @@ def _commands(path: Path) -> Iterator[str]:
         # A path of keys such as ("sbatch",) is no command line.
         if isinstance(node, (ast.List, ast.Tuple)) and len(node.elts) > 1:
             first = node.elts[0]
-        if isinstance(node, ast.Call) and node.args:
+        if isinstance(node, ast.Call) and node.args and _takes_a_program(node.func):
             first = node.args[0]
         if isinstance(first, ast.Constant) and first.value in SLURM:
             yield f"{_name(path)}:{node.lineno} {first.value}"
+
+
+def _takes_a_program(function: ast.expr) -> bool:
+    """Whether a function starts or looks for a program, and does not look up a key of that name."""
+    name = function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
+    return name in {"which", "run", "runs", "Popen", "call", "check_output", "system", "command"}
 
 
 def test_slurm_is_named_in_one_place() -> None:
