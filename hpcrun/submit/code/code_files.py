@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,14 +54,14 @@ def find(
     files to be code.
     """
     notes: list[str] = []
-    excluded = _Excluded(exclude)
+    rules = _Filter(root, exclude)
     git = _git_state(root, notes)
     paths = _git_files(root) if git is not None else None
     if not paths:
         # Nothing listed: the directory as a whole is ignored by a repository around it.
         git = None
-        paths = _walk(root, excluded, without)
-    chosen = {path for path in _without_environments(root, paths) if not excluded.file(path)}
+        paths = _walk(root, rules, without)
+    chosen = {path for path in paths if not rules.leaves_out(path)}
     forbidden = [_inside(root, directory) for directory in without]
     chosen = {
         path
@@ -110,13 +110,14 @@ def _module_file(root: Path, import_root: str, module: str) -> set[str]:
     return set()
 
 
-class _Excluded:
-    """Match paths, relative to the root, with patterns by the rules of .gitignore.
+class _Filter:
+    """Leave out Python environments, caches, and what matches patterns by the rules of .gitignore.
 
     As in git, no file of an excluded directory can be included again.
     """
 
-    def __init__(self, patterns: Sequence[str]) -> None:
+    def __init__(self, root: Path, patterns: Sequence[str]) -> None:
+        self._root = root
         self._spec: GitIgnoreSpec | None = None
         self._directories = {"": False}
         if patterns:
@@ -133,18 +134,23 @@ class _Excluded:
                     hint="patterns are those of .gitignore: data/, *.pt, /notes, a/**/b, !keep.pt",
                 ) from None
 
-    def file(self, path: str) -> bool:
-        return self._spec is not None and (
-            self.directory(path.rpartition("/")[0]) or self._spec.match_file(path)
-        )
+    def leaves_out(self, path: str) -> bool:
+        parent, _, name = path.rpartition("/")
+        return self.leaves_out_directory(parent) or _never(name) or self._matches(path)
 
-    def directory(self, path: str) -> bool:
-        if self._spec is None:
-            return False
+    def leaves_out_directory(self, path: str) -> bool:
         if path not in self._directories:
-            parent = path.rpartition("/")[0]
-            self._directories[path] = self.directory(parent) or self._spec.match_file(path + "/")
+            parent, _, name = path.rpartition("/")
+            self._directories[path] = (
+                self.leaves_out_directory(parent)
+                or _never(name)
+                or any((self._root / path / mark).exists() for mark in _ENVIRONMENT_MARKS)
+                or self._matches(path + "/")
+            )
         return self._directories[path]
+
+    def _matches(self, path: str) -> bool:
+        return self._spec is not None and self._spec.match_file(path)
 
 
 def _inside(root: Path, directory: Path) -> str:
@@ -161,27 +167,7 @@ def _never(name: str) -> bool:
     return name in _NEVER or name.endswith(".pyc")
 
 
-def _without_environments(root: Path, paths: Collection[str]) -> Iterator[str]:
-    """Drop Python environments and caches, which people forget to put into .gitignore."""
-    known: dict[str, bool] = {"": False}
-
-    def foreign(directory: str) -> bool:
-        if directory not in known:
-            parent, _, name = directory.rpartition("/")
-            known[directory] = foreign(parent) or _never(name) or _is_environment(root / directory)
-        return known[directory]
-
-    for path in paths:
-        parent, _, name = path.rpartition("/")
-        if not _never(name) and not foreign(parent):
-            yield path
-
-
-def _is_environment(directory: Path) -> bool:
-    return any((directory / mark).exists() for mark in _ENVIRONMENT_MARKS)
-
-
-def _walk(root: Path, excluded: _Excluded, without: Collection[Path]) -> list[str]:
+def _walk(root: Path, rules: _Filter, without: Collection[Path]) -> list[str]:
     forbidden = {directory.resolve() for directory in without}
     paths: list[str] = []
 
@@ -199,12 +185,7 @@ def _walk(root: Path, excluded: _Excluded, without: Collection[Path]) -> list[st
             if path.is_symlink():
                 names.remove(name)
                 files.append(name)
-            elif (
-                _never(name)
-                or excluded.directory(prefix + name)
-                or _is_environment(path)
-                or path.resolve() in forbidden
-            ):
+            elif rules.leaves_out_directory(prefix + name) or path.resolve() in forbidden:
                 names.remove(name)
         paths += [prefix + name for name in files]
         if len(paths) > MOST_FILES:
@@ -256,7 +237,7 @@ def _git_files(root: Path) -> list[str] | None:
         if path.is_dir() and not path.is_symlink():
             # A submodule, or a repository that is not tracked by this one.
             inner = _git_files(path) if (path / ".git").exists() else None
-            names = _walk(path, _Excluded(()), ()) if inner is None else inner
+            names = _walk(path, _Filter(path, ()), ()) if inner is None else inner
             paths.update(f"{name}/{each}" for each in names)
         else:
             paths.add(name)
