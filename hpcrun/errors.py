@@ -60,27 +60,18 @@ class UsageError(HpcrunError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake in a spec.
-
-    Attributes
-    ----------
-    file
-        The file (as the user named it) or ``"command line"``.
-    key
-        The full dotted key, or ``""`` for the file as a whole.
-    message
-        What was found and what is accepted.
-    hint
-        The fix, such as ``did you mean 'nodes'?``.
-    line
-        1-based line in the file, where known.
-    """
+    """One mistake in a spec."""
 
     file: str
+    """The file (as the user named it) or ``"command line"``."""
     key: str
+    """The full dotted key, or ``""`` for the file as a whole."""
     message: str
+    """What was found and what is accepted."""
     hint: str | None = None
+    """The fix, such as ``did you mean 'nodes'?``."""
     line: int | None = None
+    """1-based line in the file, where known."""
 
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}:{self.line}"

@@ -16,21 +16,14 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Triple:
-    """A consistent batch.
-
-    Attributes
-    ----------
-    train
-        Samples of one optimizer step over all ranks.
-    micro
-        Samples of one forward pass on one rank.
-    accumulation
-        Forward passes of one optimizer step.
-    """
+    """A consistent batch."""
 
     train: int
+    """Samples of one optimizer step over all ranks."""
     micro: int
+    """Samples of one forward pass on one rank."""
     accumulation: int
+    """Forward passes of one optimizer step."""
 
     def as_keys(self) -> dict[str, int]:
         """Return the triple under DeepSpeed's names."""

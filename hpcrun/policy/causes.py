@@ -64,113 +64,76 @@ _EXCEPTIONS = {
 
 @dataclass(frozen=True)
 class JobFacts:
-    """Slurm's report on the start of the job that carried an attempt.
-
-    Attributes
-    ----------
-    state
-        Slurm's word, such as ``RUNNING`` or ``NODE_FAIL``; empty if it did not answer.
-    cancelled_by
-        The user who cancelled it, as sacct prints it; None if nobody did.
-    preempted
-        Slurm has chosen it for preemption, or has preempted it.
-    words
-        The reason in slurmstepd's own line in the batch log, such as ``DUE TO PREEMPTION`` or
-        ``DUE TO JOB REQUEUE``; empty for a plain scancel, None without such a line.
-    restarts
-        How often the job was requeued before this start; None when Slurm did not answer.
-    out_of_memory
-        A step of it ended OUT_OF_MEMORY.
-    memory
-        The memory that it asked for and used at most, in words; empty if unknown.
-    ends
-        When it ended or will be ended at the latest, in seconds since the epoch: at its time limit,
-        or once it is preempted when its grace is over; None where Slurm does not say.
-    """
+    """Slurm's report on the start of the job that carried an attempt."""
 
     state: str = ""
+    """Slurm's word, such as ``RUNNING`` or ``NODE_FAIL``; empty if it did not answer."""
     cancelled_by: str | None = None
+    """The user who cancelled it, as sacct prints it; None if nobody did."""
     preempted: bool = False
+    """Slurm has chosen it for preemption, or has preempted it."""
     words: str | None = None
+    """The reason in slurmstepd's own line in the batch log, such as ``DUE TO PREEMPTION`` or ``DUE
+    TO JOB REQUEUE``; empty for a plain scancel, None without such a line."""
     restarts: int | None = None
+    """How often the job was requeued before this start; None when Slurm did not answer."""
     out_of_memory: bool = False
+    """A step of it ended OUT_OF_MEMORY."""
     memory: str = ""
+    """The memory that it asked for and used at most, in words; empty if unknown."""
     ends: float | None = None
+    """When it ended or will be ended at the latest, in seconds since the epoch: at its time limit,
+    or once it is preempted when its grace is over; None where Slurm does not say."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All evidence on one attempt as it ends, or after it has.
-
-    Attributes
-    ----------
-    intent
-        ``finished``, ``cancelled`` or None, from disk.
-    finished
-        Rank 0 recorded that the entry had come to its end.
-    exit_code
-        The exit code of the ranks' launcher; None if they never started, were killed, or nobody
-        was left to see.
-    failure
-        The first rank that ended badly: ``rank``, ``node``, ``exit_code``, ``signal``,
-        ``exception``, ``message``, ``log_tail``; None if no rank did.
-    stop
-        The supervisor's reason to have the ranks save and leave: ``time_limit``, ``preempted``,
-        ``requeued`` or ``signal``.
-    signal
-        The name of the signal that began that, or ended the supervisor.
-    lost_nodes
-        Nodes whose agents fell silent or were cut off.
-    cut_off
-        A sentence if they are cut off from the fabric alone; None if they did not answer.
-    launch_error
-        The reason why the ranks could not be started.
-    unusable_nodes
-        The nodes that failed to start; empty if all failed, or none.
-    hang
-        ``message``, ``rank`` and ``node`` of ranks that made no progress; None if they did.
-    supervisor_lost
-        The supervisor recorded no end of the attempt.
-    orphaned
-        An agent saw that and had the job requeued: Slurm then reports no other reason.
-    job
-        Slurm's report; empty under the local executor.
-    """
+    """All evidence on one attempt as it ends, or after it has."""
 
     intent: str | None = None
+    """``finished``, ``cancelled`` or None, from disk."""
     finished: bool = False
+    """Rank 0 recorded that the entry had come to its end."""
     exit_code: int | None = None
+    """The exit code of the ranks' launcher; None if they never started, were killed, or nobody was
+    left to see."""
     failure: Mapping[str, Any] | None = None
+    """The first rank that ended badly: ``rank``, ``node``, ``exit_code``, ``signal``,
+    ``exception``, ``message``, ``log_tail``; None if no rank did."""
     stop: str | None = None
+    """The supervisor's reason to have the ranks save and leave: ``time_limit``, ``preempted``,
+    ``requeued`` or ``signal``."""
     signal: str | None = None
+    """The name of the signal that began that, or ended the supervisor."""
     lost_nodes: tuple[str, ...] = ()
+    """Nodes whose agents fell silent or were cut off."""
     cut_off: str | None = None
+    """A sentence if they are cut off from the fabric alone; None if they did not answer."""
     launch_error: str | None = None
+    """The reason why the ranks could not be started."""
     unusable_nodes: tuple[str, ...] = ()
+    """The nodes that failed to start; empty if all failed, or none."""
     hang: Mapping[str, Any] | None = None
+    """``message``, ``rank`` and ``node`` of ranks that made no progress; None if they did."""
     supervisor_lost: bool = False
+    """The supervisor recorded no end of the attempt."""
     orphaned: bool = False
+    """An agent saw that and had the job requeued: Slurm then reports no other reason."""
     job: JobFacts = field(default_factory=JobFacts)
+    """Slurm's report; empty under the local executor."""
 
 
 @dataclass(frozen=True)
 class End:
-    """The end of an attempt.
-
-    Attributes
-    ----------
-    outcome
-        ``completed``; ``cancelled``; ``stopped`` (from outside, the run itself did nothing wrong);
-        ``failed``.
-    exit_code
-        Of the supervisor.
-    cause
-        ``kind``, ``message`` and details; None for a run that completed.
-    """
+    """The end of an attempt."""
 
     outcome: str
+    """``completed``; ``cancelled``; ``stopped`` (from outside, the run itself did nothing wrong);
+    ``failed``."""
     exit_code: int
+    """The exit code of the supervisor."""
     cause: dict[str, Any] | None = None
+    """``kind``, ``message`` and details; None for a run that completed."""
 
     @property
     def kind(self) -> str | None:

@@ -48,22 +48,15 @@ _IN_PLACE = frozenset(
 
 @dataclass(frozen=True)
 class Action:
-    """An action on a run whose attempt has ended.
-
-    Attributes
-    ----------
-    kind
-        ``restart`` (in the same allocation); ``requeue``; ``stop``; ``nothing`` (the run is over,
-        or somebody else has requeued it).
-    reason
-        A sentence for the ledger and for ``hpcrun why``.
-    exclude
-        Nodes that the next start must not use.
-    """
+    """An action on a run whose attempt has ended."""
 
     kind: str
+    """``restart`` (in the same allocation); ``requeue``; ``stop``; ``nothing`` (the run is over, or
+    somebody else has requeued it)."""
     reason: str
+    """A sentence for the ledger and for ``hpcrun why``."""
     exclude: tuple[str, ...] = ()
+    """Nodes that the next start must not use."""
 
 
 def decide(attempts: Sequence[Attempt], policy: Recovery, *, here: bool = False) -> Action:

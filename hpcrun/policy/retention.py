@@ -13,25 +13,17 @@ from hpcrun.state.spec.blocks import SpecBlocks
 
 @dataclass(frozen=True)
 class Retention:
-    """The rules of ``checkpoint.keep…`` and ``objective``.
-
-    Attributes
-    ----------
-    newest
-        The number of newest checkpoints that stay, at least one.
-    every
-        Checkpoints whose step is a multiple of this stay; None for no such rule.
-    best
-        The number of best checkpoints, by the objective, that stay.
-    metric, mode
-        The objective: a metric's name, and ``min`` or ``max``.
-    """
+    """The rules of ``checkpoint.keep…`` and ``objective``."""
 
     newest: int = 2
+    """The number of newest checkpoints that stay, at least one."""
     every: int | None = None
+    """Checkpoints whose step is a multiple of this stay; None for no such rule."""
     best: int = 0
+    """The number of best checkpoints, by the objective, that stay."""
     metric: str = "loss"
     mode: str = "min"
+    """The objective: a metric's name, and ``min`` or ``max``."""
 
     @classmethod
     def of(cls, spec: SpecBlocks) -> Retention:

@@ -15,30 +15,20 @@ from hpcrun.state.spec.blocks import RunSpec
 
 @dataclass(frozen=True)
 class Allocation:
-    """The job around this process.
-
-    Attributes
-    ----------
-    job_id
-        The raw id, also of an array's element.
-    name
-        ``123`` or ``123_4``, by which Slurm requeues it.
-    nodes
-        Names of its nodes, in Slurm's order.
-    restart_count
-        How often it was requeued.
-    cpus_per_node
-        CPUs of its smallest node; None where Slurm does not say.
-    gpus_per_node
-        GPUs of each node; None where Slurm does not say.
-    """
+    """The job around this process."""
 
     job_id: str
+    """The raw id, also of an array's element."""
     name: str
+    """``123`` or ``123_4``, by which Slurm requeues it."""
     nodes: tuple[str, ...]
+    """Names of its nodes, in Slurm's order."""
     restart_count: int
+    """How often it was requeued."""
     cpus_per_node: int | None = None
+    """CPUs of its smallest node; None where Slurm does not say."""
     gpus_per_node: int | None = None
+    """GPUs of each node; None where Slurm does not say."""
 
     @classmethod
     def current(cls) -> Allocation:

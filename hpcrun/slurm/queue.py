@@ -34,36 +34,25 @@ _NO_SUCH_JOB = re.compile(r"invalid job id", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class JobState:
-    """The state of a job, of one element of an array, or of a local process.
-
-    Attributes
-    ----------
-    job_id
-        ``123``, ``123_4`` or ``local:PID``.
-    state
-        Slurm's word without additions, such as ``RUNNING`` or ``CANCELLED``; ``UNKNOWN`` when
-        accounting never heard of the end of a job that the controller has forgotten. A local
-        process is ``RUNNING`` or ``GONE``.
-    reason
-        Slurm's reason why it waits or ended; empty if it gives none.
-    nodes
-        The node list in Slurm's notation; empty before it starts.
-    start
-        The expected start of a waiting job, in seconds since the epoch; None if unknown.
-    exit_code
-        The exit code of the batch script, which accounting alone knows; None if unknown.
-    known_at
-        The time of this answer, in seconds since the epoch, if Slurm does not answer now; None if
-        it is fresh.
-    """
+    """The state of a job, of one element of an array, or of a local process."""
 
     job_id: str
+    """``123``, ``123_4`` or ``local:PID``."""
     state: str
+    """Slurm's word without additions, such as ``RUNNING`` or ``CANCELLED``; ``UNKNOWN`` when
+    accounting never heard of the end of a job that the controller has forgotten. A local process is
+    ``RUNNING`` or ``GONE``."""
     reason: str = ""
+    """Slurm's reason why it waits or ended; empty if it gives none."""
     nodes: str = ""
+    """The node list in Slurm's notation; empty before it starts."""
     start: float | None = None
+    """The expected start of a waiting job, in seconds since the epoch; None if unknown."""
     exit_code: int | None = None
+    """The exit code of the batch script, which accounting alone knows; None if unknown."""
     known_at: float | None = None
+    """The time of this answer, in seconds since the epoch, if Slurm does not answer now; None if it
+    is fresh."""
 
     @property
     def is_over(self) -> bool:
@@ -82,22 +71,15 @@ class JobState:
 
 
 class JobStates(dict[str, JobState]):
-    """The states of jobs by their ids; a job that nothing is known of is absent.
-
-    Attributes
-    ----------
-    problems
-        Reasons why the answer is incomplete, such as a slurmdbd that does not answer: the absence
-        of a job then proves nothing.
-    controller_is_down
-        slurmctld, which alone knows what is alive, did not answer.
-    accounting
-        The cluster keeps accounts, as far as is known.
-    """
+    """The states of jobs by their ids; a job that nothing is known of is absent."""
 
     problems: tuple[str, ...] = ()
+    """Reasons why the answer is incomplete, such as a slurmdbd that does not answer: the absence of
+    a job then proves nothing."""
     controller_is_down: bool = False
+    """slurmctld, which alone knows what is alive, did not answer."""
     accounting: bool = True
+    """The cluster keeps accounts, as far as is known."""
 
 
 def query(

@@ -27,24 +27,16 @@ _NOT_CREATED = re.compile(r"srun: error: (Unable to (?:create step|confirm|conta
 
 @dataclass(frozen=True)
 class TaskEnd:
-    """srun's report of tasks of a node that ended badly.
-
-    Attributes
-    ----------
-    node
-        The node's name.
-    ranks
-        The tasks that the line names, the lowest first.
-    what
-        Slurm's words, such as ``Killed`` or ``Exited with exit code 1``.
-    exit_code
-        The exit code; None when a signal ended the task.
-    """
+    """srun's report of tasks of a node that ended badly."""
 
     node: str
+    """The node's name."""
     ranks: tuple[int, ...]
+    """The tasks that the line names, the lowest first."""
     what: str
+    """Slurm's words, such as ``Killed`` or ``Exited with exit code 1``."""
     exit_code: int | None
+    """The exit code; None when a signal ended the task."""
 
 
 def agent_argv(node: str, log: Path, gpus: str | None, command: Sequence[str]) -> list[str]:
