@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 from pathlib import Path
 
 
 def current_user() -> str:
     """Return the login name, or the numeric id of a user without one."""
+    import getpass  # ranks import this module, and never ask
+
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -22,7 +22,6 @@ from hpcrun.errors import HpcrunError
 from hpcrun.run.node import cgroup
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import Launch
-from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import RunPlan
@@ -49,6 +48,9 @@ def after(run: RunPlan) -> float | None:
     """Return the seconds of training before a run gets warm ranks; None if it gets none."""
     if run.entry.kind == "command" or not run.recovery.in_place:
         return None
+    # Not for ranks, which wait for every import.
+    from hpcrun.slurm.parse import parse_duration
+
     return parse_duration(run.recovery.warm_after or "")
 
 
