@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,9 +106,5 @@ def _suspicious(one: Selected) -> Iterator[str]:
             value = lookup(data, key)
             if isinstance(value, str) and value and SECRET.search(key.rpartition(".")[2]):
                 yield where + key
-    for lines in _setup_lines(one):
+    for lines in (*(one.plan.cluster.get("setup") or ()), *one.run.environment.setup):
         yield from (f"setup: {name}" for name in _ASSIGNED.findall(lines) if SECRET.search(name))
-
-
-def _setup_lines(one: Selected) -> Sequence[str]:
-    return [*(one.plan.cluster.get("setup") or ()), *one.run.environment.setup]

@@ -92,14 +92,9 @@ Result = TypeVar("Result", bound=Numbered)
 def in_order(
     chain: Iterable[Compiled], act: Callable[[Compiled, tuple[Dependence, ...]], Result]
 ) -> Iterator[Result]:
-    """Yield the result of ``act`` for each experiment of a chain, one after another.
+    """Yield the result of ``act`` for each experiment of a `hpcrun.compile.compile_chain`.
 
-    Parameters
-    ----------
-    chain
-        As `hpcrun.compile.compile_chain` returns it.
-    act
-        Called with an experiment and what it waits for, once all before it have their numbers.
+    It is called with an experiment and what that waits for, once all before it have their numbers.
     """
     numbers: dict[str, tuple[str, tuple[int, ...]]] = {}
     for one in chain:

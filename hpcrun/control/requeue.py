@@ -88,12 +88,8 @@ def look(selected: Sequence[Selected]) -> list[RequeueStep]:
 def restart(selected: Sequence[Selected], *, argv: Sequence[str], say: Say) -> list[RequeueStep]:
     """Start those runs again that are neither completed nor waiting.
 
-    Raises
-    ------
-    UsageError
-        The frozen code or plan is not there, or the job's Python is of no use.
-    ClusterRefused, ClusterUnreachable
-        Slurm refuses, or is not there; no submission is left behind that it took nothing of.
+    Raise UsageError if the frozen code or plan is gone or the job's Python is unusable, and as
+    `hpcrun.submit.feeder.send`.
     """
     done: list[RequeueStep] = []
     for experiment, runs in _by_experiment(selected).items():

@@ -38,14 +38,9 @@ IMPATIENT = 20
 def send(prepared: Prepared, say: Say, renew: Renew) -> list[SubmittedArray]:
     """Give a prepared submission to its executor.
 
-    Raises
-    ------
-    ClusterRefused, ClusterUnreachable
-        Slurm refuses or does not answer; a submission of which nothing was accepted is removed.
-    Interrupted
-        By Ctrl-C; names what was submitted and what was not.
-    UsageError
-        Another submit has taken the lock.
+    A submission of which nothing was accepted is removed. Raise ClusterRefused or
+    ClusterUnreachable as Slurm answers, Interrupted after Ctrl-C, with what was submitted and what
+    was not, UsageError if another submit has taken the lock.
     """
     if prepared.plan.cluster["executor"] == "slurm":
         return _Feed(prepared, say, renew).run()

@@ -70,12 +70,8 @@ def check_runs(
 ) -> Probe:
     """Check the runs that are to be submitted, and return the probe of their Python.
 
-    Parameters
-    ----------
-    resumed
-        Numbers of the runs that go on from a checkpoint of their own.
-    coming
-        Experiments that the runs wait for, and whose checkpoints exist by the time they start.
+    The runs ``resumed`` go on from a checkpoint of their own; all runs wait for the experiments
+    ``coming``, whose checkpoints exist by the time they start.
     """
     check_time_limits(runs, experiment)
     check_initial_weights(runs, experiment, coming)

@@ -70,22 +70,9 @@ def probe(
 ) -> Probe:
     """Start the job's Python once, and return its version and those of its libraries.
 
-    Raise UsageError if it does not exist, hangs, is too old or lacks a library.
-
-    Parameters
-    ----------
-    python
-        ``environment.python``: a path, or a name that PATH has once the setup lines have run.
-    setup
-        Lines of bash that the job runs first, such as ``module load cuda``.
-    variables
-        Environment variables of the job.
-    needs
-        The libraries that must be installed.
-    directory
-        Where it is started; the current directory by default.
-    timeout
-        Seconds until an interpreter counts as hanging.
+    ``python`` is a path, or a name that PATH has once the job's ``setup`` lines of bash, such as
+    ``module load cuda``, have run with the job's ``variables``. Raise UsageError if it does not
+    exist, gives no answer within ``timeout`` seconds, is too old or lacks a library of ``needs``.
     """
     argv = [python, "-c", _QUESTION]
     if setup:

@@ -58,12 +58,7 @@ class Decision:
 def changed(jobs: Mapping[int, Job], earlier: Mapping[int, Plan], plan: Plan) -> set[int]:
     """Return the plan's runs that were last submitted with other values, of extendable keys.
 
-    Parameters
-    ----------
-    jobs
-        Run -> the job that it was last given to.
-    earlier
-        Number of a submission -> its plan.
+    ``jobs`` are the runs' last ones, ``earlier`` the plans by the number of the submission.
     """
     was = {
         run.number: run.identity

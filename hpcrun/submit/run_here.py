@@ -28,12 +28,8 @@ def bring_to_end(
     allocation may outlive this process, so there a run is recorded only as it starts; one that was
     submitted by another command meanwhile is left out. After Ctrl-C nothing is left running.
 
-    Parameters
-    ----------
-    allocation
-        The allocation's job id; None on this machine.
-    announce
-        Called with a run's number as it starts.
+    ``allocation`` is its job id, None on this machine; ``announce`` is called with the number of
+    each run as it starts.
     """
     runs = tuple(run for array in prepared.plan.arrays for run in array.runs)
     prepared.take_back_intents(runs)

@@ -70,25 +70,11 @@ class QueueFull(ClusterRefused):
 
 
 def submit(script: Path, dependency: str | None = None, *, timeout: int = TIMEOUT) -> str:
-    """Submit a script and return the job's id.
+    """Submit a script and return the job's id; sbatch is ended after ``timeout`` seconds.
 
-    Parameters
-    ----------
-    dependency
-        sbatch's ``--dependency``; None to leave it to the script.
-    timeout
-        Seconds after which sbatch is ended.
-
-    Raises
-    ------
-    QueueFull
-        Slurm has no room for it now.
-    ClusterRefused
-        Slurm refuses it for another reason.
-    ClusterUnreachable
-        Slurm did not answer and did not take it.
-    NoAnswer
-        The answer was lost, and the queue could not be read either.
+    ``dependency`` is sbatch's option; None leaves it to the script. Raise QueueFull if Slurm has no
+    room for the job now, ClusterRefused if it refuses for another reason, ClusterUnreachable if it
+    did not take the job, NoAnswer if that is unknown, as the queue could not be read either.
     """
     if not client.available():
         raise ClusterUnreachable(

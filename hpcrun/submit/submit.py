@@ -71,12 +71,8 @@ def run_chain(
 ) -> tuple[list[Submitted], int]:
     """Prepare the experiments of a chain, and run each to its end before the next.
 
-    Parameters
-    ----------
-    executor
-        ``local``, or ``slurm`` inside an allocation; takes the place of the profile's.
-    bring_to_end
-        Runs a prepared submission; an exit code other than 0, which is returned, ends the chain.
+    ``executor`` takes the place of the profile's: ``local``, or ``slurm`` inside an allocation.
+    ``bring_to_end`` returns an exit code; one other than 0 ends the chain, and is returned.
     """
 
     def prepared(one: Compiled, waits: tuple[Dependence, ...]) -> Prepared:
@@ -99,17 +95,8 @@ def submit(
 ) -> Submitted:
     """Submit the runs that have neither completed nor are queued or running.
 
-    Raises
-    ------
-    UsageError
-        A check of `hpcrun.submit.preflight` fails, the code cannot be frozen, or the user is not
-        in the profile's group.
-    ClusterRefused
-        Slurm refuses the job; nothing is left behind unless an earlier array was accepted.
-    ClusterUnreachable
-        Slurm was asked for and is not there; the same.
-    Interrupted
-        By Ctrl-C once something was submitted.
+    Raise UsageError if a check of `hpcrun.submit.preflight` fails, the code cannot be frozen or the
+    user is not in the profile's group, and as `hpcrun.submit.feeder.send`.
     """
     preflight.check_executor(compiled.cluster)
     with _submit_lock(compiled, request.say) as renew:

@@ -11,17 +11,9 @@ _LONGEST_TEXT = 1 << 20
 
 
 class CodeDiff:
-    """The files that differ between two versions of the code.
+    """The files that differ between two results of `hpcrun.submit.code.snapshot.read` or ``look``.
 
-    Parameters
-    ----------
-    before, after
-        Name -> content, as `hpcrun.submit.code.snapshot.read` and ``look`` return them.
-
-    Attributes
-    ----------
-    files
-        Name -> ``added``, ``removed`` or ``changed``; sorted.
+    ``files`` maps their names, sorted, to ``added``, ``removed`` or ``changed``.
     """
 
     def __init__(self, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> None:

@@ -15,18 +15,16 @@ class HashingStream:
         self.bytes = 0
 
     def read(self, size: int) -> bytes:
-        data: bytes = self._stream.read(size)
-        self._update(data)
-        return data
+        return self._update(self._stream.read(size))
 
     def write(self, data: Any) -> int:
-        self._update(data)
-        written: int = self._stream.write(data)
+        written: int = self._stream.write(self._update(data))
         return written
 
     def hexdigest(self) -> str:
         return self._hash.hexdigest()
 
-    def _update(self, data: Any) -> None:
+    def _update(self, data: bytes) -> bytes:
         self._hash.update(data)
         self.bytes += len(data)
+        return data
