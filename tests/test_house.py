@@ -38,7 +38,6 @@ COVERED_BY: dict[str, str] = {
     "run/health/progress": "run/health/test_stack_summary.py",
     "run/job/attempt": "run/test_supervisor.py",
     "run/job/attempt_end": "run/test_supervisor.py",
-    "run/job/fault_injection": "cli/test_drill.py",
     "run/job/hang_watch": "run/test_supervisor.py",
     "run/job/stop_request": "run/test_supervisor.py",
     "run/node/gpus": "run/node/test_telemetry.py",

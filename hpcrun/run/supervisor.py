@@ -142,10 +142,7 @@ class Supervisor:
     def _begin(self, run: RunPlan, nodes: Sequence[str]) -> AttemptPaths:
         """Claim the next attempt and put it on record.
 
-        Raises
-        ------
-        HpcrunError
-            The file system takes no files, so that nothing of the attempt would be kept.
+        Raises HpcrunError if the file system takes no files: nothing of the attempt would be kept.
         """
         attempt: AttemptPaths | None = None
         try:

@@ -40,10 +40,7 @@ Child: TypeAlias = "subprocess.Popen[bytes]"
 def rank_of(launch: Launch, argument: int | None) -> int:
     """Return this process's rank, from the local executor or else from Slurm.
 
-    Raises
-    ------
-    HpcrunError
-        Slurm started a different number of tasks than the attempt has ranks.
+    Raises HpcrunError if Slurm started a different number of tasks than the attempt has ranks.
     """
     if argument is not None:
         return argument

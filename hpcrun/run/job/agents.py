@@ -113,10 +113,7 @@ class Agents:
     ) -> tuple[tuple[LaunchNode, ...], int]:
         """Prepare the nodes of an attempt; return them and the port of the rendezvous.
 
-        Parameters
-        ----------
-        between
-            Called on each turn meanwhile; raises to give up.
+        ``between`` is called on each turn meanwhile, and raises to give up.
 
         Raises
         ------
@@ -177,14 +174,14 @@ class Agents:
             # Its srun would wait for as long as Slurm does.
             self._agents[node].kill()
         self._give_up(silent)
-        if ended := [node for node in self.working if node in gone]:
-            told = f"the agent on node {ended[0]} was ended; see agent-{ended[0]}.log"
+        ended = [node for node in self.working if node in gone]
         self._give_up(node for node in gone if node not in self.working)
         if lost := [node for node in self.working if node in silent]:
             self._give_up(ended)
             raise NodesLost(tuple(lost))
         if ended:
-            raise self._unusable_nodes(told, ended)
+            why = f"the agent on node {ended[0]} was ended; see agent-{ended[0]}.log"
+            raise self._unusable_nodes(why, ended)
         self._check_fabric()
 
     def _check_fabric(self) -> None:

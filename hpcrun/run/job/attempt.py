@@ -137,10 +137,7 @@ class RunningAttempt:
     def _run_ranks(self, nodes: Sequence[str]) -> int | None:
         """Start the ranks and return their exit code; None if they are to be killed.
 
-        Raises
-        ------
-        HpcrunError
-            Slurm answers, and does not start them.
+        Raises HpcrunError if Slurm answers and does not start them.
         """
         refusals = 0
         while True:

@@ -72,10 +72,7 @@ class StopRequest:
             The run was cancelled, there is nothing to save, or no time left.
         """
         before = self.reason
-        heard = []
-        for names in self._signals:
-            while names:
-                heard.append(names.pop(0))
+        heard = [names.pop(0) for names in self._signals for _ in range(len(names))]
         for name in dict.fromkeys(heard):
             self._on_signal(name)
         if self.reason is None and self._limit_is_near():
@@ -102,9 +99,8 @@ class StopRequest:
         if end.outcome == causes.CANCELLED:
             ledger.set_intent(self._paths, ledger.CANCELLED)
             raise EndNow(end.message)
-        over = facts.words is not None or facts.state not in ("", "RUNNING")
         deadline = (facts.ends or float("inf")) - _KEPT
-        if over:
+        if facts.words is not None or facts.state not in ("", "RUNNING"):
             # Slurm has begun to end the job: KILL follows.
             deadline = time.time() + job.kill_wait() - _KEPT
         self.signal = self.signal or name
@@ -149,7 +145,5 @@ class StopRequest:
         """Return how many seconds before the limit the ranks are asked to stop."""
         wanted = self._run.recovery.stop_before
         save, step = stop_lead_time.measured(self._paths)
-        limit = end_time - self._began
-        return stop_lead_time.seconds(
-            limit, asked=parse_duration(wanted) if wanted else None, save=save, step=step
-        )
+        asked, limit = parse_duration(wanted) if wanted else None, end_time - self._began
+        return stop_lead_time.seconds(limit, asked=asked, save=save, step=step)

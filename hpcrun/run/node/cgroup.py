@@ -88,10 +88,7 @@ class JobCgroup:
     def memory(self, total: int) -> tuple[int, int]:
         """Return bytes used, without inactive page cache, and the limit, at most ``total``.
 
-        Raises
-        ------
-        OSError, KeyError, ValueError
-            The job has no such cgroup.
+        Raises OSError, KeyError or ValueError if the job has no such cgroup.
         """
         controller = "" if self._is_v2 else "memory"
         memory = _memory(self._directories[controller], controller)

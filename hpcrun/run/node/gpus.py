@@ -9,10 +9,7 @@ from typing import Any
 class Gpus:
     """The GPUs that this job has on its node.
 
-    Parameters
-    ----------
-    devices
-        CUDA_VISIBLE_DEVICES of the node's ranks; None where Slurm has set it for this step.
+    ``devices`` is CUDA_VISIBLE_DEVICES of the node's ranks, None where Slurm has set it here.
 
     Raises
     ------

@@ -67,10 +67,7 @@ def default_interface() -> str | None:
 def management(fabric: dict[str, Any]) -> tuple[str, str]:
     """Return the interface and address that agents and supervisor talk over.
 
-    Raises
-    ------
-    HpcrunError
-        The profile names an interface that this node does not have.
+    Raises HpcrunError, as does `fast`, if this node lacks the interface that the profile names.
     """
     return _named(fabric.get("management_interface"), "management_interface") or _any()
 
@@ -80,14 +77,8 @@ def fast(fabric: dict[str, Any], sysfs: Path = Path("/sys")) -> tuple[str, str]:
 
     The profile's ``fabric.fast_interface``; else the first interface of type InfiniBand that has an
     address; else the management interface.
-
-    Raises
-    ------
-    HpcrunError
-        The profile names an interface that this node does not have.
     """
-    named = _named(fabric.get("fast_interface"), "fast_interface")
-    if named:
+    if named := _named(fabric.get("fast_interface"), "fast_interface"):
         return named
     for name in interfaces(sysfs):
         if is_infiniband(name, sysfs) and (found := address(name)):

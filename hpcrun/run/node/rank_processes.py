@@ -34,13 +34,7 @@ def lead_group() -> None:
 
 
 def leader(scratch: Path, rank: int) -> int:
-    """Return the process id of a rank, which leads its group.
-
-    Raises
-    ------
-    OSError, ValueError
-        The rank has not registered.
-    """
+    """Return the process id of a rank's leader; raise OSError or ValueError if it has none."""
     return int(ScratchPaths(scratch).pid(rank).read_text())
 
 

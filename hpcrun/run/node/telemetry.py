@@ -34,14 +34,8 @@ def begin(
 ) -> NodeTelemetry | None:
     """Start the telemetry of this node for an attempt; None if the spec switches it off.
 
-    Parameters
-    ----------
-    path
-        The attempt's file for this node.
-    fabric, node
-        The profile's ``fabric`` block, and the fields of `hpcrun.run.protocol.launch.LaunchNode`.
-    devices
-        CUDA_VISIBLE_DEVICES of the node's ranks, where hpcrun shares out the GPUs.
+    ``fabric`` is the profile's block; ``node`` has the fields of a `LaunchNode`; ``devices`` is
+    CUDA_VISIBLE_DEVICES of the node's ranks, where hpcrun shares out the GPUs.
     """
     every = run.telemetry.every
     if not every:
@@ -55,14 +49,8 @@ def begin(
 class NodeTelemetry:
     """Samples this node until it is stopped.
 
-    Parameters
-    ----------
-    open_gpus
-        Opens the GPUs, in a thread of its own; None for a run without.
-    every
-        Seconds between two samples.
-    nodes
-        Nodes of the run: the more there are, the more samples share a write.
+    ``open_gpus`` is called in a thread of its own. Samples are ``every`` seconds apart; the more
+    ``nodes`` the run has, the more of them share a write.
     """
 
     def __init__(

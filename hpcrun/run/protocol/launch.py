@@ -101,13 +101,7 @@ class Launch(SpecBlocks):
         return cls.read(Path(path)) if path else None
 
     def fill(self, value: Any, node: LaunchNode) -> Any:
-        """Replace ``${hpcrun:…}`` in strings, lists and mappings.
-
-        Raises
-        ------
-        HpcrunError
-            There is no such name.
-        """
+        """Replace ``${hpcrun:…}`` in strings, lists and mappings; raise HpcrunError if unknown."""
         if isinstance(value, dict):
             return {name: self.fill(item, node) for name, item in value.items()}
         if isinstance(value, (list, tuple)):
