@@ -1,14 +1,14 @@
 """The plan: the frozen, compiled form of an experiment.
 
 Written once at submission (`hpcrun.state.plan_file`), read by the supervisor and by everything that
-observes. Standard library only, because it is also imported on compute nodes from the frozen
-``hpcrun.zip``.
+observes.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from hpcrun.errors import UsageError
@@ -19,59 +19,56 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Entry:
-    """What a run executes; found at compile time, imported only by the workers.
-
-    Attributes
-    ----------
-    kind
-        ``function`` (called with a session), ``script`` (a Python file) or ``command``.
-    module, function
-        For a function: ``module`` is imported and ``function`` called.
-    import_root
-        For a function: the directory, relative to the code root, that ``module`` is imported from;
-        None when the module is installed in the job's Python.
-    file
-        For a script: its path relative to the code root.
-    argv
-        For a script its arguments (flags of ``config``, then ``args``); for a command all of it.
-        May hold ``${hpcrun:…}``, filled in as an attempt starts.
-    """
+    """The program of a run; found at compile time, imported only by the workers."""
 
     kind: str
+    """``function`` (called with a session), ``script`` (a Python file) or ``command``."""
+
     module: str | None = None
+    """For a function: the module to import."""
+
     function: str | None = None
+    """For a function: its name there."""
+
     import_root: str | None = None
+    """For a function: the directory, relative to the code root, that ``module`` is imported from;
+    None when the module is installed in the job's Python."""
+
     file: str | None = None
+    """For a script: its path relative to the code root."""
+
     argv: tuple[str, ...] = ()
+    """For a script its arguments (flags of ``config``, then ``args``); for a command all of it.
+    May hold ``${hpcrun:…}``, filled in as an attempt starts."""
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Entry:
+        """Return the entry of its fields as plain data."""
+        return cls(**{**data, "argv": tuple(data["argv"])})
 
 
 @dataclass(frozen=True)
 class RunPlan(RunSpec):
-    """One fully resolved configuration.
-
-    Attributes
-    ----------
-    number
-        The run's number in its experiment, given at first submission; the directory's name.
-    identity
-        Hex digest of what the run computes and of its swept values.
-    label
-        Readable name from the swept values, such as ``lr=0.001,stage=2``; empty without a sweep.
-    swept
-        Full key -> swept value.
-    entry
-        What is executed.
-    spec
-        The resolved spec as plain data, ``deepspeed`` complete with the solved batch triple.
-        ``${hpcrun:…}`` stays literal.
-    """
+    """One fully resolved configuration."""
 
     number: int
+    """The run's number in its experiment, given at first submission; the directory's name."""
+
     identity: str
+    """Hex digest of what the run computes and of its swept values."""
+
     label: str
+    """Readable name from the swept values, such as ``lr=0.001,stage=2``; empty without a sweep."""
+
     swept: dict[str, Any]
+    """Full key -> swept value."""
+
     entry: Entry
+    """The program."""
+
     spec: dict[str, Any]
+    """The resolved spec as plain data, ``deepspeed`` complete with the solved batch triple.
+    ``${hpcrun:…}`` stays literal."""
 
     @property
     def trackers(self) -> tuple[str, ...]:
@@ -82,30 +79,25 @@ class RunPlan(RunSpec):
 
 @dataclass(frozen=True)
 class Array:
-    """Runs of one shape that go to Slurm as one sbatch: an array, or a plain job for a single run.
-
-    Attributes
-    ----------
-    runs
-        Their numbers, ascending.
-    script
-        The rendered sbatch script; empty for the local executor.
-    gpu_hours
-        The most that these runs can use: runs x GPUs x time limit.
-    offset
-        What a run's number is above the index of its task: Slurm limits the index.
-    parallel
-        How many of these runs may run at once, its share of the plan's ``max_parallel``.
-    after
-        The index of the array that has to end first, where there are more arrays than that.
-    """
+    """Runs of one shape that go to Slurm as one sbatch: an array, or a plain job for one run."""
 
     runs: tuple[int, ...]
+    """Their numbers, ascending."""
+
     script: str
+    """The rendered sbatch script; empty for the local executor."""
+
     gpu_hours: float
+    """The most that these runs can use: runs x GPUs x time limit."""
+
     offset: int = 0
+    """A run's number minus the index of its task: Slurm limits the index."""
+
     parallel: int | None = None
+    """How many of these runs may run at once, its share of the plan's ``max_parallel``."""
+
     after: int | None = None
+    """The index of the array that has to end first, if there are more arrays than that."""
 
     @property
     def is_array(self) -> bool:
@@ -114,66 +106,58 @@ class Array:
 
 @dataclass(frozen=True)
 class Dependence:
-    """What runs wait for.
-
-    Attributes
-    ----------
-    experiment
-        The name of an experiment under the same root.
-    runs
-        Those of its runs that count.
-    when
-        ``success`` or ``end``.
-    each
-        Whether a run waits for the run of its own number alone.
-    """
+    """The runs of another experiment that runs wait for."""
 
     experiment: str
+    """The name of an experiment under the same root."""
+
     runs: tuple[int, ...]
+    """Those of its runs that count."""
+
     when: str = "success"
+    """``success`` or ``end``."""
+
     each: bool = False
+    """A run waits for the run of its own number alone."""
 
     def of(self, run: int) -> tuple[int, ...]:
-        """The runs that one run waits for."""
+        """Return the runs that one run waits for."""
         return (run,) if self.each else self.runs
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A compiled experiment.
-
-    Attributes
-    ----------
-    name
-        The experiment's name.
-    spec_file
-        Absolute path of the spec.
-    code_root
-        Absolute path of the directory that is frozen at submission.
-    directory
-        The spec's directory, relative to ``code_root``; the working directory of the workers.
-    cluster
-        The resolved cluster profile as plain data.
-    max_parallel
-        How many runs may run at once; None for as many as the cluster takes.
-    runs, arrays
-        Runs in the order of the sweep, and how they are submitted.
-    repeats
-        Full keys that only repeat a point, such as a seed: results average over them.
-    depends_on
-        What the runs wait for.
-    """
+    """A compiled experiment."""
 
     name: str
+    """The experiment's name."""
+
     spec_file: str
+    """Absolute path of the spec."""
+
     code_root: str
+    """Absolute path of the directory that is frozen at submission."""
+
     directory: str
+    """The spec's directory, relative to ``code_root``; the working directory of the workers."""
+
     cluster: dict[str, Any]
+    """The resolved cluster profile as plain data."""
+
     max_parallel: int | None
+    """How many runs may run at once; None for as many as the cluster takes."""
+
     runs: tuple[RunPlan, ...]
-    arrays: tuple[Array, ...] = field(default=())
+    """In the order of the sweep."""
+
+    arrays: tuple[Array, ...] = ()
+    """The submission of these runs."""
+
     repeats: tuple[str, ...] = ()
+    """Full keys that only repeat a point, such as a seed: results average over them."""
+
     depends_on: tuple[Dependence, ...] = ()
+    """The runs that these wait for."""
 
     @property
     def numbers(self) -> tuple[str, tuple[int, ...]]:
@@ -181,7 +165,7 @@ class Plan:
         return self.name, tuple(run.number for run in self.runs)
 
     def run(self, number: int) -> RunPlan:
-        """The run of that number.
+        """Return the run of that number.
 
         Raises
         ------
@@ -194,42 +178,42 @@ class Plan:
         raise UsageError(f"{self.name}: there is no run {number} in this plan")
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data with a stable order of keys."""
+        """Return plain data with a stable order of keys."""
         return {"format": FORMAT, **dataclasses.asdict(self)}
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Plan:
-        """The plan that ``to_data`` described.
+        """Return the plan that ``to_data`` described.
 
         Raises
         ------
         UsageError
             The data was written by another format of plan.
         """
-        if data.get("format") != FORMAT:
-            raise UsageError(
-                f"this plan has format {data.get('format')!r}, this hpcrun reads {FORMAT}",
-                hint="read it with the hpcrun that submitted it",
-            )
-        runs = tuple(RunPlan(**{**run, "entry": _entry(run["entry"])}) for run in data["runs"])
-        arrays = tuple(Array(**{**array, "runs": tuple(array["runs"])}) for array in data["arrays"])
-        given = ("format", "runs", "arrays", "repeats", "depends_on")
-        rest = {key: data[key] for key in data if key not in given}
+        check_format(data, FORMAT)
+        runs = (RunPlan(**{**run, "entry": Entry.from_data(run["entry"])}) for run in data["runs"])
+        return cls.of_runs(runs, data)
+
+    @classmethod
+    def of_runs(cls, runs: Iterable[RunPlan], data: dict[str, Any]) -> Plan:
+        """Return the plan of these runs; all else is in its plain data."""
+        simple = ("name", "spec_file", "code_root", "directory", "cluster", "max_parallel")
         return cls(
-            **rest,
-            runs=runs,
-            arrays=arrays,
+            **{name: data[name] for name in simple},
+            runs=tuple(runs),
+            arrays=tuple(Array(**{**one, "runs": tuple(one["runs"])}) for one in data["arrays"]),
             repeats=tuple(data.get("repeats", ())),
-            depends_on=dependences(data),
+            depends_on=tuple(
+                Dependence(**{**one, "runs": tuple(one["runs"])})
+                for one in data.get("depends_on", ())
+            ),
         )
 
 
-def dependences(data: dict[str, Any]) -> tuple[Dependence, ...]:
-    """``depends_on`` of a plan's plain data."""
-    return tuple(
-        Dependence(**{**each, "runs": tuple(each["runs"])}) for each in data.get("depends_on", ())
-    )
-
-
-def _entry(data: dict[str, Any]) -> Entry:
-    return Entry(**{**data, "argv": tuple(data["argv"])})
+def check_format(data: dict[str, Any], known: int) -> None:
+    """Raise UsageError if a plan's data has another format."""
+    if data.get("format") != known:
+        raise UsageError(
+            f"this plan has format {data.get('format')!r}, this hpcrun reads {known}",
+            hint="read it with the hpcrun that submitted it",
+        )

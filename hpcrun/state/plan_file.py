@@ -1,7 +1,7 @@
-"""The plan as it lies on disk: a run is what it changes of another, so large sweeps stay small.
+"""The plan on disk: runs as differences, so that large sweeps stay small.
 
 A list of models holds whole specs; a run names a model, and has ``[path, value]`` for each value
-that differs. Standard library only, as the plan.
+that differs.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hpcrun.errors import UsageError
 from hpcrun.state import files
 from hpcrun.state.patched import Patched
-from hpcrun.state.plan import Array, Entry, Plan, RunPlan, dependences
+from hpcrun.state.plan import Entry, Plan, RunPlan, check_format
 
 FORMAT = 2
 _MOST_CHANGES = 40
@@ -38,7 +37,7 @@ def read(path: Path) -> Plan:
     Raises
     ------
     FileNotFoundError
-        There is none.
+        There is no such file.
     ValueError
         It is not JSON.
     UsageError
@@ -48,7 +47,7 @@ def read(path: Path) -> Plan:
 
 
 def pack(plan: Plan) -> dict[str, Any]:
-    """Plain data that `unpack` makes the same plan of."""
+    """Return plain data that `unpack` makes the same plan of."""
     rest = {
         field.name: getattr(plan, field.name)
         for field in dataclasses.fields(plan)
@@ -69,7 +68,7 @@ def pack(plan: Plan) -> dict[str, Any]:
 
 
 def unpack(data: dict[str, Any]) -> Plan:
-    """The plan that was packed; runs share what they have in common, so nobody may change it.
+    """Return the plan that was packed; runs share what they have in common: do not change it.
 
     Raises
     ------
@@ -78,36 +77,28 @@ def unpack(data: dict[str, Any]) -> Plan:
     """
     if data.get("format") == 1:
         return Plan.from_data(data)
-    if data.get("format") != FORMAT:
-        raise UsageError(
-            f"this plan has format {data.get('format')!r}, this hpcrun reads {FORMAT}",
-            hint="read it with the hpcrun that submitted it",
-        )
-    runs = []
-    for number, identity, label, swept, model, changes in data["runs"]:
-        patched = Patched(data["models"][model])
-        for path, value in changes:
-            patched.put(path, value)
-        own = patched.data
-        entry = Entry(**{**own["entry"], "argv": tuple(own["entry"]["argv"])})
-        runs.append(RunPlan(number, identity, label, swept, entry, own["spec"]))
-    arrays = tuple(Array(**{**array, "runs": tuple(array["runs"])}) for array in data["arrays"])
-    rest = {
-        field.name: data[field.name]
-        for field in dataclasses.fields(Plan)
-        if field.name not in ("runs", "arrays", "repeats", "depends_on")
-    }
-    return Plan(
-        **rest,
-        runs=tuple(runs),
-        arrays=arrays,
-        repeats=tuple(data["repeats"]),
-        depends_on=dependences(data),
-    )
+    check_format(data, FORMAT)
+    return Plan.of_runs((_run(data["models"], *run) for run in data["runs"]), data)
+
+
+def _run(
+    models: list[dict[str, Any]],
+    number: int,
+    identity: str,
+    label: str,
+    swept: dict[str, Any],
+    model: int,
+    changes: Changes,
+) -> RunPlan:
+    patched = Patched(models[model])
+    for path, value in changes:
+        patched.put(path, value)
+    own = patched.data
+    return RunPlan(number, identity, label, swept, Entry.from_data(own["entry"]), own["spec"])
 
 
 def _changes(model: Any, data: Any) -> Changes | None:
-    """What to change in the model; None where that is much, or keys come in another order."""
+    """Return the changes to the model; None if there are many, or keys come in another order."""
     found: Changes = []
     pending: list[tuple[list[str], Any, Any]] = [([], model, data)]
     while pending:
@@ -130,5 +121,5 @@ def _changes(model: Any, data: Any) -> Changes | None:
 
 
 def _is(one: Any, other: Any) -> bool:
-    """Whether two plain values of one type are written alike: 0.0 and -0.0 are not."""
+    """Check whether two plain values of one type are written alike: 0.0 and -0.0 are not."""
     return repr(one) == repr(other) if isinstance(one, float) else bool(one == other)
