@@ -1,4 +1,4 @@
-"""Files on shared storage: lines appended whole, files replaced whole, torn tails tolerated."""
+"""Files on shared storage: whole lines appended, whole files replaced."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class ShortWrite(OSError):
 def append(path: Path, *records: dict[str, Any]) -> None:
     """Append JSON lines with a single write, so that lines never interleave on one host.
 
-    A predecessor that died in the middle of a line leaves a torn tail; a newline is put before the
-    record then, which costs the reader that one line and no other.
+    A writer that died in the middle of a line leaves a torn tail: a newline is put after it, so
+    that readers lose that one line alone.
 
     Raises
     ------
     ShortWrite
         Only some of it could be written.
     OSError
-        None of it could.
+        Nothing could be written.
     """
     line = b"".join(
         json.dumps(record, separators=(",", ":"), default=str).encode() + b"\n"
@@ -61,14 +61,17 @@ def patiently(
     *,
     pauses: Sequence[float] = (),
 ) -> bool:
-    """Write where a full disk must not end what goes on; whether it was written.
+    """Write with retries after ``pauses`` (seconds); a full disk is reported, never raised.
 
     Parameters
     ----------
     what
-        What cannot be written, for the message.
-    pauses
-        Seconds before each further try.
+        The file, for the message.
+
+    Returns
+    -------
+    bool
+        It was written.
     """
     for pause in (*pauses, None):
         try:
@@ -82,17 +85,17 @@ def patiently(
 
 
 class Appender:
-    """JSON lines of one file; those that cannot be written wait for the next call.
+    """Writer of one file of JSON lines; lines that cannot be written wait for the next call.
 
     Parameters
     ----------
     say
-        Told once when the file cannot be written, and once when it can again.
+        Receives one message when the file cannot be written, and one when it can again.
 
     Attributes
     ----------
     error
-        Why the lines that wait could not be written; None when none waits.
+        The reason why lines wait; None when no line waits.
     """
 
     def __init__(self, path: Path, say: Say) -> None:
@@ -120,9 +123,9 @@ class Appender:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects of a file of lines; nothing where there is no file.
+    """Yield the JSON objects of a file of lines; nothing if there is no file.
 
-    Lines that are not a JSON object (torn by a crash) are passed over.
+    Lines that are not a JSON object (torn by a crash) are skipped.
     """
     try:
         data = read_tail(path)
@@ -132,17 +135,17 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_on(path: Path, offset: int, most: int = 1 << 20) -> tuple[list[dict[str, Any]], int]:
-    """The JSON objects of the whole lines behind ``offset``, and the offset behind them.
+    """Return the JSON objects of the whole lines after ``offset``, and the offset after them.
 
     Parameters
     ----------
     most
-        Bytes of one call; what is longer than that is no line of ours and is passed over.
+        Bytes of one call; a longer line is not ours and is skipped.
 
     Raises
     ------
     OSError
-        The file is there and cannot be read.
+        The file exists and cannot be read.
     """
     try:
         with open(path, "rb") as stream:
@@ -157,14 +160,14 @@ def read_on(path: Path, offset: int, most: int = 1 << 20) -> tuple[list[dict[str
 
 
 def read_tail(path: Path, size: int | None = None) -> bytes:
-    """The last ``size`` bytes of a file, or all of a shorter one; None for all of it.
+    """Return the last ``size`` bytes of a file, or all of a shorter one; None for all of it.
 
     Raises
     ------
     OSError
         It cannot be read.
     """
-    # A reader of thousands of small files feels what an open() of Python's costs.
+    # For readers of thousands of small files, Python's open() is too slow.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         length = os.fstat(descriptor).st_size
@@ -181,7 +184,7 @@ def read_tail(path: Path, size: int | None = None) -> bytes:
 
 
 def read_back(path: Path, size: int = 1 << 14) -> Iterator[dict[str, Any]]:
-    """The JSON objects in a file's last ``size`` bytes, last first; none where it is unreadable."""
+    """Yield the JSON objects in a file's last ``size`` bytes, last first; none if unreadable."""
     try:
         lines = read_tail(path, size + 1).split(b"\n")
     except OSError:
@@ -190,7 +193,7 @@ def read_back(path: Path, size: int = 1 << 14) -> Iterator[dict[str, Any]]:
 
 
 def objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """The JSON objects among lines; others (torn by a crash) are passed over."""
+    """Yield the JSON objects among lines; others (torn by a crash) are skipped."""
     for line in lines:
         if not line:
             continue
@@ -207,16 +210,13 @@ _decode = json.JSONDecoder().raw_decode
 
 
 def last_line(path: Path) -> dict[str, Any] | None:
-    """The last whole JSON object of a file of lines; None without one or without the file."""
+    """Return the last whole JSON object of a file of lines; None without one."""
     return next(read_back(path), None)
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write a file that takes the place of ``path`` once all of it is there, or leave no trace.
-
-    A unique temporary beside it, fsync, rename.
-    """
+    """Write a temporary file, fsync it and rename it to ``path``; on an error remove it."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with open(temporary, "xb") as stream:
@@ -230,7 +230,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def temporaries(directory: Path) -> list[Path]:
-    """What processes that were killed while they replaced a file have left in a directory."""
+    """Return the temporaries that killed processes have left in a directory."""
     return sorted(directory.glob(".*.tmp"))
 
 

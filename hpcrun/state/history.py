@@ -1,4 +1,4 @@
-"""The submissions of an experiment: their plans and journals, oldest to newest."""
+"""The submissions of an experiment: their plans and journals."""
 
 from __future__ import annotations
 
@@ -25,21 +25,14 @@ class Planned:
 
 @dataclass
 class History:
-    """Everything that was submitted for an experiment.
-
-    Attributes
-    ----------
-    runs
-        Run number -> the newest plan that has it, and the run in it.
-    submissions
-        Run number -> the journals' last word; a refusal does not hide an earlier job.
-    newest
-        The newest submission with a readable plan.
-    """
+    """Everything that was submitted for an experiment."""
 
     runs: dict[int, tuple[Planned, RunPlan]] = field(default_factory=dict)
+    """Run number -> the newest plan that has it, and the run in it."""
     submissions: dict[int, Job] = field(default_factory=dict)
+    """Run number -> the journals' last word; a refusal does not hide an earlier job."""
     newest: Planned | None = None
+    """The newest submission with a readable plan."""
 
 
 def read(experiment: ExperimentPaths, warn: Say = lambda message: None) -> History:

@@ -1,7 +1,4 @@
-"""The checkpoint of another run that a spec begins from: ``RUN[@step]``.
-
-Standard library only, because ranks read it too.
-"""
+"""``checkpoint.initialize_from``: the checkpoint of another run, ``RUN[@step]``."""
 
 from __future__ import annotations
 
@@ -20,27 +17,22 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class Origin:
-    """A run and a step of it.
-
-    Attributes
-    ----------
-    run
-        ``NAME`` of an experiment of one run, ``NAME/3``, or either below another root.
-    step
-        Finished optimizer steps; None for the newest complete checkpoint.
-    """
+    """A run and a step of it."""
 
     run: str
+    """``NAME`` of an experiment of one run, ``NAME/3``, or either below another root."""
+
     step: int | None = None
+    """Finished optimizer steps; None for the newest complete checkpoint."""
 
     @classmethod
     def parse(cls, text: str) -> Origin:
-        """What ``RUN[@step]`` says.
+        """Parse ``RUN[@step]``.
 
         Raises
         ------
         ValueError
-            It is no such thing; says what is accepted.
+            It has another form; the message names the accepted ones.
         """
         run, at, step = text.rpartition("@")
         if not step.isdigit():
@@ -53,17 +45,12 @@ class Origin:
         return cls(run.strip(), int(step) if at else None)
 
     def find(self, root: Path) -> tuple[Path, Manifest]:
-        """Its checkpoint, and what that holds.
-
-        Parameters
-        ----------
-        root
-            Where a name that is no absolute path is looked for.
+        """Find the checkpoint, below ``root`` unless the name is an absolute path.
 
         Raises
         ------
         UsageError
-            There is none.
+            There is no such checkpoint.
         """
         run = self._paths(root)
         found = manifest.complete(run.checkpoints)
@@ -110,7 +97,7 @@ class Origin:
 
 
 def _planned(experiment: ExperimentPaths) -> set[int]:
-    """The numbers of all runs that were ever planned."""
+    """Return the numbers of all runs that were ever planned."""
     found: set[int] = set()
     for submission in experiment.submissions():
         try:

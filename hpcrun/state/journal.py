@@ -1,4 +1,4 @@
-"""The journal of a submission: each request to the executor, and its answer.
+"""A submission's journal: each request to the executor, and its answer.
 
 Lines have ``event`` and ``time``; the events are
 
@@ -39,38 +39,25 @@ ENDED = "ended"
 
 @dataclass(frozen=True)
 class Job:
-    """The last word of a submission's journal on one run.
-
-    Attributes
-    ----------
-    run
-        The run's number.
-    paths
-        The submission.
-    event
-        ``submitting`` (no answer was recorded), ``submitted``, ``waiting`` (in a submit that lives)
-        or ``refused``.
-    record
-        The journal's line.
-    job_id
-        ``123``, ``123_4`` or ``local:PID``; None unless submitted.
-    message
-        The reason, if it was refused or never began.
-    ended
-        The local executor recorded the end of this run's supervisor.
-    foreground
-        `hpcrun run` started it inside an allocation of the user's, which is not ours to end: a job
-        that was never asked for in this journal.
-    """
+    """The last word of a submission's journal on one run."""
 
     run: int
+    """The run's number."""
     paths: SubmissionPaths
     event: str
+    """``submitting`` (no answer was recorded), ``submitted``, ``waiting`` (in a submit that lives)
+    or ``refused``."""
     record: dict[str, Any]
+    """The journal's line."""
     job_id: str | None = None
+    """``123``, ``123_4`` or ``local:PID``; None unless submitted."""
     message: str | None = None
+    """The reason, if it was refused or never began."""
     ended: bool = False
+    """The local executor recorded the end of this run's supervisor."""
     foreground: bool = False
+    """`hpcrun run` started it inside an allocation of the user's, which is not ours to end: a job
+    that was never asked for in this journal."""
 
     @property
     def submission(self) -> int:
@@ -111,7 +98,7 @@ def write(
 def write_end(
     submission: SubmissionPaths, run: int, exit_code: int, message: str | None = None
 ) -> None:
-    """Append the end of one run's supervisor, as the local executor saw it; or why none began."""
+    """Append the end of one run's supervisor under the local executor, or why it never began."""
     record = {"event": ENDED, "time": time.time(), "run": run, "exit_code": exit_code}
     files.append(submission.journal, {**record, "message": message} if message else record)
 
@@ -150,13 +137,13 @@ def read(submission: SubmissionPaths) -> dict[int, Job]:
 
 
 def jobs(submission: SubmissionPaths) -> dict[int, Job]:
-    """Run -> its job in this submission; a run whose array was refused has none."""
+    """Read the jobs of a submission by run; a run whose array was refused has none."""
     found = read(submission)
     return {run: job for run, job in found.items() if job.event in (SUBMITTING, SUBMITTED)}
 
 
 def newest_jobs(experiment: ExperimentPaths) -> dict[int, Job]:
-    """Run -> the job that was last submitted for it."""
+    """Read the job that was last submitted for each run."""
     found: dict[int, Job] = {}
     for submission in experiment.submissions():
         found.update(jobs(submission))

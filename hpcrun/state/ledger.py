@@ -1,4 +1,4 @@
-"""A run's append-only record of what happened to it, and the intent that every start reads first.
+"""A run's append-only event log, and the intent that every start reads.
 
 Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds since the epoch) and
 ``attempt``; the events are
@@ -11,22 +11,22 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
 ``attempt_ended``
     ``outcome`` (``completed``, ``failed``, ``cancelled``, ``stopped``), ``exit_code`` and, unless
     completed, ``cause``: a mapping with ``kind`` (of `hpcrun.policy.causes`) and ``message``, and
-    where known ``rank``, ``node``, ``exit_code``, ``signal``, ``exception``, ``log_tail`` (list of
+    if known ``rank``, ``node``, ``exit_code``, ``signal``, ``exception``, ``log_tail`` (list of
     lines), ``nodes`` (those that were lost, or could not be used). ``restored_step``,
-    ``reached_step``, ``checkpoint_step`` and ``total_steps`` say how far it came, ``metrics`` their
-    last values and ``logged`` when that was (`hpcrun.run.job.evidence.AttemptProgress`).
+    ``reached_step``, ``checkpoint_step`` and ``total_steps`` are its progress, ``metrics`` their
+    last values, ``logged`` the time of these (`hpcrun.run.job.evidence.AttemptProgress`).
     An end that the attempt's own supervisor did not live to record is recorded by the next one,
     with ``time`` as Slurm has it.
 ``decided``
-    What is done about that end, before Slurm is asked to do it: ``action`` (``restart`` in the same
+    The response to that end, before Slurm is asked for it: ``action`` (``restart`` in the same
     allocation, ``requeue``, ``stop``, ``nothing``), ``reason``, ``exclude`` (nodes).
 ``straggler``
-    The others wait for one rank, step after step: ``rank``, ``node``, and the shares of the time
+    The other ranks wait for this one, step after step: ``rank``, ``node``, and the shares of the time
     that it ``waits`` and that the least of the ``others_wait``.
 ``fault``
-    A drill is about to hurt the run: ``fault``, ``rank``, ``node``.
+    A drill is about to inject a fault: ``fault``, ``rank``, ``node``.
 ``notified``
-    The user's ``notify.command`` is about to be told of the attempt's end: ``what``, one of
+    The user's ``notify.command`` is about to be run for the attempt's end: ``what``, one of
     `hpcrun.policy.notifications.EVENTS`.
 ``stopping``
     The ranks are asked to save and leave: ``reason`` (``time_limit``, ``preempted``, ``requeued``,
@@ -52,13 +52,19 @@ FAULT = "fault"
 STRAGGLER = "straggler"
 NOTIFIED = "notified"
 
+# The events whose record an attempt keeps, and its field.
+_KEPT: dict[Any, str] = {
+    **{STARTED: "started", ENDED: "ended", STOPPING: "stopping"},
+    **{DECIDED: "decided", STRAGGLER: "straggler"},
+}
+
 FINISHED = "finished"
 CANCELLED = "cancelled"
 
 
 @dataclass
 class Attempt:
-    """What the ledger says of one attempt: its events, None while there is none of a kind."""
+    """The events of one attempt; None if there is no event of a kind."""
 
     number: int
     started: dict[str, Any] = field(default_factory=dict)
@@ -102,7 +108,7 @@ class Attempt:
 
     @property
     def cause(self) -> dict[str, Any]:
-        """Why it ended; empty while it goes on, and where it completed."""
+        """The cause of its end; empty while it goes on, and if it completed."""
         return self.end.get("cause") or {}
 
     @property
@@ -117,7 +123,7 @@ class Attempt:
 
 
 def same_start(one: Attempt, other: Attempt) -> bool:
-    """Whether both belong to one start of a job, so that Slurm knows them as one."""
+    """Check whether both belong to one start of a job, so that Slurm knows them as one."""
     keys = ("job_id", "restart_count", "submission", "pid", "host")
     return all(one.started.get(key) == other.started.get(key) for key in keys)
 
@@ -130,61 +136,47 @@ def first_of_start(attempts: Sequence[Attempt], number: int) -> int:
 
 
 def write(run: RunPaths, event: str, attempt: int, **details: Any) -> None:
-    """Append an event, stamped with the time of now."""
+    """Append an event of now."""
     stamped = {"event": event, "time": time.time(), "attempt": attempt}
     files.append(run.ledger, {**stamped, **details})
 
 
 def read(run: RunPaths) -> list[Attempt]:
-    """The attempts in the order of their numbers; empty for a run that never started."""
+    """Read the attempts in the order of their numbers; empty for a run that never started."""
     attempts: dict[int, Attempt] = {}
     for record in files.read_lines(run.ledger):
         number = record.get("attempt")
         if not isinstance(number, int):
             continue
-        attempt = attempts.setdefault(number, Attempt(number))
-        if record.get("event") == STARTED:
-            attempt.started = record
-        elif record.get("event") == WORKERS:
+        attempt, event = attempts.setdefault(number, Attempt(number)), record.get("event")
+        if event in _KEPT:
+            setattr(attempt, _KEPT[event], record)
+        elif event == WORKERS:
             attempt.workers_started = record.get("time")
             attempt.warm = bool(record.get("warm"))
-        elif record.get("event") == STOPPING:
-            attempt.stopping = record
-        elif record.get("event") == ENDED:
-            attempt.ended = record
-        elif record.get("event") == DECIDED:
-            attempt.decided = record
-        elif record.get("event") == STRAGGLER:
-            attempt.straggler = record
-        elif record.get("event") == NOTIFIED:
+        elif event == NOTIFIED:
             attempt.notified = record.get("what")
     return [attempts[number] for number in sorted(attempts)]
 
 
 def faults(run: RunPaths) -> list[dict[str, Any]]:
-    """What drills have done to a run, in order."""
+    """Read the faults that drills have injected, in order."""
     return [record for record in files.read_lines(run.ledger) if record.get("event") == FAULT]
 
 
 def intent(run: RunPaths) -> str | None:
-    """``finished``, ``cancelled`` or None."""
+    """Read the intent: ``finished``, ``cancelled`` or None."""
     try:
         value = files.read_json(run.intent)
     except (FileNotFoundError, PermissionError, ValueError):
-        # A colleague may be kept from reading; who starts runs owns the file.
+        # Colleagues may not be allowed to read it; those who start runs own the file.
         return None
     found = value.get("intent") if isinstance(value, dict) else None
     return found if found in (FINISHED, CANCELLED) else None
 
 
 def set_intent(run: RunPaths, value: str | None) -> None:
-    """Put an intent on disk before anything acts on it; None takes it back.
-
-    Parameters
-    ----------
-    value
-        ``finished``, ``cancelled`` or None.
-    """
+    """Write an intent (``finished`` or ``cancelled``) before anything acts on it, or remove it."""
     if value is None:
         run.intent.unlink(missing_ok=True)
         return

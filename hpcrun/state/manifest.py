@@ -1,7 +1,4 @@
-"""The manifest that makes a checkpoint exist: written last, checked before anything is loaded.
-
-Standard library only, so that readers on a login node can list checkpoints too.
-"""
+"""The manifest of a checkpoint: written last, checked before a restore."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ _QUARANTINE = "bad-"
 
 @dataclass(frozen=True)
 class File:
-    """A file of a checkpoint: its size in bytes and its checksum, one of the two."""
+    """A file of a checkpoint: its size in bytes and one of the two checksums."""
 
     bytes: int
     sha256: str | None = None
@@ -35,54 +32,38 @@ class File:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a checkpoint is not restored.
-
-    Attributes
-    ----------
-    message
-        What is wrong, and with which file.
-    lasting
-        What is on disk is wrong. Otherwise it could only not be read this time, and may be whole.
-    """
+    """The reason why a checkpoint is not restored."""
 
     message: str
+    """The fault, and its file."""
+
     lasting: bool = True
+    """The data on disk is wrong. Otherwise it could not be read this time, and may be whole."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a complete checkpoint holds.
-
-    Attributes
-    ----------
-    step, attempt
-        Finished optimizer steps, and the attempt that saved.
-    time
-        Seconds since the epoch.
-    world_size, zero_stage
-        What the shards were made for.
-    train_batch_size
-        The global batch, from which the data position follows.
-    files
-        Path relative to the checkpoint's directory -> size and checksum.
-    metrics
-        Name -> the last finite value logged before the save.
-    fixed_size
-        Why another number of ranks cannot go on from it; None where it can.
-    own_states
-        Names of the user's states that the code which saved them can restore on no other number.
-    """
+    """The contents of a complete checkpoint."""
 
     step: int
+    """Finished optimizer steps."""
     attempt: int
+    """The attempt that saved."""
     time: float
+    """Seconds since the epoch."""
     world_size: int
+    """The number of ranks that the shards were made for."""
     zero_stage: int
     train_batch_size: int
+    """The global batch, from which the data position follows."""
     files: dict[str, File]
+    """Path relative to the checkpoint's directory -> size and checksum."""
     metrics: dict[str, float] = field(default_factory=dict)
+    """Name -> the last finite value logged before the save."""
     fixed_size: str | None = None
+    """The reason why another number of ranks cannot resume from it; None if it can."""
     own_states: list[str] = field(default_factory=list)
+    """Names of the user's states that cannot be restored on another number of ranks."""
 
     @property
     def bytes(self) -> int:
@@ -102,13 +83,13 @@ class Manifest:
 
 
 def read(directory: Path) -> Manifest | None:
-    """The manifest of a checkpoint directory; None when it is not a complete checkpoint."""
+    """Read the manifest of a checkpoint directory; None if it is not a complete checkpoint."""
     found = inspect(directory)
     return found if isinstance(found, Manifest) else None
 
 
 def inspect(directory: Path) -> Manifest | Fault | None:
-    """The manifest of a checkpoint directory, or what is wrong with it; None without one."""
+    """Read the manifest of a checkpoint directory, or its fault; None without one."""
     try:
         data = state_files.read_json(directory / NAME)
     except (FileNotFoundError, NotADirectoryError):
@@ -164,7 +145,7 @@ def _digest(data: dict[str, Any]) -> str:
 
 
 def scan(checkpoints: Path) -> list[tuple[Path, Manifest | Fault]]:
-    """The directories of a run that have a manifest, newest first: by step, then by attempt."""
+    """Return the checkpoints that have a manifest, newest first: by step, then by attempt."""
     found: list[tuple[tuple[int, int], Path, Manifest | Fault]] = []
     for path, key in _directories(checkpoints):
         entry = inspect(path)
@@ -176,12 +157,12 @@ def scan(checkpoints: Path) -> list[tuple[Path, Manifest | Fault]]:
 
 
 def complete(checkpoints: Path) -> list[tuple[Path, Manifest]]:
-    """The complete checkpoints of a run, newest first: by step, then by attempt."""
+    """Return the complete checkpoints, newest first: by step, then by attempt."""
     return [(path, found) for path, found in scan(checkpoints) if isinstance(found, Manifest)]
 
 
 def abandoned(checkpoints: Path, attempt: int | None = None) -> list[Path]:
-    """Checkpoints that attempts (those up to ``attempt``) began to save and never completed."""
+    """Return the checkpoints that attempts (up to ``attempt``) never completed."""
     return [
         path
         for path, (_, by) in _directories(checkpoints)
@@ -190,12 +171,12 @@ def abandoned(checkpoints: Path, attempt: int | None = None) -> list[Path]:
 
 
 def quarantine(checkpoint: Path) -> Path:
-    """Where a damaged checkpoint is put aside."""
+    """Return the path that a damaged checkpoint is moved to."""
     return checkpoint.with_name(_QUARANTINE + checkpoint.name)
 
 
 def quarantined(checkpoints: Path) -> list[Path]:
-    """The checkpoints of a run that were put aside, by name."""
+    """Return the damaged checkpoints of a run that were moved aside, by name."""
     return sorted(checkpoints.glob(_QUARANTINE + "*"))
 
 
@@ -205,7 +186,7 @@ def discard(directory: Path) -> None:
 
 
 def put_in_trash(directory: Path) -> Path:
-    """Rename a checkpoint to what looks like none, and is removed sooner or later."""
+    """Rename a checkpoint to a name that no reader takes for one; return its new path."""
     trash = directory.with_name(_TRASH + directory.name)
     shutil.rmtree(trash, ignore_errors=True)
     directory.rename(trash)
@@ -213,12 +194,12 @@ def put_in_trash(directory: Path) -> Path:
 
 
 def trash(checkpoints: Path) -> list[Path]:
-    """What is left of checkpoints whose removal was cut short, by name."""
+    """Return the remains of checkpoints whose removal was cut short, by name."""
     return sorted(checkpoints.glob(_TRASH + "*"))
 
 
 def _directories(checkpoints: Path) -> list[tuple[Path, tuple[int, int]]]:
-    """With the step and the attempt that their names say."""
+    """Return the checkpoint directories, with the step and the attempt of their names."""
     try:
         paths = list(checkpoints.iterdir())
     except FileNotFoundError:

@@ -1,5 +1,7 @@
-"""Lines of ``metrics.jsonl``, written by a session or by any program of a user's, and which of them
-stand once an attempt has done steps over again."""
+"""Lines of ``metrics.jsonl``, and which of them later attempts replace.
+
+A session writes them, or any program of a user's.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +13,17 @@ RESERVED = frozenset({"step", "time", "ranks"})
 
 
 class Line(NamedTuple):
-    """One line.
-
-    Attributes
-    ----------
-    step
-        The finished optimizer step.
-    time
-        When it was logged, in seconds since the epoch; None where the line does not say.
-    values
-        Name -> number.
-    """
+    """One line of the file."""
 
     step: int
+    """The finished optimizer step."""
     time: float | None
+    """When it was logged, in seconds since the epoch; None if the line has no time."""
     values: dict[str, float]
 
 
 def parse(found: Iterable[Mapping[str, Any]]) -> Iterator[Line]:
-    """Those that have a step; of their fields, those that are numbers."""
+    """Yield the lines that have a step, with those of their fields that are numbers."""
     for record in found:
         step = record.get("step")
         if isinstance(step, float) and step.is_integer():
@@ -54,15 +48,13 @@ def _number(value: Any) -> float | None:
 
 
 def kept(restored: int | None, first: int | None) -> int | None:
-    """Up to which step the lines of earlier attempts stand; None for all of them.
+    """Return the step up to which the lines of earlier attempts stand; None for all of them.
 
     Parameters
     ----------
     restored
-        The step that this attempt restored; None where it did not tell (a plain script).
+        The step that this attempt restored; None if it did not record one (a plain script).
     first
-        The first step that it logged; None where it has logged none.
+        The first step that it logged, if any.
     """
-    if restored is not None:
-        return restored
-    return first - 1 if first is not None else None
+    return first - 1 if restored is None and first is not None else restored

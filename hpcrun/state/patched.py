@@ -1,4 +1,4 @@
-"""Nested plain data in which some values are replaced, and all else is shared with the original."""
+"""Nested plain data with replaced values, which shares all else."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 
 class Patched:
-    """A copy of nested mappings and lists; what is around a replaced value is copied once.
+    """A copy of nested mappings and lists; containers of a replaced value are copied once.
 
     Attributes
     ----------
     data
-        The copy. What was not replaced is the original's: nobody may change it.
+        The copy. All that was not replaced is the original's: do not change it.
     """
 
     def __init__(self, original: dict[str, Any]) -> None:
@@ -23,7 +23,7 @@ class Patched:
     def put(self, path: Sequence[str], value: Any) -> None:
         """Replace the value at a path of keys and of indices in decimal.
 
-        A mapping is made where there is none on the way.
+        Missing mappings on the way are made.
         """
         path = tuple(path)
         for length in range(1, len(path)):
@@ -38,12 +38,12 @@ class Patched:
 
 
 def at(data: Any, path: Sequence[str]) -> Any:
-    """The value at a path of keys and of indices in decimal.
+    """Return the value at a path of keys and of indices in decimal.
 
     Raises
     ------
     LookupError
-        There is none.
+        There is no such value.
     """
     for part in path:
         data = data[_place(data, part)]

@@ -1,9 +1,8 @@
-"""Who may read an experiment's files: the ``umask`` and ``group`` of its cluster profile.
+"""The ``umask`` and ``group`` of an experiment's files.
 
-Standard library only, because supervisors use it too. An experiment's directory gets the group and
-the setgid bit, by which all that is made in it later has that group. The umask is set by submit and
-by each supervisor, before they write; Slurm passes it on to steps, and to the files that it opens
-for their output.
+An experiment's directory gets the group of its cluster profile and the setgid bit, by which all
+that is made in it later has that group. The umask is set by submit and by each supervisor, before
+they write; Slurm passes it on to steps, and to the files that it opens for their output.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from hpcrun.errors import UsageError
 
 
 def use_umask(cluster: Mapping[str, Any]) -> None:
-    """Have what this process makes from now on, and what it starts, follow the profile."""
+    """Apply the profile's umask to this process and all that it starts."""
     if cluster.get("umask"):
         os.umask(int(cluster["umask"], 8))
         # sbatch and srun would pass on this one in place of the process's own.
@@ -27,7 +26,7 @@ def use_umask(cluster: Mapping[str, Any]) -> None:
 
 
 def group_id(cluster: Mapping[str, Any]) -> int | None:
-    """The number of the profile's group; None where it names none.
+    """Return the number of the profile's group; None if it names no group.
 
     Raises
     ------
@@ -56,12 +55,12 @@ def group_id(cluster: Mapping[str, Any]) -> int | None:
 
 
 def give(directories: Iterable[Path], group: int) -> None:
-    """Have directories of this user, and all that is made in them from now on, belong to a group.
+    """Give directories of this user, and all that is made in them later, to a group.
 
     Raises
     ------
     OSError
-        The file system does not take it.
+        The file system refuses.
     """
     for directory in directories:
         found = directory.stat()
@@ -73,14 +72,14 @@ def give(directories: Iterable[Path], group: int) -> None:
 
 
 def adopt(experiment: Path, group: int) -> None:
-    """Have an experiment's directories belong to a group, those of earlier times too.
+    """Give an experiment's existing directories to a group, with the mode of this umask.
 
-    What may be read in them is what this process's umask leaves; files stay as they are.
+    Files stay as they are.
 
     Raises
     ------
     OSError
-        The file system does not take it.
+        The file system refuses.
     """
     found = experiment.stat()
     if found.st_gid == group and found.st_mode & stat.S_ISGID:
@@ -92,7 +91,7 @@ def adopt(experiment: Path, group: int) -> None:
         mode = stat.S_IMODE(directory.stat().st_mode)
         if directory.stat().st_uid == os.geteuid():
             directory.chmod(mode | (0o777 & ~umask))
-    # The experiment's own comes last: it says that all of them are done.
+    # The experiment's own comes last: it marks that all of them are done.
     give([*inside, experiment], group)
 
 

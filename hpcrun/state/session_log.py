@@ -40,21 +40,13 @@ FINISHED = "finished"
 
 
 class SessionEvent(NamedTuple):
-    """One event.
-
-    Attributes
-    ----------
-    kind
-        One of those above.
-    step
-        Finished optimizer steps; None where the event has none.
-    record
-        The whole line.
-    """
+    """One event."""
 
     kind: str | None
     step: int | None
+    """Finished optimizer steps; None if the event has none."""
     record: Mapping[str, Any]
+    """The whole line."""
 
     @property
     def time(self) -> float:

@@ -1,4 +1,4 @@
-"""A frozen spec's blocks, with the names, types and defaults of their dataclasses."""
+"""Typed views of a frozen spec's blocks."""
 
 from __future__ import annotations
 

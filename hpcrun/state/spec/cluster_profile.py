@@ -1,4 +1,4 @@
-"""What may be written in a cluster profile."""
+"""The keys of a cluster profile."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""What a user may write in a spec. The reference page docs/spec.md is generated from this file,
-`hpcrun.state.spec.sweep_block` and `hpcrun.state.spec.cluster_profile`."""
+"""The blocks and keys of a spec.
+
+The reference page docs/spec.md is generated from this file, `sweep_block` and `cluster_profile`.
+"""
 
 from __future__ import annotations
 

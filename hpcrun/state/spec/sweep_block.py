@@ -1,4 +1,4 @@
-"""What a user may write in a spec's ``sweep``."""
+"""The ``sweep`` block of a spec."""
 
 from __future__ import annotations
 
