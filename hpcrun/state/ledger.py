@@ -21,8 +21,8 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     The response to that end, before Slurm is asked for it: ``action`` (``restart`` in the same
     allocation, ``requeue``, ``stop``, ``nothing``), ``reason``, ``exclude`` (nodes).
 ``straggler``
-    The other ranks wait for this one, step after step: ``rank``, ``node``, and the shares of the time
-    that it ``waits`` and that the least of the ``others_wait``.
+    The other ranks wait for this one, step after step: ``rank``, ``node``, and the shares of the
+    time that it ``waits`` and that the least of the ``others_wait``.
 ``fault``
     A drill is about to inject a fault: ``fault``, ``rank``, ``node``.
 ``notified``
