@@ -119,7 +119,7 @@ def _show(
     from hpcrun.observe.read.selection import Finder
 
     experiment = prepared.experiment
-    selected = Finder(experiment.directory.parent).runs(experiment, _runs(prepared))
+    selected = Finder(experiment.root).runs(experiment, _runs(prepared))
     watch = Watch(selected, LogChoice(attempt="all"), after=after, is_over=over.is_set)
     try:
         presenter = Presenter(Printer(selected, color=output.color))

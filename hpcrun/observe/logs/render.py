@@ -112,8 +112,8 @@ class Presenter:
         return self._rest(list(self._waiting))
 
     def _rest_of_run(self, of: Source) -> bytes:
-        run = of.path.parent.parent
-        return self._rest([key for key in self._waiting if key.parent == run])
+        waiting = self._waiting.items()
+        return self._rest([key for key, one in waiting if one.source.run_key == of.run_key])
 
     def _rest(self, keys: list[Path]) -> bytes:
         rest = [self._waiting.pop(key) for key in keys]

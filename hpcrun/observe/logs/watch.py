@@ -27,6 +27,7 @@ from hpcrun.observe.status import jobs, run_state
 from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.status import Ask, RunStatus, deciding_job, statuses
 from hpcrun.state.journal import SUBMITTED
+from hpcrun.state.layout import ExperimentPaths
 
 UNKNOWN_FOR = 30.0
 # Seconds between two looks at later submissions, while a run is not submitted yet.
@@ -221,12 +222,12 @@ class Watch:
 
     def _renew(self, runs: Iterable[_Run]) -> None:
         """Select these runs again, to see later submissions."""
-        by_experiment: dict[Path, list[_Run]] = {}
+        by_experiment: dict[ExperimentPaths, list[_Run]] = {}
         for run in runs:
-            by_experiment.setdefault(run.selected.experiment.directory, []).append(run)
-        for directory, some in by_experiment.items():
+            by_experiment.setdefault(run.selected.experiment, []).append(run)
+        for experiment, some in by_experiment.items():
             numbers = [run.selected.run.number for run in some]
-            again = Finder(directory.parent).runs(some[0].selected.experiment, numbers)
+            again = Finder(experiment.root).runs(experiment, numbers)
             found = {one.run.number: one for one in again}
             for run in some:
                 run.renewed = time.monotonic()

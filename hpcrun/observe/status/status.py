@@ -258,9 +258,8 @@ def _status(
 
 def _unmet(selected: Selected) -> str | None:
     """Return a run that this one needs and that has not completed."""
-    root = selected.experiment.directory.parent
     for one in selected.plan.depends_on:
-        before = layout.experiment(root, one.experiment)
+        before = layout.experiment(selected.experiment.root, one.experiment)
         for run in one.of(selected.run.number):
             if one.when == "success" and ledger.intent(before.run(run)) != ledger.FINISHED:
                 return f"{one.experiment}/{run}"
