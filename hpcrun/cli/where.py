@@ -7,19 +7,17 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
 
-from hpcrun.cli.options import Output
+from hpcrun.cli.options import Function, Output
 from hpcrun.errors import UsageError
 from hpcrun.text import listed
 
 if TYPE_CHECKING:
     from hpcrun.observe.read.selection import Finder, Selected
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def complete_names(
@@ -45,17 +43,15 @@ def complete_names(
 
 def where_argument(function: Function) -> Function:
     """Add ``[WHERE]...`` and ``--where key=value``; pass ``where`` and ``conditions``."""
-    decorated: Any = click.option(
+    conditions = click.option(
         "--where",
         "conditions",
         multiple=True,
         metavar="KEY=VALUE",
         help="Only runs with this swept or configured value; the end of the key is enough.",
-    )(function)
-    decorated = click.argument(
-        "where", nargs=-1, metavar="[WHERE]...", shell_complete=complete_names
-    )(decorated)
-    return decorated  # type: ignore[no-any-return]
+    )
+    where = click.argument("where", nargs=-1, metavar="[WHERE]...", shell_complete=complete_names)
+    return where(conditions(function))
 
 
 def acts_on_runs(done: str) -> Callable[[Function], Function]:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from hpcrun.errors import UsageError
 from hpcrun.state.spec.experiment import Tracking
@@ -65,7 +64,6 @@ def probe(
     setup: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
     needs: Sequence[str] = (),
-    directory: Path | None = None,
     timeout: float = TIMEOUT,
 ) -> Probe:
     """Start the job's Python once, and return its version and those of its libraries.
@@ -77,7 +75,7 @@ def probe(
     argv = [python, "-c", _QUESTION]
     if setup:
         argv = ["bash", "-lc", "\n".join([*setup, 'exec "$@"']), "bash", *argv]
-    code, output, words = _answer(argv, variables or {}, directory, timeout, python)
+    code, output, words = _answer(argv, variables or {}, timeout, python)
     lines = [line for line in output.splitlines() if line.startswith(_MARK)]
     if not lines:
         raise _unusable(python, code, words, bool(setup))
@@ -90,7 +88,6 @@ def probe(
 def _answer(
     argv: Sequence[str],
     variables: Mapping[str, str],
-    directory: Path | None,
     timeout: float,
     python: str,
 ) -> tuple[int, str, str]:
@@ -103,7 +100,6 @@ def _answer(
             encoding="utf-8",
             errors="replace",
             env={**clean_environment(), **variables},
-            cwd=directory,
             start_new_session=True,
         )
     except OSError as error:

@@ -237,22 +237,20 @@ class Prepared:
 
     def result(self, arrays: Sequence[SubmittedArray] = ()) -> Submitted:
         """Return the result, once ``arrays`` have been accepted."""
-        ids = {run: job_of(array, run) for array in arrays for run in array.runs}
+        kept = [one for one in self.decisions if not one.is_submitted]
+        ids = {one.run: one.job.job_id for one in kept if one.job}
+        ids.update((run, job_of(array, run)) for array in arrays for run in array.runs)
         labels = {run.number: run.label for run in self.plan.runs}
-        runs = []
-        for decision in self.decisions:
-            job_id = ids.get(decision.run)
-            if job_id is None and not decision.is_submitted and decision.job:
-                job_id = decision.job.job_id
-            runs.append(
-                SubmittedRun(
-                    decision.run,
-                    labels[decision.run],
-                    run_actions.DROPPED if decision.run in self.dropped else decision.action,
-                    job_id,
-                    decision.run in self.older,
-                )
+        runs = [
+            SubmittedRun(
+                one.run,
+                labels[one.run],
+                run_actions.DROPPED if one.run in self.dropped else one.action,
+                ids.get(one.run),
+                one.run in self.older,
             )
+            for one in self.decisions
+        ]
         number = self.draft.paths.number if self.draft else None
         return Submitted(
             self.plan.name, number, self.experiment.directory, tuple(runs), tuple(arrays)

@@ -51,12 +51,15 @@ def test_packages_are_found_without_importing_them(bare: str, tmp_path: Path) ->
     assert found.libraries["deepspeed"] == "0.19.8"
 
 
-def test_a_directory_named_deepspeed_is_not_it(bare: str, tmp_path: Path) -> None:
+def test_a_directory_named_deepspeed_is_not_it(
+    bare: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "deepspeed").mkdir()
     (tmp_path / "deepspeed" / "__init__.py").write_text("")
     (tmp_path / "site" / "deepspeed").mkdir(parents=True)
     variables = {"PYTHONPATH": str(tmp_path / "site")}
-    assert probe(bare, variables=variables, directory=tmp_path).libraries["deepspeed"] is None
+    assert probe(bare, variables=variables).libraries["deepspeed"] is None
 
 
 def test_the_submitters_environment_does_not_help(
