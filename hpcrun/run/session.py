@@ -1,4 +1,4 @@
-"""The session that a training function is given and that ``hpcrun.session()`` returns.
+"""The session of a training function, as ``hpcrun.session()`` returns it.
 
 It is small and optional. Outside hpcrun the same code runs with a session that restores nothing,
 saves nothing and logs nowhere.

@@ -1,4 +1,4 @@
-"""The tracker program: forwards a run's metrics to one tracker, apart from the training.
+"""The tracker program, which forwards a run's metrics to one tracker.
 
     python -m hpcrun.run.tracker NAME SUBMISSION --run N [--once]
 
@@ -66,8 +66,8 @@ class MetricsForwarder:
 
     def follow(self) -> int:
         """Forward until the input is closed, and once more; return the exit code."""
-        threading.Thread(target=self._listen, daemon=True).start()
-        threading.Thread(target=self._watch, daemon=True).start()
+        for target in (self._listen, self._watch):
+            threading.Thread(target=target, daemon=True).start()
         try:
             return self._follow()
         finally:

@@ -1,4 +1,4 @@
-"""Files of a checkpoint: written with their checksums in one pass, and checked against them."""
+"""Files of a checkpoint, written and checked with their checksums."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class ChecksummedFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Of a failed write, because torch raises an error of its own in its place.
+        # Kept from a failed write, because torch raises an error of its own in its place.
         self.error: OSError | None = None
         self._size = 0
         self._checksum = Checksum()

@@ -1,4 +1,4 @@
-"""DeepSpeed's writing and reading of shards, patched so that one rank's error reaches all.
+"""Patches of DeepSpeed's shard I/O, so that one rank's error reaches all.
 
 Unpatched, a rank that cannot write or read raises, while the others wait for it in a barrier or an
 all-gather.

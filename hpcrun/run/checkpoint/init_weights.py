@@ -1,4 +1,4 @@
-"""Initialization with the weights of another run, of any number of ranks and ZeRO stage.
+"""Initialization with another run's weights, of any size and ZeRO stage.
 
 Rank 0 reads them and broadcasts each tensor. DeepSpeed's ``zero_to_fp32`` assembles those of a
 ZeRO 3 checkpoint; all others hold the whole model in one file.

@@ -1,4 +1,4 @@
-"""A rank's own file in a checkpoint, beside DeepSpeed's shards: generators and user states."""
+"""A rank's own file in a checkpoint: generators and the user's states."""
 
 from __future__ import annotations
 

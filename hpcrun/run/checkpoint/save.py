@@ -1,4 +1,4 @@
-"""Saving of checkpoints: DeepSpeed provides the state, hpcrun writes it and commits the manifest.
+"""Saves of checkpoints: hpcrun writes DeepSpeed's state, then the manifest.
 
 A save is synchronous or asynchronous: then the ranks only copy their states to memory, and a thread
 of each writes them while the training goes on. Either way the ranks agree that everything is

@@ -1,4 +1,4 @@
-"""The saves of a session: when to save, where, and the event that records each save."""
+"""The saves of a session: when, where, and the event that records each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small all-reduce between steps, for metrics and stop votes; no step waits for it.
+"""The asynchronous all-reduce between steps, for metrics and stop votes.
 
 It has a process group of its own, on the host, so that a rank that is leaving can take part in one
 more without its peers mistaking that for a collective of the training.

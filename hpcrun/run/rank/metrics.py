@@ -1,4 +1,4 @@
-"""Metrics of a run: averaged over ranks without making a step wait, one JSON line a step.
+"""Metrics of a run, averaged over ranks without making a step wait.
 
 The all-reduce that averages them also carries the ranks' votes on a stop.
 """
@@ -27,7 +27,7 @@ MOST_STEPS = 8
 
 @dataclass
 class _Step:
-    """What one step logged; ``averaged`` holds this rank's part of each average."""
+    """The values of one step; ``averaged`` holds this rank's part of each average."""
 
     number: int
     time: float
@@ -59,14 +59,8 @@ class MetricsLog:
     lines are written once a second at most: 500 runs of short steps would otherwise keep the
     metadata server of a shared file system busy.
 
-    Parameters
-    ----------
-    path
-        The attempt's ``metrics.jsonl``; only rank 0 writes it, after checking the ``fence``.
-    watched
-        Metrics that have to be finite.
-    told_to_stop
-        Called once per all-reduce: this rank's vote on a stop.
+    Only rank 0 writes to ``path``, after checking the ``fence``. The ``watched`` metrics have to be
+    finite. ``told_to_stop`` is called once per all-reduce for this rank's vote on a stop.
     """
 
     def __init__(

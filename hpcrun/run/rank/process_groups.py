@@ -1,4 +1,4 @@
-"""Process groups of hpcrun's own, and access to torch.distributed without importing torch."""
+"""hpcrun's own process groups, and torch.distributed where it is loaded."""
 
 from __future__ import annotations
 

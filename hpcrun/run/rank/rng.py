@@ -1,4 +1,4 @@
-"""Random numbers as a function of (seed, step, rank), and the state of every generator."""
+"""Seeds from (seed, step, rank), and the state of every generator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warm ranks: processes that have imported torch before a restart on the same nodes.
+"""Warm ranks, which import torch before a restart on the same nodes.
 
 To import torch and DeepSpeed takes seconds, on busy storage many. So once a run has trained for a
 while, a second set of its ranks is started. They import both and then block on a lock that their
@@ -129,20 +129,10 @@ def note_modules(scratch: Path) -> None:
 def import_all(scratch: Path, variables: dict[str, str], code: Path, paths: Sequence[str]) -> None:
     """Import what the ranks import, in a rank's environment, which is restored afterwards.
 
-    Parameters
-    ----------
-    scratch
-        The node-local directory of the running attempt, where a rank has noted its modules.
-    variables, paths
-        A rank's variables (torch reads some as it is imported), and its first ``sys.path`` entries.
-    code
-        The frozen code on this node.
-
-    Raises
-    ------
-    HpcrunError
-        A module comes from the frozen code, of which the next attempt has another copy; or an
-        import has begun to use a GPU.
+    ``scratch`` is that of the running attempt, where a rank has noted its modules; ``variables``
+    (torch reads some as it is imported) and ``paths`` (the first of ``sys.path``) are a rank's;
+    ``code`` is the frozen code on this node. Raises `HpcrunError` if a module comes from that,
+    because the next attempt has another copy, or if an import has begun to use a GPU.
     """
     ignore_signals()
     noted: list[str] = []

@@ -75,7 +75,7 @@ class Tracker(Protocol):
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the next process needs to go on, as JSON; kept after each `send`."""
+        """The facts that the next process needs to go on, as JSON; kept after each `send`."""
 
     @property
     def starts_over(self) -> bool:

@@ -1,4 +1,4 @@
-"""The metrics that a tracker has not been sent yet, across the attempts of a run."""
+"""The metrics that a tracker has not been sent yet, over all attempts."""
 
 from __future__ import annotations
 

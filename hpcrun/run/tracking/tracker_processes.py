@@ -1,4 +1,4 @@
-"""The tracker processes of a run, as its supervisor starts, restarts and ends them.
+"""The tracker processes of a run, as its supervisor starts and ends them.
 
 They follow the run through all attempts of this start of the job. Only the end of the job waits for
 them, for a bounded time.

@@ -1,4 +1,4 @@
-"""Reader of the files of offline W&B runs, for which wandb has no Python API any more.
+"""Reader of offline W&B run files, for which wandb has no Python API.
 
 Without it, the rows that a killed process had sent and wandb had not written yet would be lost. The
 format is that of LevelDB's log files, after a header of seven bytes.
