@@ -1,4 +1,4 @@
-"""The follower of many growing files: polls, since inotify sees nothing on NFS or Lustre.
+"""The follower of many growing files, which polls them.
 
 ::
 
@@ -6,8 +6,9 @@
     for block in follower.blocks():
         sys.stdout.buffer.write(block.data)
 
-Growing (hot) files stay open and are polled in every turn. Files that have been quiet for a while
-(cold) are closed and polled in turns, at a bounded rate whatever their number.
+Inotify sees nothing of what other machines write to NFS or Lustre. Growing (hot) files stay open
+and are polled in every turn. Files that have been quiet for a while (cold) are closed and polled in
+turns, at a bounded rate whatever their number.
 """
 
 from __future__ import annotations

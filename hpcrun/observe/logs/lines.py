@@ -1,4 +1,4 @@
-"""Whole lines out of bytes: torn ends, progress bars, broken encodings, endless lines."""
+"""Whole lines out of bytes: torn ends, progress bars, invalid encodings."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class _Run:
     """A followed run; times are monotonic."""
 
     selected: Selected
-    # The oldest attempt that is followed, the newest whose ranks' logs were all found, the newest.
+    # Attempts: the oldest that is followed, the newest whose ranks' logs were all found, the newest.
     first: int = 0
     full: int = 0
     newest: int = 0
@@ -50,7 +50,7 @@ class _Run:
     unknown_since: float | None = None
     status: RunStatus | None = None
     ended: float | None = None
-    # Its files were looked for for the last time.
+    # Nothing more is expected of its attempts.
     closed: bool = False
     renewed: float = float("-inf")
     failed_before: bool = False

@@ -1,4 +1,4 @@
-"""The state of runs: what ``status``, ``list`` and everything else that needs a state show.
+"""The state of runs, decided from their files and from Slurm's answers.
 
 In reading order: `run_state` decides a run's state from evidence, as a pure function; `status`
 collects the evidence, with the cluster's answers from `jobs`; `slurm_cache` spares Slurm.

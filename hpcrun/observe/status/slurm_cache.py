@@ -1,4 +1,4 @@
-"""The cache of Slurm's last answers: spares Slurm, and answers while it is silent."""
+"""Slurm's last answers: they spare Slurm, and stand in while it is silent."""
 
 from __future__ import annotations
 

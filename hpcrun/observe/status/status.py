@@ -1,4 +1,4 @@
-"""The states of runs: evidence from disk merged with one query of the cluster."""
+"""The states of runs: evidence from disk and one query of the cluster."""
 
 from __future__ import annotations
 
