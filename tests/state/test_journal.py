@@ -1,0 +1,63 @@
+"""The last word of a submission's journal on each run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hpcrun.host import start_ticks
+from hpcrun.state import files, journal, layout
+from hpcrun.state.layout import SubmissionPaths
+
+
+@pytest.fixture
+def submission(tmp_path: Path) -> SubmissionPaths:
+    paths = layout.experiment(tmp_path, "study").submission(2)
+    paths.directory.mkdir(parents=True)
+    return paths
+
+
+def test_an_array_that_slurm_took(submission: SubmissionPaths) -> None:
+    journal.write(submission, journal.SUBMITTING, 1, [10, 11], host="login1", part=2)
+    asked = journal.read(submission)[10]
+    assert (asked.event, asked.job_id, asked.submission) == (journal.SUBMITTING, None, 2)
+    assert asked.script == submission.script(1, 2)
+    assert asked.answered("70").job_id == "70_10"
+    journal.write(submission, journal.SUBMITTED, 1, [10, 11], offset=10, job_id="70")
+    found = journal.jobs(submission)
+    assert {run: job.job_id for run, job in found.items()} == {10: "70_0", 11: "70_1"}
+    assert not any(job.foreground or job.is_local or job.ended for job in found.values())
+    assert journal.newest_jobs(submission.experiment) == found
+
+
+def test_a_refusal_and_a_submit_that_is_gone(submission: SubmissionPaths) -> None:
+    journal.write(submission, journal.SUBMITTING, 0, [1, 2])
+    journal.write(submission, journal.REFUSED, 0, [1], message="no such partition")
+    me = {"host": os.uname().nodename, "pid": os.getpid()}
+    journal.write(submission, journal.WAITING, 0, [2], **me, start_ticks=start_ticks(os.getpid()))
+    found = journal.read(submission)
+    assert (found[1].event, found[1].message) == (journal.REFUSED, "no such partition")
+    assert found[2].event == journal.WAITING
+    assert journal.jobs(submission) == {}
+    journal.write(submission, journal.WAITING, 0, [2], **me, start_ticks=1)
+    gone = journal.read(submission)[2]
+    assert (gone.event, gone.message) == (journal.REFUSED, "its submit is gone; repeat it")
+
+
+def test_the_end_of_a_local_run_and_a_job_in_the_users_allocation(
+    submission: SubmissionPaths,
+) -> None:
+    journal.write(submission, journal.SUBMITTED, 0, [1], job_id="local:12")
+    journal.write(submission, journal.SUBMITTED, 0, [2], job_id="77")
+    journal.write_end(submission, 1, 1, "its Python is gone")
+    files.append(submission.journal, {"event": "ended", "run": 9}, {"event": "submitted"})
+    found = journal.read(submission)
+    assert (found[1].ended, found[1].message, found[1].foreground) == (
+        True,
+        "its Python is gone",
+        False,
+    )
+    assert (found[2].job_id, found[2].foreground) == ("77", True)
+    assert found.keys() == {1, 2}
