@@ -41,7 +41,7 @@ class _Run:
     """A followed run; times are monotonic."""
 
     selected: Selected
-    # Attempts: the oldest that is followed, the newest whose ranks' logs were all found, the newest.
+    # Attempts: the oldest followed, the newest whose ranks' logs were all found, the newest.
     first: int = 0
     full: int = 0
     newest: int = 0
