@@ -1,4 +1,4 @@
-"""Compile a spec into a plan. Pure: the same input gives the same bytes, no cluster is asked.
+"""Compile specs into plans: pure, the same input gives the same bytes.
 
 ``compile_spec`` reads, checks and resolves a spec, ``freeze`` numbers its runs and renders their
 scripts, and ``compile_plan`` does both.

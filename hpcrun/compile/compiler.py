@@ -1,4 +1,4 @@
-"""Compiles a spec on disk into checked runs: compose, expand the sweep, resolve, check."""
+"""Compiles a spec: composes, expands the sweep, resolves and checks runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that may change without making another run: ``extendable``, and what refers to it."""
+"""Values that may change without making another run: ``extendable``."""
 
 from __future__ import annotations
 

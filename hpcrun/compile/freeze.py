@@ -1,4 +1,4 @@
-"""Freezes checked runs into a plan: gives them numbers, and renders their scripts."""
+"""Freezes checked runs into a plan: numbers, job arrays and scripts."""
 
 from __future__ import annotations
 

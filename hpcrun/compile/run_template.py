@@ -1,4 +1,4 @@
-"""A run without its ``config``: what the runs of a sweep mostly share, checked once for them."""
+"""A run without its ``config``, checked once for many runs of a sweep."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RunTemplate:
             assert isinstance(config, dict)
         if self._located is None or self._root is None:
             return None
-        found = entry.finish(self._located, self._root, spec["entry"], config, spec["args"], report)
+        found = entry.finish(self._located, self._root, spec, config, report)
         if problems:
             return None
         if self._digest is None:

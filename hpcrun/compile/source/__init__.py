@@ -1,4 +1,4 @@
-"""Read a spec's files: YAML and JSON with marks, interpolation, and problems found on the way.
+"""Read the files of a spec, with marks, interpolation and problems.
 
 In reading order: `marked_tree` (plain data that remembers files and lines), `problems` (collects
 mistakes, and words them), `yaml_reader` (YAML and JSON without surprises), `interpolate` (resolves

@@ -1,4 +1,7 @@
-"""Resolves ``${…}`` with OmegaConf; ``${hpcrun:NAME}`` is left for the compute nodes."""
+"""Resolves ``${…}`` with OmegaConf, except ``${hpcrun:NAME}``.
+
+Those are filled in on compute nodes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems are collected, not raised one by one, so that the user sees all of them at once."""
+"""Problems are collected, so that the user sees all of them at once."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ strings, and every value keeps its file and line.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -71,17 +72,14 @@ def read_yaml(path: Path, shown: str, problems: Problems) -> Tree | None:
     text = read_text(path, shown, problems)
     if text is None:
         return None
+    builder = _Builder(shown, path.parent, problems)
     try:
-        node = yaml.compose(text, Loader=_Loader)
+        data = builder.parse(text)
     except yaml.YAMLError as error:
         problems.add(_syntax_problem(error, shown))
         return None
-    mark = SourceMark(shown, 1, path.parent)
-    if node is None:
-        return Tree({}, {(): mark})
-    builder = _Builder(shown, path.parent, problems)
-    data = builder.build(node, (), set())
-    return _top_level(Tree(data, {**builder.marks, (): mark}), "a mapping", problems)
+    marks = {**builder.marks, (): SourceMark(shown, 1, path.parent)}
+    return _top_level(Tree(data, marks), "a mapping", problems)
 
 
 def read_json(path: Path, shown: str, problems: Problems) -> Tree | None:
@@ -122,12 +120,8 @@ def _top_level(tree: Tree, accepted: str, problems: Problems) -> Tree | None:
 def _json_lines(text: str, mark: SourceMark) -> dict[Key, SourceMark]:
     """Return marks with lines, where the YAML parser can read the JSON (nearly always)."""
     builder = _Builder(mark.file, mark.directory, Problems(), base60=True)
-    try:
-        node = yaml.compose(text, Loader=_Loader)
-    except yaml.YAMLError:
-        return {}
-    if node is not None:
-        builder.build(node, (), set())
+    with contextlib.suppress(yaml.YAMLError):
+        builder.parse(text)
     return builder.marks
 
 
@@ -157,15 +151,13 @@ def parse_value(text: str, key: str, directory: Path, problems: Problems) -> Tre
     marks: dict[Key, SourceMark] = {("value",): SourceMark(COMMAND_LINE, None, directory, text)}
     if not text.lstrip().startswith(("{", "[", '"', "'")):
         return Tree({"value": _plain(text)}, marks)
+    builder = _Builder(COMMAND_LINE, directory, problems, base60=True)
     try:
-        node = yaml.compose(text, Loader=_Loader)
+        return Tree({"value": builder.parse(text, ("value",))}, marks)
     except yaml.YAMLError as error:
         problem = _syntax_problem(error, COMMAND_LINE)
         problems.add(Problem(COMMAND_LINE, key, problem.message, "quote the value for YAML"))
         return None
-    assert node is not None
-    builder = _Builder(COMMAND_LINE, directory, problems, base60=True)
-    return Tree({"value": builder.build(node, ("value",), set())}, marks)
 
 
 def _plain(text: str) -> Any:
@@ -197,7 +189,12 @@ class _Builder:
         self.base60 = base60
         self.marks: dict[Key, SourceMark] = {}
 
-    def build(self, node: yaml.Node, key: Key, open_nodes: set[int]) -> Any:
+    def parse(self, text: str, key: Key = ()) -> Any:
+        """Return the data of a YAML text, an empty mapping for an empty text."""
+        node = yaml.compose(text, Loader=_Loader)
+        return self._build(node, key, set()) if node is not None else {}
+
+    def _build(self, node: yaml.Node, key: Key, open_nodes: set[int]) -> Any:
         line = node.start_mark.line + 1
         text = node.value if isinstance(node, yaml.ScalarNode) else None
         self.marks[key] = SourceMark(self.shown, line, self.directory, text)
@@ -209,7 +206,7 @@ class _Builder:
         inner = open_nodes | {id(node)}
         if isinstance(node, yaml.SequenceNode):
             items = enumerate(node.value)
-            return [self.build(item, (*key, str(index)), inner) for index, item in items]
+            return [self._build(item, (*key, str(index)), inner) for index, item in items]
         return self._mapping(node, key, inner)
 
     def _mapping(self, node: Any, key: Key, open_nodes: set[int]) -> dict[str, Any]:
@@ -221,7 +218,7 @@ class _Builder:
             if name_node.tag == _TAG + "merge":
                 several = isinstance(value_node, yaml.SequenceNode)
                 for one in reversed(value_node.value if several else [value_node]):
-                    value = self.build(one, key, open_nodes)
+                    value = self._build(one, key, open_nodes)
                     merged.update(value if isinstance(value, dict) else {})
                 continue
             name = self._name(name_node, key, line)
@@ -233,7 +230,7 @@ class _Builder:
                 self._problem(full, found, "remove one of them", line)
                 continue
             lines[name] = line
-            data[name] = self.build(value_node, full, open_nodes)
+            data[name] = self._build(value_node, full, open_nodes)
             self.marks[full] = dataclasses.replace(self.marks[full], line=line)
         return {**merged, **data}
 

@@ -1,4 +1,4 @@
-"""Checks of a resolved spec beyond its types: ranges, forms, and values that must agree."""
+"""Checks of a resolved spec beyond its types: ranges, forms, agreement."""
 
 from __future__ import annotations
 
@@ -25,17 +25,8 @@ from hpcrun.state.init_from import Origin
 _ADDRESS = re.compile(r"[^\s,@]+(?:@[^\s,@]+)?")
 # Blocks that are used before an attempt starts.
 _PLAN_TIME = (
-    "name",
-    "cluster",
-    "resources",
-    "model_parallel_size",
-    "deepspeed_config",
-    "checkpoint",
-    "environment",
-    "objective",
-    "notify",
-    "tracking",
-    "code",
+    *("name", "cluster", "resources", "model_parallel_size", "deepspeed_config", "checkpoint"),
+    *("environment", "objective", "notify", "tracking", "code"),
 )
 _AT_LEAST = {
     "model_parallel_size": 1,

@@ -1,4 +1,4 @@
-"""Composes one tree of a spec's files and the command line: ``extends``, then overrides."""
+"""Composes a spec's files and overrides into one tree."""
 
 from __future__ import annotations
 

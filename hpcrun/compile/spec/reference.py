@@ -60,7 +60,7 @@ and among those that ship, `local` and `slurm`.
 
 
 def page() -> str:
-    """The reference page, as Markdown."""
+    """Return the reference page, as Markdown."""
     placeholders = ", ".join(f"`${{hpcrun:{name}}}`" for name in NAMES)
     parts = [_HEAD.replace("PLACEHOLDERS", placeholders)]
     parts += _section(experiment.Spec, "", "Top level")
@@ -90,7 +90,7 @@ def page() -> str:
 
 
 def documentation(cls: type) -> dict[str, str]:
-    """Field name -> the text below its declaration.
+    """Return field name -> the text below its declaration.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def documentation(cls: type) -> dict[str, str]:
 
 
 def _section(cls: type, prefix: str, title: str, but: type | None = None) -> Iterator[str]:
-    """The table of a block's fields, ``but`` those that it shares with another."""
+    """Yield the table of a block's fields, ``but`` those that it shares with another."""
     shared = schema.hints(but) if but else {}
     more = f" And all of {', '.join(f'`{name}`' for name in shared)}." if shared else ""
     about = (inspect.getdoc(cls) or "").replace("``", "`")

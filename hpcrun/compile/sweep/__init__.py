@@ -1,4 +1,4 @@
-"""Sweeps: expand the ``sweep`` block of a spec into points, and resolve each point's data.
+"""Expand a sweep into points, and resolve each point's data.
 
 In reading order: `point` (a point and its label), `values` (lists, choices and ranges), `draws`
 (random and quasi-random samples), `expansion` (the product of a block's parts, and its rules),

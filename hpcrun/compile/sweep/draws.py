@@ -17,7 +17,8 @@ from typing import Any
 
 from hpcrun.compile.source.marked_tree import Key
 from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of, listing
-from hpcrun.compile.sweep.values import MOST, SweptValue, is_number, is_whole, tidy
+from hpcrun.compile.sweep.point import Assignment, Point
+from hpcrun.compile.sweep.values import MOST, is_number, is_whole, tidy
 
 _SIGNIFICANT = 6
 _FORMS = {
@@ -29,12 +30,12 @@ _FORMS = {
     "choices": "{choices: {label: value}}",
 }
 
-# From a number in (0, 1) to a value.
-Inverse = Callable[[float], SweptValue]
+# From a number in (0, 1) to a key's value.
+Inverse = Callable[[float], Assignment]
 
 
-def samples(block: dict[str, Any], place: Key, report: Reporter) -> list[list[SweptValue]]:
-    """Return each sample's values of the keys of ``block["keys"]``, in their order.
+def samples(block: dict[str, Any], place: Key, report: Reporter) -> list[Point]:
+    """Return the points drawn; none after a problem.
 
     Parameters
     ----------
@@ -50,13 +51,14 @@ def samples(block: dict[str, Any], place: Key, report: Reporter) -> list[list[Sw
         return []
     columns = []
     for dimension, (name, form) in enumerate(block["keys"].items()):
-        inverse = _inverse(form, (*place, "keys", name), report)
+        key = tuple(name.split("."))
+        inverse = _inverse(key, form, (*place, "keys", name), report)
         stream = _stream(block["method"], f"{block['seed']}:{name}", dimension)
         if inverse is not None:
             columns.append([inverse(next(stream)) for _ in range(block["samples"])])
     if len(columns) < len(block["keys"]):
         return []
-    return [list(row) for row in zip(*columns, strict=True)]
+    return list(zip(*columns, strict=True))
 
 
 def _stream(method: str, seed: str, dimension: int) -> Iterator[float]:
@@ -102,7 +104,7 @@ def _prime(number: int) -> int:
     return found[-1]
 
 
-def _inverse(form: Any, place: Key, report: Reporter) -> Inverse | None:
+def _inverse(key: Key, form: Any, place: Key, report: Reporter) -> Inverse | None:
     """Return the inverse of a distribution function; None after a problem."""
     mark = report.mark(place)
     if isinstance(form, list):
@@ -115,22 +117,27 @@ def _inverse(form: Any, place: Key, report: Reporter) -> Inverse | None:
         return None
     bounds = form[name]
     if name == "choices":
-        return _choice(bounds, place, report)
+        return _choice(key, bounds, place, report)
     mistake = _mistake(str(name), bounds)
     if mistake:
         report.at((*place, str(name)), f"{mistake}; accepted is {_FORMS[str(name)]}")
         return None
     quantile = _QUANTILES[str(name)](*bounds)
-    return lambda drawn: SweptValue(quantile(drawn), None, mark)
+
+    def inverse(drawn: float) -> Assignment:
+        value = quantile(drawn)
+        return Assignment(key, value, value, mark)
+
+    return inverse
 
 
-def _choice(options: Any, place: Key, report: Reporter) -> Inverse | None:
+def _choice(key: Key, options: Any, place: Key, report: Reporter) -> Inverse | None:
     if not isinstance(options, (dict, list)) or not options:
         report.at(place, f"found {options!r}; accepted is at least one value")
         return None
-    labelled = options.items() if isinstance(options, dict) else ((None, one) for one in options)
+    labelled = options.items() if isinstance(options, dict) else zip(options, options, strict=True)
     mark = report.mark(place)
-    values = [SweptValue(value, label, mark) for label, value in labelled]
+    values = [Assignment(key, value, label, mark) for label, value in labelled]
     return lambda drawn: values[int(drawn * len(values))]
 
 

@@ -20,7 +20,7 @@ from hpcrun.compile.sweep import draws, values
 from hpcrun.compile.sweep.matcher import Matcher
 from hpcrun.compile.sweep.point import Assignment, KeyExists, Point, keys_of, swept_of, text_of
 from hpcrun.compile.sweep.references import overlap
-from hpcrun.compile.sweep.values import MOST, SweptValue
+from hpcrun.compile.sweep.values import MOST
 from hpcrun.errors import Problem
 
 _NOT_SWEPT = {
@@ -136,7 +136,7 @@ class Expansion:
         key, mark = tuple(name.split(".")), self._report.mark(place)
         problems = self._report.problems
         before = len(problems.found)
-        found = values.parse(given, place, self._report)
+        found = values.parse(key, given, place, self._report)
         if not self._may_be_swept(key, place, mark):
             return []
         within = f"{dotted(place[:-1])}.[{name}]"
@@ -144,12 +144,12 @@ class Expansion:
             self._report.at(place, "the list is empty; accepted is at least one value")
         seen = set()
         for one in found:
-            same = json.dumps(one.value if one.label is None else one.label, sort_keys=True)
+            same = json.dumps(one.swept, sort_keys=True)
             if same in seen:
                 shown = f"the value {text_of(one.value)} is given twice"
                 self._report.marked(one.mark, place, shown, "remove one")
             seen.add(same)
-        return [assignment(key, one) for one in found]
+        return found
 
     def _zip(self, block: dict[str, Any], place: Key) -> Dimension:
         columns = {name: self._values(name, given, (*place, name)) for name, given in block.items()}
@@ -173,21 +173,18 @@ class Expansion:
         for name, value in point.items():
             key, mark = tuple(name.split(".")), self._report.mark((*place, name))
             if self._may_be_swept(key, (*place, name), mark):
-                found.append(assignment(key, SweptValue(value, None, mark), is_set=is_set))
+                found.append(Assignment(key, value, value, mark, is_set))
         self._check_among(found, place)
         return tuple(found)
 
     def _random(self, block: dict[str, Any] | None, place: Key) -> Dimension:
         if block is None:
             return []
-        keys = [tuple(name.split(".")) for name in block["keys"]]
-        inside = (*place, "keys")
-        marks = [self._report.mark((*inside, name)) for name in block["keys"]]
-        names = zip(keys, block["keys"], marks, strict=True)
-        if not all(self._may_be_swept(key, (*inside, name), mark) for key, name, mark in names):
-            return []
-        rows = draws.samples(block, place, self._report)
-        points = [tuple(map(assignment, keys, row)) for row in rows]
+        for name in block["keys"]:
+            inside = (*place, "keys", name)
+            if not self._may_be_swept(tuple(name.split(".")), inside, self._report.mark(inside)):
+                return []
+        points = draws.samples(block, place, self._report)
         self._check_among(points[0] if points else (), place)
         found: dict[str, Point] = {}
         for point in points:
@@ -260,7 +257,7 @@ class Expansion:
                     continue
                 where = (*place, dotted(one.key)) if place[-1] in _BLOCKS else place
                 found = f"overlaps with {dotted(other)}, which is swept too"
-                self._report.marked(one.tree.mark(one.key), where, found)
+                self._report.marked(one.mark, where, found)
                 break
 
     def _check_among(self, point: Sequence[Assignment], place: Key) -> None:
@@ -290,13 +287,6 @@ class Expansion:
 
 
 _BLOCKS = ("zip", "points", "random", "union", "set")
-
-
-def assignment(key: Key, given: SweptValue, *, is_set: bool = False) -> Assignment:
-    """Return what assigns a value to a key."""
-    swept = given.value if given.label is None else given.label
-    tree = Tree(nest(key, given.value), {key: given.mark})
-    return Assignment(key, given.value, swept, tree, is_set)
 
 
 def _name(point: Point) -> str:

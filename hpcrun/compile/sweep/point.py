@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, dotted
+from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, dotted, nest
 
 # Returns whether a key written at a mark exists; reports it where it does not.
 KeyExists = Callable[[Key, SourceMark], bool]
@@ -23,8 +23,8 @@ class Assignment:
         Merged in at the key.
     swept
         The value in the run's ``swept``: the label of a choice, otherwise ``value``.
-    tree
-        The value at its full key, with the place where it was written.
+    mark
+        The place where it was written.
     is_set
         True for a value that a rule sets: no part of the run's swept values.
     """
@@ -32,8 +32,13 @@ class Assignment:
     key: Key
     value: Any
     swept: Any
-    tree: Tree
+    mark: SourceMark
     is_set: bool = False
+
+    @property
+    def tree(self) -> Tree:
+        """Return the value at its full key."""
+        return Tree(nest(self.key, self.value), {self.key: self.mark})
 
 
 # Assignments in their order; later ones win.
@@ -51,7 +56,7 @@ class PointTree(Tree):
         """Return where ``key``, or the nearest key around it, was written."""
         for one in reversed(self._point):
             if key[: len(one.key)] == one.key:
-                return one.tree.mark(key)
+                return one.mark
         return super().mark(key)
 
 

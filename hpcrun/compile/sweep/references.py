@@ -1,4 +1,4 @@
-"""The graph of interpolations: follows a changed key to the values that refer to it."""
+"""The graph of interpolations: which values change with a key."""
 
 from __future__ import annotations
 

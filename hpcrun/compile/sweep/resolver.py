@@ -1,4 +1,4 @@
-"""Resolves the interpolations of a sweep's points, once for all that have the same structure.
+"""Resolves the points of a sweep, once for all of the same structure.
 
 OmegaConf resolves the first point of a structure. For the others, the interpolation graph gives
 the values that refer to a swept key, and the plain data is patched. What the graph cannot follow

@@ -4,44 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from hpcrun.compile.source.marked_tree import Key, SourceMark
+from hpcrun.compile.source.marked_tree import Key
 from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of, listing
+from hpcrun.compile.sweep.point import Assignment
 
 MOST = 100_000
 _DIGITS = 12
 _OTHER_NAMES = {"logspace": "geomspace", "arange": "range", "values": "choices"}
 
 
-@dataclass(frozen=True)
-class SweptValue:
-    """One value of a swept key.
-
-    Attributes
-    ----------
-    label
-        The name of a choice; None for a plain value.
-    mark
-        The place where it was written.
-    """
-
-    value: Any
-    label: str | None
-    mark: SourceMark
-
-
-def parse(values: Any, place: Key, report: Reporter) -> list[SweptValue]:
-    """Return the values of the swept key at ``place`` in their order; empty after a problem.
+def parse(key: Key, values: Any, place: Key, report: Reporter) -> list[Assignment]:
+    """Return what a swept key gets, from the values at ``place``; empty after a problem.
 
     Accepted are a list, ``{choices: {label: value}}``, ``{range: [start, stop, step]}`` with whole
     numbers as Python's, ``{linspace: [start, stop, count]}`` and ``{geomspace: [start, stop,
     count]}`` as numpy's, both ends included.
     """
     if isinstance(values, list):
-        items = enumerate(values)
-        return [SweptValue(one, None, report.mark((*place, str(at)))) for at, one in items]
+        marks = (report.mark((*place, str(index))) for index in range(len(values)))
+        return [Assignment(key, one, one, mark) for one, mark in zip(values, marks, strict=True)]
     if not isinstance(values, dict):
         hint = f"write [{values}]" if values is not None else None
         report.at(place, f"found {kind_of(values)}; accepted is a list of values", hint)
@@ -49,11 +32,11 @@ def parse(values: Any, place: Key, report: Reporter) -> list[SweptValue]:
     form = next(iter(values), None)
     if len(values) == 1 and form == "choices" and isinstance(values["choices"], dict):
         return [
-            SweptValue(value, label, report.mark((*place, "choices", label)))
+            Assignment(key, value, label, report.mark((*place, "choices", label)))
             for label, value in values["choices"].items()
         ]
     if len(values) == 1 and form in _RANGES:
-        return _range(str(form), values[form], (*place, str(form)), report)
+        return _range(key, str(form), values[form], (*place, str(form)), report)
     near = _OTHER_NAMES.get(str(form))
     hint = f"did you mean '{near}'?" if near else did_you_mean(str(form), ("choices", *_RANGES))
     report.at(
@@ -94,7 +77,7 @@ _RANGES = {
 }
 
 
-def _range(form: str, bounds: Any, place: Key, report: Reporter) -> list[SweptValue]:
+def _range(key: Key, form: str, bounds: Any, place: Key, report: Reporter) -> list[Assignment]:
     found = f"{bounds}"
     numbers: list[Any] = []
     if not isinstance(bounds, list):
@@ -115,7 +98,7 @@ def _range(form: str, bounds: Any, place: Key, report: Reporter) -> list[SweptVa
     if not numbers:
         report.at(place, f"found {found}; accepted is {_RANGES[form]}")
     mark = report.mark(place)
-    return [SweptValue(number, None, mark) for number in numbers]
+    return [Assignment(key, number, number, mark) for number in numbers]
 
 
 def _linspace(start: float, stop: float, count: int) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The DeepSpeed configuration: reads the user's file, checks keys and solves the batch triple."""
+"""Checks the DeepSpeed configuration and solves its batch triple."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcrun import resources
 from hpcrun.compile.source import yaml_reader
-from hpcrun.compile.source.marked_tree import Key, Tree, get_at, keys
+from hpcrun.compile.source.marked_tree import Key, Tree, dotted, get_at, keys
 from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of, listing
 from hpcrun.compile.target.deepspeed_keys import (
     BLOCKS,
@@ -19,16 +19,12 @@ from hpcrun.compile.target.deepspeed_keys import (
 from hpcrun.policy import batch
 
 # Keys whose "auto" DeepSpeed itself fills in.
-_OWN_AUTO: tuple[Key, ...] = (
-    ("data_types", "keep_in_fp32_modules"),
-    ("pipeline", "stages"),
-    ("expert_parallel", "score_apply"),
-    ("expert_parallel", "combine_impl"),
-    ("expert_parallel", "row_weighting_impl"),
-    ("expert_parallel", "score_func"),
-    ("expert_parallel", "top_k"),
-    ("expert_parallel", "routed_scaling_factor"),
-)
+_OWN_AUTO = {
+    *("data_types.keep_in_fp32_modules", "pipeline.stages", "expert_parallel.score_apply"),
+    *("expert_parallel.combine_impl", "expert_parallel.row_weighting_impl"),
+    *("expert_parallel.score_func", "expert_parallel.top_k"),
+    "expert_parallel.routed_scaling_factor",
+}
 _NOT_ONLY_BLOCKS = ("zero_optimization",)
 
 
@@ -98,7 +94,7 @@ def check(config: dict[str, Any], kind: str | None, gpus: int, report: Reporter)
     _check_values(config, gpus, report)
     if kind == "function":
         for key in keys(config):
-            own = key[0] in batch.KEYS or key in _OWN_AUTO
+            own = key[0] in batch.KEYS or dotted(key) in _OWN_AUTO
             if not own and get_at(config, key) == batch.AUTO:
                 report.at(
                     key,
@@ -160,12 +156,12 @@ def solve_batch(config: dict[str, Any], kind: str, ranks: int, report: Reporter)
 
 
 def _check_key(key: Key, accepted: frozenset[str], report: Reporter) -> None:
-    full = ".".join(key)
+    full = dotted(key)
     is_top = len(key) == 1
     if full in REMOVED:
         report.at(key, f"DeepSpeed {VERSION} has removed this key", REMOVED[full])
     elif key[-1] not in accepted:
-        where = "DeepSpeed" if is_top else f"DeepSpeed's {'.'.join(key[:-1])}"
+        where = "DeepSpeed" if is_top else f"DeepSpeed's {dotted(key[:-1])}"
         known = "" if is_top else f"; accepted are {listing(sorted(accepted), 15)}"
         hint = did_you_mean(key[-1], sorted(accepted))
         if hint is None and is_top:

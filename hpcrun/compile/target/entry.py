@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import math
 import os
 import re
@@ -87,22 +88,20 @@ def locate(
         if target.endswith(".py") or "/" in target:
             return _in_file(target, function, directory, report)
         if _DOTTED.fullmatch(target):
-            return _in_module(target, function, directory, root, python, report)
+            places = (directory, root, git.top_level(directory))
+            roots = list(dict.fromkeys(path for path in places if path))
+            return _in_module(target, function, roots, python, report)
     report.at("entry", f"found {entry!r}; accepted is {FORMS}", hint)
     return None
 
 
 def finish(
-    located: LocatedEntry,
-    root: Path,
-    entry: Any,
-    config: dict[str, Any],
-    args: list[str],
-    report: Reporter,
+    located: LocatedEntry, root: Path, spec: dict[str, Any], config: Any, report: Reporter
 ) -> Entry:
     """Return the plan's entry: paths relative to the code root, and the arguments."""
+    args = spec["args"]
     if located.kind == "command":
-        return Entry("command", argv=(*entry, *args))
+        return Entry("command", argv=(*spec["entry"], *args))
     if located.kind == "script":
         assert located.file is not None
         flags = flags_of(config, report)
@@ -203,15 +202,8 @@ def _in_file(target: str, function: str, directory: Path, report: Reporter) -> L
 
 
 def _in_module(
-    module: str,
-    function: str,
-    directory: Path,
-    root: Path | None,
-    python: str | None,
-    report: Reporter,
+    module: str, function: str, roots: list[Path], python: str | None, report: Reporter
 ) -> LocatedEntry | None:
-    checkout = git.top_level(directory)
-    roots = list(dict.fromkeys(path for path in (directory, root, checkout) if path))
     relative = Path(*module.split("."))
     for base in roots:
         for path in (base / f"{relative}.py", base / relative / "__init__.py"):
@@ -238,18 +230,16 @@ def _installed(module: str, python: str | None) -> tuple[bool, Path | None]:
     if python and os.sep in python and os.path.realpath(python) != os.path.realpath(sys.executable):
         libraries = Path(python).parent.parent.glob("lib*/python3*/site-packages")
         places = [*map(str, sorted(libraries)), *(places or [])]
-    parts = module.split(".")
-    for index in range(len(parts)):
-        spec = PathFinder.find_spec(".".join(parts[: index + 1]), places)
+    spec = None
+    for name in itertools.accumulate(module.split("."), "{}.{}".format):
+        spec = PathFinder.find_spec(name, places) if places is not None else None
         if spec is None:
             return False, None
-        if index == len(parts) - 1:
-            is_source = spec.origin is not None and spec.origin.endswith(".py")
-            return True, Path(str(spec.origin)) if is_source else None
-        if spec.submodule_search_locations is None:
-            return False, None
-        places = list(spec.submodule_search_locations)
-    return False, None
+        inside = spec.submodule_search_locations
+        places = list(inside) if inside is not None else None
+    assert spec is not None
+    is_source = spec.origin is not None and spec.origin.endswith(".py")
+    return True, Path(str(spec.origin)) if is_source else None
 
 
 def _check_function(path: Path, function: str, report: Reporter) -> bool:
@@ -282,9 +272,8 @@ def _names(body: list[ast.stmt]) -> Iterator[str]:
             for target in targets:
                 yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name))
         elif isinstance(node, (ast.If, ast.Try, ast.With)):
-            yield from _names(node.body)
-            yield from _names(getattr(node, "orelse", []))
-            yield from _names(getattr(node, "finalbody", []))
+            for part in ("body", "orelse", "finalbody"):
+                yield from _names(getattr(node, part, []))
             for handler in getattr(node, "handlers", []):
                 yield from _names(handler.body)
 

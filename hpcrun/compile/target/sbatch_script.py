@@ -1,4 +1,4 @@
-"""Renders the sbatch script. Everything that decides is here; the template only arranges."""
+"""Renders the sbatch script; its template decides nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def script(
     submission: SubmissionPaths,
     offset: int = 0,
 ) -> str:
-    """The script of one sbatch.
+    """Render the script of one sbatch.
 
     Parameters
     ----------
@@ -38,11 +38,9 @@ def script(
     runs
         Runs of one shape, by ascending number; several become an array.
     parallel
-        How many tasks of the array may run at once.
-    submission
-        The submission's directory.
+        Tasks of the array that may run at once; None for no limit.
     offset
-        What a run's number is above the index of its task.
+        A run's number minus the index of its task.
 
     Raises
     ------
@@ -71,16 +69,9 @@ def script(
         python=own.python,
         submission=str(submission.directory),
         run=None if len(runs) > 1 else first.number,
-        task=_task(offset),
+        task=f'"$((SLURM_ARRAY_TASK_ID + {offset}))"' if offset else '"$SLURM_ARRAY_TASK_ID"',
     )
     return text
-
-
-def _task(offset: int) -> str:
-    """The number of an array task's run, for the shell."""
-    if not offset:
-        return '"$SLURM_ARRAY_TASK_ID"'
-    return f'"$((SLURM_ARRAY_TASK_ID + {offset}))"'
 
 
 def options(
@@ -91,7 +82,7 @@ def options(
     submission: SubmissionPaths,
     offset: int,
 ) -> dict[str, Any]:
-    """sbatch's long options -> values; true for one without a value."""
+    """Return sbatch's long options -> values; true for one without a value."""
     first = runs[0]
     wanted = first.resources
     is_array = len(runs) > 1
@@ -126,13 +117,11 @@ def options(
         "chdir": directory,
         "output": submission.batch_log_pattern(is_array),
     }
-    return {
-        name: value for name, value in found.items() if value is not None and value is not False
-    }
+    return {key: value for key, value in found.items() if value is not None and value is not False}
 
 
 def mail(run: RunPlan) -> dict[str, str]:
-    """sbatch's options for the mails that Slurm sends of a run's job."""
+    """Return sbatch's options for the mails that Slurm sends about a run's job."""
     notify = run.notify
     if not notify.mail:
         return {}
@@ -147,7 +136,7 @@ def _gpus(wanted: Resources) -> str | None:
 
 
 def quote(value: Any) -> str:
-    """One word of shell.
+    """Quote a value as one word of shell.
 
     Raises
     ------
@@ -161,7 +150,7 @@ def quote(value: Any) -> str:
 
 
 def directive(name: str, value: Any) -> str:
-    """``--name=value`` as sbatch reads it after ``#SBATCH``.
+    """Return ``--name=value`` as sbatch reads it after ``#SBATCH``.
 
     Raises
     ------

@@ -36,14 +36,14 @@ _FORMS: dict[str, tuple[re.Pattern[str], str]] = {
     "reservation": (re.compile(r"[\w.+-]+(?:,[\w.+-]+)*"), "the name of a reservation"),
     "exclude": (re.compile(r"[\w.\-,\[\]]+"), "a host list such as node3,node[7-9]"),
 }
+# Options that a field of ``resources`` of the same name sets.
+_SAME_NAME = """
+account constraint cpus-per-task exclude mem nodes ntasks-per-node partition qos reservation time
+"""
 OWNED_BY_FIELD = {
-    "account": "resources.account",
     "array": "sweep.max_parallel (the array itself is made from the sweep)",
     "chdir": "code.root",
-    "constraint": "resources.constraint",
     "cpus-per-gpu": "resources.cpus_per_task",
-    "cpus-per-task": "resources.cpus_per_task",
-    "exclude": "resources.exclude",
     "export": "environment.variables",
     "export-file": "environment.variables",
     "get-user-env": "environment.setup",
@@ -52,36 +52,27 @@ OWNED_BY_FIELD = {
     "gpus-per-socket": "resources.gpus_per_node",
     "gpus-per-task": "resources.gpus_per_node",
     "job-name": "name",
-    "mem": "resources.mem",
-    "nodes": "resources.nodes",
     "ntasks": "resources.ntasks_per_node",
     "ntasks-per-gpu": "resources.gpus_per_node",
-    "ntasks-per-node": "resources.ntasks_per_node",
-    "partition": "resources.partition",
-    "qos": "resources.qos",
-    "reservation": "resources.reservation",
-    "time": "resources.time",
+    **{name: f"resources.{name.replace('-', '_')}" for name in _SAME_NAME.split()},
 }
 _ONE_CLUSTER = "hpcrun asks one cluster only, the one that sbatch takes by default"
+_IN_LOGS = "the logs are in the run's directory; see `hpcrun logs`"
+_READ = "hpcrun reads sbatch's answer"
+_NO_JOB = "it is not about a job"
 OWNED = {
-    "M": _ONE_CLUSTER,
-    "clusters": _ONE_CLUSTER,
+    **{"M": _ONE_CLUSTER, "clusters": _ONE_CLUSTER},
+    **{"error": _IN_LOGS, "output": _IN_LOGS, "parsable": _READ, "quiet": _READ},
+    **{"help": _NO_JOB, "usage": _NO_JOB, "version": _NO_JOB},
     "comment": "hpcrun keeps it for itself",
-    "error": "the logs are in the run's directory; see `hpcrun logs`",
-    "help": "it is not about a job",
     "input": "jobs have no input",
     "kill-on-bad-exit": "hpcrun's supervisor ends the ranks of a failed run",
     "no-kill": "hpcrun decides what follows a lost node",
     "no-requeue": "hpcrun always sets --requeue",
     "open-mode": "hpcrun always appends",
-    "output": "the logs are in the run's directory; see `hpcrun logs`",
-    "parsable": "hpcrun reads sbatch's answer",
-    "quiet": "hpcrun reads sbatch's answer",
     "requeue": "hpcrun always sets it",
     "signal": "hpcrun decides which signals its supervisor hears",
     "test-only": "use `hpcrun submit --dry-run`",
-    "usage": "it is not about a job",
-    "version": "it is not about a job",
     "wait": "use `hpcrun submit --wait`",
     "wrap": "use 'entry'",
 }

@@ -11,7 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, keys, nest
+from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, keys
 from hpcrun.compile.source.problems import Problems
 from hpcrun.compile.sweep.point import Assignment, Point
 from hpcrun.compile.sweep.resolver import Resolver, _Structure
@@ -110,7 +110,7 @@ class Writer:
 
 
 def _assignment(key: Key, value: Any) -> Assignment:
-    return Assignment(key, value, value, Tree(nest(key, value), {key: MARK}))
+    return Assignment(key, value, value, MARK)
 
 
 def _alone(tree: Tree, problems: Problems) -> Tree:
