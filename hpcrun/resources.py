@@ -14,3 +14,8 @@ def directory(name: str) -> Path:
     """
     installed = _PACKAGE / "_data" / name
     return installed if installed.is_dir() else _PACKAGE.parent / name
+
+
+def configs(kind: str) -> dict[str, Path]:
+    """Return name -> file of the shipped configs of a kind, such as ``experiments``."""
+    return {path.stem: path for path in sorted((directory("configs") / kind).glob("*.yaml"))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,7 @@ class _Compiler:
 
         resolve = Resolver(base, self._with_deepspeed)
         expansion = Expansion(report, exists, Matcher(report, resolve, exists))
-        points, repeats = expansion.expand(block, sweeps, self.directory)
+        points = expansion.expand(block, sweeps, self.directory)
         prerequisites = chain.prerequisites(Reporter(base, problems), points)
         whole = Reporter(self._with_deepspeed(base, Problems()), problems)
         extendable_keys = extendable.keys(whole, points, exists)
@@ -157,7 +158,7 @@ class _Compiler:
             directory=os.path.relpath(self.directory, code_root) if inside else ".",
             cluster=loaded.data,
             max_parallel=block["max_parallel"],
-            repeats=repeats,
+            repeats=expansion.repeats,
             extendable=extendable_keys,
             prerequisites=prerequisites,
             runs=tuple(runs),
@@ -242,11 +243,10 @@ def gathered(reports: list[tuple[str, list[Problem]]], limit: int = 5) -> list[P
         for problem in problems:
             labels.setdefault(problem, []).append(name)
     found = []
-    shown: dict[tuple[str, str], int] = {}
+    shown: Counter[tuple[str, str]] = Counter()
     for problem, where in labels.items():
-        place = (problem.file, problem.key)
-        shown[place] = shown.get(place, 0) + 1
-        if shown[place] > limit:
+        shown[problem.file, problem.key] += 1
+        if shown[problem.file, problem.key] > limit:
             continue
         if len(where) < len(reports):
             message = f"{problem.message} [in {listed(where, 1)}]"

@@ -69,12 +69,11 @@ def _kin(source: Compiled | Plan, run: CompiledRun | RunPlan, without: Collectio
     spec = {name: run.spec[name] for name in ("config", "deepspeed", "args", "entry")}
     for key in without:
         spec = _without(spec, key)
-    return identity.digester(
-        *identity.entry_paths(run.entry, Path(source.code_root), Path(source.spec_file).parent),
-        [str(each) for each in spec["args"]],
-        spec["deepspeed"],
-        run.spec["checkpoint"].get("initialize_from"),
-    )(identity.with_command(run.entry, spec["entry"]), spec["config"], run.swept)
+    spec["args"] = [str(each) for each in spec["args"]]
+    spec["checkpoint"] = run.spec["checkpoint"]
+    entry, directory = run.entry, Path(source.spec_file).parent
+    digest = identity.digester(entry, Path(source.code_root), directory, spec)
+    return digest(identity.with_command(entry, spec["entry"]), spec["config"], run.swept)
 
 
 def _without(data: Any, key: Key) -> Any:

@@ -16,13 +16,7 @@ from hpcrun.state.plan import Entry
 Digester = Callable[[Entry, dict[str, Any], dict[str, Any]], str]
 
 
-def digester(
-    file: str | None,
-    import_root: str | None,
-    args: list[str],
-    deepspeed: dict[str, Any],
-    origin: str | None = None,
-) -> Digester:
+def digester(found: Entry, code_root: Path, directory: Path, spec: dict[str, Any]) -> Digester:
     """Return a function of entry, config and swept values: SHA-256, in hex, of what a run computes.
 
     The name, resources, cluster, environment, recovery and the cadence of checkpoints do not
@@ -31,14 +25,19 @@ def digester(
 
     Parameters
     ----------
-    file, import_root
-        The entry's paths from the spec's directory, so that it does not matter either what else is
-        frozen with it.
-    origin
-        ``checkpoint.initialize_from``.
+    found
+        An entry with the file and import root of all that the function is called with. They count
+        relative to the spec's ``directory``: the code root moves, with ``git init``.
+    spec
+        Gives ``args``, ``deepspeed`` and ``checkpoint.initialize_from``.
     """
+    file, import_root = (
+        None if path is None else os.path.relpath(code_root / path, directory)
+        for path in (found.file, found.import_root)
+    )
+    origin = spec["checkpoint"].get("initialize_from")
     started = f',"origin":{_text(origin)}' if origin is not None else ""
-    arguments, engine = _text(args), _text(_undivided(deepspeed))
+    arguments, engine = _text(spec["args"]), _text(_undivided(spec["deepspeed"]))
 
     def digest(entry: Entry, config: dict[str, Any], swept: dict[str, Any]) -> str:
         own = {
@@ -56,18 +55,6 @@ def digester(
         return hashlib.sha256(text.encode()).hexdigest()
 
     return digest
-
-
-def entry_paths(found: Entry, code_root: Path, directory: Path) -> tuple[str | None, str | None]:
-    """Return the entry's file and import root relative to the spec's directory.
-
-    They are relative to that because ``git init`` moves the code root.
-    """
-
-    def relative(path: str | None) -> str | None:
-        return None if path is None else os.path.relpath(code_root / path, directory)
-
-    return relative(found.file), relative(found.import_root)
 
 
 def with_command(found: Entry, command: Any) -> Entry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from hpcrun.state.spec.experiment import Spec
 _SHAPE = ("resources.nodes", "resources.ntasks_per_node", "resources.gpus_per_node")
 
 
+@dataclass
 class RunTemplate:
     """A checked spec into which a ``config`` is put.
 
-    Parameters
+    Attributes
     ----------
     spec
         The spec with the default ``config``; its other blocks are shared between runs: read-only.
@@ -33,42 +35,31 @@ class RunTemplate:
         The problems of the spec, whatever its ``config``.
     """
 
-    def __init__(
-        self,
-        spec: dict[str, Any],
-        located: entry.LocatedEntry | None,
-        root: Path | None,
-        directory: Path,
-        problems: list[Problem],
-    ) -> None:
-        self._spec = {name: spec[name] for name in spec if name not in ("extends", "sweep")}
-        self._located, self._root, self._directory = located, root, directory
-        self._problems = problems
-        self._digest: identity.Digester | None = None
+    spec: dict[str, Any]
+    located: entry.LocatedEntry | None
+    root: Path | None
+    directory: Path
+    problems: list[Problem]
+    _digest: identity.Digester | None = None
 
     def run(
         self, resolved: Resolved, swept: dict[str, Any], label: str, problems: Problems
     ) -> CompiledRun | None:
         """Return the run of a point; None after a problem."""
-        problems.add(*self._problems)
-        spec, report = self._spec, Reporter(resolved.tree, problems)
+        problems.add(*self.problems)
+        spec, report = self.spec, Reporter(resolved.tree, problems)
         config = resolved.data.get("config")
         if type(config) is not dict:
             data = {"config": config} if "config" in resolved.data else {}
             config = schema.SchemaChecker(report, Spec).block(data, Spec)["config"]
             assert isinstance(config, dict)
-        if self._located is None or self._root is None:
+        if self.located is None or self.root is None:
             return None
-        found = entry.finish(self._located, self._root, spec, config, report)
+        found = entry.finish(self.located, self.root, spec, config, report)
         if problems:
             return None
         if self._digest is None:
-            self._digest = identity.digester(
-                *identity.entry_paths(found, self._root, self._directory),
-                spec["args"],
-                spec["deepspeed"],
-                spec["checkpoint"]["initialize_from"],
-            )
+            self._digest = identity.digester(found, self.root, self.directory, spec)
         digest = self._digest(found, config, swept)
         return CompiledRun(digest, label, swept, found, {**spec, "config": config})
 
@@ -123,6 +114,7 @@ class RunTemplates:
             if ranks is not None:
                 below = report.below("deepspeed")
                 spec["deepspeed"] = deepspeed.solve_batch(config, kind or "script", ranks, below)
+        spec = {name: spec[name] for name in spec if name not in ("extends", "sweep")}
         return RunTemplate(spec, located, self.code_root, self._directory, problems.found)
 
     def _locate(self, spec: dict[str, Any], report: Reporter) -> entry.LocatedEntry | None:

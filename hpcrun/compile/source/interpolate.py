@@ -117,8 +117,7 @@ def _explain(error: Exception, value: str, data: dict[str, Any]) -> tuple[str, s
         unknown = re.search(r"\$\{hpcrun:([^}]*)\}", text)
         word = unknown[1] if unknown else ""
         return f"{value} does not exist; accepted are {names}", did_you_mean(word, NAMES)
-    missing = re.search(r"Environment variable '([^']*)' not found", text)
-    if missing:
+    if missing := re.search(r"Environment variable '([^']*)' not found", text):
         name = missing[1]
         hint = f"export it, or give a default: ${{oc.env:{name},VALUE}}"
         return f"the environment variable {name} is not set", hint

@@ -101,12 +101,6 @@ def get_at(data: Any, key: Key, default: Any = None) -> Any:
     return data
 
 
-def has(data: Any, key: Key) -> bool:
-    """Return whether ``key`` exists; its value may be null."""
-    missing = object()
-    return get_at(data, key, missing) is not missing
-
-
 def keys(data: Any, prefix: Key = ()) -> list[Key]:
     """List every key of nested mappings, parents before children."""
     found: list[Key] = []

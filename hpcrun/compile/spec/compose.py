@@ -17,7 +17,6 @@ from hpcrun.compile.source.marked_tree import (
     Tree,
     dotted,
     get_at,
-    has,
     keys,
     nest,
 )
@@ -37,12 +36,6 @@ class Override:
     adds: bool
 
 
-def shipped() -> dict[str, Path]:
-    """Return name -> file of the experiments that ship."""
-    directory = resources.directory("configs") / "experiments"
-    return {path.stem: path for path in sorted(directory.glob("*.yaml"))}
-
-
 def find_spec(spec: Path | str) -> tuple[Path, str]:
     """Return the file that SPEC means, and its name for messages.
 
@@ -54,7 +47,7 @@ def find_spec(spec: Path | str) -> tuple[Path, str]:
     path = Path(spec).expanduser()
     if path.is_file():
         return path.absolute(), str(spec)
-    known = shipped()
+    known = resources.configs("experiments")
     text = str(spec)
     if text in known:
         return known[text], text
@@ -62,9 +55,7 @@ def find_spec(spec: Path | str) -> tuple[Path, str]:
         inside = sorted(found.name for found in path.glob("*.yaml"))
         hint = f"it holds {listing(inside, 8)}" if inside else None
         raise UsageError(f"{text} is a directory; accepted is the path of a spec", hint=hint)
-    near = []
-    if path.parent.is_dir():
-        near = [str(path.with_name(one.name)) for one in sorted(path.parent.glob("*.y*ml"))]
+    near = [str(path.with_name(one.name)) for one in sorted(path.parent.glob("*.y*ml"))]
     named = f"; experiments that ship: {listing(known)}" if known else ""
     raise UsageError(
         f"there is no spec {text!r}: no such file, and no experiment of that name{named}",
@@ -157,7 +148,8 @@ def check_exists(key: Key, tree: Tree, problems: Problems, place: SourceMark | N
 
     A field of a spec exists even where no file mentions it, and so does a key that DeepSpeed knows.
     """
-    if schema.find(Spec, key) is not None or has(tree.data, key):
+    missing = object()
+    if schema.find(Spec, key) is not None or get_at(tree.data, key, missing) is not missing:
         return True
     if key[0] == "deepspeed" and is_key(key[1:]) and len(key) > 1:
         return True

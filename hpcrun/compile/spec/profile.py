@@ -102,16 +102,12 @@ def load(name: str, beside: Path, mark: SourceMark, problems: Problems) -> Loade
     defaults = {"name": name, "root": Profile.root}
     data = interpolate(tree.over(Tree(defaults)), problems)
     report = Reporter(tree, problems)
-    written = data.get("resources")
     checked = schema.SchemaChecker(report, Profile).block(data, Profile)
     if len(problems.found) == before:
         _check(checked, report)
     if len(problems.found) > before:
         return None
-    given = {
-        field: checked["resources"][field]
-        for field in (written if isinstance(written, dict) else {})
-    }
+    given = {field: checked["resources"][field] for field in data.get("resources", {})}
     marks = {key: one for key, one in tree.marks.items() if key[:1] == ("resources",)}
     return LoadedProfile(checked, Tree({"resources": given}, marks))
 

@@ -56,9 +56,7 @@ def samples(block: dict[str, Any], place: Key, report: Reporter) -> list[Point]:
         stream = _stream(block["method"], f"{block['seed']}:{name}", dimension)
         if inverse is not None:
             columns.append([inverse(next(stream)) for _ in range(block["samples"])])
-    if len(columns) < len(block["keys"]):
-        return []
-    return list(zip(*columns, strict=True))
+    return list(zip(*columns, strict=True)) if len(columns) == len(block["keys"]) else []
 
 
 def _stream(method: str, seed: str, dimension: int) -> Iterator[float]:

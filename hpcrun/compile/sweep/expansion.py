@@ -11,7 +11,7 @@ import itertools
 import json
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpcrun.compile.source import yaml_reader
 from hpcrun.compile.source.marked_tree import COMMAND_LINE, Key, SourceMark, Tree, dotted, nest
@@ -32,23 +32,9 @@ _NOT_SWEPT = {
     "environment.python": "an experiment has one Python",
 }
 
+Block = dict[str, Any]
 # Alternatives in their order; each adds its assignments to a point.
 Dimension = list[Point]
-
-
-class ExpandedSweep(NamedTuple):
-    """The points of a sweep.
-
-    Attributes
-    ----------
-    points
-        In order; a single empty one where nothing is swept.
-    repeats
-        Full keys whose values repeat a point.
-    """
-
-    points: list[Point]
-    repeats: tuple[str, ...]
 
 
 class Expansion:
@@ -58,25 +44,29 @@ class Expansion:
     ----------
     report
         For the tree in which the sweep's block was written.
+
+    Attributes
+    ----------
+    repeats
+        Full keys whose values repeat a point.
     """
 
     def __init__(self, report: Reporter, exists: KeyExists, matcher: Matcher) -> None:
         self._report, self._exists, self._matcher = report, exists, matcher
-        self._repeats: dict[str, None] = {}
+        self.repeats: tuple[str, ...] = ()
 
-    def expand(
-        self, block: dict[str, Any], sweeps: Sequence[str], directory: Path
-    ) -> ExpandedSweep:
-        """Return the points of a checked block and of ``--sweep key=a,b`` on the command line."""
+    def expand(self, block: Block, sweeps: Sequence[str], directory: Path) -> list[Point]:
+        """Return the points of a checked block and of ``--sweep key=a,b`` on the command line.
+
+        In order; a single empty one where nothing is swept.
+        """
         block = {**block, "grid": dict(block["grid"]), "repeat": dict(block["repeat"])}
         for text in sweeps:
             self._take(text, block, directory)
         points = self._block(block, ("sweep",), frozenset())
-        if not self._report.problems:
-            points = self._without_twins(points)
-        return ExpandedSweep(points, tuple(self._repeats))
+        return points if self._report.problems else self._without_twins(points)
 
-    def _take(self, text: str, block: dict[str, Any], directory: Path) -> None:
+    def _take(self, text: str, block: Block, directory: Path) -> None:
         """Put ``key=a,b`` into the block, instead of the file's values of the key."""
         name, _, listed = text.partition("=")
         name = name.strip()
@@ -99,7 +89,7 @@ class Expansion:
         self._report = Reporter(tree, problems)
         self._matcher.replaced.add(name)
 
-    def _block(self, block: dict[str, Any], place: Key, outside: frozenset[Key]) -> list[Point]:
+    def _block(self, block: Block, place: Key, outside: frozenset[Key]) -> list[Point]:
         """Return the points of a block within others, which sweep the keys ``outside``."""
         dimensions: list[tuple[Key, Dimension]] = [
             *self._axes(block["grid"], (*place, "grid")),
@@ -118,7 +108,7 @@ class Expansion:
                 points = [one for one in points if not self._matcher.fits(rule, one)]
         if block["exclude"] and not points:
             self._report.at((*place, "exclude"), "leaves no run")
-        self._repeats.update(dict.fromkeys(block["repeat"]))
+        self.repeats = tuple(dict.fromkeys((*self.repeats, *block["repeat"])))
         return self._product([(place, points), *self._axes(block["repeat"], (*place, "repeat"))])
 
     def _axes(self, grid: dict[str, Any], place: Key) -> list[tuple[Key, Dimension]]:
@@ -191,14 +181,12 @@ class Expansion:
             found.setdefault(_name(point), point)
         return list(found.values())
 
-    def _union(
-        self, blocks: list[dict[str, Any]], place: Key, outside: frozenset[Key]
-    ) -> Dimension:
+    def _union(self, blocks: list[Block], place: Key, outside: frozenset[Key]) -> Dimension:
         parts = [self._block(one, (*place, str(at)), outside) for at, one in enumerate(blocks)]
         return list(itertools.chain.from_iterable(parts))
 
     def _when(
-        self, points: list[Point], rule: dict[str, Any], place: Key, outside: frozenset[Key]
+        self, points: list[Point], rule: Block, place: Key, outside: frozenset[Key]
     ) -> list[Point]:
         match = rule["match"]
         if not self._matcher.check(match, points, (*place, "match"), outside):

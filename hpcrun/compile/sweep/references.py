@@ -40,11 +40,6 @@ def overlap(one: Key, other: Key) -> bool:
     return one[:shorter] == other[:shorter]
 
 
-def is_inside(key: Key, around: Key) -> bool:
-    """Return whether a key is below another."""
-    return len(around) < len(key) and key[: len(around)] == around
-
-
 def may_name(text: str, keys: Collection[Key]) -> bool:
     """Return whether a text that cannot be parsed may refer to a key: it holds a part of one."""
     parts = {part for key in keys for part in key}

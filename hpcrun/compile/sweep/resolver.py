@@ -20,7 +20,6 @@ from hpcrun.compile.sweep.references import (
     Interpolation,
     dependents,
     interpolations,
-    is_inside,
     may_name,
     overlap,
 )
@@ -140,7 +139,7 @@ class _Structure:
         if any(overlap(key, other) for key in keys for other in given if key != other):
             return None
         strings = [one for one in interpolations(first.tree.data) if one[0] not in keys]
-        if any(is_inside(key, at) for at, _ in strings for key in keys):
+        if any(len(at) < len(key) and overlap(key, at) for at, _ in strings for key in keys):
             return None
         nodes = [(text, Interpolation.parse(at, text)) for at, text in strings]
         ordered = dependents([node for _, node in nodes if node is not None], keys)

@@ -50,9 +50,8 @@ def parse(key: Key, values: Any, place: Key, report: Reporter) -> list[Assignmen
 
 def is_form(values: Any) -> bool:
     """Return whether a mapping is one of choices or of a range."""
-    return (
-        isinstance(values, dict) and len(values) == 1 and bool({"choices", *_RANGES} & set(values))
-    )
+    forms = {"choices", *_RANGES}
+    return isinstance(values, dict) and len(values) == 1 and not forms.isdisjoint(values)
 
 
 def is_number(value: Any) -> bool:

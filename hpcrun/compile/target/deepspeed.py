@@ -28,12 +28,6 @@ _OWN_AUTO = {
 _NOT_ONLY_BLOCKS = ("zero_optimization",)
 
 
-def presets() -> dict[str, Path]:
-    """Return name -> file of the presets that ship."""
-    directory = resources.directory("configs") / "deepspeed"
-    return {path.stem: path for path in sorted(directory.glob("*.yaml"))}
-
-
 def read_file(value: Any, report: Reporter) -> Tree | None:
     """Read the configuration that ``deepspeed_config`` names; None after a problem."""
     key = "deepspeed_config"
@@ -51,7 +45,7 @@ def read_file(value: Any, report: Reporter) -> Tree | None:
     if "/" in value or value.endswith((".json", ".yaml", ".yml")):
         report.no_file(key, value, path, "*.json", most=8)
         return None
-    known = presets()
+    known = resources.configs("deepspeed")
     if value not in known:
         found = f"found {value!r}; accepted are a JSON file and {listing(known)}"
         beside = sorted(one.name for one in path.parent.glob("*.json"))

@@ -61,8 +61,13 @@ def script(
     environment.filters["directive"] = directive
     first = runs[0]
     own = first.environment
+    array = None
+    if len(runs) > 1:
+        array = ",".join(ranges(run.number - offset for run in runs))
+        if parallel is not None and parallel < len(runs):
+            array += f"%{parallel}"
     text: str = environment.get_template(TEMPLATE).render(
-        options=options(name, cluster, runs, parallel, submission, offset),
+        options=_options(name, cluster, first, array, submission),
         setup=[*cluster["setup"], *own.setup],
         variables={**cluster["variables"], **own.variables},
         package=str(submission.package),
@@ -74,27 +79,16 @@ def script(
     return text
 
 
-def options(
-    name: str,
-    cluster: dict[str, Any],
-    runs: Sequence[RunPlan],
-    parallel: int | None,
-    submission: SubmissionPaths,
-    offset: int,
+def _options(
+    name: str, cluster: dict[str, Any], run: RunPlan, array: str | None, paths: SubmissionPaths
 ) -> dict[str, Any]:
     """Return sbatch's long options -> values; true for one without a value."""
-    first = runs[0]
-    wanted = first.resources
-    is_array = len(runs) > 1
-    array = ",".join(ranges(run.number - offset for run in runs))
-    if parallel is not None and parallel < len(runs):
-        array += f"%{parallel}"
-    directory = submission.directory.as_posix()
+    wanted = run.resources
     found: dict[str, Any] = {
         "job-name": name,
-        "array": array if is_array else None,
-        "nodes": first.all_nodes,
-        "ntasks-per-node": first.ranks_per_node,
+        "array": array,
+        "nodes": run.all_nodes,
+        "ntasks-per-node": run.ranks_per_node,
         "cpus-per-task": wanted.cpus_per_task or 1,
         "gpus-per-node": _gpus(wanted),
         "mem": wanted.mem,
@@ -106,16 +100,16 @@ def options(
         "reservation": wanted.reservation,
         "exclude": wanted.exclude,
         **cluster["sbatch"],
-        **mail(first),
+        **mail(run),
         **wanted.sbatch,
         # The job outlives a lost node where a spare can take its place.
-        "no-kill": True if first.outlives_nodes else None,
+        "no-kill": True if run.outlives_nodes else None,
         "requeue": True,
         "open-mode": "append",
         "export": "NIL",
         # Python puts the working directory first on sys.path, so it is one that we fill.
-        "chdir": directory,
-        "output": submission.batch_log_pattern(is_array),
+        "chdir": paths.directory.as_posix(),
+        "output": paths.batch_log_pattern(array is not None),
     }
     return {key: value for key, value in found.items() if value is not None and value is not False}
 

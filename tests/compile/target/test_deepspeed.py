@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from hpcrun import resources
 from hpcrun.compile import compile_spec
-from hpcrun.compile.target.deepspeed import presets
 from hpcrun.compile.target.deepspeed_keys import BLOCKS, REMOVED, TOP_LEVEL, VERSION, is_key
 from hpcrun.errors import SpecError
 
@@ -39,8 +39,8 @@ def test_the_block_wins_over_the_file_and_null_takes_away(project: Any) -> None:
 
 
 def test_presets_ship_and_are_right(project: Any) -> None:
-    assert list(presets()) == ["zero0", "zero1", "zero2", "zero3"]
-    for stage, name in enumerate(presets()):
+    assert list(resources.configs("deepspeed")) == ["zero0", "zero1", "zero2", "zero3"]
+    for stage, name in enumerate(resources.configs("deepspeed")):
         found = config(project, f"deepspeed_config: {name}\ndeepspeed: {{train_batch_size: 8}}\n")
         assert found["zero_optimization"]["stage"] == stage
 
