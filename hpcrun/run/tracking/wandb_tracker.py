@@ -28,9 +28,6 @@ class WandbTracker:
         wanted = run.tracking["wandb"]
         directory.parent.mkdir(parents=True, exist_ok=True)
         arrived = _arrived(directory, state) if wanted["mode"] == "offline" else None
-        settings = wandb.Settings(
-            console="off", silent=True, disable_git=True, disable_code=True, x_disable_stats=True
-        )
         self._run = wandb.init(
             id=run.identity,
             resume="allow",
@@ -43,7 +40,13 @@ class WandbTracker:
             mode=wanted["mode"],
             # wandb adds its own name.
             dir=str(directory.parent),
-            settings=settings,
+            settings=wandb.Settings(
+                console="off",
+                silent=True,
+                disable_git=True,
+                disable_code=True,
+                x_disable_stats=True,
+            ),
         )
         # Rows in flight when a process was killed may never have arrived. On resume, the server
         # reports the step after its last one.
