@@ -200,7 +200,10 @@ class Agent:
                 call.release(message["launch"])
             return None
         if kind == "hurt":
-            self._signal_rank(int(message["rank"]), signal.Signals[message["signal"]])
+            rank = int(message["rank"])
+            pulse = progress.living(self.scratch).get(rank)
+            pid = pulse.pid if pulse else rank_processes.leader(self.scratch, rank)
+            os.kill(pid, signal.Signals[message["signal"]])
             return None
         if kind == "stacks":
             return {"type": "stacks", "ranks": self._stacks()}
@@ -245,11 +248,6 @@ class Agent:
         if self._telemetry is not None:
             self._telemetry.stop()
             self._telemetry = None
-
-    def _signal_rank(self, rank: int, number: signal.Signals) -> None:
-        """Signal the program of a rank."""
-        found = progress.living(self.scratch).get(rank)
-        os.kill(found.pid if found else rank_processes.leader(self.scratch, rank), number)
 
     def _fall_silent(self) -> None:
         """Behave like a node that lost its power, until somebody ends this agent."""

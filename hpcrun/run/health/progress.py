@@ -72,7 +72,7 @@ class ProgressWriter:
     """
 
     def __init__(self, scratch: Path | None, rank: int) -> None:
-        self._step, self._phase = 0, STARTING
+        self._step, self.phase = 0, STARTING
         self._moves = self._looks = self._waits = 0
         self._memory: mmap.mmap | None = None
         if scratch is None:
@@ -101,20 +101,15 @@ class ProgressWriter:
 
     def write(self, phase: int, step: int | None = None) -> None:
         """Store the main thread's phase, and its step unless that is None."""
-        self._phase = phase
+        self.phase = phase
         if step is not None:
             self._step = step
         self._store()
 
-    @property
-    def phase(self) -> int:
-        """The phase that was written last."""
-        return self._phase
-
     @contextlib.contextmanager
     def during(self, phase: int) -> Iterator[None]:
         """Be in this phase for the length of a block."""
-        before = self._phase
+        before = self.phase
         self.write(phase)
         try:
             yield
@@ -138,7 +133,7 @@ class ProgressWriter:
         # A forked child's steps are not the rank's.
         if self._memory is not None and self._pid == os.getpid():
             counts = (self._moves, self._looks, self._waits)
-            self._memory[:] = _FORM.pack(self._pid, self._step, self._phase, *counts)
+            self._memory[:] = _FORM.pack(self._pid, self._step, self.phase, *counts)
 
 
 @functools.cache

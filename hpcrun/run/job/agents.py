@@ -310,15 +310,12 @@ class Agents:
             for node in missing:
                 code = self._agents[node].poll()
                 if code is not None and node not in answers:
-                    self._failed[node] = (
-                        f"the agent on node {node} ended with exit code {code}; "
-                        f"see agent-{node}.log"
-                    )
+                    why = f"the agent on node {node} ended with exit code {code}"
+                    self._failed[node] = f"{why}; see agent-{node}.log"
             if self._failed and (deadline is None or deadline > time.monotonic() + OTHERS_FAIL):
                 deadline = time.monotonic() + OTHERS_FAIL
-            if set(self._failed).issuperset(missing) or (
-                deadline is not None and time.monotonic() > deadline
-            ):
+            is_late = deadline is not None and time.monotonic() > deadline
+            if is_late or set(self._failed).issuperset(missing):
                 break
         if self._failed:
             message = listed([*self._failed.values()], 1, rest=" (and {} more)")

@@ -98,7 +98,11 @@ class AttemptEnd:
         known = {**dataclasses.asdict(end), **dataclasses.asdict(came)}
         fields = {"time": time.time(), **known, **details}
         self._write(ledger.ENDED, attempt, fields)
-        attempts = _with_end(ledger.read(self._paths), attempt, fields)
+        attempts = [one for one in ledger.read(self._paths) if one.number <= attempt]
+        if not attempts or attempts[-1].number != attempt:
+            attempts.append(ledger.Attempt(attempt))
+        # Even where it could not be written.
+        attempts[-1].ended = fields
         action = self._bearable(recovery.decide(attempts, self._run.recovery, here=here))
         why, exclude = action.reason, list(action.exclude)
         decided = {"action": action.kind, "reason": why, "exclude": exclude}
@@ -195,17 +199,6 @@ class AttemptEnd:
     def _intend(self, value: str) -> None:
         write = partial(ledger.set_intent, self._paths, value)
         files.patiently(write, say, "the intent", pauses=_PAUSES)
-
-
-def _with_end(
-    attempts: list[ledger.Attempt], number: int, fields: dict[str, Any]
-) -> list[ledger.Attempt]:
-    """Return the ledger up to an attempt, with its end even if that could not be written."""
-    upto = [attempt for attempt in attempts if attempt.number <= number]
-    if not upto or upto[-1].number != number:
-        upto.append(ledger.Attempt(number))
-    upto[-1].ended = fields
-    return upto
 
 
 def _lives(started: dict[str, Any], run: int) -> bool:

@@ -41,7 +41,7 @@ class Counters:
             "network": _others(interface, root / "sys"),
             "fabric": [root / "sys/class/net" / name / "statistics" for name in fast],
         }
-        self._last: dict[str, Pair] = {}
+        self._last: dict[str, Pair | None] = {}
         self._read_at = 0.0
         self.read()
 
@@ -55,7 +55,7 @@ class Counters:
         found.update(self._memory())
         for name in ("network", "fabric"):
             before, after = self._last.get(name), self._traffic(name)
-            self._keep(name, after)
+            self._last[name] = after
             if before is None or after is None or passed <= 0:
                 continue
             rates = [round((new - old) / passed) for old, new in zip(before, after, strict=True)]
@@ -64,18 +64,12 @@ class Counters:
                 found[name] = rates
         return found
 
-    def _keep(self, name: str, value: Pair | None) -> None:
-        if value is None:
-            self._last.pop(name, None)
-        else:
-            self._last[name] = value
-
     def _busy(self, now: float) -> float | None:
         """Return the share of the processors' time that was used since the last reading."""
         used = self._cgroup.processor_seconds()
         after = _whole_node(self._root) if used is None else (used, now * self._processors)
         before = self._last.get("cpu")
-        self._keep("cpu", after)
+        self._last["cpu"] = after
         if before is None or after is None or after[1] <= before[1]:
             return None
         return (after[0] - before[0]) / (after[1] - before[1])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+_OF_STEP = ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+
 
 class Gpus:
     """The GPUs that this job has on its node.
@@ -26,7 +28,8 @@ class Gpus:
         self.trouble: str | None = None
         """Why the last reading is incomplete; None if it is complete."""
         pynvml.nvmlInit()
-        self._handles = self._find(devices or _from_slurm())
+        of_step = filter(None, map(os.environ.get, _OF_STEP))
+        self._handles = self._find(devices or next(of_step, None))
 
     def _find(self, devices: str | None) -> list[Any]:
         count = int(self._nvml.nvmlDeviceGetCount())
@@ -71,8 +74,3 @@ class Gpus:
             if not isinstance(error, self._nvml.NVMLError_NotSupported):
                 self.trouble = f"{question}: {error}"
             return None
-
-
-def _from_slurm() -> str | None:
-    names = ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
-    return next((os.environ[name] for name in names if os.environ.get(name)), None)

@@ -69,7 +69,11 @@ def management(fabric: dict[str, Any]) -> tuple[str, str]:
 
     Raises HpcrunError, as does `fast`, if this node lacks the interface that the profile names.
     """
-    return _named(fabric.get("management_interface"), "management_interface") or _any()
+    if named := _named(fabric.get("management_interface"), "management_interface"):
+        return named
+    name = default_interface()
+    found = address(name) if name else None
+    return (name, found) if name and found else ("lo", "127.0.0.1")
 
 
 def fast(fabric: dict[str, Any], sysfs: Path = Path("/sys")) -> tuple[str, str]:
@@ -159,12 +163,6 @@ def _named(interface: str | None, key: str) -> tuple[str, str] | None:
             hint="correct the cluster profile's fabric block, or exclude the node",
         )
     return interface, found
-
-
-def _any() -> tuple[str, str]:
-    name = default_interface()
-    found = address(name) if name else None
-    return (name, found) if name and found else ("lo", "127.0.0.1")
 
 
 def _ask(question: int, interface: str) -> bytes | None:
