@@ -37,7 +37,7 @@ COVERED_BY: dict[str, str] = {
     "compile/source/git": "compile/target/test_entry.py",
     "compile/source/interpolate": "compile/spec/test_compose.py",
     "compile/source/yaml_reader": "compile/spec/test_compose.py",
-    "compile/spec/profile": "compile/spec/test_checks.py",
+    "compile/spec/profile": "compile/spec/test_compose.py",
     "compile/spec/schema": "compile/spec/test_checks.py",
     "compile/sweep/draws": "compile/sweep/test_sweep_language.py",
     "compile/sweep/matcher": "compile/sweep/test_sweep_language.py",

@@ -54,7 +54,7 @@ class Compiled:
     name
         The experiment's name.
     root
-        Where it lives: ``root / name`` is its directory.
+        The directory of experiments: this one's is ``root / name``.
     spec_file, code_root, directory, cluster, max_parallel, repeats
         As in ``hpcrun.state.plan.Plan``.
     runs

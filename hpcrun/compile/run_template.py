@@ -21,16 +21,16 @@ _SHAPE = ("resources.nodes", "resources.ntasks_per_node", "resources.gpus_per_no
 
 @dataclass
 class RunTemplate:
-    """A checked spec into which a ``config`` is put.
+    """A checked spec that is completed by the ``config`` of each run.
 
     Attributes
     ----------
     spec
         The spec with the default ``config``; its other blocks are shared between runs: read-only.
     located, root
-        The entry and the directory that is frozen; None where there are none.
+        The entry and the directory that is frozen; None after a problem.
     directory
-        The spec's own.
+        The directory of the spec's file.
     problems
         The problems of the spec, whatever its ``config``.
     """
@@ -70,9 +70,9 @@ class RunTemplates:
     Parameters
     ----------
     directory
-        The spec's own.
+        The directory of the spec's file.
     limits
-        Those of the cluster profile.
+        The limits of the cluster profile.
 
     Attributes
     ----------

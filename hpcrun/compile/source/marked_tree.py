@@ -24,7 +24,7 @@ class SourceMark:
     line
         1-based, where known.
     directory
-        The directory that relative paths in the value start from.
+        The base directory of relative paths in the value.
     text
         The scalar as it was written, if it was a scalar.
     """

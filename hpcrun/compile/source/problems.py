@@ -64,7 +64,7 @@ class Reporter:
     Parameters
     ----------
     below
-        The key that all others are relative to.
+        The base of all keys that its methods take.
     """
 
     def __init__(self, tree: Tree, problems: Problems, below: Key = ()) -> None:

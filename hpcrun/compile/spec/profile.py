@@ -85,7 +85,7 @@ def load(name: str, beside: Path, mark: SourceMark, problems: Problems) -> Loade
     beside
         The spec's directory.
     mark
-        Where the name was written, for messages.
+        The place where the name was written.
     """
     known = available(beside)
     if name not in known:

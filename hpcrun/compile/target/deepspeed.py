@@ -69,7 +69,7 @@ def check(config: dict[str, Any], kind: str | None, gpus: int, report: Reporter)
     Parameters
     ----------
     kind
-        The entry's; None where that is not known.
+        The kind of the entry; None if it was not found.
     gpus
         GPUs of a node.
     report

@@ -37,7 +37,7 @@ class LocatedEntry:
     kind
         ``function``, ``script`` or ``command``.
     module, function
-        None but for a function.
+        Of a function; otherwise None.
     file
         The file it was found in; None for a command or a function that is installed.
     import_root
