@@ -86,7 +86,7 @@ def _when(moment: Any, now: float) -> str:
 def _open(one: AttemptStory, run: RunStory, now: float) -> str:
     """Describe an attempt that has no end."""
     found = one.attempt
-    began = f"Attempt {found.number} began{_when(found.started.get('time'), now)}"
+    began = f"Attempt {found.number} began{_when(found.began, now)}"
     if one is not run.attempts[-1]:
         return f"{began}, and its end is not on record."
     if run.status.over or run.status.state == run_state.UNKNOWN:
