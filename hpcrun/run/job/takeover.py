@@ -62,11 +62,10 @@ class Takeover:
             path = self._paths.attempt(self.attempt).orphaned
             files.patiently(lambda: files.write_json(path, note), say, path.name)
         suspects = [*dict.fromkeys([*recovery.suspects(ledger.read(self._paths)), *lost])]
-        kept = self._run.resources.exclude
         return job.requeue(
             mine.job_id,
             suspects,
-            kept=kept,
+            kept=self._run.resources.exclude,
             needed=self._run.all_nodes,
             lost=lost,
             between=self._is_ours,
@@ -76,11 +75,8 @@ class Takeover:
 
     def _is_settled(self) -> bool:
         """Check whether the supervisor had decided that the run does not go on."""
-        return any(
-            attempt.action not in (None, *recovery.GOES_ON)
-            for attempt in ledger.read(self._paths)
-            if attempt.number == self.attempt
-        )
+        actions = [one.action for one in ledger.read(self._paths) if one.number == self.attempt]
+        return any(action not in (None, *recovery.GOES_ON) for action in actions)
 
     def _is_ours(self) -> bool:
         """Check that nobody has ended, cancelled or restarted the job, and that nobody leads it.

@@ -125,14 +125,13 @@ class Switchboard:
         for key, _ in self._selector.select(timeout):
             if key.fileobj is self._server:
                 connection, _ = self._server.accept()
-                self._selector.register(
-                    channel := Channel(connection), selectors.EVENT_READ, channel
-                )
+                channel = Channel(connection)
+                self._selector.register(channel, selectors.EVENT_READ, channel)
                 self._strangers.append(channel)
                 continue
             channel = key.data
             for message in channel.receive(timeout=0):
-                node = self._greet(channel, message)
+                node = self._sender(channel, message)
                 if node is not None:
                     found.append((node, message))
             if channel.closed:
@@ -156,7 +155,8 @@ class Switchboard:
         self._selector.close()
         self._server.close()
 
-    def _greet(self, channel: Channel, message: dict[str, Any]) -> str | None:
+    def _sender(self, channel: Channel, message: dict[str, Any]) -> str | None:
+        """Return the node that a message is from; the first of a channel must carry the token."""
         if channel in self._strangers:
             self._strangers.remove(channel)
             node = message.get("node")
@@ -169,6 +169,7 @@ class Switchboard:
         return next((node for node, known in self.channels.items() if known is channel), None)
 
     def _forget(self, channel: Channel) -> list[str]:
+        """Drop a closed channel and return its nodes."""
         if channel in self._strangers:
             self._strangers.remove(channel)
         gone = [node for node, known in self.channels.items() if known is channel]
