@@ -40,3 +40,25 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def _exists(name: str) -> bool:
+    """Whether there is a module, or a public name of one."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        path = ROOT.joinpath(*parts[:length])
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        if file.is_file():
+            rest = parts[length:]
+            return not rest or re.search(rf"\b{re.escape(rest[0])}\b", file.read_text()) is not None
+    return False
+
+
+def test_names_of_modules_are_those_of_now() -> None:
+    found = []
+    for path in [*PAGES, *(ROOT / "hpcrun").rglob("*.py")]:
+        if path.name != "CHANGELOG.md":
+            for name in re.findall(r"`+(hpcrun(?:\.\w+)+)`", path.read_text()):
+                if not _exists(name) and not name.endswith((".zip", ".session")):
+                    found.append(f"{path.relative_to(ROOT)}: {name}")
+    assert found == []
