@@ -28,8 +28,15 @@ BEFORE = " (before)"
 
 
 ROOT = Path(__file__).parent.parent
-# What a rank imports of hpcrun before torch, from the zip file of its submission.
-RANK = "import hpcrun.run.worker, hpcrun.run.session"
+# What a rank imports of hpcrun, from the zip file of its submission; the last since it reads the
+# spec through dataclasses.
+RANK = """
+import hpcrun.run.worker, hpcrun.run.session
+try:
+    import hpcrun.state.spec.experiment
+except ImportError:
+    pass
+"""
 Command = tuple[list[str], dict[str, str]]
 
 
