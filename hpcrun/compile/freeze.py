@@ -47,35 +47,25 @@ class Prerequisite:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A checked spec whose runs have no numbers yet.
-
-    Attributes
-    ----------
-    name
-        The experiment's name.
-    root
-        The directory of experiments: this one's is ``root / name``.
-    spec_file, code_root, directory, cluster, max_parallel, repeats
-        As in ``hpcrun.state.plan.Plan``.
-    runs
-        In the order of the sweep.
-    extendable
-        Keys whose values may change without making another run.
-    prerequisites
-        The experiments that come before this one.
-    """
+    """A checked spec whose runs have no numbers yet."""
 
     name: str
+    """The experiment's name."""
     root: Path
+    """The directory of experiments: this one's is ``root / name``."""
+    # As in ``hpcrun.state.plan.Plan``.
     spec_file: str
     code_root: str
     directory: str
     cluster: dict[str, Any]
     max_parallel: int | None
     runs: tuple[CompiledRun, ...]
+    """In the order of the sweep."""
     repeats: tuple[str, ...] = ()
     extendable: tuple[Key, ...] = ()
+    """Keys whose values may change without making another run."""
     prerequisites: tuple[Prerequisite, ...] = ()
+    """The experiments that come before this one."""
 
     @property
     def file(self) -> str:

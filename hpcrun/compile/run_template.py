@@ -21,25 +21,17 @@ _SHAPE = ("resources.nodes", "resources.ntasks_per_node", "resources.gpus_per_no
 
 @dataclass
 class RunTemplate:
-    """A checked spec that is completed by the ``config`` of each run.
-
-    Attributes
-    ----------
-    spec
-        The spec with the default ``config``; its other blocks are shared between runs: read-only.
-    located, root
-        The entry and the directory that is frozen; None after a problem.
-    directory
-        The directory of the spec's file.
-    problems
-        The problems of the spec, whatever its ``config``.
-    """
+    """A checked spec that is completed by the ``config`` of each run."""
 
     spec: dict[str, Any]
+    """The spec with the default ``config``; its other blocks are shared between runs: read-only."""
+    # The entry and the directory that is frozen; None after a problem.
     located: entry.LocatedEntry | None
     root: Path | None
     directory: Path
+    """The directory of the spec's file."""
     problems: list[Problem]
+    """The problems of the spec, whatever its ``config``."""
     _digest: identity.Digester | None = None
 
     def run(

@@ -15,24 +15,16 @@ COMMAND_LINE = "command line"
 
 @dataclass(frozen=True)
 class SourceMark:
-    """The place where a value was written.
-
-    Attributes
-    ----------
-    file
-        The file as the user named it, or ``command line``.
-    line
-        1-based, where known.
-    directory
-        The base directory of relative paths in the value.
-    text
-        The scalar as it was written, if it was a scalar.
-    """
+    """The place where a value was written."""
 
     file: str
+    """The file as the user named it, or ``command line``."""
     line: int | None
+    """1-based, where known."""
     directory: Path
+    """The base directory of relative paths in the value."""
     text: str | None = None
+    """The scalar as it was written, if it was a scalar."""
 
     def path(self, written: str) -> Path:
         """Return the absolute path that a path written here means."""

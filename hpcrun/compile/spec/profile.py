@@ -29,18 +29,12 @@ _UMASK = re.compile(r"0{1,2}[0-7]{2}")
 
 @dataclass(frozen=True)
 class LoadedProfile:
-    """A profile that was read and checked.
-
-    Attributes
-    ----------
-    data
-        Every field of `hpcrun.state.spec.cluster_profile.Profile`, resolved, as plain data.
-    resources
-        The defaults that its file gives for the resources of specs.
-    """
+    """A profile that was read and checked."""
 
     data: dict[str, Any]
+    """Every field of `hpcrun.state.spec.cluster_profile.Profile`, resolved, as plain data."""
     resources: Tree
+    """The defaults that its file gives for the resources of specs."""
 
 
 def default_name() -> str:

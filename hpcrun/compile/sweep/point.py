@@ -15,25 +15,17 @@ KeyExists = Callable[[Key, SourceMark], bool]
 
 @dataclass(frozen=True)
 class Assignment:
-    """One key's value at a point.
-
-    Attributes
-    ----------
-    value
-        Merged in at the key.
-    swept
-        The value in the run's ``swept``: the label of a choice, otherwise ``value``.
-    mark
-        The place where it was written.
-    is_set
-        True for a value that a rule sets: no part of the run's swept values.
-    """
+    """One key's value at a point."""
 
     key: Key
     value: Any
+    """Merged in at the key."""
     swept: Any
+    """The value in the run's ``swept``: the label of a choice, otherwise ``value``."""
     mark: SourceMark
+    """The place where it was written."""
     is_set: bool = False
+    """True for a value that a rule sets: no part of the run's swept values."""
 
     @property
     def tree(self) -> Tree:

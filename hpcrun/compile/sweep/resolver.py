@@ -34,21 +34,14 @@ _ENOUGH = 50
 
 
 class Resolved(NamedTuple):
-    """The data of a point, resolved.
-
-    Attributes
-    ----------
-    tree
-        The data before, with the places where its values were written.
-    data
-        Read-only: points share what is the same.
-    elsewhere
-        Equal for two points whose data differ only below ``config``; None if unknown.
-    """
+    """The data of a point, resolved."""
 
     tree: Tree
+    """The data before, with the places where its values were written."""
     data: dict[str, Any]
+    """Read-only: points share what is the same."""
     elsewhere: str | None = None
+    """Equal for two points whose data differ only below ``config``; None if unknown."""
 
 
 class Resolver:

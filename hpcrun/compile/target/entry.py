@@ -30,25 +30,17 @@ _COMMAND = re.compile(r"^(?:\S*/)?(?:python[0-9.]*|bash|sh|torchrun|deepspeed|sr
 
 @dataclass(frozen=True)
 class LocatedEntry:
-    """An entry before its arguments, and the code that it belongs to.
-
-    Attributes
-    ----------
-    kind
-        ``function``, ``script`` or ``command``.
-    module, function
-        Of a function; otherwise None.
-    file
-        The file it was found in; None for a command or a function that is installed.
-    import_root
-        The directory that the module is imported from; None when it is installed.
-    """
+    """An entry before its arguments, and the code that it belongs to."""
 
     kind: str
+    """``function``, ``script`` or ``command``."""
+    # Of a function; otherwise None.
     module: str | None = None
     function: str | None = None
     file: Path | None = None
+    """The file it was found in; None for a command or a function that is installed."""
     import_root: Path | None = None
+    """The directory that the module is imported from; None when it is installed."""
 
 
 def locate(

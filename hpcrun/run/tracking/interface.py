@@ -19,25 +19,17 @@ from hpcrun.state.plan import RunPlan
 
 @dataclass(frozen=True)
 class RunDescription:
-    """A run, as trackers show it.
+    """A run, as trackers show it."""
 
-    Attributes
-    ----------
-    experiment, name
-        The experiment's name, and the run's: ``study/3 lr=0.1``.
-    identity
-        The same for all attempts of this run, and for no other run.
-    parameters
-        ``config`` of the spec, the batch sizes under ``deepspeed``, and ``swept``.
-    tracking
-        The spec's block of this name.
-    """
-
+    # The experiment's name, and the run's: ``study/3 lr=0.1``.
     experiment: str
     name: str
     identity: str
+    """The same for all attempts of this run, and for no other run."""
     parameters: dict[str, Any]
+    """``config`` of the spec, the batch sizes under ``deepspeed``, and ``swept``."""
     tracking: dict[str, Any]
+    """The spec's block of this name."""
 
     @classmethod
     def of(cls, experiment: str, run: RunPlan, paths: RunPaths) -> RunDescription:
