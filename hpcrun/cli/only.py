@@ -24,12 +24,9 @@ class _Candidate:
 def chooser(words: Sequence[str]) -> Only | None:
     """Return the function that chooses runs, from what is on disk; None for all runs.
 
-    Parameters
-    ----------
-    words
-        ``new`` (never begun), ``failed`` (begun and not completed), ``cancelled``, or
-        ``key=value`` as for ``--where``; anything else raises UsageError. A run must meet all
-        conditions, and have one of the states.
+    ``words`` are ``new`` (never begun), ``failed`` (begun and not completed), ``cancelled``, and
+    ``key=value`` as for ``--where``; anything else raises UsageError. A run must meet all
+    conditions, and have one of the states.
     """
     states = {word for word in words if word in STATES}
     conditions = [word for word in words if word not in STATES]

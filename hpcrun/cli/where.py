@@ -82,11 +82,8 @@ def select(
 ) -> list[Selected]:
     """Return the runs that the user named; raise UsageError if there are none.
 
-    Parameters
-    ----------
-    verb
-        The action on them: they have to be named then, and be the user's own. None reads them, and
-        prints the owners of other users' runs.
+    ``verb`` is the action on them: they have to be named then, and be the user's own. None reads
+    them, and prints the owners of other users' runs.
     """
     found = finder(output).resolve(where, default_newest=verb is None)
     if conditions:

@@ -51,14 +51,8 @@ class NoAnswer(ClusterUnreachable):
 class QueueFull(ClusterRefused):
     """Slurm has no room for as many jobs now, but may have later.
 
-    Attributes
-    ----------
-    reason
-        Slurm's name of the limit.
-    is_own
-        True for a limit on this user's jobs alone.
-    is_retried
-        True if sbatch itself waits for room, for two minutes: at MaxJobCount.
+    ``reason`` is Slurm's name of the limit, ``is_own`` is True for a limit on this user's jobs
+    alone, ``is_retried`` if sbatch itself waits for room, for two minutes: at MaxJobCount.
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:

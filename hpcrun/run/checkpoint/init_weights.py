@@ -29,12 +29,8 @@ def initialize(engine: Any, text: str, run: RunPaths, ranks: Collectives) -> tup
     """Load the weights of the checkpoint ``RUN[@step]`` into the engine's model; collective.
 
     The choice is kept in `origin.json` of ``run``, the run that begins, so that a later attempt
-    makes the same. Returns the checkpoint's directory and step.
-
-    Raises
-    ------
-    CheckpointError
-        There is no such checkpoint, it is damaged, or it is of another model.
+    makes the same. Returns the checkpoint's directory and step. Raises CheckpointError if there is
+    no such checkpoint, it is damaged, or it is of another model.
     """
     directory, entry = ranks.from_rank_0(lambda: _choose(text, run), KEY)
     what = f"{KEY}: {directory}"

@@ -31,12 +31,8 @@ PAUSES = (1.0, 3.0)
 class CheckpointStore:
     """The checkpoints of one run, as one rank of one attempt sees them.
 
-    Attributes
-    ----------
-    saver
-        Makes new checkpoints.
-    shared_step
-        Finished steps of the restored checkpoint on shared storage; 0 without one.
+    ``saver`` makes new ones; ``shared_step`` has the finished steps of the restored one on shared
+    storage, 0 without one.
     """
 
     def __init__(
@@ -70,14 +66,10 @@ class CheckpointStore:
         a moment, and then passed over. The next older one follows. For each of them, rank 0 calls
         ``report("quarantined" or "passed_over", checkpoint=NAME, message=WHY)``.
 
-        Returns its step and name; ``(0, None)`` for a fresh start, which is an error where
-        ``expected`` says that the run has progress on record.
-
-        Raises
-        ------
-        CheckpointError
-            Nothing can be restored although the run has progress, or the checkpoint was made for
-            another model, or for another number of ranks and cannot be divided anew.
+        Returns its step and name; ``(0, None)`` for a fresh start. Raises CheckpointError if
+        nothing can be restored although the run has progress (``expected``: on record), or the
+        checkpoint was made for another model, or for another number of ranks and cannot be divided
+        anew.
         """
         expected = any(self._ranks.gather(expected))
         checkpoints = self._run.checkpoints

@@ -73,12 +73,7 @@ class CheckpointSaver:
         """Save the engine, this rank's generators and ``states``; the manifest lands last.
 
         ``states`` have a ``state_dict()`` and are saved per rank; rank 0's ``metrics`` go into the
-        manifest.
-
-        Raises
-        ------
-        CheckpointError
-            Some rank could not write; the older checkpoints are untouched.
+        manifest. Raises CheckpointError if some rank could not write; older checkpoints stay.
         """
         draft = self._begin(engine, step, states, metrics)
         files: dict[str, File] = {}

@@ -24,11 +24,6 @@ class SavePolicy:
 
     Saves are due ``every`` so many steps (None: never) and may be ``asynchronous``; ``node_copies``
     saves in the nodes' own storage (None: not wanted).
-
-    Attributes
-    ----------
-    step
-        Finished steps of the newest checkpoint, as far as is known.
     """
 
     def __init__(
@@ -48,14 +43,12 @@ class SavePolicy:
         self._every, self._asynchronous, self._node_copies = every, asynchronous, node_copies
         self._blocked = 0.0
         self.step = 0
+        """Finished steps of the newest checkpoint, as far as is known."""
 
     def save(self, engine: Any, step: int, states: Mapping[str, Any]) -> None:
         """Save, and wait until the checkpoint is complete and old ones are removed.
 
-        Raises
-        ------
-        CheckpointError
-            Some rank could not write.
+        Raises CheckpointError if some rank could not write.
         """
         self._save(engine, step, states)
         with self._progress.during(progress.SAVING):

@@ -113,14 +113,8 @@ class Agents:
     ) -> tuple[tuple[LaunchNode, ...], int]:
         """Prepare the nodes of an attempt; return them and the port of the rendezvous.
 
-        ``between`` is called on each turn meanwhile, and raises to give up.
-
-        Raises
-        ------
-        NodesUnusable
-            An agent failed, ended, or did not answer in time.
-        NodesLost
-            An agent fell silent.
+        ``between`` is called on each turn meanwhile, and raises to give up. Raises NodesUnusable if
+        an agent failed, ended, or did not answer in time, NodesLost if one fell silent.
         """
         self._number, self.working = attempt, tuple(nodes)
         for kind in ("ready", "killed", "stacks"):
@@ -144,12 +138,8 @@ class Agents:
     def turn(self, seconds: float = 0.2) -> None:
         """Take in the messages that arrive within so many seconds.
 
-        Raises
-        ------
-        NodesLost
-            Nodes of the attempt were silent, or without the fabric, for too long.
-        NodesUnusable
-            An agent hung up: its node lives, and somebody or the kernel ended it.
+        Raises NodesLost if nodes of the attempt were silent, or without the fabric, for too long;
+        NodesUnusable if an agent hung up: its node lives, and somebody or the kernel ended it.
         """
         gone: list[str] = []
         for node, message in self._switchboard.poll(seconds):

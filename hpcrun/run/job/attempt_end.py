@@ -40,16 +40,9 @@ class AttemptEnd:
     def conclude_earlier(self) -> Action | None:
         """Record the ends of attempts whose supervisors did not live to do so.
 
-        Returns
-        -------
-        Action or None
-            The decision about the last of them; None if there was nothing to record, or a person
-            has submitted the run again since.
-
-        Raises
-        ------
-        HpcrunError
-            An earlier attempt still runs in another job.
+        Returns the decision about the last of them; None if there was nothing to record, or a
+        person has submitted the run again since. Raises HpcrunError if an earlier attempt still
+        runs in another job.
         """
         action = None
         for attempt in ledger.read(self._paths):

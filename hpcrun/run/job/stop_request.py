@@ -66,10 +66,7 @@ class StopRequest:
     def turn(self) -> None:
         """Act on signals and on the clock.
 
-        Raises
-        ------
-        EndNow
-            The run was cancelled, there is nothing to save, or no time left.
+        Raises EndNow if the run was cancelled, there is nothing to save, or no time left.
         """
         before = self.reason
         heard = [names.pop(0) for names in self._signals for _ in range(len(names))]

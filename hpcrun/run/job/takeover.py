@@ -26,13 +26,9 @@ _PATIENCE = 20.0
 class Takeover:
     """One node's part in the requeue of an orphaned job.
 
-    Parameters
-    ----------
-    arguments
-        The agent's: ``job_id`` (None where the process that started the supervisor looks after it),
-        ``restarts`` (SLURM_RESTART_COUNT), ``attempt`` (the newest of this start of the job),
-        ``node``, ``node_rank``, ``batch_node``, ``supervisor`` (``HOST:PORT``; None if known to be
-        gone).
+    ``arguments`` are the agent's: ``job_id`` (None where the process that started the supervisor
+    looks after it), ``restarts`` (SLURM_RESTART_COUNT), ``attempt`` (the newest of this start of
+    the job), ``node``, ``node_rank``, ``batch_node``, ``supervisor`` (``HOST:PORT``; None if gone).
     """
 
     def __init__(

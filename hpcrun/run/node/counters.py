@@ -23,12 +23,8 @@ Pair = tuple[float, float]
 class Counters:
     """Reads this node's counters; rates are those since the last reading.
 
-    Parameters
-    ----------
-    interface
-        The fast interface; None where it is the management interface too.
-    hca
-        NCCL_IB_HCA, of `hpcrun.run.node.network.hca_filter`.
+    ``interface`` is the fast one, None where that is the management interface too; ``hca`` is
+    NCCL_IB_HCA, of `hpcrun.run.node.network.hca_filter`.
     """
 
     def __init__(self, interface: str | None, hca: str | None, root: Path = Path("/")) -> None:

@@ -12,13 +12,8 @@ class Gpus:
     """The GPUs that this job has on its node.
 
     ``devices`` is CUDA_VISIBLE_DEVICES of the node's ranks, None where Slurm has set it here.
-
-    Raises
-    ------
-    ImportError
-        There is no ``pynvml`` (the package nvidia-ml-py).
-    pynvml.NVMLError
-        There is no driver, or it does not answer.
+    Raises ImportError without ``pynvml`` (the package nvidia-ml-py), pynvml.NVMLError if there is
+    no driver, or it does not answer.
     """
 
     def __init__(self, devices: str | None) -> None:

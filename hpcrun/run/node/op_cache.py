@@ -82,12 +82,8 @@ def build(
 ) -> None:
     """Compile into ``cache / name`` unless it is there.
 
-    ``given_up`` is called several times a second; True ends the compilers.
-
-    Raises
-    ------
-    HpcrunError
-        The compiler failed, and the message ends with its output; or it was given up.
+    ``given_up`` is called several times a second; True ends the compilers. Raises HpcrunError if
+    the compiler failed (the message ends with its output), or it was given up.
     """
     final = cache / name
     if final.is_dir():

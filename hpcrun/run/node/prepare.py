@@ -50,18 +50,10 @@ class NodePreparation:
     ) -> dict[str, Any]:
         """Unpack the code, find the fabric, copy the compiled operators, reserve the port.
 
-        Parameters
-        ----------
-        scratch, fabric
-            The attempt's node-local directory, and the profile's ``fabric`` block.
-        first, alone
-            The rendezvous is on this node; there is no other, so that the fabric does not matter.
-
-        Returns
-        -------
-        dict
-            ``node`` (the fields of `hpcrun.run.protocol.launch.LaunchNode`) and, where ``first``,
-            the rendezvous' ``port``.
+        ``scratch`` is the attempt's node-local directory, ``fabric`` the profile's block. With
+        ``first``, the rendezvous is on this node; with ``alone``, there is no other node, so that
+        the fabric does not matter. Returns ``node`` (the fields of
+        `hpcrun.run.protocol.launch.LaunchNode`) and, if ``first``, the rendezvous' ``port``.
         """
         paths = ScratchPaths(scratch)
         self._unpack(paths.code)

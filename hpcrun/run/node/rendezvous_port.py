@@ -14,12 +14,7 @@ class PortReservation:
     The port lies outside the ephemeral range. It is reserved by binding an abstract Unix socket
     that carries its number: hpcrun jobs of all users on the node see it at once, and the kernel
     releases it when this process ends, however it ends. The search begins at ``start``, any integer
-    such as a job id.
-
-    Raises
-    ------
-    HpcrunError
-        No port is free.
+    such as a job id. Raises HpcrunError if no port is free.
     """
 
     def __init__(self, start: int) -> None:

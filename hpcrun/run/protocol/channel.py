@@ -32,12 +32,8 @@ class Channel:
     def connect(cls, address: str, *, timeout: float = 60.0) -> Channel:
         """Connect to ``HOST:PORT``, with retries until the timeout (seconds) has passed.
 
-        A supervisor listens before it starts agents, so a refusal means that it has ended.
-
-        Raises
-        ------
-        HpcrunError
-            Nobody answers there.
+        A supervisor listens before it starts agents, so a refusal means that it has ended. Raises
+        HpcrunError if nobody answers there.
         """
         host, _, port = address.rpartition(":")
         deadline = time.monotonic() + timeout

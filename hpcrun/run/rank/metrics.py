@@ -133,14 +133,10 @@ class MetricsLog:
     def leave(self, patience: float, *, failing: bool = False) -> None:
         """Write what is known as this process ends; other ranks may be gone.
 
-        Parameters
-        ----------
-        patience
-            Seconds to wait for the others. Lines of steps that could not be averaged in that time
-            have ``"ranks": 1``.
-        failing
-            This rank left at a place of its own. Nothing is sent then: an all-reduce of another
-            length would meet the one of its peers, and gloo aborts the ranks that take part.
+        Wait ``patience`` seconds for the others; lines of steps that could not be averaged in that
+        time have ``"ranks": 1``. With ``failing``, this rank left at a place of its own and sends
+        nothing: an all-reduce of another length would meet the one of its peers, and gloo aborts
+        the ranks that take part.
         """
         try:
             if not self._complete(time.monotonic() + patience, failing):

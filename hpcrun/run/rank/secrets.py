@@ -15,12 +15,8 @@ def read(file: str | None) -> dict[str, str]:
     """Return the variables of a file of ``NAME=value`` lines; empty if ``file`` is None.
 
     Empty lines and comments (``#``) are skipped; a leading ``export`` and quotes around a value are
-    removed. No value ever appears in a message.
-
-    Raises
-    ------
-    HpcrunError
-        The file cannot be read, others than its owner can read it, or a line has no ``NAME=``.
+    removed. No value ever appears in a message. Raises HpcrunError if the file cannot be read,
+    others than its owner can read it, or a line has no ``NAME=``.
     """
     if not file:
         return {}

@@ -82,20 +82,11 @@ def freeze(
 
     Raise UsageError if there is too much, a file cannot be read or a required one does not exist.
 
-    Parameters
-    ----------
-    root
-        The code's root; the archive's names are relative to it.
-    directory
-        Where the archive goes; created if it does not exist.
-    exclude
-        Patterns, as in .gitignore, of files to leave out.
-    required
-        Paths relative to ``root`` that are frozen even if git ignores them (spec and entry).
-    without
-        Paths that never belong to the code: the root of experiments, links, files of secrets.
-    limit
-        The most bytes that the files may have together.
+    The archive's names are relative to ``root``; ``directory`` is created if it does not exist.
+    Files that match ``exclude``, patterns as in .gitignore, are left out; ``required`` (spec and
+    entry, relative to ``root``) are frozen even if git ignores them; ``without`` never belongs to
+    the code: the root of experiments, links, files of secrets. All files together may have at most
+    ``limit`` bytes.
     """
     listing = code_files.find(root, exclude=exclude, required=required, without=without)
     content = _content(root, listing, limit)
