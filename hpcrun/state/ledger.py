@@ -53,7 +53,7 @@ STRAGGLER = "straggler"
 NOTIFIED = "notified"
 
 # The events whose record an attempt keeps, and its field.
-_KEPT: dict[Any, str] = {
+_KEPT = {
     **{STARTED: "started", ENDED: "ended", STOPPING: "stopping"},
     **{DECIDED: "decided", STRAGGLER: "straggler"},
 }
@@ -148,7 +148,7 @@ def read(run: RunPaths) -> list[Attempt]:
         number = record.get("attempt")
         if not isinstance(number, int):
             continue
-        attempt, event = attempts.setdefault(number, Attempt(number)), record.get("event")
+        attempt, event = attempts.setdefault(number, Attempt(number)), str(record.get("event"))
         if event in _KEPT:
             setattr(attempt, _KEPT[event], record)
         elif event == WORKERS:

@@ -80,6 +80,7 @@ def test_foreign_lines_are_passed_over(run: RunPaths) -> None:
     files.append(run.ledger, {"event": "attempt_started", "attempt": "1"})
     assert ledger.read(run) == []
     files.append(run.ledger, {"event": "of a later version", "attempt": 1})
+    files.append(run.ledger, {"event": ["attempt_started"], "attempt": 1})
     (attempt,) = ledger.read(run)
     assert (attempt.started, attempt.outcome) == ({}, None)
 
