@@ -163,7 +163,7 @@ def _ref(evidence: RunEvidence) -> JobRef | None:
         return None
     if current is not None and current.ended and evidence.intent == ledger.CANCELLED:
         return None
-    other = current.job_id if current is not None else None
+    other = str(current.job_id or "") if current is not None else ""
     if current is not None and other and (submission is None or submission.job_id != other):
         return JobRef(other, current.started.get("host"))
     if submission is None or submission.event != SUBMITTED or not submission.job_id:
