@@ -124,6 +124,7 @@ def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) ->
         Called with a message if Slurm does not answer, and every few seconds with the progress.
     """
     now = time.time()
+    found = stories(selected, warn=say, values=True)
     thinned: dict[Path, RunCurves] = {}
     said = time.monotonic()
 
@@ -136,7 +137,6 @@ def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) ->
             say(f"read {len(thinned):,} of {len(selected):,} runs")
         return curve
 
-    found = stories(selected, warn=say, values=True)
     table = results.collect(selected, [story.status for story in found], read)
     bases: dict[str, Selected] = {}
     for one in selected:
