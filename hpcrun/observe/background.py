@@ -13,10 +13,8 @@ T = TypeVar("T")
 class BackgroundCall(Generic[T]):
     """Runs an action in a daemon thread, started at once.
 
-    Attributes
-    ----------
-    processor
-        Seconds of processor time that it took, once it is done; other threads waited meanwhile.
+    Once it is done, ``processor`` has the seconds of processor time that it took; other threads
+    waited meanwhile.
     """
 
     def __init__(self, action: Callable[[], T]) -> None:

@@ -63,6 +63,9 @@ class Unsolvable(ValueError):
 def solve(train: Any, micro: Any, accumulation: Any, ranks: int) -> Triple:
     """Solve the batch triple from any sufficient part of it.
 
+    Raises Unsolvable if too little is given, what is given contradicts itself, or no whole numbers
+    fit.
+
     Parameters
     ----------
     train, micro, accumulation
@@ -70,11 +73,6 @@ def solve(train: Any, micro: Any, accumulation: Any, ranks: int) -> Triple:
         given. What is not determined keeps the accumulation at 1, as DeepSpeed does.
     ranks
         The data-parallel size.
-
-    Raises
-    ------
-    Unsolvable
-        Too little is given, what is given contradicts itself, or no whole numbers fit.
     """
     given = {
         key: _number(key, value)

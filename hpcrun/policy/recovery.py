@@ -62,14 +62,8 @@ class Action:
 def decide(attempts: Sequence[Attempt], policy: Recovery, *, here: bool = False) -> Action:
     """Decide the action after the end of the last attempt.
 
-    Parameters
-    ----------
-    attempts
-        The ledger; the last attempt has an end.
-    policy
-        The spec's ``recovery`` block.
-    here
-        The allocation has enough nodes that can be used, and enough time.
+    The last of the attempts has an end. ``here``: the allocation has enough nodes that can be used,
+    and enough time.
     """
     last = attempts[-1]
     kind = str(last.kind)

@@ -46,10 +46,7 @@ def seconds(
 def measured(run: RunPaths) -> tuple[float | None, float]:
     """Measure a run's attempts so far.
 
-    Returns
-    -------
-    tuple
-        The longest save (None before the first) and the last step, in seconds.
+    Returns the longest save (None before the first) and the last step, in seconds.
     """
     attempts = run.attempts()
     saves = [

@@ -34,10 +34,7 @@ class Allocation:
     def current(cls) -> Allocation:
         """Read the allocation from the environment.
 
-        Raises
-        ------
-        HpcrunError
-            This process is not inside a Slurm job, or the node list is malformed.
+        Raises HpcrunError if this process is not inside a Slurm job, or the node list is malformed.
         """
         job_id = os.environ.get("SLURM_JOB_ID")
         nodelist = os.environ.get("SLURM_JOB_NODELIST")
@@ -62,10 +59,7 @@ class Allocation:
     def check(self, runs: Iterable[RunSpec]) -> None:
         """Check that every run fits.
 
-        Raises
-        ------
-        ClusterRefused
-            A run needs more than the allocation has.
+        Raises ClusterRefused if a run needs more than the allocation has.
         """
         for run in runs:
             keys = "resources.nodes" + (" + spare_nodes" if run.spare_nodes else "")

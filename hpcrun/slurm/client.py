@@ -86,12 +86,7 @@ def refusal(
 ) -> ClusterRefused | ClusterUnreachable:
     """Return the error for a message of Slurm's: refused, or unreachable.
 
-    Parameters
-    ----------
-    hint
-        The hint if Slurm refused.
-    unreachable
-        The message if no daemon answered; ``message`` by default.
+    ``hint`` is for a refusal; ``unreachable`` replaces the message if no daemon answered.
     """
     if is_unreachable(message):
         return ClusterUnreachable(unreachable or message, hint="repeat the same command")
@@ -101,10 +96,7 @@ def refusal(
 def command(argv: Sequence[str], *, timeout: float | None = None) -> str:
     """Run one of Slurm's commands and return what it prints; times in it are Unix times.
 
-    Raises
-    ------
-    CommandFailed
-        It failed, or did not end within ``timeout`` seconds (None: `TIMEOUT`).
+    Raises CommandFailed if it failed, or did not end within ``timeout`` seconds (None: `TIMEOUT`).
     """
     # `status` imports this module for the type of a job's state, and often asks nothing.
     import subprocess
@@ -136,10 +128,7 @@ def command(argv: Sequence[str], *, timeout: float | None = None) -> str:
 def ask(argv: Sequence[str], patience: float | None = None) -> str:
     """Run a command that only reads: once within ``patience`` seconds, or with retries.
 
-    Raises
-    ------
-    CommandFailed
-        As `command`.
+    Raises CommandFailed as `command` does.
     """
     if patience is not None:
         return command(argv, timeout=patience)
@@ -215,10 +204,7 @@ def nodes(partition: str) -> list[dict[str, str]]:
 def jobs_by_script() -> dict[str, list[str]]:
     """Return path of the script -> ids of my jobs that were submitted from it, oldest first.
 
-    Raises
-    ------
-    ClusterUnreachable
-        Slurm does not answer.
+    Raises ClusterUnreachable if Slurm does not answer.
     """
     found: dict[str, set[str]] = {}
     for line in _my_jobs("--states=all", "--format=%F|%o").splitlines():
@@ -230,10 +216,7 @@ def jobs_by_script() -> dict[str, list[str]]:
 def queued() -> int:
     """Count my jobs that wait or run, each task of an array for itself.
 
-    Raises
-    ------
-    ClusterUnreachable
-        Slurm does not answer.
+    Raises ClusterUnreachable if Slurm does not answer.
     """
     return len(_my_jobs("--array", "--format=%i").split())
 
@@ -266,12 +249,8 @@ def kill_step(step: str) -> bool:
 def cancel(job_ids: Sequence[str]) -> None:
     """Cancel jobs or array elements; those that have ended already are passed over.
 
-    Raises
-    ------
-    ClusterRefused
-        Slurm refuses, such as for another user's job.
-    ClusterUnreachable
-        Slurm does not answer.
+    Raises ClusterRefused if Slurm refuses, such as for another user's job; ClusterUnreachable if
+    Slurm does not answer.
     """
     for first in range(0, len(job_ids), 500):
         batch = job_ids[first : first + 500]

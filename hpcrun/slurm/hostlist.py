@@ -13,15 +13,7 @@ _PART = re.compile(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)?")
 def parse_ranges(text: str, *, strides: bool = False) -> list[range]:
     """Return one range per part of ``0-3,7``, in that order; one that runs backwards is empty.
 
-    Parameters
-    ----------
-    strides
-        Accept ``0-8:4``, every fourth.
-
-    Raises
-    ------
-    ValueError
-        The text is no such list.
+    ``strides`` accepts ``0-8:4``, every fourth. Raises ValueError if the text is no such list.
     """
     found = []
     for part in text.split(","):
@@ -35,10 +27,7 @@ def parse_ranges(text: str, *, strides: bool = False) -> list[range]:
 def expand(nodelist: str) -> tuple[str, ...]:
     """Return the names of the nodes of ``n[1-3],m7``, in Slurm's order.
 
-    Raises
-    ------
-    HpcrunError
-        The list is malformed.
+    Raises HpcrunError if the list is malformed.
     """
     names: list[str] = []
     for part in _PART.findall(nodelist):

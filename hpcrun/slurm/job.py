@@ -87,12 +87,8 @@ def last_words(batch_log: Path, attempt: int, first: int | None = None) -> str |
     """Read the reason in slurmstepd's line about an attempt, which needs no daemon to be up.
 
     The log holds every start of the job; an attempt's part begins with the line in which its
-    supervisor announces it. Empty for a plain scancel, None without such a line.
-
-    Parameters
-    ----------
-    first
-        The first attempt of the same start: Slurm may have spoken before this one was announced.
+    supervisor announces it. Empty for a plain scancel, None without such a line. ``first`` is the
+    first attempt of the same start: Slurm may have spoken before this one was announced.
     """
     try:
         text = records.read_tail(batch_log, _TAIL).decode(errors="replace")
@@ -110,10 +106,7 @@ def last_words(batch_log: Path, attempt: int, first: int | None = None) -> str |
 def end_time(job: str, *, fresh: bool = False) -> float | None:
     """Return when the time limit ends this start of the job, in seconds since the epoch.
 
-    Parameters
-    ----------
-    fresh
-        Ask Slurm rather than the environment: somebody may have changed the limit.
+    ``fresh`` asks Slurm rather than the environment: somebody may have changed the limit.
     """
     told = os.environ.get("SLURM_JOB_END_TIME", "")
     if told.isdigit() and not fresh:

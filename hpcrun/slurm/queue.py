@@ -91,6 +91,8 @@ def query(
 ) -> JobStates:
     """Ask for the states of jobs, with at most one ``squeue`` and one ``sacct``.
 
+    Raises ClusterUnreachable if neither slurmctld nor slurmdbd answers.
+
     Parameters
     ----------
     job_ids
@@ -101,11 +103,6 @@ def query(
         Ask accounting at all.
     patience
         Timeout of each command in seconds, without a retry; None for the usual timeout and retries.
-
-    Raises
-    ------
-    ClusterUnreachable
-        Neither slurmctld nor slurmdbd answers.
     """
     wanted = {job_id for job_id in job_ids if job_id and job_id[0].isdigit()}
     answer = JobStates()

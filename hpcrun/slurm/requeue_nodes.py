@@ -35,12 +35,7 @@ _USABLE = re.compile(r"idle|mix|alloc|comp")
 def wait_until_known(nodes: Sequence[str], goes_on: Callable[[], bool]) -> None:
     """Wait until a requeue does no harm: Slurm has found the nodes down, or they live after all.
 
-    Parameters
-    ----------
-    nodes
-        Nodes of the job that do not answer hpcrun.
-    goes_on
-        Called every two seconds; False ends the wait.
+    ``nodes`` do not answer hpcrun. ``goes_on`` is called every two seconds; False ends the wait.
     """
     settings = client.configuration() if nodes else {}
     version = re.match(r"(\d+)\.(\d+)", settings.get("SLURM_VERSION", ""))
@@ -76,23 +71,9 @@ def without(
     """Return those nodes that a job can exclude and still be started some day.
 
     Nodes that Slurm could use now are given back before those it could not, the one that was lost
-    first before the others.
-
-    Parameters
-    ----------
-    job
-        ``123`` or ``123_4``; it runs or waits.
-    nodes
-        In the order in which they were lost.
-    needed
-        The number of nodes of the job.
-    kept
-        The job's own ``--exclude``, as a host list.
-
-    Returns
-    -------
-    tuple of str
-        All of them if Slurm does not answer.
+    first before the others. The job, ``123`` or ``123_4``, runs or waits, and has ``needed`` nodes;
+    ``nodes`` come in the order in which they were lost, ``kept`` is the job's own ``--exclude``, a
+    host list. Returns all of them if Slurm does not answer.
     """
     shown = client.show("job", job) if nodes else {}
     if "Command" not in shown or "Partition" not in shown:

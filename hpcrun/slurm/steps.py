@@ -42,11 +42,8 @@ class TaskEnd:
 def agent_argv(node: str, log: Path, gpus: str | None, command: Sequence[str]) -> list[str]:
     """Return the ``srun`` of one node's agent, which shares CPUs and GPUs with the ranks.
 
-    Parameters
-    ----------
-    gpus
-        ``--gpus-per-node`` of the job; None without GPUs. An agent sees the GPUs because it
-        compiles for them.
+    ``gpus`` is the job's ``--gpus-per-node``; None without GPUs. An agent sees the GPUs because it
+    compiles for them.
     """
     argv = [
         *("srun", "--overlap", "--export=ALL", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"),
@@ -68,14 +65,8 @@ def workers_argv(
 ) -> list[str]:
     """Return the ``srun`` of all ranks, block-distributed, each with a log of its own.
 
-    Parameters
-    ----------
-    nodes
-        Names of the nodes; rank 0 runs on the first in Slurm's order.
-    log_pattern
-        ``--output`` with ``%t`` for the rank.
-    name
-        The step's name, by which `client.step_id` finds it.
+    Rank 0 runs on the first of the nodes in Slurm's order. ``log_pattern`` is ``--output``, with
+    ``%t`` for the rank; `client.step_id` finds the step by its ``name``.
     """
     argv = [
         *("srun", "--overlap", "--export=ALL", f"--nodes={len(nodes)}"),

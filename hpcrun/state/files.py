@@ -26,14 +26,8 @@ def append(path: Path, *records: dict[str, Any]) -> None:
     """Append JSON lines with a single write, so that lines never interleave on one host.
 
     A writer that died in the middle of a line leaves a torn tail: a newline is put after it, so
-    that readers lose that one line alone.
-
-    Raises
-    ------
-    ShortWrite
-        Only some of it could be written.
-    OSError
-        Nothing could be written.
+    that readers lose that one line alone. Raises ShortWrite if only some of it could be written;
+    OSError if nothing could be written.
     """
     line = b"".join(
         json.dumps(record, separators=(",", ":"), default=str).encode() + b"\n"
@@ -63,15 +57,7 @@ def patiently(
 ) -> bool:
     """Write with retries after ``pauses`` (seconds); a full disk is reported, never raised.
 
-    Parameters
-    ----------
-    what
-        The file, for the message.
-
-    Returns
-    -------
-    bool
-        It was written.
+    ``what`` names the file in the message. Returns True if it was written.
     """
     for pause in (*pauses, None):
         try:
@@ -87,15 +73,8 @@ def patiently(
 class Appender:
     """Writer of one file of JSON lines; lines that cannot be written wait for the next call.
 
-    Parameters
-    ----------
-    say
-        Receives one message when the file cannot be written, and one when it can again.
-
-    Attributes
-    ----------
-    error
-        The reason why lines wait; None when no line waits.
+    ``say`` receives one message when the file cannot be written, and one when it can again.
+    ``error`` is the reason why lines wait; None when no line waits.
     """
 
     def __init__(self, path: Path, say: Say) -> None:
@@ -137,15 +116,8 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 def read_on(path: Path, offset: int, most: int = 1 << 20) -> tuple[list[dict[str, Any]], int]:
     """Return the JSON objects of the whole lines after ``offset``, and the offset after them.
 
-    Parameters
-    ----------
-    most
-        Bytes of one call; a longer line is not ours and is skipped.
-
-    Raises
-    ------
-    OSError
-        The file exists and cannot be read.
+    One call reads ``most`` bytes; a longer line is not ours and is skipped. Raises OSError if the
+    file exists and cannot be read.
     """
     try:
         with open(path, "rb") as stream:
@@ -162,10 +134,7 @@ def read_on(path: Path, offset: int, most: int = 1 << 20) -> tuple[list[dict[str
 def read_tail(path: Path, size: int | None = None) -> bytes:
     """Return the last ``size`` bytes of a file, or all of a shorter one; None for all of it.
 
-    Raises
-    ------
-    OSError
-        It cannot be read.
+    Raises OSError if it cannot be read.
     """
     # For readers of thousands of small files, Python's open() is too slow.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -248,11 +217,6 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read a JSON file.
 
-    Raises
-    ------
-    FileNotFoundError
-        There is no such file.
-    ValueError
-        It is not JSON.
+    Raises FileNotFoundError if there is no such file; ValueError if it is not JSON.
     """
     return json.loads(path.read_bytes())

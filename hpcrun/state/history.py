@@ -38,15 +38,8 @@ class History:
 def read(experiment: ExperimentPaths, warn: Say = lambda message: None) -> History:
     """Read the plans and journals of an experiment.
 
-    Parameters
-    ----------
-    warn
-        Receives a message for each plan that cannot be read, as long as others can.
-
-    Raises
-    ------
-    UsageError
-        There are plans, and none can be read.
+    ``warn`` receives a message for each plan that cannot be read, as long as others can. Raises
+    UsageError if there are plans, and none can be read.
     """
     found = History()
     broken: list[str] = []
@@ -74,12 +67,7 @@ def read(experiment: ExperimentPaths, warn: Say = lambda message: None) -> Histo
 def read_plan(paths: SubmissionPaths) -> Plan:
     """Read the plan of a submission, once as long as it is the same file.
 
-    Raises
-    ------
-    UsageError
-        The file is not a plan.
-    FileNotFoundError
-        There is none (yet).
+    Raises UsageError if the file is not a plan; FileNotFoundError if there is none (yet).
     """
     found = paths.plan.stat()
     return _read_plan(paths, (found.st_ino, found.st_size, found.st_mtime_ns))

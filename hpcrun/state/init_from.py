@@ -29,10 +29,7 @@ class Origin:
     def parse(cls, text: str) -> Origin:
         """Parse ``RUN[@step]``.
 
-        Raises
-        ------
-        ValueError
-            It has another form; the message names the accepted ones.
+        Raises ValueError if it has another form; the message names the accepted ones.
         """
         run, at, step = text.rpartition("@")
         if not step.isdigit():
@@ -47,10 +44,7 @@ class Origin:
     def find(self, root: Path) -> tuple[Path, Manifest]:
         """Find the checkpoint, below ``root`` unless the name is an absolute path.
 
-        Raises
-        ------
-        UsageError
-            There is no such checkpoint.
+        Raises UsageError if there is no such checkpoint.
         """
         run = self._paths(root)
         found = manifest.complete(run.checkpoints)

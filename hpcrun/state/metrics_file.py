@@ -50,11 +50,7 @@ def _number(value: Any) -> float | None:
 def kept(restored: int | None, first: int | None) -> int | None:
     """Return the step up to which the lines of earlier attempts stand; None for all of them.
 
-    Parameters
-    ----------
-    restored
-        The step that this attempt restored; None if it did not record one (a plain script).
-    first
-        The first step that it logged, if any.
+    ``restored`` is the step that this attempt restored, None if it did not record one (a plain
+    script); ``first`` is the first step that it logged, if any.
     """
     return first - 1 if restored is None and first is not None else restored

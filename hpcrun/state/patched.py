@@ -10,10 +10,7 @@ from typing import Any
 class Patched:
     """A copy of nested mappings and lists; containers of a replaced value are copied once.
 
-    Attributes
-    ----------
-    data
-        The copy. All that was not replaced is the original's: do not change it.
+    ``data`` is the copy. All that was not replaced is the original's: do not change it.
     """
 
     def __init__(self, original: dict[str, Any]) -> None:
@@ -40,10 +37,7 @@ class Patched:
 def at(data: Any, path: Sequence[str]) -> Any:
     """Return the value at a path of keys and of indices in decimal.
 
-    Raises
-    ------
-    LookupError
-        There is no such value.
+    Raises LookupError if there is no such value.
     """
     for part in path:
         data = data[_place(data, part)]

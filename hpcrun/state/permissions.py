@@ -28,10 +28,7 @@ def use_umask(cluster: Mapping[str, Any]) -> None:
 def group_id(cluster: Mapping[str, Any]) -> int | None:
     """Return the number of the profile's group; None if it names no group.
 
-    Raises
-    ------
-    UsageError
-        There is no such group, or this user is not in it.
+    Raises UsageError if there is no such group, or this user is not in it.
     """
     name = cluster.get("group")
     if not name:
@@ -57,10 +54,7 @@ def group_id(cluster: Mapping[str, Any]) -> int | None:
 def give(directories: Iterable[Path], group: int) -> None:
     """Give directories of this user, and all that is made in them later, to a group.
 
-    Raises
-    ------
-    OSError
-        The file system refuses.
+    Raises OSError if the file system refuses.
     """
     for directory in directories:
         found = directory.stat()
@@ -74,12 +68,7 @@ def give(directories: Iterable[Path], group: int) -> None:
 def adopt(experiment: Path, group: int) -> None:
     """Give an experiment's existing directories to a group, with the mode of this umask.
 
-    Files stay as they are.
-
-    Raises
-    ------
-    OSError
-        The file system refuses.
+    Files stay as they are. Raises OSError if the file system refuses.
     """
     found = experiment.stat()
     if found.st_gid == group and found.st_mode & stat.S_ISGID:

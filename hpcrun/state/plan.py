@@ -167,10 +167,7 @@ class Plan:
     def run(self, number: int) -> RunPlan:
         """Return the run of that number.
 
-        Raises
-        ------
-        UsageError
-            The plan has no such run.
+        Raises UsageError if the plan has no such run.
         """
         for run in self.runs:
             if run.number == number:
@@ -185,10 +182,7 @@ class Plan:
     def from_data(cls, data: dict[str, Any]) -> Plan:
         """Return the plan that ``to_data`` described.
 
-        Raises
-        ------
-        UsageError
-            The data was written by another format of plan.
+        Raises UsageError if the data was written by another format of plan.
         """
         check_format(data, FORMAT)
         runs = (RunPlan(**{**run, "entry": Entry.from_data(run["entry"])}) for run in data["runs"])

@@ -34,14 +34,8 @@ def write(plan: Plan, path: Path) -> None:
 def read(path: Path) -> Plan:
     """Read a frozen plan.
 
-    Raises
-    ------
-    FileNotFoundError
-        There is no such file.
-    ValueError
-        It is not JSON.
-    UsageError
-        As `unpack`.
+    Raises FileNotFoundError if there is no such file; ValueError if it is not JSON; UsageError as
+    from `unpack`.
     """
     return unpack(files.read_json(path))
 
@@ -70,10 +64,7 @@ def pack(plan: Plan) -> dict[str, Any]:
 def unpack(data: dict[str, Any]) -> Plan:
     """Return the plan that was packed; runs share what they have in common: do not change it.
 
-    Raises
-    ------
-    UsageError
-        The data was written by another format of plan.
+    Raises UsageError if the data was written by another format of plan.
     """
     if data.get("format") == 1:
         return Plan.from_data(data)

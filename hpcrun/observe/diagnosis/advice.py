@@ -93,12 +93,8 @@ class _Case:
 def advise(run: RunStory, where: str, *, several: bool = False) -> str | None:
     """Return the next step; None for a run that has completed, or with nothing wrong.
 
-    Parameters
-    ----------
-    where
-        The runs that share the advice, as a WHERE.
-    several
-        Whether these are more than one, of which ``run`` is an example.
+    ``where`` is a WHERE of the runs that share the advice; if they are ``several``, ``run`` is an
+    example of them.
     """
     kind = run.kind
     if kind is None:

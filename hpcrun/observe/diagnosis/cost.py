@@ -71,10 +71,7 @@ def of_run(
 ) -> Cost:
     """Return the cost of one run, spare nodes included.
 
-    Parameters
-    ----------
-    plan_of
-        Returns the plan of an attempt; for None the newest, which decides on the unit.
+    ``plan_of`` returns the plan of an attempt; for None the newest, which decides on the unit.
     """
     newest = plan_of(None)
     unit = GPU if _devices(newest, GPU) else CPU

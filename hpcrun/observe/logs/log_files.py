@@ -54,10 +54,7 @@ def sources(selected: Sequence[Selected], choice: LogChoice = NEWEST) -> list[So
 def parse_ranks(text: str) -> frozenset[int]:
     """``0,4-7`` -> {0, 4, 5, 6, 7}.
 
-    Raises
-    ------
-    UsageError
-        It is not a list of ranks and ranges.
+    Raises UsageError if it is not a list of ranks and ranges.
     """
     try:
         spans = parse_ranges(",".join(part.strip() for part in text.split(",")))

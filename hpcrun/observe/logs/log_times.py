@@ -56,10 +56,7 @@ def start(source: Source, moment: float) -> int:
 def parse_moment(text: str, now: float | None = None, option: str = "--since") -> float:
     """``90s``, ``10m``, ``2h``, ``1d`` ago, or a local date and time, as seconds since the epoch.
 
-    Raises
-    ------
-    UsageError
-        It is neither.
+    Raises UsageError if it is neither.
     """
     if found := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip()):
         return (time.time() if now is None else now) - float(found[1]) * _UNITS[found[2]]

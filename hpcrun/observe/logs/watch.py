@@ -162,12 +162,8 @@ class Watch:
     def over(self) -> bool:
         """Check whether all runs are over, with one query of the cluster.
 
-        A run's end is read once the cluster says that its job is over, or knows no such job.
-
-        Raises
-        ------
-        OSError
-            The storage could not be read several times in a row.
+        A run's end is read once the cluster says that its job is over, or knows no such job. Raises
+        OSError if the storage could not be read several times in a row.
         """
         if self.is_over is not None:
             return self.is_over()

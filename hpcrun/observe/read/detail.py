@@ -48,10 +48,7 @@ def entry(one: Selected) -> str:
 def script(one: Selected) -> str:
     """Return the sbatch script that the run was, or would be, submitted with.
 
-    Raises
-    ------
-    UsageError
-        The run belongs to the local executor.
+    Raises UsageError if the run belongs to the local executor.
     """
     for array in one.plan.arrays:
         if one.run.number in array.runs and array.script:
@@ -65,10 +62,7 @@ def script(one: Selected) -> str:
 def deepspeed(one: Selected) -> dict[str, Any]:
     """Return the DeepSpeed configuration of the newest attempt that has one, else the planned.
 
-    Raises
-    ------
-    UsageError
-        The run has no DeepSpeed configuration.
+    Raises UsageError if the run has no DeepSpeed configuration.
     """
     for attempt in reversed(one.paths.attempts()):
         try:
@@ -86,10 +80,7 @@ def deepspeed(one: Selected) -> dict[str, Any]:
 def code(one: Selected) -> dict[str, Any]:
     """Return the frozen code: ``archive``, ``digest``, ``git``, ``members`` (its files, by name).
 
-    Raises
-    ------
-    UsageError
-        The submission did not record its code, or the archive cannot be read.
+    Raises UsageError if the submission did not record its code, or the archive cannot be read.
     """
     facts = history.describe(one.planned.paths).get("code")
     if not isinstance(facts, dict) or not facts.get("archive"):

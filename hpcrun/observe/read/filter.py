@@ -34,12 +34,8 @@ def narrow(
     """Return the runs that meet every ``key=value``; error messages name the ``option``.
 
     ``key`` is a full dotted key, or a suffix that is unique among the swept keys or, if it matches
-    none of these, among all configured ones. Numbers compare as numbers.
-
-    Raises
-    ------
-    UsageError
-        A condition has no ``=``, its key is unknown or ambiguous, or no run meets all of them.
+    none of these, among all configured ones. Numbers compare as numbers. Raises UsageError if a
+    condition has no ``=``, its key is unknown or ambiguous, or no run meets all of them.
     """
     left = list(selected)
     for condition in conditions:
@@ -59,10 +55,7 @@ def narrow(
 def resolve_key(selected: Sequence[Candidate], suffix: str) -> str:
     """Return the full key that a suffix stands for.
 
-    Raises
-    ------
-    UsageError
-        It matches no key, or several.
+    Raises UsageError if it matches no key, or several.
     """
     swept = list(dict.fromkeys(key for one in selected for key in one.run.swept))
     matching = _matching(swept, suffix)

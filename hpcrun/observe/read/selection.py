@@ -94,12 +94,8 @@ class Finder:
     def resolve(self, where: Sequence[str], *, default_newest: bool = True) -> list[Selected]:
         """Return the runs that ``where`` names, in the order given, each once.
 
-        No names select the caller's newest experiment, if ``default_newest``.
-
-        Raises
-        ------
-        UsageError
-            Nothing matches, or an argument has none of the forms of a WHERE.
+        No names select the caller's newest experiment, if ``default_newest``. Raises UsageError if
+        nothing matches, or an argument has none of the forms of a WHERE.
         """
         if not where:
             if not default_newest:
@@ -116,10 +112,7 @@ class Finder:
     def newest(self) -> ExperimentPaths:
         """Return the caller's newest experiment by its last submission.
 
-        Raises
-        ------
-        UsageError
-            The caller has none under the root.
+        Raises UsageError if the caller has none under the root.
         """
         all_of_them = layout.experiments(self.root)
         dated = [(history.last_submission(experiment), experiment) for experiment in all_of_them]

@@ -118,17 +118,8 @@ def differences(numbers: Sequence[float]) -> list[float]:
 def lttb(xs: Sequence[float], ys: Sequence[float], most: int) -> list[int]:
     """Downsample by largest triangles in three buckets (Steinarsson, 2013).
 
-    Parameters
-    ----------
-    xs, ys
-        Finite, of one length, ``xs`` ascending.
-    most
-        The number of points to keep, at least 3.
-
-    Returns
-    -------
-    list of int
-        Ascending indices of the points to keep, the first and the last among them.
+    Of finite ``xs``, ascending, and as many ``ys``, return the ascending indices of the ``most``
+    points (at least 3) to keep, the first and the last among them.
     """
     count = len(xs)
     if count <= most:

@@ -118,10 +118,8 @@ class Report:
 def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) -> Report:
     """Read everything that there is of these runs.
 
-    Parameters
-    ----------
-    say
-        Called with a message if Slurm does not answer, and every few seconds with the progress.
+    ``say`` is called with a message if Slurm does not answer, and every few seconds with the
+    progress.
     """
     now = time.time()
     found = stories(selected, warn=say, values=True)

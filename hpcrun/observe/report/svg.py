@@ -96,10 +96,7 @@ def timeline(
 ) -> str:
     """Draw a run's spans and marks as a bar from ``start`` to ``end``.
 
-    Parameters
-    ----------
-    titles
-        Give each span a title; the ``marks`` always have one.
+    ``titles`` gives each span a title; the ``marks`` always have one.
     """
     svg = _bar(label)
     size = (end - start) / _CELLS or 1.0

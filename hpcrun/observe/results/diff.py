@@ -110,10 +110,7 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> tuple[Change, ...]
 def code_difference(before: Selected, after: Selected) -> CodeDiff:
     """Compare the code that was frozen for two runs.
 
-    Raises
-    ------
-    UsageError
-        A submission did not record its code, or the archive cannot be read.
+    Raises UsageError if a submission did not record its code, or the archive cannot be read.
     """
     one, other = detail.code(before), detail.code(after)
     if one.get("digest") == other.get("digest"):

@@ -58,17 +58,8 @@ def members(
 ) -> list[Member]:
     """List the files of the archive, without the checksums, grouped by experiment.
 
-    Parameters
-    ----------
-    logs
-        Include all logs.
-    say
-        Called with a message on what is left out.
-
-    Raises
-    ------
-    UsageError
-        Two experiments, of different roots, have one name.
+    ``logs`` includes all logs. ``say`` is called with a message on what is left out. Raises
+    UsageError if two experiments, of different roots, have one name.
     """
     parts: dict[ExperimentPaths, list[tuple[Selected, RunStatus]]] = {}
     for one, status in zip(selected, statuses, strict=True):
@@ -92,24 +83,10 @@ def write(
 ) -> list[tuple[Member, str]]:
     """Write the archive; ``target`` is replaced once all of it is written.
 
-    A file that grows meanwhile is taken as long as it was when its turn came.
-
-    Parameters
-    ----------
-    read
-        Called with the number of bytes of each file.
-
-    Returns
-    -------
-    list
-        Every file, the checksums too, with its SHA-256.
-
-    Raises
-    ------
-    HpcrunError
-        A file got shorter while it was read.
-    OSError
-        A file cannot be read, or the archive cannot be written.
+    A file that grows meanwhile is taken as long as it was when its turn came. Returns every file,
+    the checksums too, with its SHA-256. ``read`` is called with the number of bytes of each file.
+    Raises HpcrunError if a file got shorter while it was read; OSError if a file cannot be read, or
+    the archive cannot be written.
     """
     written: list[tuple[Member, str]] = []
     with (

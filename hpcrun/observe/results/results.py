@@ -64,10 +64,7 @@ class Results:
     def sort(self, key: str) -> Results:
         """Sort by a column, descending if ``-`` is before it; empty cells come last.
 
-        Raises
-        ------
-        UsageError
-            There is no such column.
+        Raises UsageError if there is no such column.
         """
         column = find_column(self.columns, key.removeprefix("-"))
         filled = [row for row in self.rows if not _is_empty(row.get(column))]
@@ -82,16 +79,9 @@ class Results:
     def filter(self, conditions: Sequence[str]) -> Results:
         """Keep the rows that meet every condition, such as ``loss<2.5`` or ``state=completed``.
 
-        Parameters
-        ----------
-        conditions
-            A column (a unique suffix is enough), one of ``< <= > >= = !=``, and a value. An empty
-            cell is neither less nor greater than a number.
-
-        Raises
-        ------
-        UsageError
-            A condition has another form, there is no such column, or no row meets all of them.
+        A condition is a column (a unique suffix is enough), one of ``< <= > >= = !=``, and a value.
+        An empty cell is neither less nor greater than a number. Raises UsageError if a condition
+        has another form, there is no such column, or no row meets all of them.
         """
         rows = self.rows
         for condition in conditions:
@@ -106,10 +96,7 @@ class Results:
     def choose(self, names: Sequence[str]) -> Results:
         """Keep only these columns, in this order.
 
-        Raises
-        ------
-        UsageError
-            There is no such column.
+        Raises UsageError if there is no such column.
         """
         return Results(tuple(find_column(self.columns, name) for name in names), self.rows)
 
@@ -157,10 +144,7 @@ def collect(
 ) -> Results:
     """Return one row for each run, with the metrics of all its attempts.
 
-    Parameters
-    ----------
-    read
-        Reads the metrics of a run that has begun; called once for each, in their order.
+    ``read`` reads the metrics of a run that has begun; it is called once for each, in their order.
     """
     rows: list[Row] = []
     objectives: list[str] = []
@@ -189,17 +173,8 @@ def collect(
 def group(results: Results, keys: Sequence[str], swept: Sequence[str]) -> Results:
     """Return means and standard errors for each combination of the values of ``keys``.
 
-    Parameters
-    ----------
-    keys
-        Swept keys, or unique suffixes of them, or ``experiment``.
-    swept
-        All swept keys.
-
-    Raises
-    ------
-    UsageError
-        A key is not swept.
+    ``keys`` are among the ``swept`` keys or unique suffixes of them, or ``experiment``. Raises
+    UsageError if a key is not swept.
     """
     by = [find_column((*swept, EXPERIMENT), key, "swept key") for key in keys]
     groups: dict[tuple[str, ...], list[Row]] = {}
@@ -225,12 +200,7 @@ def group(results: Results, keys: Sequence[str], swept: Sequence[str]) -> Result
 def keys_but_repeats(selected: Sequence[Selected]) -> list[str]:
     """Return the swept keys without those of ``sweep.repeat``, to group by for means over these.
 
-    Several experiments are not mixed.
-
-    Raises
-    ------
-    UsageError
-        No run was repeated.
+    Several experiments are not mixed. Raises UsageError if no run was repeated.
     """
     repeats = {key for one in selected for key in one.plan.repeats}
     if not repeats:
@@ -261,10 +231,7 @@ def mean_and_error(values: Sequence[float]) -> tuple[float | None, float | None]
 def find_column(columns: Sequence[str], key: str, what: str = "column") -> str:
     """Return the column of that name, or the only one whose last parts are ``key``.
 
-    Raises
-    ------
-    UsageError
-        No column matches, or several do.
+    Raises UsageError if no column matches, or several do.
     """
     if key in columns:
         return key

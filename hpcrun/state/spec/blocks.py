@@ -33,12 +33,8 @@ class SpecBlocks:
     """Typed views of a spec's blocks, each made when it is first asked for.
 
     Nothing is checked: the compiler did that. So that plans of other versions can be read, unknown
-    keys are ignored, and null stands for the default where the field has to have a value.
-
-    Attributes
-    ----------
-    spec
-        The resolved spec as plain data.
+    keys are ignored, and null stands for the default where the field has to have a value. ``spec``
+    is the resolved spec as plain data.
     """
 
     def __init__(self, spec: dict[str, Any]) -> None:
