@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hpcrun.errors import ClusterUnreachable, UsageError
 from hpcrun.slurm import client, queue
-from hpcrun.state import journal, ledger
+from hpcrun.state import journal, ledger, plan_file
 from hpcrun.state.journal import Job
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Plan
@@ -58,13 +58,14 @@ class Decision:
 def changed(jobs: Mapping[int, Job], earlier: Mapping[int, Plan], plan: Plan) -> set[int]:
     """Return the plan's runs that were last submitted with other values, of extendable keys.
 
-    ``jobs`` are the runs' last ones, ``earlier`` the plans by the number of the submission.
+    ``jobs`` are the runs' last ones, ``earlier`` the plans by the number of the submission. Raise
+    FileNotFoundError if the plan of one of the jobs is gone.
     """
     was = {
         run.number: run.identity
-        for submission in {job.submission for job in jobs.values()}
-        for run in earlier[submission].runs
-        if run.number in jobs and jobs[run.number].submission == submission
+        for paths in {job.paths for job in jobs.values()}
+        for run in (earlier.get(paths.number) or plan_file.read(paths.plan)).runs
+        if run.number in jobs and jobs[run.number].paths == paths
     }
     return {run.number for run in plan.runs if was.get(run.number, run.identity) != run.identity}
 

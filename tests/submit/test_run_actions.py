@@ -138,3 +138,12 @@ def test_a_process_of_another_host(experiment: ExperimentPaths) -> None:
         _actions(experiment)
     journal.write_end(experiment.submission(1), 1, 1)
     assert _actions(experiment)[0] == "resumed"
+
+
+def test_a_plan_that_is_gone_is_an_error(experiment: ExperimentPaths) -> None:
+    _submitted(experiment, [1, 2, 3], job_id="50")
+    plans, jobs = history.plans(experiment), journal.newest_jobs(experiment)
+    assert run_actions.changed(jobs, plans, plans[1]) == set()
+    experiment.submission(1).plan.unlink()
+    with pytest.raises(FileNotFoundError):
+        run_actions.changed(jobs, history.plans(experiment), plans[1])
