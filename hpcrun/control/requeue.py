@@ -20,7 +20,7 @@ from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.submit import feeder, lock, preflight, run_actions
 from hpcrun.submit.feeder import Renew
 from hpcrun.submit.run_actions import Decision
-from hpcrun.submit.submission_dir import Draft, Prepared, job_of
+from hpcrun.submit.submission_dir import Draft, Prepared
 from hpcrun.text import Say, listed
 
 SUBMIT = "submit"
@@ -184,7 +184,7 @@ def _submit_again(
             # A submission of which nothing was accepted is discarded by the feeder.
             one = prepared.pop(0)
             for array in feeder.send(one, say, renew):
-                found.update((run, job_of(array, run)) for run in array.runs)
+                found.update(array.jobs())
     except BaseException:
         for one in prepared:
             assert one.draft is not None

@@ -162,6 +162,10 @@ def _job_id(record: dict[str, Any], run: int) -> str | None:
     job_id = record.get("job_id")
     if not isinstance(job_id, str):
         return None
-    if job_id.startswith("local:") or len(record["runs"]) == 1:
-        return job_id
-    return f"{job_id}_{run - record.get('offset', 0)}"
+    return job_of(job_id, record["runs"], run, record.get("offset", 0))
+
+
+def job_of(job_id: str, runs: Sequence[int], run: int, offset: int) -> str:
+    """Return the job id of one of an array's runs: ``123_4``, else ``123`` or ``local:PID``."""
+    is_plain = job_id.startswith("local:") or len(runs) == 1
+    return job_id if is_plain else f"{job_id}_{run - offset}"

@@ -16,6 +16,7 @@ import hpcrun
 from hpcrun.errors import UsageError
 from hpcrun.host import current_user
 from hpcrun.state import files, ledger, plan_file
+from hpcrun.state.journal import job_of
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.state.plan import Plan
 from hpcrun.submit import run_actions
@@ -161,6 +162,10 @@ class SubmittedArray:
     gpu_hours: float
     offset: int = 0
 
+    def jobs(self) -> dict[int, str]:
+        """Return run -> its job id."""
+        return {run: job_of(self.job_id, self.runs, run, self.offset) for run in self.runs}
+
 
 @dataclass(frozen=True)
 class Submitted:
@@ -239,7 +244,8 @@ class Prepared:
         """Return the result, once ``arrays`` have been accepted."""
         kept = [one for one in self.decisions if not one.is_submitted]
         ids = {one.run: one.job.job_id for one in kept if one.job}
-        ids.update((run, job_of(array, run)) for array in arrays for run in array.runs)
+        for array in arrays:
+            ids.update(array.jobs())
         labels = {run.number: run.label for run in self.plan.runs}
         runs = [
             SubmittedRun(
@@ -255,12 +261,6 @@ class Prepared:
         return Submitted(
             self.plan.name, number, self.experiment.directory, tuple(runs), tuple(arrays)
         )
-
-
-def job_of(array: SubmittedArray, run: int) -> str:
-    """Return the job id of one run: ``123_4`` in an array, else ``123`` or ``local:PID``."""
-    is_element = len(array.runs) > 1 and not array.job_id.startswith("local:")
-    return f"{array.job_id}_{run - array.offset}" if is_element else array.job_id
 
 
 def unwritable(path: Path, error: OSError) -> UsageError:
