@@ -208,14 +208,8 @@ def stories(
 ) -> list[RunStory]:
     """Read the state and the attempts of each run, in the order given.
 
-    Parameters
-    ----------
-    warn
-        Called with a message if Slurm does not answer; the last recorded state is used then.
-    ask
-        Asks the cluster about jobs.
-    values
-        Include steps and metrics in the statuses.
+    ``warn`` is called with a message if Slurm does not answer; the last recorded state is used
+    then. ``values`` includes steps and metrics in the statuses.
     """
     found = observe(selected, warn=warn, ask=ask, values=values)
     return [
