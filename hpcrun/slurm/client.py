@@ -105,7 +105,7 @@ def command(argv: Sequence[str], *, timeout: float | None = None) -> str:
     # Seconds since the epoch need no time zone; without a limit a long `123_[1,3,5…]` is cut.
     environment = {**scrubbed_environment(), "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
     try:
-        answer = subprocess.run(
+        done = subprocess.run(
             argv,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -119,10 +119,10 @@ def command(argv: Sequence[str], *, timeout: float | None = None) -> str:
         raise CommandFailed(f"{argv[0]} gave no answer within {timeout:g} s") from None
     except OSError as error:
         raise CommandFailed(f"{argv[0]}: {error.strerror}") from None
-    if answer.returncode:
-        words = answer.stderr.strip() or f"{argv[0]} ended with exit code {answer.returncode}"
+    if done.returncode:
+        words = done.stderr.strip() or f"{argv[0]} ended with exit code {done.returncode}"
         raise CommandFailed(words)
-    return answer.stdout
+    return done.stdout
 
 
 def ask(argv: Sequence[str], patience: float | None = None) -> str:
@@ -150,7 +150,7 @@ def answer(argv: Sequence[str], timeout: float = SHORT) -> str:
         return ""
 
 
-def attempt(argv: Sequence[str], timeout: float = 20) -> str | None:
+def problem_of(argv: Sequence[str], timeout: float = 20) -> str | None:
     """Run a command and return Slurm's message if it fails."""
     try:
         command(argv, timeout=timeout)
@@ -179,16 +179,16 @@ def configuration() -> dict[str, str]:
 
 def job_problem(job: str) -> str | None:
     """Return why ``scontrol show job`` fails; None if slurmctld knows the job."""
-    return attempt(["scontrol", "show", "job", job])
+    return problem_of(["scontrol", "show", "job", job])
 
 
 def partitions() -> list[str]:
     """Return the partitions that this user can see; empty if Slurm does not answer."""
     try:
-        answer = ask(["sinfo", "--noheader", "--format=%R"])
+        text = ask(["sinfo", "--noheader", "--format=%R"])
     except CommandFailed:
         return []
-    return sorted({line.strip() for line in answer.splitlines() if line.strip()})
+    return sorted({line.strip() for line in text.splitlines() if line.strip()})
 
 
 def nodes(partition: str) -> list[dict[str, str]]:
@@ -243,7 +243,7 @@ def step_id(job: str, name: str) -> str | None:
 
 def kill_step(step: str) -> bool:
     """Kill every task of a step at once; False if Slurm did not do it."""
-    return attempt(["scancel", "--signal=KILL", step]) is None
+    return problem_of(["scancel", "--signal=KILL", step]) is None
 
 
 def cancel(job_ids: Sequence[str]) -> None:
@@ -265,15 +265,15 @@ def cancel(job_ids: Sequence[str]) -> None:
 
 def requeue(job: str, timeout: float = 20) -> str | None:
     """Have Slurm put a running job back into the queue; return its message if it does not."""
-    return attempt(["scontrol", "requeue", job], timeout)
+    return problem_of(["scontrol", "requeue", job], timeout)
 
 
 def exclude_nodes(job: str, nodes: str) -> str | None:
     """Have a waiting job not use some nodes; return Slurm's message if it does not."""
-    return attempt(["scontrol", "update", f"jobid={job}", f"ExcNodeList={nodes}"])
+    return problem_of(["scontrol", "update", f"jobid={job}", f"ExcNodeList={nodes}"])
 
 
 def start_problem(script: str, partition: str, nodes: int, exclude: str) -> str | None:
     """Return why Slurm could not start a script without some nodes, by ``sbatch --test-only``."""
     argv = ["sbatch", "--test-only", f"--partition={partition}", f"--nodes={nodes}"]
-    return attempt([*argv, f"--exclude={exclude}", script], SHORT)
+    return problem_of([*argv, f"--exclude={exclude}", script], SHORT)

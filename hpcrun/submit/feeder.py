@@ -185,8 +185,8 @@ class _Feed:
         if not any(ours):
             return None
         plan = self._prepared.plan
-        sbatch = plan.run(array.runs[0]).resources.sbatch
-        own = {**plan.cluster["sbatch"], **sbatch}.get("dependency")
+        options = plan.run(array.runs[0]).resources.sbatch
+        own = {**plan.cluster["sbatch"], **options}.get("dependency")
         return ",".join(filter(None, [own, *ours]))
 
     def _turn(self, index: int, array: Array, runs: tuple[int, ...]) -> str | None:
