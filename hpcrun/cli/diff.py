@@ -12,7 +12,7 @@ from hpcrun.cli.where import complete_names, select
 from hpcrun.text import listed, plural
 
 if TYPE_CHECKING:
-    from hpcrun.observe.results.diff import Change, Difference
+    from hpcrun.observe.results.diff import Difference
 
 _SHOWN = 4
 
@@ -52,7 +52,9 @@ def _lines(found: Difference) -> list[str]:
     for group in found.groups:
         if several or len(group.labels) > 1:
             lines.append(f"{plural(len(group.labels), 'run')} ({_some(group.labels)}):")
-        lines += [f"  {_change(one)}" for one in group.changes]
+        lines += [
+            f"  {one.key}: {_value(one.before)} -> {_value(one.after)}" for one in group.changes
+        ]
     if found.same:
         lines.append(f"{plural(found.same, 'run')} with the same values")
     if found.only_before:
@@ -65,10 +67,6 @@ def _lines(found: Difference) -> list[str]:
         for sign, how in (("+", "added"), ("-", "removed"), ("~", "changed")):
             lines += [f"code {sign} {name}" for name in found.code.names(how)]
     return lines
-
-
-def _change(change: Change) -> str:
-    return f"{change.key}: {_value(change.before)} -> {_value(change.after)}"
 
 
 def _value(value: Any) -> str:

@@ -69,8 +69,9 @@ def command(
     total = sum(member.bytes for member in members)
     listed = [{"name": one.path, "bytes": one.bytes, "sha256": None} for one in members]
     if not dry_run:
+        quiet = output.verbosity < 0 or not sys.stderr.isatty()
         with click.progressbar(
-            length=total, label=target.name, file=sys.stderr, hidden=_is_quiet(output)
+            length=total, label=target.name, file=sys.stderr, hidden=quiet
         ) as bar:
             written = export.write(target, members, bar.update)
         listed = [{"name": m.path, "bytes": m.bytes, "sha256": digest} for m, digest in written]
@@ -90,10 +91,6 @@ def _check(target: Path, may_replace: bool) -> None:
         raise UsageError(f"-o {target}: there is no directory {target.parent}")
     if target.exists() and not may_replace:
         raise UsageError(f"-o {target}: it is there already", hint="--force replaces it")
-
-
-def _is_quiet(output: Output) -> bool:
-    return output.verbosity < 0 or not sys.stderr.isatty()
 
 
 def _suspicious(one: Selected) -> Iterator[str]:

@@ -119,9 +119,8 @@ def command(
 
 def _write(parts: Iterable[bytes]) -> bool:
     some = False
-    write = sys.stdout.buffer.write
     for part in parts:
-        write(part)
+        sys.stdout.buffer.write(part)
         some = True
     sys.stdout.buffer.flush()
     return some

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 import click
 
 from hpcrun.cli.options import Output, common, spec_arguments
+from hpcrun.policy import batch
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.text import plural, runs_text
-
-BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
 @click.command("plan")
@@ -51,13 +50,16 @@ def lines(plan: Plan, root: str) -> Iterator[str]:
         if array.script:
             yield f"\n--- script {index}: {runs_text(array.runs)}"
             yield array.script.rstrip("\n")
-    first, *others = _configurations(plan)
-    if first[0] != "{}":
-        yield f"\n--- DeepSpeed configuration of {runs_text(first[1])}"
-        yield first[0]
-    for text, numbers in others:
-        yield f"\n--- DeepSpeed configuration of {runs_text(numbers)}, where it differs"
-        changes = difflib.ndiff(first[0].splitlines(), text.splitlines())
+    configurations: dict[str, list[int]] = {}
+    for run in plan.runs:
+        configurations.setdefault(json.dumps(run.deepspeed, indent=2), []).append(run.number)
+    (first, runs), *others = configurations.items()
+    if first != "{}":
+        yield f"\n--- DeepSpeed configuration of {runs_text(runs)}"
+        yield first
+    for text, runs in others:
+        yield f"\n--- DeepSpeed configuration of {runs_text(runs)}, where it differs"
+        changes = difflib.ndiff(first.splitlines(), text.splitlines())
         yield from (line for line in changes if line[:2] in ("- ", "+ "))
 
 
@@ -65,29 +67,10 @@ def summary(plan: Plan) -> str:
     """Return a line such as ``4 runs in 1 array, at most 16 GPU-hours``."""
     runs = sum(len(array.runs) for array in plan.arrays)
     hours = sum(array.gpu_hours for array in plan.arrays)
-    several = sum(array.is_array for array in plan.arrays)
-    single = len(plan.arrays) - several
-    parts = [plural(several, "array")] if several else []
-    parts += [plural(single, "job")] if single else []
-    where = (
-        "in " + " and ".join(parts) if plan.cluster["executor"] == "slurm" else "on this machine"
-    )
+    where = f"in {plan.shapes}" if plan.cluster["executor"] == "slurm" else "on this machine"
     parallel = f", at most {plan.max_parallel} at once" if plan.max_parallel else ""
     cost = f"at most {hours:g} GPU-hours" if hours else "no GPUs"
     return f"{plural(runs, 'run')} {where}{parallel}, {cost}"
-
-
-def deepspeed_json(run: RunPlan) -> str:
-    """Return the DeepSpeed configuration as the run's directory will hold it."""
-    return json.dumps(run.deepspeed, indent=2)
-
-
-def _configurations(plan: Plan) -> list[tuple[str, tuple[int, ...]]]:
-    """Return each distinct DeepSpeed configuration with its runs."""
-    found: dict[str, list[int]] = {}
-    for run in plan.runs:
-        found.setdefault(deepspeed_json(run), []).append(run.number)
-    return [(text, tuple(numbers)) for text, numbers in found.items()]
 
 
 def _row(run: RunPlan) -> list[str]:
@@ -96,11 +79,11 @@ def _row(run: RunPlan) -> list[str]:
     spares = f" (and {run.spare_nodes} spare)" if run.spare_nodes else ""
     where = f"{plural(run.nodes, 'node')}{spares} x {plural(run.ranks_per_node, 'rank')}{on}"
     config = run.deepspeed
-    batch = ""
-    if all(isinstance(config.get(key), int) for key in BATCH):
-        train, micro, accumulation = (config[key] for key in BATCH)
-        batch = f"batch {train} = micro {micro} x accumulation {accumulation}"
-    return [str(run.number), run.label, where, run.resources.time, batch]
+    product = ""
+    if all(isinstance(config.get(key), int) for key in batch.KEYS):
+        train, micro, accumulation = (config[key] for key in batch.KEYS)
+        product = f"batch {train} = micro {micro} x accumulation {accumulation}"
+    return [str(run.number), run.label, where, run.resources.time, product]
 
 
 def _table(rows: list[list[str]]) -> Iterator[str]:

@@ -69,8 +69,7 @@ def finder(output: Output) -> Finder:
     """Return the finder of the root that the user named."""
     from hpcrun.observe.read.selection import Finder, default_root
 
-    root = output.root or Path(os.path.realpath(default_root()))
-    return Finder(root, warn=output.say)
+    return Finder(output.root or Path(os.path.realpath(default_root())), warn=output.say)
 
 
 def select(

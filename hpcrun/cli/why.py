@@ -80,8 +80,7 @@ def _several(found: Sequence[RunStory]) -> None:
         else:
             told = example.attempts[-1] if group.kind == "no_end" else story
             click.echo(f"  {example.status.name}: {narrative.end(told, example, now)}")
-        advice = advise(example, names, several=len(group.runs) > 1)
-        click.echo(f"  Next: {advice}\n")
+        click.echo(f"  Next: {advise(example, names, several=len(group.runs) > 1)}\n")
     fine: dict[str, list[RunStory]] = {}
     for run in found:
         if run.kind is None:

@@ -188,8 +188,7 @@ def _of_run(
     if choice.before is not None and not (status.updated and status.updated < choice.before):
         return Leftovers(one, status, spared="not that old")
     checkpoints = one.paths.checkpoints
-    complete = manifest.complete(checkpoints)
-    superfluous = _superfluous(one, status, choice, complete)
+    superfluous = _superfluous(one, status, choice, manifest.complete(checkpoints))
     kept = [path for path in superfluous if unread or path.resolve() in needed]
     spared = None
     if kept and unread:

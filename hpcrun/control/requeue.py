@@ -204,8 +204,7 @@ def _sources(
     found: dict[SubmissionPaths, list[Decision]] = {}
     for decision in decisions:
         job = decision.job
-        source = job.paths if job else newest[decision.run]
-        found.setdefault(source, []).append(decision)
+        found.setdefault(job.paths if job else newest[decision.run], []).append(decision)
     return found
 
 

@@ -298,8 +298,7 @@ class Session:
             self._announce(self.total_steps)
         if metrics:
             self.log(metrics, taken)
-        began = time.perf_counter()
-        self._after_step(taken, began)
+        self._after_step(taken, time.perf_counter())
         if taken == self.total_steps:
             self._save_last()
             self._progress.write(progress.ENDING)
@@ -328,10 +327,7 @@ class Session:
         time to end: one that drops its last tensor during the interpreter's teardown aborts the
         rank (pytorch#190489), and destroying the groups ends no thread while DeepSpeed holds them.
 
-        Parameters
-        ----------
-        failing
-            This rank leaves while its peers do not; None: if there was an uncaught exception.
+        With ``failing``, this rank leaves while its peers do not; None: if an exception was raised.
         """
         if self._metrics is not None and self._saves is not None:
             if failing is None:

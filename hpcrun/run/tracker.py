@@ -201,9 +201,8 @@ def main() -> None:
             signal.signal(number, signal.SIG_IGN)
         os.nice(19)
     forwarder = MetricsForwarder(arguments.name, submission, arguments.run, arguments.start)
-    code = forwarder.once() if arguments.once else forwarder.follow()
     # Threads of a library that hangs would keep this process.
-    os._exit(code)
+    os._exit(forwarder.once() if arguments.once else forwarder.follow())
 
 
 if __name__ == "__main__":

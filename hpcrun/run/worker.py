@@ -123,13 +123,6 @@ def wait_to_be_called(launch: Launch, rank: int, *, imports: bool) -> Launch:
     return called
 
 
-def start_warm_script(launch: Path, rank: int) -> Child:
-    """Start the process in which this rank's script waits for the call."""
-    rank_processes.lead_group()
-    warm_up.ignore_signals()
-    return subprocess.Popen([sys.executable, "-m", "hpcrun.run.script", str(launch), str(rank)])
-
-
 def take_place(launch: Launch, rank: int) -> None:
     """Take on a rank's environment variables, the user's secrets and its directory."""
     os.environ.update(secrets.read(launch.environment.secrets_file))
@@ -300,7 +293,11 @@ def main() -> None:
     rank = rank_of(launch, arguments.rank)
     child: Child | None = None
     if arguments.warm and launch.entry.kind == "script":
-        child = start_warm_script(arguments.launch, rank)
+        # The script waits for the call in a process of its own.
+        rank_processes.lead_group()
+        warm_up.ignore_signals()
+        argv = [sys.executable, "-m", "hpcrun.run.script", str(arguments.launch), str(rank)]
+        child = subprocess.Popen(argv)
     if arguments.warm:
         launch = wait_to_be_called(launch, rank, imports=child is None)
     code = work(launch, rank, child)

@@ -13,6 +13,7 @@ from typing import Any
 
 from hpcrun.errors import UsageError
 from hpcrun.state.spec.blocks import RunSpec
+from hpcrun.text import plural
 
 FORMAT = 1
 
@@ -164,11 +165,15 @@ class Plan:
         """The experiment's name and its runs' numbers."""
         return self.name, tuple(run.number for run in self.runs)
 
-    def run(self, number: int) -> RunPlan:
-        """Return the run of that number.
+    @property
+    def shapes(self) -> str:
+        """``2 arrays and 1 job``."""
+        arrays = sum(array.is_array for array in self.arrays)
+        counts = {"array": arrays, "job": len(self.arrays) - arrays}
+        return " and ".join(plural(count, noun) for noun, count in counts.items() if count)
 
-        Raises UsageError if the plan has no such run.
-        """
+    def run(self, number: int) -> RunPlan:
+        """Return the run of that number; raise UsageError if the plan has none."""
         for run in self.runs:
             if run.number == number:
                 return run
@@ -180,10 +185,7 @@ class Plan:
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Plan:
-        """Return the plan that ``to_data`` described.
-
-        Raises UsageError if the data was written by another format of plan.
-        """
+        """Return the plan that ``to_data`` described; raise UsageError for another format."""
         check_format(data, FORMAT)
         runs = (RunPlan(**{**run, "entry": Entry.from_data(run["entry"])}) for run in data["runs"])
         return cls.of_runs(runs, data)

@@ -75,17 +75,14 @@ def _living(one: Dependence, experiment: ExperimentPaths) -> Living:
         over = one.when == "end" and decision.action == run_actions.RESUMED
         if decision.action == run_actions.COMPLETED or over:
             continue
-        if (
-            decision.action != run_actions.ATTACHED
-            or decision.job is None
-            or not decision.job.job_id
-        ):
+        job = decision.job
+        if decision.action != run_actions.ATTACHED or job is None or not job.job_id:
             raise UsageError(
                 f"depends_on: {one.experiment}/{decision.run} has not completed, and is neither "
                 "queued nor running",
                 hint="submit it first; `hpcrun status` tells how it stands",
             )
-        found[decision.run] = decision.job
+        found[decision.run] = job
     return found
 
 

@@ -212,10 +212,13 @@ class _Feed:
         if why != self._why:
             hint = "" if self._has_waited else ", and are submitted as jobs end. Ctrl-C leaves them"
             if not self._has_waited:
-                self._begin_to_wait()
+                # Runs that were cancelled before are not dropped.
+                self._cancelled_before = self._cancelled(self._missing())
+                self._note_missing(journal.WAITING, **_this_process())
             self._why = why
             waiting = len(self._missing()) + len(self._unknown)
-            self._say(f"{why}; {waiting} of {self._total} runs wait here{hint}")
+            total = sum(len(array.runs) for array in self._arrays)
+            self._say(f"{why}; {waiting} of {total} runs wait here{hint}")
         before = _queued()
         until = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, PAUSES[1])
@@ -224,16 +227,6 @@ class _Feed:
         self._check_lock()
         after = _queued()
         return None if before is None or after is None else before - after
-
-    @property
-    def _total(self) -> int:
-        return sum(len(array.runs) for array in self._arrays)
-
-    def _begin_to_wait(self) -> None:
-        """Record in the journal that runs wait here, and remember which were cancelled before."""
-        missing = set(self._missing())
-        self._cancelled_before = self._cancelled(missing)
-        self._note_missing(journal.WAITING, **_this_process())
 
     def _note_missing(self, event: str, **details: Any) -> None:
         missing = set(self._missing())

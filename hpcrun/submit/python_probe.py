@@ -46,9 +46,9 @@ class Probe:
     """The answer of a Python."""
 
     executable: str
-    """``sys.executable``; the path asked for if it was not probed."""
-    version: str | None
-    """Such as ``3.11.2``; None if it was not probed."""
+    """``sys.executable``."""
+    version: str
+    """Such as ``3.11.2``."""
     libraries: dict[str, str | None]
     """Versions of torch, deepspeed and the trackers; None if they are not installed."""
 
@@ -133,7 +133,6 @@ def _unusable(python: str, code: int, words: str, with_setup: bool) -> UsageErro
 
 
 def _check(found: Probe, python: str, needs: Sequence[str]) -> None:
-    assert found.version is not None
     if tuple(int(part) for part in found.version.split(".")[:2]) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise UsageError(

@@ -145,7 +145,7 @@ def _on_its_way(experiment: ExperimentPaths, runs: Collection[int]) -> Path | No
         script = job.script
         elsewhere = record["host"] != os.uname().nodename
         limit = record["time"] + sbatch.TIMEOUT + _KILL_AFTER
-        if time.time() < limit and (elsewhere or sbatch.is_running(script)):
+        if time.time() < limit and (elsewhere or processes.runs("sbatch", str(script))):
             return script
     return None
 
@@ -155,14 +155,12 @@ def _with_lost_answers(jobs: Sequence[Job]) -> list[Job]:
     if all(job.job_id or job.record.get("local") for job in jobs) or not client.available():
         return list(jobs)
     queued = client.jobs_by_script()
-    found: list[Job] = []
-    for job in jobs:
-        ids = queued.get(str(job.script), [])
-        if job.job_id is None and ids:
-            found.append(job.answered(ids[-1]))
-        else:
-            found.append(job)
-    return found
+    return [
+        job.answered(ids[-1])
+        if job.job_id is None and (ids := queued.get(str(job.script)))
+        else job
+        for job in jobs
+    ]
 
 
 def _living(jobs: Collection[Job]) -> set[int]:

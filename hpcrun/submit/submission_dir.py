@@ -265,8 +265,7 @@ class Prepared:
 
 def unwritable(path: Path, error: OSError) -> UsageError:
     """Return the error for a path under the root that cannot be written to."""
-    place = error.filename or path
     return UsageError(
-        f"{place}: cannot be written: {error.strerror or error}",
+        f"{error.filename or path}: cannot be written: {error.strerror or error}",
         hint="experiments live under the root; choose another with --root DIR or HPCRUN_ROOT",
     )

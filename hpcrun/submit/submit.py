@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -246,7 +247,7 @@ def _report_other_code(
 
 def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
     """Return one line: numbers of runs and arrays, and the most GPU-hours that they use."""
-    counts = {
+    words = {
         run_actions.NEW: "new",
         run_actions.RESUMED: "go on where they stopped",
         run_actions.EXTENDED: "had completed, and go on with another value",
@@ -255,22 +256,15 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
         run_actions.COMPLETED: "completed already",
         run_actions.SKIPPED: "left out by --only",
     }
-    parts = []
-    for action, told in counts.items():
-        count = sum(decision.action == action for decision in decisions)
-        if count:
-            parts.append(f"{count} {told}")
+    number = Counter(decision.action for decision in decisions)
+    parts = [f"{number[action]} {told}" for action, told in words.items() if number[action]]
     text = f"{plan.name}: {plural(len(decisions), 'run')} ({', '.join(parts)})"
     if not plan.arrays:
         return f"{text}; nothing to submit"
     if plan.cluster["executor"] == "local":
         return f"{text}; on this machine, {plan.max_parallel or 1} at a time"
     hours = sum(array.gpu_hours for array in plan.arrays)
-    arrays = sum(array.is_array for array in plan.arrays)
-    jobs = len(plan.arrays) - arrays
-    shapes = [plural(arrays, "array")] if arrays else []
-    shapes += [plural(jobs, "job")] if jobs else []
-    return f"{text}; {' and '.join(shapes)}; at most {hours:,.10g} GPU-hours"
+    return f"{text}; {plan.shapes}; at most {hours:,.10g} GPU-hours"
 
 
 def _numbers(compiled: Compiled, plans: Mapping[int, Plan], new: bool) -> dict[str, int]:

@@ -96,8 +96,7 @@ class Agents:
             command += ["--restarts", str(launcher.restart_count)]
             command += ["--attempt", str(attempt.number), "--batch-node", launcher.nodes[0]]
             command += ["--supervisor", self._switchboard.address]
-            log = attempt.agent_log(node)
-            self._agents[node] = launcher.start_agent(node, log, command)
+            self._agents[node] = launcher.start_agent(node, attempt.agent_log(node), command)
 
     def seats(self, most: int) -> tuple[str, ...]:
         """Return at most so many nodes for the next attempt, in Slurm's order.

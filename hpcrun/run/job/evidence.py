@@ -125,8 +125,7 @@ def _of_its_own(record: Mapping[str, Any]) -> bool:
     """Check that a rank failed by itself, and not because it waited for one that had."""
     if _saved(record):
         return False
-    where = str(record.get("traceback") or "")
-    return not _WAITED.search(where)
+    return not _WAITED.search(str(record.get("traceback") or ""))
 
 
 def _unlikely_first(end: RankEnd) -> int:
@@ -146,5 +145,4 @@ def tail(path: Path) -> list[str]:
         data = files.read_tail(path, _TAIL_BYTES)
     except OSError:
         return []
-    lines = data.decode(errors="replace").splitlines()
-    return list(deque(lines, TAIL_LINES))
+    return list(deque(data.decode(errors="replace").splitlines(), TAIL_LINES))

@@ -73,5 +73,4 @@ class HangWatch:
         raise Hung({"message": message, "rank": rank, "node": self._node(rank)})
 
     def _node(self, rank: int | None) -> str | None:
-        nodes = self._agents.working
-        return None if rank is None else nodes[rank // self._run.ranks_per_node]
+        return None if rank is None else self._agents.working[rank // self._run.ranks_per_node]

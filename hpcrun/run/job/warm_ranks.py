@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from hpcrun.policy import causes
 from hpcrun.run.health import progress
-from hpcrun.run.health.progress import RankProgress
 from hpcrun.run.job.agents import Agents
 from hpcrun.run.job.launchers import Launcher, Workers
 from hpcrun.run.job.stop_request import StopRequest
@@ -57,8 +56,9 @@ class WarmRanks:
         if leaving or self._attempt == attempt.number:
             return
         due = warm_up.after(run)
-        ranks = self._agents.pulses
-        if due is None or len(ranks) < run.world_size or not all(map(_trains, ranks.values())):
+        ranks = self._agents.pulses.values()
+        train = all(one.step > 0 and one.phase != progress.ENDING for one in ranks)
+        if due is None or len(ranks) < run.world_size or not train:
             return
         if self._training is None or self._training[0] != attempt.number:
             self._training = attempt.number, time.monotonic()
@@ -78,7 +78,3 @@ class WarmRanks:
             self._agents.call(self._attempt, None)
             self._workers.abandon()
             self._workers = None
-
-
-def _trains(found: RankProgress) -> bool:
-    return found.step > 0 and found.phase != progress.ENDING

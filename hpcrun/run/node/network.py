@@ -94,13 +94,12 @@ def ports(sysfs: Path = Path("/sys")) -> list[HcaPort]:
     """Return every InfiniBand or RoCE port of this node."""
     found = []
     for path in sorted((sysfs / "class/infiniband").glob("*/ports/*")):
-        rate = (_read(path / "rate") or "0").split()[0]
         found.append(
             HcaPort(
                 hca=path.parent.parent.name,
                 number=int(path.name),
                 active=(_read(path / "state") or "").endswith("ACTIVE"),
-                rate=float(rate),
+                rate=float((_read(path / "rate") or "0").split()[0]),
                 link_layer=_read(path / "link_layer") or "",
             )
         )

@@ -62,8 +62,7 @@ def key(builders: list[str]) -> str | None:
         versions = [metadata.version("torch"), metadata.version("deepspeed")]
     except metadata.PackageNotFoundError:
         return None
-    flags = next(_lines(Path("/proc/cpuinfo"), "flags", "Features"), "")
-    flags = " ".join(sorted(flags.split()))
+    flags = " ".join(sorted(next(_lines(Path("/proc/cpuinfo"), "flags", "Features"), "").split()))
     models: set[str] = set()
     parts = [platform.python_version(), sys.prefix, *versions, platform.machine(), flags, *builders]
     for path in Path("/proc/driver/nvidia/gpus").glob("*/information"):

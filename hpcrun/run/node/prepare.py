@@ -32,7 +32,8 @@ class NodePreparation:
         self._submission, self._plan, self._run = submission, plan, run
         self._node, self._seed = node, seed
         self._cache = extension_cache(submission)
-        self._builders = op_cache.needed(run) if _uses_deepspeed(run) else []
+        uses_deepspeed = run.entry.kind == "function" or run.deepspeed
+        self._builders = op_cache.needed(run) if uses_deepspeed else []
         self.key = op_cache.key(self._builders) if self._builders else None
         self._port: PortReservation | None = None
         # The fast interface and its adapters, where other nodes are to be reached over them.
@@ -118,13 +119,8 @@ class NodePreparation:
                 ) from error
         directory = destination / self._plan.directory
         directory.mkdir(parents=True, exist_ok=True)
-        original = Path(self._plan.code_root) / self._plan.directory
         for link in self._run.code.link:
             target = directory / link
             target.parent.mkdir(parents=True, exist_ok=True)
             if not target.exists():
-                target.symlink_to(original / link)
-
-
-def _uses_deepspeed(run: RunPlan) -> bool:
-    return run.entry.kind == "function" or bool(run.deepspeed)
+                target.symlink_to(Path(self._plan.code_root) / self._plan.directory / link)

@@ -61,12 +61,12 @@ def find(
         # Nothing listed: the directory as a whole is ignored by a repository around it.
         git = None
         paths = _walk(root, rules, without)
-    chosen = {path for path in paths if not rules.leaves_out(path)}
-    forbidden = [_inside(root, directory) for directory in without]
+    forbidden = [part for directory in without if (part := _inside(root, directory))]
     chosen = {
         path
-        for path in chosen
-        if not any(part and (path == part or path.startswith(part + "/")) for part in forbidden)
+        for path in paths
+        if not rules.leaves_out(path)
+        and not any(path == part or path.startswith(part + "/") for part in forbidden)
     }
     for path in required:
         if not (root / path).is_file():
