@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import subprocess
 
 
 def current_user() -> str:
@@ -16,13 +21,19 @@ def current_user() -> str:
         return str(os.getuid())
 
 
+def start_logged(command: Sequence[str], log: Path, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, without input, with its output added to a log."""
+    import subprocess  # ranks import this module, and start nothing
+
+    session = {"stdin": subprocess.DEVNULL, "start_new_session": True, **options}
+    with open(log, "ab") as stream:
+        return subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, **session)
+
+
 def process_stat(process: Path) -> list[str]:
     """Return the fields of ``/proc/PID/stat``, or of a thread's, from the state on.
 
-    Raises
-    ------
-    OSError
-        The process is gone.
+    Raises OSError if the process is gone.
     """
     text = (process / "stat").read_text(errors="replace")
     # The name, in parentheses, may hold anything, parentheses and spaces too.

@@ -84,8 +84,7 @@ def _show(found: Sequence[Leftovers], output: Output) -> None:
         styled=frozenset({"STATE"}),
     )
     for one in found:
-        counts = Counter(item.kind for item in one.items)
-        for kind, count in counts.items():
+        for kind, count in Counter(item.kind for item in one.items).items():
             total = sum(item.bytes for item in one.items if item.kind == kind)
             table.add(one.run.name, one.status.state, kind, str(count), size(total))
     if table.rows:

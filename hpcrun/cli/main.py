@@ -13,14 +13,7 @@ from typing import Any
 import click
 
 from hpcrun import __version__
-from hpcrun.errors import (
-    EXIT_BUG,
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    EXIT_USAGE,
-    HpcrunError,
-    Interrupted,
-)
+from hpcrun.errors import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, HpcrunError, Interrupted
 
 # Name, which is also that of the module, and what --help says.
 COMMANDS = {

@@ -35,7 +35,6 @@ def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], outp
 
 
 def lines(plan: Plan, root: str) -> Iterator[str]:
-    """Yield the lines of a plan's text."""
     yield f"experiment  {plan.name}"
     yield f"spec        {plan.spec_file}"
     yield f"code        {plan.code_root}"

@@ -122,7 +122,6 @@ def _show(
     selected = Finder(experiment.root).runs(experiment, _runs(prepared))
     watch = Watch(selected, LogChoice(attempt="all"), after=after, is_over=over.is_set)
     try:
-        presenter = Presenter(Printer(selected, color=output.color))
-        watch.show(presenter, sys.stdout.buffer, check=0.1)
+        watch.show(Presenter(Printer(selected, color=output.color)), sys.stdout.buffer, check=0.1)
     except OSError as error:
         output.say(f"the output is shown no more: {error.strerror or error}")

@@ -73,11 +73,7 @@ def finder(output: Output) -> Finder:
 
 
 def select(
-    output: Output,
-    where: Sequence[str],
-    conditions: Sequence[str] = (),
-    *,
-    verb: str | None = None,
+    output: Output, where: Sequence[str], conditions: Sequence[str] = (), *, verb: str | None = None
 ) -> list[Selected]:
     """Return the runs that the user named; raise UsageError if there are none.
 

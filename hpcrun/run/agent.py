@@ -296,7 +296,6 @@ def _ended_too_early(found: dict[int, progress.RankProgress]) -> list[int]:
 
 
 def main() -> None:
-    """Entry point of ``python -m hpcrun.run.agent``."""
     parser = argparse.ArgumentParser(prog="hpcrun.run.agent")
     parser.add_argument("submission", type=Path)
     parser.add_argument("--run", type=int, required=True)

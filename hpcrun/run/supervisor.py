@@ -227,7 +227,6 @@ def allow_many_connections() -> None:
 
 
 def main() -> None:
-    """Entry point of ``python -m hpcrun.run.supervisor``."""
     parser = argparse.ArgumentParser(prog="hpcrun.run.supervisor")
     parser.add_argument("submission", type=Path)
     parser.add_argument("--run", type=int, required=True)

@@ -186,7 +186,6 @@ def export_secrets(run: RunPlan) -> None:
 
 
 def main() -> None:
-    """Entry point of ``python -m hpcrun.run.tracker``."""
     parser = argparse.ArgumentParser(prog="hpcrun.run.tracker")
     parser.add_argument("name", choices=list(TRACKERS))
     parser.add_argument("submission", type=Path)

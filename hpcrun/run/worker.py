@@ -282,7 +282,6 @@ def work(launch: Launch, rank: int, child: Child | None = None) -> int:
 
 
 def main() -> None:
-    """Entry point of ``python -m hpcrun.run.worker``."""
     parser = argparse.ArgumentParser(prog="hpcrun.run.worker")
     parser.add_argument("launch", type=Path)
     parser.add_argument("--rank", type=int)

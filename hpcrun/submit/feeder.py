@@ -108,8 +108,7 @@ class _Feed:
 
     def _submit(self, index: int, array: Array, runs: tuple[int, ...]) -> None:
         submission, offset = self._prepared.submission, array.offset if len(runs) > 1 else 0
-        earlier = sum(one.array == index for one in self._accepted)
-        part = 0 if runs == array.runs else earlier + 1
+        part = 0 if runs == array.runs else 1 + sum(one.array == index for one in self._accepted)
         script = submission.script(index, part)
         if part:
             files.write_bytes(script, self._text(array, runs, offset).encode())

@@ -86,10 +86,7 @@ def probe(
 
 
 def _answer(
-    argv: Sequence[str],
-    variables: Mapping[str, str],
-    timeout: float,
-    python: str,
+    argv: Sequence[str], variables: Mapping[str, str], timeout: float, python: str
 ) -> tuple[int, str, str]:
     try:
         process = subprocess.Popen(

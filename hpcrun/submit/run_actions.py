@@ -145,7 +145,7 @@ def _on_its_way(experiment: ExperimentPaths, runs: Collection[int]) -> Path | No
         script = job.script
         elsewhere = record["host"] != os.uname().nodename
         limit = record["time"] + sbatch.TIMEOUT + _KILL_AFTER
-        if time.time() < limit and (elsewhere or processes.runs("sbatch", str(script))):
+        if time.time() < limit and (elsewhere or sbatch.is_running(script)):
             return script
     return None
 

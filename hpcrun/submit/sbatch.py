@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hpcrun.errors import ClusterRefused, ClusterUnreachable
 from hpcrun.slurm import client
+from hpcrun.submit.local import processes
 
 TIMEOUT = 120
 # A job whose dependency can never be satisfied ends instead of waiting for ever.
@@ -109,6 +110,11 @@ def submit(script: Path, dependency: str | None = None, *, timeout: int = TIMEOU
     if lost:
         return _look_for(script, message)
     raise _refusal(message)
+
+
+def is_running(script: Path) -> bool:
+    """Check whether an sbatch of this script runs on this machine."""
+    return processes.runs("sbatch", str(script))
 
 
 def _look_for(script: Path, message: str) -> str:

@@ -37,7 +37,6 @@ class Checksum:
                     raise
 
     def update(self, data: Any) -> None:
-        """Add bytes."""
         self._digest.update(data)
 
     def of(self, size: int) -> File:

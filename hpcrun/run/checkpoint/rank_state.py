@@ -13,7 +13,6 @@ from hpcrun.run.rank import rng
 
 
 def name(rank: int) -> str:
-    """Return the file's name."""
     return f"rank-{rank:05d}.pt"
 
 

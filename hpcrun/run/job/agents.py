@@ -187,7 +187,6 @@ class Agents:
         raise NodesLost(tuple(cut_off), message)
 
     def send(self, node: str, message: dict[str, Any]) -> None:
-        """Send a message to one agent."""
         self._switchboard.send(node, message)
 
     def call(self, attempt: int, launch: Path | None) -> None:
@@ -310,8 +309,7 @@ class Agents:
             message = listed([*self._failed.values()], 1, rest=" (and {} more)")
             raise self._unusable_nodes(message, self._failed)
         if missing:
-            names = ", ".join(missing)
-            message = f"no answer within {timeout:.0f} s from the agents on {names}"
+            message = f"no answer within {timeout:.0f} s from the agents on {', '.join(missing)}"
             raise self._unusable_nodes(message, missing)
         return answers
 

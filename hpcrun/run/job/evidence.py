@@ -41,7 +41,6 @@ class AttemptProgress:
 
 
 def progress(run: RunPaths, attempt: AttemptPaths) -> AttemptProgress:
-    """Read how far an attempt came."""
     log = session_log.read(attempt)
     restored, reached = log.restored_step, log.reached_step
     values: dict[str, float] = {}
@@ -96,10 +95,7 @@ def failure(
 
 
 def _first(
-    attempt: AttemptPaths,
-    seen: RankEnd | None,
-    ends: Mapping[int, RankEnd],
-    gone: Collection[int],
+    attempt: AttemptPaths, seen: RankEnd | None, ends: Mapping[int, RankEnd], gone: Collection[int]
 ) -> dict[str, Any] | None:
     if seen is not None and seen.signal:
         return dict(vars(seen))

@@ -87,7 +87,6 @@ def newest(paths: RunPaths) -> Path:
 
 
 def flip(path: Path) -> None:
-    """Flip a bit in the middle of a file."""
     with open(path, "r+b") as stream:
         middle = path.stat().st_size // 2
         stream.seek(middle)

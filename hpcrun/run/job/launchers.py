@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import HpcrunError
+from hpcrun.host import start_logged
 from hpcrun.slurm import client, job, steps
 from hpcrun.slurm.allocation import Allocation
 from hpcrun.state.layout import AttemptPaths, slurm_path
@@ -246,7 +247,7 @@ class LocalLauncher(Launcher):
         self.fabric = {"management_interface": "lo", "fast_interface": "lo", **named}
 
     def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        return _start(command, log)
+        return start_logged(command, log)
 
     def start_workers(
         self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
@@ -282,7 +283,7 @@ class _LocalWorkers(Workers):
             for rank in range(run.world_size):
                 log = attempt.warm_log if warm else attempt.rank_log(rank)
                 command = [*_worker(attempt, warm=warm), "--rank", str(rank)]
-                self._processes.append(_start(command, log))
+                self._processes.append(start_logged(command, log))
         except BaseException:
             self.abandon()
             raise
@@ -313,17 +314,6 @@ class _LocalWorkers(Workers):
         self.abandon()
         for process in self._processes:
             process.wait()
-
-
-def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    with open(log, "ab") as stream:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
 
 
 def _worker(attempt: AttemptPaths, *, warm: bool) -> list[str]:

@@ -44,7 +44,6 @@ class NodeDir:
         return path
 
     def remove(self) -> None:
-        """Remove the directory with all that is in it."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 

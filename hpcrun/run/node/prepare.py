@@ -98,7 +98,6 @@ class NodePreparation:
         return network.trouble(*self._link) if self._link else None
 
     def release_port(self) -> None:
-        """Give the rendezvous' port back."""
         if self._port:
             self._port.release()
             self._port = None

@@ -34,7 +34,6 @@ class PortReservation:
         raise HpcrunError(f"no TCP port between {low} and {high} is free on this node")
 
     def release(self) -> None:
-        """Give the port back."""
         self._guard.close()
 
 

@@ -93,7 +93,6 @@ class Channel:
             self.closed = True
 
     def close(self) -> None:
-        """Close the connection."""
         self.closed = True
         self._sender.close()
         self._socket.close()
@@ -145,7 +144,6 @@ class Switchboard:
             channel.send(message)
 
     def close(self) -> None:
-        """Close all connections."""
         for channel in [*self._strangers, *self.channels.values()]:
             channel.close()
         self._selector.close()

@@ -43,7 +43,6 @@ class PeerLiveness:
         self._checked = self._last = time.monotonic()
 
     def heard(self) -> None:
-        """Note a sign of life."""
         self._last = time.monotonic()
 
     def silent(self) -> bool:

@@ -79,20 +79,16 @@ class Launch(SpecBlocks):
         return self.run_paths.attempt(self.attempt + 1).directory
 
     def node_of(self, rank: int) -> LaunchNode:
-        """Return the node on which a rank runs."""
         return self.nodes[rank // self.ranks_per_node]
 
     def write(self) -> None:
-        """Write the attempt's ``launch.json``."""
         files.write_json(self.paths.launch, dataclasses.asdict(self))
 
     @classmethod
     def read(cls, path: Path) -> Launch:
-        """Read a ``launch.json``."""
         data = files.read_json(path)
-        entry = Entry(**{**data["entry"], "argv": tuple(data["entry"]["argv"])})
         nodes = tuple(LaunchNode(**node) for node in data["nodes"])
-        return cls(**{**data, "entry": entry, "nodes": nodes})
+        return cls(**{**data, "entry": Entry.from_data(data["entry"]), "nodes": nodes})
 
     @classmethod
     def current(cls) -> Launch | None:

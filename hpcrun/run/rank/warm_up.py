@@ -93,10 +93,7 @@ def wait(scratch: Path, rank: int) -> Launch | None:
     if text == _LEAVE:
         return None
     path = Path(text)
-    with (
-        contextlib.suppress(OSError),
-        open(AttemptPaths(path.parent).rank_log(rank), "ab") as log,
-    ):
+    with contextlib.suppress(OSError), open(AttemptPaths(path.parent).rank_log(rank), "ab") as log:
         for descriptor in (1, 2):
             os.dup2(log.fileno(), descriptor)
     for pause in _PAUSES:

@@ -62,8 +62,7 @@ class TensorBoardTracker:
                 self._summaries.Summary.Value(tag=name, simple_value=value)
                 for name, value in line.values.items()
             ]
-            summary = self._summaries.Summary(value=values)
-            self._write(line.time, step=line.step, summary=summary)
+            self._write(line.time, step=line.step, summary=self._summaries.Summary(value=values))
         self._stream.flush()
         os.fsync(self._stream.fileno())
 

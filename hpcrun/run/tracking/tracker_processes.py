@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 
+from hpcrun.host import start_logged
 from hpcrun.run.protocol.output import say
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import RunPlan
@@ -72,15 +73,9 @@ class TrackerProcesses:
                 if self._over.is_set():
                     return
                 try:
-                    with open(log, "ab") as output:
-                        # However this process ends, the tracker sees the end of the pipe.
-                        process = self._processes[name] = subprocess.Popen(
-                            command,
-                            stdin=subprocess.PIPE,
-                            stdout=output,
-                            stderr=subprocess.STDOUT,
-                            start_new_session=True,
-                        )
+                    # However this process ends, the tracker sees the end of the pipe.
+                    process = start_logged(command, log, stdin=subprocess.PIPE)
+                    self._processes[name] = process
                 except OSError as error:
                     say(f"the tracker {name} cannot be started: {error}")
                     return

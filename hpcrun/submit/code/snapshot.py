@@ -255,10 +255,7 @@ def _link_target(content: _Content, name: str) -> str | None:
     if not path.exists():
         return None
     target = os.path.normpath(path.parent / path.readlink())
-    for place, root in (
-        (target, content.root),
-        (os.path.realpath(path), content.root.resolve()),
-    ):
+    for place, root in ((target, content.root), (os.path.realpath(path), content.root.resolve())):
         if os.path.relpath(place, root) in content.frozen:
             return os.path.relpath(place, (root / name).parent)
     if path.is_dir():

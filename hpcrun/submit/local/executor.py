@@ -29,7 +29,7 @@ from hpcrun.errors import (
     EXIT_USAGE,
     HpcrunError,
 )
-from hpcrun.host import start_ticks
+from hpcrun.host import start_logged, start_ticks
 from hpcrun.state import files, journal, ledger, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import Plan, RunPlan
@@ -53,17 +53,13 @@ def start(submission: SubmissionPaths) -> dict[str, Any]:
     HpcrunError if the process ended at once.
     """
     log = submission.local_log()
-    with open(log, "ab") as stream:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "hpcrun.submit.local.executor", str(submission.directory)],
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            # `python -m` looks for modules in the current directory before all others.
-            cwd=submission.directory,
-            env=_base_environment(submission),
-            start_new_session=True,
-        )
+    process = start_logged(
+        [sys.executable, "-m", "hpcrun.submit.local.executor", str(submission.directory)],
+        log,
+        # `python -m` looks for modules in the current directory before all others.
+        cwd=submission.directory,
+        env=_base_environment(submission),
+    )
     started = start_ticks(process.pid)
     pid = process.pid
     # Detached: suppress the warning that nobody waits for it.
@@ -328,7 +324,6 @@ def _end_with_parent() -> None:
 
 
 def main() -> None:
-    """Entry point of ``python -m hpcrun.submit.local.executor``."""
     submission = SubmissionPaths(Path(sys.argv[1]))
     os.chdir(submission.directory)
     plan = plan_file.read(submission.plan)
