@@ -95,7 +95,7 @@ def experiment(root: Path, runs: int) -> list[Path]:
 
 
 def shim(directory: Path, runs: int) -> Path:
-    queue = "".join(f"100_{run}|RUNNING|None|n{run}|N/A|N/A|0:00|(null)\n" for run in range(runs))
+    queue = "".join(f"100_{run}|RUNNING|None|n{run}|N/A\n" for run in range(runs))
     return slurm_shim(directory, squeue=queue)
 
 
