@@ -236,8 +236,10 @@ def record_end(launch: Launch, rank: int, code: int, error: BaseException | None
         "exit_code": None if code < 0 else code,
         "signal": signal_name(-code) if code < 0 else None,
         "exception": None if error is None else type(error).__name__,
-        "message": error and _words(error),
-        "traceback": error and _printable("".join(traceback.format_exception(error))),
+        "message": None if error is None else _words(error),
+        "traceback": None
+        if error is None
+        else _printable("".join(traceback.format_exception(error))),
     }
     files.patiently(lambda: files.write_json(path, record), tell, path.name)
 

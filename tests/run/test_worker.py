@@ -160,6 +160,17 @@ def test_an_exception_that_no_terminal_can_show_is_recorded(launch: Launch) -> N
     assert record["traceback"].encode()
 
 
+def test_an_exception_that_counts_as_false_is_recorded(launch: Launch) -> None:
+    class Empty(Exception):
+        def __len__(self) -> int:
+            return 0
+
+    worker.record_end(launch, 0, 1, Empty("nothing found"))
+    record = files.read_json(launch.paths.exit_record(0))
+    assert (record["exception"], record["message"]) == ("Empty", "nothing found")
+    assert "nothing found" in record["traceback"]
+
+
 def test_secrets_are_read(tmp_path: Path) -> None:
     text = "# mine\n\nA=1\nexport B = 'two words'\nC=\"x=y\"\nD=\nE='\n"
     expected = {"A": "1", "B": "two words", "C": "x=y", "D": "", "E": "'"}
