@@ -51,5 +51,5 @@ def expand_job_id(text: str) -> list[str]:
     match = re.fullmatch(r"(\d+)_\[([\d,:-]+)(?:%\d+)?\]", text)
     if not match:
         return [text] if re.fullmatch(r"\d+(?:_\d+)?", text) else []
-    spans = parse_ranges(match[2], strides=True)
+    spans = parse_ranges(match[2].strip(","), strides=True)
     return [f"{match[1]}_{index}" for span in spans for index in span]
