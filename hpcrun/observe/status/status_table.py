@@ -137,8 +137,9 @@ def _nodes(nodes: list[str] | None) -> str:
 def _metric(selected: Sequence[Selected], found: Sequence[RunStatus]) -> str | None:
     """Return the objective if it was logged lately, else the loss, else the first metric."""
     logged = list(dict.fromkeys(name for status in found for name in status.metrics or {}))
-    objective = selected[0].run.objective if selected else None
-    for name in (objective.metric if objective else None, "loss"):
+    # Not through the typed view: its import would be a twentieth of `hpcrun status`.
+    objective = selected[0].run.spec.get("objective") if selected else None
+    for name in ((objective or {}).get("metric"), "loss"):
         if name in logged:
             return str(name)
     return logged[0] if logged else None
