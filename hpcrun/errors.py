@@ -67,7 +67,7 @@ class Problem:
     key: str
     """The full dotted key, or ``""`` for the file as a whole."""
     message: str
-    """What was found and what is accepted."""
+    """The value that was found, and the values that are accepted."""
     hint: str | None = None
     """The fix, such as ``did you mean 'nodes'?``."""
     line: int | None = None

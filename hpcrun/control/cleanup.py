@@ -38,7 +38,7 @@ _WHOLE = (CHECKPOINT, CONVERSION)
 
 @dataclass(frozen=True)
 class CleanupChoice:
-    """What may be removed."""
+    """A choice of the things to remove."""
 
     everything: bool = False
     """Every checkpoint, not only the old ones."""
@@ -56,7 +56,7 @@ class Item:
     """One of this module's constants."""
     path: Path
     bytes: int
-    """Of all files in it."""
+    """Bytes of all files in it."""
 
 
 @dataclass(frozen=True)

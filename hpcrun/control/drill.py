@@ -19,7 +19,7 @@ from hpcrun.submit.submit import Request, submit
 
 @dataclass(frozen=True)
 class DrillResult:
-    """What became of the run, and of each fault in the order given."""
+    """The run's state at the end, and each fault's outcome in the order given."""
 
     experiment: str
     run: int

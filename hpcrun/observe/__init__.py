@@ -1,4 +1,4 @@
-"""What users see of runs: readers of their files and of Slurm, on the login node; nothing writes.
+"""Readers of runs' files and of Slurm, on the login node; nothing here writes.
 
 In reading order: `read` selects runs and reads their files, `status` decides their states, `logs`
 shows their output; `diagnosis` explains ends and costs, `results` compares runs, `report` draws

@@ -4,7 +4,7 @@ In reading order:
 
 - `causes`: why an attempt ended, from evidence.
 - `recovery`: what is done after that: restart, requeue or stop; which nodes are avoided.
-- `notifications`: which ends a person is told of.
+- `notifications`: the ends of which a person is notified.
 - `stop_lead_time`: how long before its time limit a run is asked to stop.
 - `retention`: which checkpoints stay.
 - `batch`: train batch = micro batch x accumulation x ranks.

@@ -76,14 +76,14 @@ class JobFacts:
     """The reason in slurmstepd's own line in the batch log, such as ``DUE TO PREEMPTION`` or ``DUE
     TO JOB REQUEUE``; empty for a plain scancel, None without such a line."""
     restarts: int | None = None
-    """How often the job was requeued before this start; None when Slurm did not answer."""
+    """Number of requeues before this start; None when Slurm did not answer."""
     out_of_memory: bool = False
     """A step of it ended OUT_OF_MEMORY."""
     memory: str = ""
     """The memory that it asked for and used at most, in words; empty if unknown."""
     ends: float | None = None
-    """When it ended or will be ended at the latest, in seconds since the epoch: at its time limit,
-    or once it is preempted when its grace is over; None where Slurm does not say."""
+    """The time of its end, or the latest possible one, in seconds since the epoch: at its time
+    limit, or once it is preempted when its grace is over; None where Slurm does not say."""
 
 
 @dataclass(frozen=True)

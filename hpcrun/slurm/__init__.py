@@ -1,4 +1,4 @@
-"""The only door to Slurm: no other package runs its commands.
+"""The only door to Slurm: commands, their answers, and what a job knows of itself.
 
 In reading order:
 

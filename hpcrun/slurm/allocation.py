@@ -24,7 +24,7 @@ class Allocation:
     nodes: tuple[str, ...]
     """Names of its nodes, in Slurm's order."""
     restart_count: int
-    """How often it was requeued."""
+    """Number of requeues so far."""
     cpus_per_node: int | None = None
     """CPUs of its smallest node; None where Slurm does not say."""
     gpus_per_node: int | None = None

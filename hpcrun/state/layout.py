@@ -106,7 +106,7 @@ class AttemptPaths(Directory):
         return self.directory / f"tracker-{name}.log"
 
     def tracker_logs(self) -> list[Path]:
-        """Those that exist, by name; attempts of one start of a job share the first one's."""
+        """Return the logs that exist, by name; attempts of one start of a job share the first's."""
         return sorted(self.directory.glob("tracker-*.log"))
 
     def logs(self) -> list[Path]:

@@ -93,7 +93,7 @@ class Attempt:
 
     @property
     def began(self) -> float | None:
-        """When it started, in seconds since the epoch."""
+        """The time of its start, in seconds since the epoch."""
         return self.started.get("time")
 
     @property

@@ -18,7 +18,7 @@ class Line(NamedTuple):
     step: int
     """The finished optimizer step."""
     time: float | None
-    """When it was logged, in seconds since the epoch; None if the line has no time."""
+    """The time of logging, in seconds since the epoch; None if the line has no time."""
     values: dict[str, float]
 
 

@@ -95,7 +95,7 @@ class Array:
     """A run's number minus the index of its task: Slurm limits the index."""
 
     parallel: int | None = None
-    """How many of these runs may run at once, its share of the plan's ``max_parallel``."""
+    """Most of these runs at once: its share of the plan's ``max_parallel``."""
 
     after: int | None = None
     """The index of the array that has to end first, if there are more arrays than that."""
@@ -113,7 +113,7 @@ class Dependence:
     """The name of an experiment under the same root."""
 
     runs: tuple[int, ...]
-    """Those of its runs that count."""
+    """The runs of that experiment that count."""
 
     when: str = "success"
     """``success`` or ``end``."""
@@ -146,7 +146,7 @@ class Plan:
     """The resolved cluster profile as plain data."""
 
     max_parallel: int | None
-    """How many runs may run at once; None for as many as the cluster takes."""
+    """Most runs at once; None for as many as the cluster takes."""
 
     runs: tuple[RunPlan, ...]
     """In the order of the sweep."""

@@ -73,7 +73,7 @@ class SessionLog(tuple[SessionEvent, ...]):
 
     @property
     def times(self) -> list[float]:
-        """When the events were, in seconds since the epoch."""
+        """The times of the events, in seconds since the epoch."""
         return [event.time for event in self]
 
     @property

@@ -30,7 +30,7 @@ Only = Callable[[ExperimentPaths, Sequence[RunPlan]], Collection[int]]
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asks for."""
+    """A request to submit, beside the specs themselves."""
 
     argv: Sequence[str]
     """The command, for the record."""

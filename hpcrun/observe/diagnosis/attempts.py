@@ -38,9 +38,9 @@ class AttemptStory:
     restored: int | None
     """The finished optimizer steps that it began with."""
     reached: int | None
-    """Those at its end, or so far."""
+    """The finished optimizer steps at its end, or so far."""
     kept: int | None
-    """Those of the newest checkpoint at its end."""
+    """The finished optimizer steps in its newest checkpoint at its end."""
     events: tuple[Mapping[str, Any], ...]
     """The `REPORTED` events of its session."""
     replayed: int

@@ -30,7 +30,7 @@ class FaultOutcome:
     lost_steps: int | None = None
     """Steps that were done again."""
     came_back: bool = False
-    """Whether the run got on, or completed, after it."""
+    """True if the run made steps, or completed, after it."""
 
     def to_data(self) -> dict[str, Any]:
         """Return plain data."""

@@ -84,7 +84,7 @@ class Span:
     start: float
     """Seconds since the epoch, as ``end``."""
     end: float
-    """Where the next span starts."""
+    """The start of the next span."""
     attempt: int | None
     """The attempt's number; between two attempts, the later one's; None after the last."""
     cause: str | None = None
@@ -102,11 +102,11 @@ class Traces:
 
     session: SessionLog = field(default_factory=SessionLog)
     first: float | None = None
-    """When its first logged step was done."""
+    """The time of its first logged step."""
     last: float | None = None
-    """When its last logged step was done."""
+    """The time of its last logged step."""
     again: float | None = None
-    """When it had done the last of the steps that an earlier attempt had done."""
+    """The time at which it had repeated all steps of earlier attempts."""
     reached: int = 0
     """The number of its last logged step."""
 

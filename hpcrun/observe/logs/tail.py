@@ -37,7 +37,7 @@ class Source:
     """``worker``, ``agent``, ``batch``, or the name of another log, such as ``tracker-wandb``."""
     rank: int | None = None
     node: str | None = None
-    """Of a worker, and of an agent; None for other streams."""
+    """The rank of a worker, the node of an agent; None for other streams."""
 
     @cached_property
     def run_key(self) -> Path:

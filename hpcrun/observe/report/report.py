@@ -41,7 +41,7 @@ class RunReport:
     curves: RunCurves
     telemetry: RunTelemetry
     spans: list[Span]
-    """Where its time went; empty if no attempt logged anything."""
+    """Its time by category; empty if no attempt logged anything."""
     cost: Cost
     changes: tuple[Change, ...]
     """The differences of its resolved spec to that of its experiment's first run here."""
@@ -76,14 +76,14 @@ class Report:
     """All that a page shows."""
 
     made: float
-    """When it was collected, in seconds since the epoch."""
+    """The time of collection, in seconds since the epoch."""
     runs: tuple[RunReport, ...]
     results: Results
     """A row for each of the ``runs``, in their order."""
     objective: str
     """The metric by which runs are compared."""
     mode: str
-    """Whether the least (``min``) or the greatest (``max``) value of it is the best."""
+    """``min`` if the least value is the best, ``max`` if the greatest is."""
     shown: tuple[int, ...]
     """The places of the runs that the charts show at first."""
     bases: dict[str, Selected]

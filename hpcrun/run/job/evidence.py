@@ -27,7 +27,7 @@ _OOM_KILL = re.compile(r"oom[-_ ]kill", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class AttemptProgress:
-    """How far an attempt came, in finished optimizer steps; None where unknown."""
+    """Progress of an attempt in finished optimizer steps; None where unknown."""
 
     restored_step: int | None
     reached_step: int | None
@@ -37,7 +37,7 @@ class AttemptProgress:
     metrics: dict[str, float] = field(default_factory=dict)
     """The last value of each metric, so that readers of many ended runs open only the ledger."""
     logged: float | None = None
-    """When its last metrics were written, in seconds since the epoch."""
+    """The time of its last metrics, in seconds since the epoch."""
 
 
 def progress(run: RunPaths, attempt: AttemptPaths) -> AttemptProgress:

@@ -76,7 +76,7 @@ class Workers(ABC):
 
 
 class Launcher(ABC):
-    """Where the attempts of one start of a job run; ``nodes`` include the spares."""
+    """The allocation of one start of a job; ``nodes`` include the spares."""
 
     nodes: tuple[str, ...]
     job_id: str

@@ -34,7 +34,7 @@ class Heartbeat:
 
 
 class PeerLiveness:
-    """When a peer was last heard.
+    """Time of the last sign of life of a peer.
 
     Time in which this process itself did not run (a suspended machine) does not count.
     """

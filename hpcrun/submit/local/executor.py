@@ -109,7 +109,7 @@ class Runner:
     runs: tuple[int, ...]
     """Numbers of the runs, in the order in which they start."""
     max_parallel: int = 1
-    """How many run at once."""
+    """Most runs at once."""
     passed: dict[str, str] | None = None
     """The environment that supervisors begin with; None for the clean one."""
     before: Callable[[int], bool] | None = None
