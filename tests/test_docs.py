@@ -15,8 +15,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
-def _make_cli() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_cli", ROOT / "docs" / "make_cli.py")
+def _script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -25,13 +25,20 @@ def _make_cli() -> ModuleType:
 
 
 def test_the_reference_of_commands_is_up_to_date() -> None:
-    module = _make_cli()
+    module = _script("make_cli")
     assert module.PAGE.read_text() == module.page(), "run `make docs`"
+
+
+def test_the_drawings_of_the_tree_are_up_to_date() -> None:
+    module = _script("make_tree")
+    assert module.BEGIN in (ROOT / "docs" / "architecture.md").read_text()
+    stale = [page.name for page, (found, wanted) in module.pages().items() if found != wanted]
+    assert stale == [], "run `make docs`"
 
 
 def test_every_exit_code_is_documented() -> None:
     codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
-    assert set(_make_cli().EXIT_CODES) == codes
+    assert set(_script("make_cli").EXIT_CODES) == codes
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import collections
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -198,17 +197,6 @@ def test_slurm_is_named_in_one_place() -> None:
     assert sum(len(list(_commands(path))) for path in here) > 8
     outside = set(MODULES) - here - {PACKAGE / "submit" / "sbatch.py"}
     assert [found for path in sorted(outside) for found in _commands(path)] == []
-
-
-def test_the_drawings_of_the_tree_are_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location("make_tree", ROOT / "docs" / "make_tree.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.BEGIN in (ROOT / "docs" / "architecture.md").read_text()
-    stale = [page.name for page, (found, wanted) in module.pages().items() if found != wanted]
-    assert stale == [], "run `make docs`"
 
 
 def test_every_module_has_a_test() -> None:

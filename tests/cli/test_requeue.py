@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -84,14 +83,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 @pytest.fixture
-def shim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shim:
-    """Scripted Slurm commands (a shim, no Slurm) at the front of PATH."""
-    found = Shim(tmp_path / "shim")
-    found.directory.mkdir()
-    monkeypatch.setenv("PATH", f"{found.directory}{os.pathsep}{os.environ['PATH']}")
+def shim(shim: Shim) -> Shim:
+    """The scripted commands, each with an empty answer."""
     for program in ("srun", "sinfo", "squeue", "sacct", "scontrol"):
-        found.answer(program, {})
-    return found
+        shim.answer(program, {})
+    return shim
 
 
 def queue(*states: str) -> dict[str, object]:

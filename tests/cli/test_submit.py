@@ -42,15 +42,17 @@ class Place:
         }
         (self.code / "e.yaml").write_text(json.dumps({**spec, **more}))
 
-    def argv(self, name: str, *arguments: str) -> list[str]:
+    def _arguments(self, name: str, *arguments: str) -> list[str]:
         spec = ["e.yaml"] if name in ("submit", "run", "plan") else []
-        return command.argv(name, *spec, *arguments, "--root", self.root)
+        return [name, *spec, *arguments, "--root", str(self.root)]
+
+    def argv(self, name: str, *arguments: str) -> list[str]:
+        return command.argv(*self._arguments(name, *arguments))
 
     def hpcrun(
         self, name: str, *arguments: str, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        spec = ["e.yaml"] if name in ("submit", "run", "plan") else []
-        given = [name, *spec, *arguments, "--root", str(self.root)]
+        given = self._arguments(name, *arguments)
         return command.hpcrun(*given, cwd=self.code, env=environment)
 
     def actions(self, *arguments: str) -> list[tuple[int, str]]:
