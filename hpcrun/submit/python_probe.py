@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from hpcrun.errors import UsageError
 from hpcrun.state.spec.experiment import Tracking
@@ -17,7 +17,7 @@ OLDEST = (3, 10)
 TIMEOUT = 60.0
 
 _MARK = "hpcrun-probe:"
-_TRACKERS = tuple(Tracking.__dataclass_fields__)
+_TRACKERS = tuple(field.name for field in fields(Tracking))
 _WANTED_BY = {name: f"tracking.{name}" for name in _TRACKERS}
 
 # Valid in any Python, so that an old one can report its version.

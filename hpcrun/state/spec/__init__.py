@@ -1,7 +1,7 @@
 """The spec as dataclasses, which own its names, types, defaults and documentation.
 
 In reading order: `experiment` (a spec's blocks), `sweep_block` (its sweep), `cluster_profile` (a
-site), `blocks` (typed views of a frozen spec).
+site), `spec_dataclass` (their decorator), `blocks` (typed views of a frozen spec).
 
 To add a key: a field with its documentation here, a check in `hpcrun.compile.spec.checks` if it has
 limits, and ``python -m hpcrun.compile.spec.reference``, which writes docs/spec.md. It is read as

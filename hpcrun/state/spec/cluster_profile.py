@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from hpcrun.state.spec.experiment import Resources
+from hpcrun.state.spec.spec_dataclass import spec_dataclass
 
 
-@dataclass
+@spec_dataclass
 class Fabric:
     """The site's networks; null is found out on the nodes."""
 
@@ -23,7 +24,7 @@ class Fabric:
     and fast."""
 
 
-@dataclass
+@spec_dataclass
 class Limits:
     """What the site's Slurm refuses; checked before anything is submitted."""
 
@@ -37,7 +38,7 @@ class Limits:
     """Most nodes of one run."""
 
 
-@dataclass
+@spec_dataclass
 class Profile:
     """A cluster profile: what is true of a site, written once."""
 

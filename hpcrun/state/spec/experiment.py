@@ -5,13 +5,14 @@ The reference page docs/spec.md is generated from this file, `sweep_block` and `
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
+from hpcrun.state.spec.spec_dataclass import spec_dataclass
 from hpcrun.state.spec.sweep_block import Sweep
 
 
-@dataclass
+@spec_dataclass
 class Resources:
     """What one run asks of Slurm; the names are those of sbatch's options."""
 
@@ -63,7 +64,7 @@ class Resources:
     Options that hpcrun owns are refused; ``gres`` is for what is no GPU, such as ``nvme:1``."""
 
 
-@dataclass
+@spec_dataclass
 class Checkpoint:
     """When the session saves by itself, and what is kept."""
 
@@ -97,7 +98,7 @@ class Checkpoint:
     """Also kept: so many of the best by ``objective``."""
 
 
-@dataclass
+@spec_dataclass
 class Recovery:
     """What happens when an attempt ends before the run is finished."""
 
@@ -155,7 +156,7 @@ class Recovery:
     0 for never. Nothing is saved at such steps."""
 
 
-@dataclass
+@spec_dataclass
 class Environment:
     """Where and with what the job runs. Nothing of the submitting shell's environment leaks in."""
 
@@ -175,7 +176,7 @@ class Environment:
     """A file of ``NAME=value`` lines that only its owner may read; read as the job starts."""
 
 
-@dataclass
+@spec_dataclass
 class Notify:
     """Who is told how a run ended."""
 
@@ -200,7 +201,7 @@ class Notify:
     nodes), or Slurm did not requeue it."""
 
 
-@dataclass
+@spec_dataclass
 class Objective:
     """What "best" means, everywhere."""
 
@@ -211,7 +212,7 @@ class Objective:
     """Whether less or more is better."""
 
 
-@dataclass
+@spec_dataclass
 class Telemetry:
     """What each node's processors, memory, network, fabric and GPUs do while a run trains."""
 
@@ -220,7 +221,7 @@ class Telemetry:
     for none. GPUs need the package ``nvidia-ml-py`` in the job's Python."""
 
 
-@dataclass
+@spec_dataclass
 class Wandb:
     """Weights & Biases, by the package ``wandb`` of the job's Python. Each run is one of its runs,
     through all attempts."""
@@ -242,7 +243,7 @@ class Wandb:
     """Tags of the runs."""
 
 
-@dataclass
+@spec_dataclass
 class Tracking:
     """Where the logged metrics go, beside the run's own files. A process of its own forwards them,
     which neither stops nor slows the training."""
@@ -255,7 +256,7 @@ class Tracking:
     """Weights & Biases; ``{}`` is enough, null is without."""
 
 
-@dataclass
+@spec_dataclass
 class Dependency:
     """An experiment that comes before this one; ``spec: X`` alone may be written as ``X``."""
 
@@ -269,7 +270,7 @@ class Dependency:
     """Each run waits for the run of the same number alone, rather than for all of them."""
 
 
-@dataclass
+@spec_dataclass
 class Code:
     """The code that is frozen at submission."""
 
@@ -285,7 +286,7 @@ class Code:
     in place of a frozen copy."""
 
 
-@dataclass
+@spec_dataclass
 class Spec:
     """An experiment."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
+from hpcrun.state.spec.spec_dataclass import spec_dataclass
 
-@dataclass
+
+@spec_dataclass
 class Draw:
     """Random or quasi-random samples of several keys at once."""
 
@@ -26,7 +28,7 @@ class Draw:
     deviation]}``, a list of values or ``{choices: {label: value}}``."""
 
 
-@dataclass
+@spec_dataclass
 class Block:
     """A part of a sweep; ``union`` and ``when`` nest them."""
 
@@ -60,7 +62,7 @@ class Block:
     values 0 to n - 1."""
 
 
-@dataclass
+@spec_dataclass
 class When(Block):
     """What is different for some of the runs: further keys that are swept there, and values that
     are set."""
@@ -72,7 +74,7 @@ class When(Block):
     """Full key -> value for these runs: no part of their names. A later rule wins."""
 
 
-@dataclass
+@spec_dataclass
 class Sweep(Block):
     """Fans the spec out into runs: the product of its parts, which are ``grid``, ``zip``,
     ``points``, ``random`` and ``union`` in this order."""
