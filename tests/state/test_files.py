@@ -6,8 +6,9 @@ import contextlib
 import json
 import multiprocessing
 import os
+import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -207,3 +208,90 @@ def test_what_cannot_be_written_is_tried_again_and_told() -> None:
     assert not files.patiently(write, said.append, "the ledger")
     assert files.patiently(write, said.append, "the ledger", pauses=(0, 0))
     assert said == ["the ledger cannot be written: no space"] * 2
+
+
+NESTED = b"[" * 101 + b"]" * 101
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"\xff{}", b'{"a":\x00}', b"{" * 100_000, b"[" * 100_000, b'{"a":' * 100_000),
+        *(NESTED, b'["\\"' + b'"]["' * 1000, b"1" * 301, b'{"a":[' + b"9" * 100_000 + b"]}"),
+        b"[" + b"[]," * 3_000_001 + b"0]",
+    ],
+)
+def test_json_that_nobody_writes_is_a_value_error(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        files.decode(data)
+    assert list(files.objects([data])) == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *([[]] * 1000, {"a": "[" * 1000, "b": '\\"' + "{" * 1000 + "\\"}, {"a": "7" * 1000}),
+        {"a": [["\\" * 3 + '"[' * 200] * 50, int("7" * 300)]},
+    ],
+)
+def test_what_only_looks_nested_or_long_is_read(value: object) -> None:
+    assert files.decode(json.dumps(value).encode()) == value
+    line = {"value": value}
+    assert list(files.objects([json.dumps(line).encode()])) == [line]
+
+
+def test_a_byte_order_mark_costs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"step":1}\n{"step":2}\n')
+    assert [record["step"] for record in files.read_lines(path)] == [1, 2]
+    assert files.decode(b'\xef\xbb\xbf{"step":1}') == {"step": 1}
+
+
+def test_lines_across_blocks_are_whole_and_a_monstrous_one_costs_itself(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    long = "x" * (files.MOST_LINE - 100)
+    with open(path, "wb") as stream:
+        for number in range(3):
+            stream.write(json.dumps({"number": number, "text": long}).encode() + b"\n")
+        stream.write(b" " * 3 * files.MOST_LINE + b'{"number":3}\n{"number":4}')
+    found = list(files.numbered_lines(path))
+    assert [(line, record and record["number"]) for line, record in found] == [
+        *((1, 0), (2, 1), (3, 2), (4, None), (5, 4))
+    ]
+
+
+READERS = [
+    files.read_bytes,
+    files.read_json,
+    *(lambda path: list(files.read_lines(path)), lambda path: files.read_on(path, 0)),
+    *(lambda path: files.read_tail(path, 100), lambda path: files.open_stream(path).close()),
+]
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_what_is_no_regular_file_is_refused_in_words_at_once(
+    tmp_path: Path, read: Callable[[Path], object]
+) -> None:
+    fifo, bound = tmp_path / "fifo", tmp_path / "socket"
+    os.mkfifo(fifo)
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(bound))
+        for path, kind in (
+            *((fifo, "a FIFO"), (bound, "a socket"), (tmp_path, "a directory")),
+            *((Path("/dev/zero"), "a device"), (tmp_path / "a\0b", "null byte")),
+        ):
+            with pytest.raises(files.Refused, match=kind) as refused:
+                read(path)
+            assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize("read", [*READERS[:2], lambda path: list(files.read_lines(path))])
+def test_a_file_larger_than_such_files_are_is_not_read(
+    tmp_path: Path, read: Callable[[Path], object]
+) -> None:
+    path = tmp_path / "sparse"
+    with open(path, "wb") as stream:
+        stream.truncate(30 << 30)
+    with pytest.raises(files.Refused, match=r"32\.2 GB, and such a file has at most"):
+        read(path)
+    assert list(files.read_back(path)) == []
