@@ -1,13 +1,74 @@
-"""Small text for people: counts, ranges, short lists, durations, signals."""
+"""Small text for people: counts, ranges, short lists, durations, and no control characters."""
 
 from __future__ import annotations
 
+import math
+import re
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
 
 # Takes one line for a person.
 Say = Callable[[str], None]
+
+# All that acts on a terminal in place of being shown: control characters (C0, DEL, C1) but tab and
+# the ends of lines, line and paragraph separators, controls of the direction of writing, the byte
+# order mark, and the surrogates that stand for bytes of no encoding in the names of files.
+_ACTING = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
+    r"\ud800-\udfff]|\r(?!\n)"
+)
+
+
+def visible(text: str) -> str:
+    """Replace all that acts on a terminal by what it is in Python: ``\\x1b``, ``\\u202e``.
+
+    Lines and tabs stay. Whatever was read from a file, from Slurm or from another user passes
+    through here before it is printed; colours of our own are added afterwards.
+    """
+    if text.replace("\n", "").isprintable():
+        return text
+    return _ACTING.sub(_escaped, text)
+
+
+def one_line(text: str) -> str:
+    """Return `visible` text in one line, as for a cell of a table or a name in a message."""
+    return text if text.isprintable() else visible(" ".join(text.split()))
+
+
+def entry(message: str) -> str:
+    """Return a `visible` message whose further lines are indented, as for a log.
+
+    No part of it then passes for a line of its own.
+    """
+    return visible(message.rstrip("\n")).replace("\n", "\n    ")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if 0xDC80 <= code < 0xDD00:
+        code -= 0xDC00  # the byte itself, of a name that is not UTF-8
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+def json_text(value: Any, indent: int | None = 2) -> str:
+    """Return strict JSON in ASCII, which any parser reads: what is not finite is null."""
+    import json
+
+    try:
+        return json.dumps(value, indent=indent, default=str, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), indent=indent, default=str, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        keys = (str(key) if isinstance(key, float) else key for key in value)
+        return dict(zip(keys, map(_finite, value.values()), strict=True))
+    return [*map(_finite, value)] if isinstance(value, (list, tuple)) else value
 
 
 def plural(number: int, noun: str, form: str = "") -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,10 @@ from hypothesis import strategies as st
 from hpcrun.text import (
     age,
     duration,
+    entry,
+    json_text,
     listed,
+    one_line,
     plural,
     range_text,
     ranges,
@@ -17,7 +22,10 @@ from hpcrun.text import (
     signal_name,
     size,
     time_spent,
+    visible,
 )
+
+POISON = "\x1b]0;title\x07\x1b[2J\x9b2J\x90\x7f\u202e\u2066\u2028\ufeff\udcff\ud800\x00\x0b"
 
 
 @given(st.lists(st.integers(0, 60), unique=True))
@@ -77,3 +85,44 @@ def test_sizes() -> None:
 
 def test_names_of_signals() -> None:
     assert [signal_name(number) for number in (9, 41)] == ["SIGKILL", "signal 41"]
+
+
+def test_visible_text_sends_nothing_to_a_terminal() -> None:
+    assert visible(POISON) == (
+        r"\x1b]0;title\x07\x1b[2J\x9b2J\x90\x7f\u202e\u2066\u2028\ufeff\xff\ud800\x00\x0b"
+    )
+    assert visible("plain é 日本 \N{NO-BREAK SPACE} 👍\n\tcode\r\n") == (
+        "plain é 日本 \N{NO-BREAK SPACE} 👍\n\tcode\r\n"
+    )
+    assert visible("over\rwritten") == r"over\x0dwritten"
+
+
+@given(st.text(st.characters(categories=("Cc", "Cf", "Cs", "Zl", "Zp", "Ll"))))
+def test_what_is_visible_stays_as_it_is(text: str) -> None:
+    shown = visible(text)
+    assert visible(shown) == shown
+    assert not {each for each in shown.replace("\r\n", "") if each < " "} - {"\n", "\t"}
+    shown.encode()
+
+
+def test_a_cell_is_one_line() -> None:
+    assert one_line("two\n lines\x1b[K") == r"two lines\x1b[K"
+    assert one_line("two  words") == "two  words"
+
+
+def test_further_lines_of_a_log_entry_are_indented() -> None:
+    forged = "name\n2026-01-01T00:00:00 hpcrun: completed\n"
+    assert entry(forged) == "name\n    2026-01-01T00:00:00 hpcrun: completed"
+    assert entry("a\rb") == r"a\x0db"
+
+
+def test_json_is_strict() -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    value = {"a": [float("nan"), {"b": (float("-inf"), 1.5)}], float("inf"): "\udcff\x1b\u202e"}
+    text = json_text(value)
+    assert text.isascii()
+    assert text.replace("\n", "").isprintable()
+    found = json.loads(text, parse_constant=refuse)
+    assert found == {"a": [None, {"b": [None, 1.5]}], "inf": "\udcff\x1b\u202e"}

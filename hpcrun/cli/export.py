@@ -13,7 +13,8 @@ import click
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import select, where_argument
 from hpcrun.errors import UsageError
-from hpcrun.text import plural, size
+from hpcrun.terminal import styled
+from hpcrun.text import one_line, plural, size
 
 if TYPE_CHECKING:
     from hpcrun.observe.read.selection import Selected
@@ -71,7 +72,7 @@ def command(
     if not dry_run:
         quiet = output.verbosity < 0 or not sys.stderr.isatty()
         with click.progressbar(
-            length=total, label=target.name, file=sys.stderr, hidden=quiet
+            length=total, label=one_line(target.name), file=styled(sys.stderr), hidden=quiet
         ) as bar:
             written = export.write(target, members, bar.update)
         listed = [{"name": m.path, "bytes": m.bytes, "sha256": digest} for m, digest in written]

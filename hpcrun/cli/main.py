@@ -5,14 +5,13 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
-import io
 import os
 import sys
 from typing import Any
 
 import click
 
-from hpcrun import __version__
+from hpcrun import __version__, terminal
 from hpcrun.errors import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, HpcrunError, Interrupted
 
 # Name, which is also that of the module, and what --help says.
@@ -87,9 +86,11 @@ def main(arguments: list[str] | None = None) -> None:
     # Thousands of runs are a million objects and no garbage: collect rarely, and not at exit.
     gc.set_threshold(2_000_000, 50, 100)
     atexit.register(gc.freeze)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    with terminal.guarded():
+        _main(arguments)
+
+
+def _main(arguments: list[str] | None) -> None:
     try:
         code = group.main(arguments, prog_name="hpcrun", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):

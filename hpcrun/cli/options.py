@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
+from hpcrun.text import json_text, visible
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -33,11 +34,12 @@ class Output:
     def say(self, message: str) -> None:
         """Print a message on stderr, unless ``-q`` was given."""
         if self.verbosity >= 0:
-            click.echo(message, err=True)
+            # The live screen takes over stderr, and would draw what is not visible.
+            click.echo(visible(message), err=True)
 
     def data(self, value: Any) -> None:
-        """Print a JSON document on stdout."""
-        click.echo(json.dumps(value, indent=2, default=str))
+        """Print a JSON document on stdout, strict: NaN and infinity are null."""
+        click.echo(json_text(value))
 
 
 def command_line() -> list[str]:

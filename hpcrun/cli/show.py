@@ -47,7 +47,7 @@ def command(run: str, what: str | None, output: Output) -> None:
     elif what == "script":
         data = {"script": detail.script(one)}
     elif what == "deepspeed":
-        click.echo(json.dumps(detail.deepspeed(one), indent=2))
+        output.data(detail.deepspeed(one))
         return
     elif what == "code":
         data = detail.code(one)

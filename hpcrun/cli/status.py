@@ -12,6 +12,7 @@ import click
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import finder, select, where_argument
 from hpcrun.errors import UsageError
+from hpcrun.terminal import styled
 from hpcrun.text import Say
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _screen(look: Look, output: Output) -> None:
     from hpcrun.observe.background import BackgroundCall
     from hpcrun.observe.status.screen import Screen
 
-    console = Console(no_color=not output.color, highlight=False)
+    console = Console(file=styled(sys.stdout), no_color=not output.color, highlight=False)
     screen = Screen(console)
     selected: list[Selected] = []
     found: list[RunStatus] = []

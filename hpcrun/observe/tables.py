@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
+from hpcrun.terminal import styled
+from hpcrun.text import one_line
+
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
@@ -39,8 +42,8 @@ class Table:
     """Headers of columns that a narrow terminal omits, the first ones first."""
 
     def add(self, *cells: str) -> None:
-        """Append a row."""
-        self.rows.append(cells)
+        """Append a row; each cell becomes one line, without control characters."""
+        self.rows.append([*map(one_line, cells)])
 
     def print(self, *, color: bool, stream: TextIO | None = None) -> None:
         """Write to ``stream`` (stdout), for a terminal or for a pipe.
@@ -52,7 +55,7 @@ class Table:
         if stream.isatty():
             from rich.console import Console
 
-            console = Console(file=stream, no_color=not color, highlight=False)
+            console = Console(file=styled(stream), no_color=not color, highlight=False)
             table = self.fitted(console.width)
             if table is not None:
                 console.print(table)
@@ -62,10 +65,10 @@ class Table:
     def plain(self) -> str:
         """Return aligned columns, two spaces apart, whole."""
         if not self.rows:
-            return "  ".join(self.headers).rstrip() + "\n"
+            return "  ".join(map(one_line, self.headers)).rstrip() + "\n"
         columns = []
         for header, cells in zip(self.headers, zip(*self.rows, strict=True), strict=False):
-            column = [header, *(_one_line(cell) or "-" for cell in cells)]
+            column = [one_line(header), *(cell or "-" for cell in cells)]
             align = str.rjust if header in self.right else str.ljust
             width = max(map(len, column))
             columns.append([align(cell, width) for cell in column])
@@ -91,7 +94,7 @@ class Table:
         table = RichTable(box=None, header_style="bold", pad_edge=False, padding=(0, 1))
         for i in shown:
             table.add_column(
-                self.headers[i],
+                Text(one_line(self.headers[i])),
                 justify="right" if self.headers[i] in self.right else "left",
                 overflow="fold",
                 no_wrap=whole[i],
@@ -106,10 +109,6 @@ class Table:
                 )
             )
         return table
-
-
-def _one_line(text: str) -> str:
-    return text if text.isprintable() else " ".join(text.split())
 
 
 def number(value: float | None) -> str:

@@ -12,7 +12,7 @@ from hpcrun.observe.logs.fold import Folded
 from hpcrun.observe.logs.tail import LineBlock, Source
 from hpcrun.observe.read.selection import Selected
 from hpcrun.state import ledger
-from hpcrun.text import listed, ranges
+from hpcrun.text import listed, one_line, ranges
 
 _COLORS = ("36", "33", "35", "32", "34", "31", "96", "93", "95", "92", "94", "91")
 _MARK, _RESET = b"\x1b[1m", b"\x1b[0m"
@@ -23,7 +23,10 @@ _FIELDS = ("experiment", "run", "attempt", "rank", "stream", "node")
 _ESCAPE = re.compile(
     rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
 )
-_C1 = re.compile(rb"\xc2[\x80-\x9f]")
+# The rest of what `hpcrun.text.visible` replaces, in UTF-8.
+_ACTING = re.compile(
+    rb"\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]|\xef\xbb\xbf"
+)
 _COLOR = re.compile(rb"\x1b\[[0-9;:]*m")
 _COLORED = re.compile("(\x1b\\[[0-9;:]*m)")
 _CONTROLS = bytes({*range(32), 127} - {*b"\t\n\r\x1b"})
@@ -135,6 +138,7 @@ class Printer:
     def _dressed(self, prefix: str, run: int, rank: int | None) -> bytes:
         if not prefix:
             return b""
+        prefix = one_line(prefix)
         if not self.color:
             return f"{prefix} | ".encode()
         color = _COLORS[(run if self._run else rank or 0) % len(_COLORS)]
@@ -145,10 +149,7 @@ class Printer:
         if self.timestamps:
             about["time"] = round(block.written or time.time(), 1)
         head = json.dumps(about)[:-1]
-        texts = [
-            json.dumps(line.decode("utf-8", "replace"), ensure_ascii=False)
-            for line in block.lines()
-        ]
+        texts = (_quoted(line.decode("utf-8", "replace")) for line in block.lines())
         return "".join([f'{head}, "line": {text}}}\n' for text in texts]).encode()
 
     def _story(self, source: Source, last: int) -> str:
@@ -178,7 +179,7 @@ class Printer:
             data = _ESCAPE.sub(_if_color if self.color else b"", data)
         data = data.translate(None, _CONTROLS)
         if not data.isascii():
-            data = _C1.sub(b"", data)
+            data = _ACTING.sub(b"", data)
         if self.color and (self.highlight or b"\x1b" in data):
             data = b"\n".join(map(self._colored, data.split(b"\n")))
         return data
@@ -189,6 +190,12 @@ class Printer:
             parts[::2] = [self.highlight.sub(_hit, part) for part in parts[::2]]
             line = "".join(parts).encode()
         return line + _RESET if b"\x1b" in line else line
+
+
+def _quoted(line: str) -> str:
+    """Return a line as JSON, in ASCII if that would leave something that acts on a terminal."""
+    text = json.dumps(line, ensure_ascii=False)
+    return text if text.isprintable() else json.dumps(line)
 
 
 def _hit(found: re.Match[str]) -> str:

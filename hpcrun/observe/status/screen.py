@@ -10,6 +10,7 @@ from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import status_table
 from hpcrun.observe.status.metric_trend import Trends
 from hpcrun.observe.status.status import RunStatus
+from hpcrun.text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -44,13 +45,13 @@ class Screen:
         clock = time.strftime("%H:%M:%S", time.localtime(now))
         parts: list[object] = [Text(f"{clock}  {status_table.counts(found)}", style="bold")]
         if problem:
-            parts.append(Text(problem, style="yellow"))
+            parts.append(Text(one_line(problem), style="yellow"))
         fitted = table.fitted(self._console.width)
         parts.append(fitted or Text(table.plain(), no_wrap=True, overflow="crop"))
         hidden = len(found) - len(shown[1])
         if hidden:
             parts.append(Text(f"… {hidden} more runs", style="dim"))
-        parts += [Text(line, no_wrap=True, overflow="ellipsis") for line in shown_reasons]
+        parts += [Text(one_line(line), no_wrap=True, overflow="ellipsis") for line in shown_reasons]
         if len(reasons) > len(shown_reasons):
             parts.append(Text(f"… {len(reasons) - len(shown_reasons)} more reasons", style="dim"))
         parts.append(Text("Ctrl-C leaves; the runs go on", style="dim"))

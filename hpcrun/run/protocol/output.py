@@ -10,23 +10,25 @@ import sys
 import time
 from typing import TextIO
 
+from hpcrun.text import entry
+
 # The file system takes nothing now, or no more at all.
 _DROPPED = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE}
 
 
 def tell(message: str) -> None:
-    """Print a line in a rank's log."""
+    """Print an entry in a rank's log."""
     with contextlib.suppress(OSError):
-        print(f"hpcrun: {message}", flush=True)
+        print(f"hpcrun: {entry(message)}", flush=True)
 
 
 def say(message: str) -> None:
-    """Write a line, with its time, in the log of the batch step or of an agent.
+    """Write an entry, with its time, in the log of the batch step or of an agent.
 
     Bypasses the buffer of ``sys.stdout``, which would be flushed again at exit, and a failure there
     would change the exit code.
     """
-    line = f"{time.strftime('%Y-%m-%dT%H:%M:%S')} hpcrun: {message}\n"
+    line = f"{time.strftime('%Y-%m-%dT%H:%M:%S')} hpcrun: {entry(message)}\n"
     with contextlib.suppress(OSError):
         os.write(1, line.encode(errors="backslashreplace"))
 

@@ -36,6 +36,7 @@ from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.submit import dependencies
 from hpcrun.submit.local import processes
 from hpcrun.submit.local.processes import LocalProcess
+from hpcrun.text import entry
 
 # Seconds that supervisors have to record the end of their runs.
 GRACE = 30.0
@@ -214,7 +215,7 @@ class Runner:
                     preexec_fn=_end_with_parent,
                 )
             except OSError as error:
-                log.write(f"error: {argv[0]}: {error.strerror}\n".encode())
+                log.write(entry(f"error: {argv[0]}: {error.strerror}").encode() + b"\n")
                 self._ended(run.number, EXIT_USAGE)
                 return
 
@@ -251,7 +252,7 @@ class Runner:
     def _say(self, message: str) -> None:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
         with contextlib.suppress(OSError), open(self.submission.local_log(), "a") as log:
-            log.write(f"{stamp} hpcrun: {message}\n")
+            log.write(f"{stamp} hpcrun: {entry(message)}\n")
 
 
 def supervisor_argv(submission: SubmissionPaths, plan: Plan, run: RunPlan) -> list[str]:
