@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
 import sys
@@ -18,10 +19,11 @@ class VisibleStream(io.TextIOWrapper):
     """
 
     def __init__(self, plain: io.TextIOWrapper) -> None:
-        plain.flush()
+        plain.reconfigure(errors="replace")
         super().__init__(
             plain.buffer,
-            encoding=plain.encoding,
+            # click would write around an ASCII stream, in UTF-8.
+            encoding="utf-8" if codecs.lookup(plain.encoding).name == "ascii" else plain.encoding,
             errors="replace",
             line_buffering=plain.line_buffering,
             write_through=plain.write_through,
