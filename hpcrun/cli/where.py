@@ -18,6 +18,7 @@ from hpcrun.text import listed
 
 if TYPE_CHECKING:
     from hpcrun.observe.read.selection import Finder, Selected
+    from hpcrun.state.layout import ExperimentPaths
 
 
 def complete_names(
@@ -85,18 +86,19 @@ def select(
         from hpcrun.observe.read.filter import narrow
 
         found = narrow(found, conditions)
-    from hpcrun.observe.read.selection import of_others
-
-    others = of_others(found)
     if verb is None:
-        for owner, names in others.items():
+        from hpcrun.observe.read.selection import of_others
+
+        for owner, names in of_others(found).items():
             _tell(output, f"runs of {owner}: {', '.join(names)}")
-    elif others:
-        owner, names = next(iter(others.items()))
-        raise UsageError(
-            f"{', '.join(names)}: these runs are {owner}'s, and only {owner} can {verb} them",
-            hint="`hpcrun list` shows whose experiments are whose; reading them works",
-        )
+        return found
+    from hpcrun.state import permissions
+
+    runs: dict[ExperimentPaths, list[int]] = {}
+    for one in found:
+        runs.setdefault(one.experiment, []).append(one.run.number)
+    for experiment, numbers in runs.items():
+        permissions.check_mine(experiment, numbers, verb)
     return found
 
 

@@ -95,6 +95,7 @@ def restart(selected: Sequence[Selected], *, argv: Sequence[str], say: Say) -> l
     for experiment, runs in _by_experiment(selected).items():
         preflight.check_root(experiment.directory.parent)
         with lock.held(experiment, say) as renew:
+            permissions.check_mine(experiment, runs, "requeue")
             decisions = run_actions.settle(experiment, list(runs), say)
             steps = _steps(experiment, decisions, runs)
             again = {step.run for step in steps if step.action == SUBMIT}

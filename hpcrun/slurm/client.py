@@ -1,7 +1,8 @@
 """Every command of Slurm but srun and the submission itself.
 
 A command gets an environment without what an outer job left in it, a limit of time, and ends in its
-output or in `CommandFailed`. Standard library only: compute nodes import this too.
+output or in `CommandFailed`. Ids of jobs and names of nodes, which files of runs tell, are checked
+here, so that no other word reaches a command. Standard library only: compute nodes import this too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 
 from hpcrun.errors import ClusterRefused, ClusterUnreachable
 from hpcrun.slurm.parse import parse_rows
+from hpcrun.state.layout import is_slurm_id
 
 TIMEOUT = 60.0
 # The timeout inside a job, which must not wait for long and does without the answer.
@@ -30,6 +32,8 @@ _UNREACHABLE = re.compile(
     r"|unable to resolve|munge",
     re.IGNORECASE,
 )
+# A host list begins with a name, and so never looks like an option.
+_NODES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,\[\]-]*")
 _ENDED_ALREADY = re.compile(
     r"invalid job id|already completing or completed|job is pending", re.IGNORECASE
 )
@@ -164,7 +168,8 @@ def show(what: str, name: str) -> dict[str, str]:
 
     Of a pending array's many records, the first one's.
     """
-    text = answer(["scontrol", "--oneliner", "show", what, name])
+    known = _NODES.fullmatch(name) if what == "node" else is_slurm_id(name)
+    text = answer(["scontrol", "--oneliner", "show", what, name]) if known else ""
     return dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", text.splitlines()[0] if text else ""))
 
 
@@ -179,7 +184,7 @@ def configuration() -> dict[str, str]:
 
 def job_problem(job: str) -> str | None:
     """Return why ``scontrol show job`` fails; None if slurmctld knows the job."""
-    return problem_of(["scontrol", "show", "job", job])
+    return _no_job(job) or problem_of(["scontrol", "show", "job", job])
 
 
 def partitions() -> list[str]:
@@ -230,6 +235,8 @@ def _my_jobs(*options: str) -> str:
 
 def accounting(job: str, fields: Sequence[str]) -> list[dict[str, str]]:
     """Return sacct's rows on all starts of a job and their steps, oldest first; empty on error."""
+    if _no_job(job):
+        return []
     argv = ["sacct", "--noheader", "--parsable2", "--duplicates", f"--jobs={job}"]
     return parse_rows(answer([*argv, f"--format={','.join(fields)}"]), fields)
 
@@ -243,15 +250,17 @@ def step_id(job: str, name: str) -> str | None:
 
 def kill_step(step: str) -> bool:
     """Kill every task of a step at once; False if Slurm did not do it."""
-    return problem_of(["scancel", "--signal=KILL", step]) is None
+    return (_no_job(step) or problem_of(["scancel", "--signal=KILL", step])) is None
 
 
 def cancel(job_ids: Sequence[str]) -> None:
     """Cancel jobs or array elements; those that have ended already are passed over.
 
-    Raises ClusterRefused if Slurm refuses, such as for another user's job; ClusterUnreachable if
-    Slurm does not answer.
+    Raises ClusterRefused if Slurm refuses, such as for another user's job, or a job id is none;
+    ClusterUnreachable if Slurm does not answer.
     """
+    if wrong := next(filter(None, map(_no_job, job_ids)), None):
+        raise ClusterRefused(wrong)
     for first in range(0, len(job_ids), 500):
         batch = job_ids[first : first + 500]
         try:
@@ -265,15 +274,24 @@ def cancel(job_ids: Sequence[str]) -> None:
 
 def requeue(job: str, timeout: float = 20) -> str | None:
     """Have Slurm put a running job back into the queue; return its message if it does not."""
-    return problem_of(["scontrol", "requeue", job], timeout)
+    return _no_job(job) or problem_of(["scontrol", "requeue", job], timeout)
 
 
 def exclude_nodes(job: str, nodes: str) -> str | None:
     """Have a waiting job not use some nodes; return Slurm's message if it does not."""
-    return problem_of(["scontrol", "update", f"jobid={job}", f"ExcNodeList={nodes}"])
+    if not _NODES.fullmatch(nodes):
+        return f"{nodes!r} is not a list of nodes"
+    return _no_job(job) or problem_of(
+        ["scontrol", "update", f"jobid={job}", f"ExcNodeList={nodes}"]
+    )
 
 
 def start_problem(script: str, partition: str, nodes: int, exclude: str) -> str | None:
     """Return why Slurm could not start a script without some nodes, by ``sbatch --test-only``."""
     argv = ["sbatch", "--test-only", f"--partition={partition}", f"--nodes={nodes}"]
     return problem_of([*argv, f"--exclude={exclude}", script], SHORT)
+
+
+def _no_job(job: str) -> str | None:
+    """Return what is wrong with the id of a job or a step; None if it is one."""
+    return None if is_slurm_id(job) else f"{job!r} is not the id of a job"

@@ -11,6 +11,7 @@ from hpcrun.errors import ClusterUnreachable
 from hpcrun.slurm import client
 from hpcrun.slurm.hostlist import expand_job_id
 from hpcrun.slurm.parse import parse_rows, parse_text, parse_time
+from hpcrun.state.layout import is_slurm_id
 
 _SQUEUE = "%i|%T|%r|%N|%S"
 _FIELDS = ("JobID", "State", "Reason", "NodeList", "Start")
@@ -104,7 +105,7 @@ def query(
     patience
         Timeout of each command in seconds, without a retry; None for the usual timeout and retries.
     """
-    wanted = {job_id for job_id in job_ids if job_id and job_id[0].isdigit()}
+    wanted = {job_id for job_id in job_ids if is_slurm_id(job_id)}
     answer = JobStates()
     if not wanted:
         return answer

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.state import files, journal, plan_file
+from hpcrun.state import files, journal, permissions, plan_file
 from hpcrun.state.journal import Job
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.state.plan import Plan, RunPlan
@@ -118,10 +118,11 @@ def describe(paths: SubmissionPaths) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def last_submission(experiment: ExperimentPaths) -> tuple[float, str | None]:
-    """Return when an experiment was last submitted, in seconds since the epoch, and by whom.
+def last_submission(experiment: ExperimentPaths) -> tuple[float, int | None]:
+    """Return when an experiment was last submitted, in seconds since the epoch, and whose it is.
 
-    A submission without a readable ``submission.json`` counts from its directory's time.
+    The owner (a user's id) is that of the submission's directory; None without a submission. One
+    without a readable ``submission.json`` counts from its directory's time.
     """
     submissions = experiment.submissions()
     if not submissions:
@@ -132,8 +133,7 @@ def last_submission(experiment: ExperimentPaths) -> tuple[float, str | None]:
         when = _number(data.get("time")) or newest.directory.stat().st_mtime
     except OSError:
         when = 0.0
-    who = data.get("user")
-    return when, who if isinstance(who, str) else None
+    return when, permissions.owner(newest.directory)
 
 
 def _number(value: Any) -> float:

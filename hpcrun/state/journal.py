@@ -28,7 +28,7 @@ from typing import Any
 
 from hpcrun.host import start_ticks
 from hpcrun.state import files
-from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
+from hpcrun.state.layout import ExperimentPaths, SubmissionPaths, is_job_id
 
 SUBMITTING = "submitting"
 SUBMITTED = "submitted"
@@ -159,10 +159,12 @@ def _is_gone(record: dict[str, Any]) -> bool:
 
 
 def _job_id(record: dict[str, Any], run: int) -> str | None:
-    job_id = record.get("job_id")
-    if not isinstance(job_id, str):
+    job_id, offset = record.get("job_id"), record.get("offset", 0)
+    if not isinstance(job_id, str) or not isinstance(offset, int):
         return None
-    return job_of(job_id, record["runs"], run, record.get("offset", 0))
+    found = job_of(job_id, record["runs"], run, offset)
+    # Whoever wrote the line, an option of scancel or a path is no job.
+    return found if is_job_id(found) else None
 
 
 def job_of(job_id: str, runs: Sequence[int], run: int, offset: int) -> str:

@@ -43,8 +43,13 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+# Slurm's and the local executor's; a step's, `123_4.batch`, is of use to Slurm alone.
+_JOB_ID = re.compile(r"[0-9]{1,18}(_[0-9]{1,18})?|local:[0-9]{1,18}")
+_STEP_ID = re.compile(r"[0-9]{1,18}(_[0-9]{1,18})?(\.[0-9a-z]{1,18})?")
 
 
 class NamedFile:
@@ -280,6 +285,20 @@ def enclosing(path: Path) -> tuple[ExperimentPaths, int | None] | None:
             is_run = path.is_relative_to(found.runs_directory) and inside and inside[0].isdigit()
             return found, int(inside[0]) if is_run else None
     return None
+
+
+def is_job_id(value: object) -> bool:
+    """Check whether something that was read is ``123``, ``123_4`` or ``local:PID``.
+
+    Ids become names of files and arguments of Slurm's commands; what is none, such as an option or
+    a path, is never used as one.
+    """
+    return isinstance(value, str) and _JOB_ID.fullmatch(value) is not None
+
+
+def is_slurm_id(value: object) -> bool:
+    """Check whether something is the id of a job or a step that Slurm's commands may be given."""
+    return isinstance(value, str) and _STEP_ID.fullmatch(value) is not None
 
 
 def slurm_path(path: Path) -> str:

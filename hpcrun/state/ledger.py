@@ -41,7 +41,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrun.state import files
-from hpcrun.state.layout import RunPaths
+from hpcrun.state.layout import RunPaths, is_job_id
 
 STARTED = "attempt_started"
 WORKERS = "workers_started"
@@ -79,7 +79,8 @@ class Attempt:
     @property
     def job_id(self) -> str | None:
         """``123``, ``123_4`` or ``local:PID``."""
-        return self.started.get("job_id")
+        found = self.started.get("job_id")
+        return found if is_job_id(found) else None
 
     @property
     def submission(self) -> int | None:

@@ -1,4 +1,9 @@
-"""The ``umask`` and ``group`` of an experiment's files.
+"""The owner, ``umask`` and ``group`` of an experiment's files.
+
+An experiment is its directory's owner's, whatever the files in it say. Others read it; nobody but
+the owner acts on it, root neither (who becomes that user for it: ``runuser -u USER``), and not even
+the owner on what in it is somebody else's, is a link, or may be written by everybody. Whoever is in
+the group that a profile's umask lets write is trusted as the owner is.
 
 An experiment's directory gets the group of its cluster profile and the setgid bit, by which all
 that is made in it later has that group. The umask is set by submit and by each supervisor, before
@@ -10,11 +15,12 @@ from __future__ import annotations
 import grp
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import UsageError
+from hpcrun.state.layout import ExperimentPaths
 
 
 def use_umask(cluster: Mapping[str, Any]) -> None:
@@ -49,6 +55,83 @@ def group_id(cluster: Mapping[str, Any]) -> int | None:
             hint=hint,
         )
     return number
+
+
+def owner(path: Path) -> int | None:
+    """Return the id of the user whose file or link this is; None if it is not there."""
+    try:
+        return path.lstat().st_uid
+    except OSError:
+        return None
+
+
+def user_name(uid: int) -> str:
+    """Return a user's login name, or the id of one without a name."""
+    import pwd  # ranks import this module, and never ask
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return str(uid)
+
+
+def check_mine(experiment: ExperimentPaths, runs: Iterable[int], verb: str) -> None:
+    """Raise UsageError unless what an action reads and changes is this user's own, and no link.
+
+    That is the experiment's directory, all of its submissions, and the directories of ``runs``,
+    with the records in them. What does not exist is passed over.
+    """
+    uid = owner(experiment.directory)
+    if uid is not None and experiment.directory.is_symlink() and uid == os.geteuid():
+        # One's own name for an experiment on other storage.
+        uid = os.stat(experiment.directory).st_uid
+    if uid is None:
+        return
+    if uid != os.geteuid():
+        name = user_name(uid)
+        hint = "`hpcrun list` shows whose experiments are whose; reading them works"
+        if os.geteuid() == 0:
+            hint = f"root acts on nobody's runs but its own: runuser -u {name} -- hpcrun …"
+        raise UsageError(
+            f"{experiment.name}: these runs are {name}'s, and only {name} can {verb} them",
+            hint=hint,
+        )
+    for path in _acted_on(experiment, runs):
+        _check_one(path, experiment)
+
+
+def _acted_on(experiment: ExperimentPaths, runs: Iterable[int]) -> Iterator[Path]:
+    yield experiment.directory.resolve()
+    yield from (experiment.submit_lock, experiment.code, *experiment.code.glob("*"))
+    yield from (experiment.submissions_directory, experiment.runs_directory)
+    for submission in experiment.submissions():
+        yield from (submission.directory, submission.plan, submission.submission)
+        yield from (submission.journal, submission.package)
+    for run in map(experiment.run, runs):
+        yield from (run.directory, run.intent, run.ledger)
+
+
+def _check_one(path: Path, experiment: ExperimentPaths) -> None:
+    try:
+        found = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if stat.S_ISLNK(found.st_mode):
+        raise UsageError(
+            f"{path} is a link to {os.readlink(path)}, and what acts on runs follows none",  # noqa: PTH115
+            hint="put in its place what it links to, or remove it",
+        )
+    if found.st_uid != os.geteuid():
+        raise UsageError(
+            f"{path} is {user_name(found.st_uid)}'s, in an experiment of yours: hpcrun acts on "
+            "nothing that somebody else wrote",
+            hint="move it out of the experiment",
+        )
+    if found.st_mode & stat.S_IWOTH:
+        raise UsageError(
+            f"{path} may be written by every user, so it may be anyone's",
+            hint=f"look who changed it, then: chmod -R o-w {experiment.directory}",
+        )
 
 
 def give(directories: Iterable[Path], group: int) -> None:

@@ -36,8 +36,10 @@ def held(
     Yields a function that renews the lock, which is due well within `LONGEST` seconds, and returns
     False if the lock was lost. Directories that are made for the lock and stay empty are removed
     with it; others are given to the group with the id ``group``. Raises UsageError if the
-    experiment's directory cannot be written to.
+    experiment's directory cannot be written to, or is not this user's: then before any waiting, as
+    the lock may be somebody else's too, and again once it is held.
     """
+    permissions.check_mine(experiment, (), "change")
     lock = experiment.submit_lock
     owner = f"{os.uname().nodename}:{os.getpid()}:{start_ticks(os.getpid())}"
     missing = [path for path in experiment.directory.parents if not path.exists()]
@@ -46,6 +48,7 @@ def held(
         try:
             _take(lock, owner, experiment.name, say)
             taken = True
+            permissions.check_mine(experiment, (), "change")
             if group is not None:
                 permissions.give([*missing], group)
                 permissions.adopt(experiment.directory, group)

@@ -130,7 +130,9 @@ def prepare(
     numbers = _numbers(compiled, plans, request.new)
     plan = freeze(compiled, numbers=numbers, select=(), depends_on=depends_on)
     preflight.check_counterparts(plan)
-    decisions = run_actions.settle(paths, [run.number for run in plan.runs], say)
+    wanted = [run.number for run in plan.runs]
+    permissions.check_mine(paths, wanted, "change")
+    decisions = run_actions.settle(paths, wanted, say)
     if compiled.extendable:
         decisions = _extended(plans, plan, decisions, say)
     if request.only is not None:

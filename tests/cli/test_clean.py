@@ -16,6 +16,7 @@ import pytest
 from hpcrun.control import cleanup
 from hpcrun.state import files as state_files
 from hpcrun.state.manifest import File, Manifest
+from tests.support import users
 from tests.support.command import hpcrun, start
 from tests.support.experiment import T0, Experiment, path_with, slurm_shim
 
@@ -237,13 +238,16 @@ def test_dry_run_changes_nothing(study: Experiment, tmp_path: Path) -> None:
     assert steps(study, 1) == [10, 20, 30]
 
 
+@users.needs_root
 def test_somebody_elses(tmp_path: Path, shim: Path) -> None:
     study = Experiment(tmp_path / "root")
-    study.submit((1,), who="eve")
+    study.submit((1,))
+    users.STRANGER.owns(study.paths.directory)
+    eve = users.STRANGER.name
     for command in ("clean", "cancel", "requeue"):
         done = hpcrun(command, "study", "--yes", root=tmp_path / "root")
         assert done.returncode == 2
-        assert f"study: these runs are eve's, and only eve can {command} them" in done.stderr
+        assert f"study: these runs are {eve}'s, and only {eve} can {command} them" in done.stderr
 
 
 def test_ctrl_c_says_what_was_done_and_leaves_no_half_checkpoint(

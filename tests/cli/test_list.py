@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from hpcrun.state import permissions
 from tests.support.command import hpcrun
 from tests.support.experiment import T0, Experiment, path_with, shim_calls, slurm_shim
 
@@ -21,7 +23,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     old.end(1)
     old.start(2, job_id="100_2")
     old.end(2, outcome="failed", kind="x", message="y")
-    Experiment(tmp_path / "root", "young").submit((1,), job_id="200", when=T0 + 9, who="eve")
+    Experiment(tmp_path / "root", "young").submit((1,), job_id="200", when=T0 + 9)
     return tmp_path / "root"
 
 
@@ -29,7 +31,7 @@ def test_newest_first_with_one_query(root: Path, tmp_path: Path) -> None:
     data = json.loads(hpcrun("list", "--json", root=root).stdout)
     assert [one["name"] for one in data] == ["young", "old"]
     assert data[0]["states"] == {"pending": 1}
-    assert data[0]["user"] == "eve"
+    assert data[0]["user"] == permissions.user_name(os.geteuid())
     assert data[1]["states"] == {"completed": 1, "failed": 1}
     assert data[1]["spec"] == "/home/someone/old.yaml"
     assert [call.split()[0] for call in shim_calls(tmp_path / "shim")] == ["squeue", "sacct"]

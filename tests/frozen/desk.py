@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import os
+import pwd
 import re
 import shutil
 import sys
@@ -22,7 +23,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -100,6 +101,17 @@ class Answer:
         return "\n".join(parts) + "\n"
 
 
+def _be(user: str, patch: pytest.MonkeyPatch) -> None:
+    """Have all files be ada's, and this process be this user's."""
+    ada = os.getuid()
+    patch.setattr(pwd, "getpwuid", lambda uid: _Account("ada" if uid == ada else "bob"))
+    patch.setattr(os, "geteuid", lambda: ada if user == "ada" else ada + 1)
+
+
+class _Account(NamedTuple):
+    pw_name: str
+
+
 class Desk:
     """Directories of a person: specs, the old tree of experiments, a home, and Slurm's clients."""
 
@@ -162,6 +174,7 @@ class Desk:
             patch.setattr(time, "time", lambda: NOW)
             machine = os.uname_result(("Linux", HOST, "6.1.0", "#1", "x86_64"))
             patch.setattr(os, "uname", lambda: machine)
+            _be(variables["USER"], patch)
             patch.setattr("socket.gethostname", lambda: HOST)
             time.tzset()
             try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcrun.errors import UsageError
 from hpcrun.observe.read.selection import Selected
-from hpcrun.state import files, history
+from hpcrun.state import files, history, permissions
 
 
 def summary(one: Selected) -> dict[str, Any]:
@@ -15,6 +15,7 @@ def summary(one: Selected) -> dict[str, Any]:
     facts = history.describe(one.planned.paths)
     arrays = [index for index, array in enumerate(one.plan.arrays) if one.run.number in array.runs]
     scripts = [path for path in map(one.planned.paths.script, arrays) if path.exists()]
+    uid = permissions.owner(one.planned.paths.directory)
     archive = (facts.get("code") or {}).get("archive")
     return {
         "experiment": one.experiment.name,
@@ -29,7 +30,7 @@ def summary(one: Selected) -> dict[str, Any]:
         "job_id": one.job_id,
         "submission": one.planned.paths.number,
         "submitted": facts.get("time"),
-        "user": facts.get("user"),
+        "user": None if uid is None else permissions.user_name(uid),
         "spec": one.plan.spec_file,
         "script": str(scripts[0]) if scripts else None,
         "code": str(one.experiment.code / archive) if archive else None,

@@ -15,9 +15,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from hpcrun.errors import UsageError
-from hpcrun.host import current_user
 from hpcrun.slurm.hostlist import parse_ranges
-from hpcrun.state import history, layout
+from hpcrun.state import history, layout, permissions
 from hpcrun.state.history import History, Planned
 from hpcrun.state.journal import Job
 from hpcrun.state.layout import ExperimentPaths, RunPaths
@@ -69,13 +68,12 @@ def begun(selected: Sequence[Selected]) -> list[bool]:
 
 
 def of_others(selected: Sequence[Selected]) -> dict[str, list[str]]:
-    """Return owner -> experiments, for runs that somebody else has submitted last."""
+    """Return owner -> experiments, for runs whose last submission is somebody else's."""
     found: dict[str, list[str]] = {}
-    me = current_user()
     for paths in dict.fromkeys(one.planned.paths for one in selected):
-        owner = history.describe(paths).get("user")
-        if isinstance(owner, str) and owner != me:
-            names = found.setdefault(owner, [])
+        uid = permissions.owner(paths.directory)
+        if uid not in (None, os.geteuid()):
+            names = found.setdefault(permissions.user_name(uid), [])
             if paths.experiment.name not in names:
                 names.append(paths.experiment.name)
     return found
@@ -116,8 +114,9 @@ class Finder:
         """
         all_of_them = layout.experiments(self.root)
         dated = [(history.last_submission(experiment), experiment) for experiment in all_of_them]
-        me = current_user()
-        mine = [(when, experiment) for (when, who), experiment in dated if who in (None, me)]
+        mine = [
+            (when, experiment) for (when, uid), experiment in dated if uid in (None, os.geteuid())
+        ]
         if not mine:
             others = f"; it has experiments of others: {_names(all_of_them)}" if all_of_them else ""
             raise UsageError(

@@ -9,7 +9,7 @@ from typing import Any
 from hpcrun.errors import UsageError
 from hpcrun.observe.read.selection import Finder
 from hpcrun.observe.status.status import statuses
-from hpcrun.state import history, layout
+from hpcrun.state import history, layout, permissions
 from hpcrun.text import Say
 
 
@@ -49,7 +49,7 @@ def overview(finder: Finder, *, warn: Say) -> list[Overview]:
         counts.setdefault(status.experiment, Counter())[status.state] += 1
     found = []
     for experiment in experiments:
-        when, who = history.last_submission(experiment)
+        when, uid = history.last_submission(experiment)
         states = counts.get(experiment.name, Counter())
         known = None if experiment.name in problems else finder.history(experiment)
         found.append(
@@ -60,7 +60,7 @@ def overview(finder: Finder, *, warn: Say) -> list[Overview]:
                 states=dict(states.most_common()),
                 submitted=when or None,
                 spec=known.newest.plan.spec_file if known and known.newest else None,
-                user=who,
+                user=None if uid is None else permissions.user_name(uid),
                 problem=problems.get(experiment.name),
             )
         )

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.host import start_ticks
+from hpcrun.state.layout import is_job_id
 
 SUBMISSION = "HPCRUN_LOCAL_SUBMISSION"
 RUN = "HPCRUN_LOCAL_RUN"
@@ -73,8 +74,11 @@ def alive(entry: dict[str, Any]) -> bool | None:
     """Check whether the process of a journal entry lives; None if it is on another host."""
     if entry.get("host") != os.uname().nodename:
         return None
-    pid = str(entry.get("job_id", "")).partition(":")[2]
-    return pid.isdigit() and start_ticks(int(pid)) == entry.get("start_ticks")
+    job_id, ticks = entry.get("job_id"), entry.get("start_ticks")
+    if not isinstance(ticks, int) or not is_job_id(job_id):
+        return False
+    pid = str(job_id).partition(":")[2]
+    return bool(pid) and start_ticks(int(pid)) == ticks
 
 
 def runs(*words: str) -> bool:
@@ -90,11 +94,16 @@ def runs(*words: str) -> bool:
 
 
 def of_submission(submission: Path, runs: Collection[int] | None = None) -> Iterator[LocalProcess]:
-    """Yield this user's processes that work for a submission, or for some of its runs, by id."""
+    """Yield this user's processes that work for a submission, or for some of its runs, by id.
+
+    Root could read and end those of others, which anybody may start with such variables.
+    """
     marks = {f"{SUBMISSION}={path}".encode() for path in (submission, os.path.realpath(submission))}
     for pid in sorted(int(path.name) for path in _PROC.iterdir() if path.name.isdigit()):
+        process = _PROC / str(pid)
         try:
-            variables = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+            mine = process.stat().st_uid == os.geteuid()
+            variables = (process / "environ").read_bytes().split(b"\0") if mine else []
         except OSError:
             continue
         if marks.isdisjoint(variables):

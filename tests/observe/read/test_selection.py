@@ -10,6 +10,7 @@ from hpcrun.errors import UsageError
 from hpcrun.observe.read.filter import narrow
 from hpcrun.observe.read.selection import Finder
 from hpcrun.state import history
+from tests.support import users
 from tests.support.experiment import T0, Experiment
 
 
@@ -61,10 +62,16 @@ def test_relative_directory(finder: Finder, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_none_means_my_newest(finder: Finder) -> None:
     assert {one.experiment.name for one in finder.resolve([])} == {"study"}
-    Experiment(finder.root, "theirs").submit(when=T0 + 1000, who="somebody-else")
-    assert {one.experiment.name for one in finder.resolve([])} == {"study"}
     with pytest.raises(UsageError, match="wants to be told"):
         finder.resolve([], default_newest=False)
+
+
+@users.needs_root
+def test_a_strangers_experiment_is_not_mine_whatever_it_says(finder: Finder) -> None:
+    theirs = Experiment(finder.root, "theirs")
+    theirs.submit(when=T0 + 1000)
+    users.STRANGER.owns(theirs.paths.directory)
+    assert {one.experiment.name for one in finder.resolve([])} == {"study"}
 
 
 def test_job_ids_come_from_the_journal(finder: Finder) -> None:
