@@ -20,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hpcrun.text import one_line
+
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -77,7 +79,7 @@ class Problem:
         place = self.file if self.line is None else f"{self.file}:{self.line}"
         key = f" {self.key}:" if self.key else ""
         hint = f" ({self.hint})" if self.hint else ""
-        return f"{place}:{key} {self.message}{hint}"
+        return one_line(f"{place}:{key} {self.message}{hint}")
 
 
 class SpecError(UsageError):

@@ -46,4 +46,4 @@ def command(
         return
     for status in found:
         job = f" (job {status.job_id})" if status.job_id else ""
-        click.echo(f"{status.name}: {f'already {status.state}' if status.over else done}{job}")
+        output.line(f"{status.name}: {f'already {status.state}' if status.over else done}{job}")

@@ -39,7 +39,7 @@ def command(before: str, after: str, code: bool, output: Output) -> None:
         output.data(data)
         return
     for line in _lines(found):
-        click.echo(line)
+        output.line(line)
     if code and found.code is not None:
         click.echo(found.code.patch(), nl=False)
     if found.problem:

@@ -80,7 +80,7 @@ def command(
         output.data({"file": str(target), "bytes": total, "files": listed})
     elif dry_run:
         for one in listed:
-            click.echo(f"{one['bytes']:>12}  {one['name']}")
+            output.line(f"{one['bytes']:>12}  {one['name']}")
     done = f"{target} would have" if dry_run else f"{target} has {size(target.stat().st_size)} with"
     output.say(f"{done} {plural(len(listed), 'file')} of {size(total)}")
 

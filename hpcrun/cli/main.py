@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
 import os
@@ -13,6 +14,7 @@ import click
 
 from hpcrun import __version__, terminal
 from hpcrun.errors import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, HpcrunError, Interrupted
+from hpcrun.text import one_line
 
 # Name, which is also that of the module, and what --help says.
 COMMANDS = {
@@ -34,6 +36,10 @@ COMMANDS = {
     "clean": "Remove old checkpoints of runs that are over, and their logs.",
     "completion": "Completion script for bash, zsh or fish.",
 }
+
+
+# The variable by which a shell asks for completions.
+COMPLETE = "_HPCRUN_COMPLETE"
 
 
 class LazyGroup(click.Group):
@@ -86,7 +92,10 @@ def main(arguments: list[str] | None = None) -> None:
     # Thousands of runs are a million objects and no garbage: collect rarely, and not at exit.
     gc.set_threshold(2_000_000, 50, 100)
     atexit.register(gc.freeze)
-    with terminal.guarded():
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(terminal.guarded())
+        if COMPLETE in os.environ:
+            stack.enter_context(importlib.import_module("hpcrun.cli.completion").quiet())
         _main(arguments)
 
 
@@ -103,7 +112,7 @@ def _main(arguments: list[str] | None) -> None:
         click.echo(str(error) if isinstance(error, Interrupted) else f"error: {error}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
+        place = one_line(f"{error.filename}: ") if error.filename else ""
         click.echo(f"error: {place}{error.strerror or error}", err=True)
         sys.exit(1)
     except Exception:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from hpcrun.text import json_text, visible
+from hpcrun.text import json_text, one_line, visible
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -36,6 +36,10 @@ class Output:
         if self.verbosity >= 0:
             # The live screen takes over stderr, and would draw what is not visible.
             click.echo(visible(message), err=True)
+
+    def line(self, text: str) -> None:
+        """Print one line on stdout: names and values that were read cannot begin another."""
+        click.echo(one_line(text))
 
     def data(self, value: Any) -> None:
         """Print a JSON document on stdout, strict: NaN and infinity are null."""

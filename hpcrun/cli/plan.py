@@ -11,7 +11,7 @@ import click
 from hpcrun.cli.options import Output, common, spec_arguments
 from hpcrun.policy import batch
 from hpcrun.state.plan import Plan, RunPlan
-from hpcrun.text import plural, runs_text
+from hpcrun.text import one_line, plural, runs_text
 
 
 @click.command("plan")
@@ -35,14 +35,8 @@ def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], outp
 
 
 def lines(plan: Plan, root: str) -> Iterator[str]:
-    yield f"experiment  {plan.name}"
-    yield f"spec        {plan.spec_file}"
-    yield f"code        {plan.code_root}"
-    yield f"cluster     {plan.cluster['name']} ({plan.cluster['executor']})"
-    yield f"root        {root}"
-    for one in plan.depends_on:
-        yield f"after       {one.experiment} {runs_text(one.runs)} ({one.when})"
-    yield f"summary     {summary(plan)}"
+    """Yield the lines of a plan; no value of the spec begins a line of its own."""
+    yield from map(one_line, _head(plan, root))
     yield ""
     yield from _table([_row(run) for run in plan.runs])
     for index, array in enumerate(plan.arrays):
@@ -60,6 +54,17 @@ def lines(plan: Plan, root: str) -> Iterator[str]:
         yield f"\n--- DeepSpeed configuration of {runs_text(runs)}, where it differs"
         changes = difflib.ndiff(first.splitlines(), text.splitlines())
         yield from (line for line in changes if line[:2] in ("- ", "+ "))
+
+
+def _head(plan: Plan, root: str) -> Iterator[str]:
+    yield f"experiment  {plan.name}"
+    yield f"spec        {plan.spec_file}"
+    yield f"code        {plan.code_root}"
+    yield f"cluster     {plan.cluster['name']} ({plan.cluster['executor']})"
+    yield f"root        {root}"
+    for one in plan.depends_on:
+        yield f"after       {one.experiment} {runs_text(one.runs)} ({one.when})"
+    yield f"summary     {summary(plan)}"
 
 
 def summary(plan: Plan) -> str:
@@ -86,7 +91,7 @@ def _row(run: RunPlan) -> list[str]:
 
 
 def _table(rows: list[list[str]]) -> Iterator[str]:
-    table = [["run", "swept", "shape", "time", ""], *rows]
+    table = [["run", "swept", "shape", "time", ""], *([*map(one_line, row)] for row in rows)]
     used = [index for index in range(5) if any(row[index] for row in rows)]
     width = {index: max(len(row[index]) for row in table) for index in used}
     for row in table:

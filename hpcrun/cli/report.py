@@ -64,7 +64,7 @@ def command(
         output.data({"file": str(file.absolute()), "bytes": len(page), "runs": len(found.runs)})
     else:
         runs = plural(len(found.runs), "run", ",")
-        click.echo(f"{file}: {runs}, {len(page) / 1000:,.0f} kB")
+        output.line(f"{file}: {runs}, {len(page) / 1000:,.0f} kB")
 
 
 def _check(file: Path, force: bool) -> None:

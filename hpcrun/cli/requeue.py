@@ -35,4 +35,4 @@ def command(
     for step in steps:
         job = f" (job {step.job_id})" if step.job_id else ""
         done = "requeued" if step.action == requeue.REQUEUE else "submitted again"
-        click.echo(f"{step.name}: {step.reason or ('would be ' * dry_run + done)}{job}")
+        output.line(f"{step.name}: {step.reason or ('would be ' * dry_run + done)}{job}")

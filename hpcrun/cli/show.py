@@ -10,7 +10,7 @@ import click
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import complete_names, select
 from hpcrun.errors import UsageError
-from hpcrun.text import range_text, timestamp
+from hpcrun.text import range_text, timestamp, visible
 
 
 @click.command("show")
@@ -60,15 +60,18 @@ def command(run: str, what: str | None, output: Output) -> None:
     elif what == "config":
         import yaml
 
-        click.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
+        text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+        if visible(text) != text:
+            text = yaml.safe_dump(data, sort_keys=False)
+        click.echo(text, nl=False)
     elif what == "script":
         click.echo(data["script"], nl=False)
     elif what == "path":
-        click.echo(data["path"])
+        output.line(data["path"])
     elif what == "code":
         _code(data, output)
     else:
-        _summary(data)
+        _summary(data, output)
 
 
 def _code(found: dict[str, Any], output: Output) -> None:
@@ -76,14 +79,14 @@ def _code(found: dict[str, Any], output: Output) -> None:
     state = " ".join(f"{key}={json.dumps(value)}" for key, value in git.items()) or "no git"
     output.say(f"{found['archive']}: {state}")
     for member in found["members"]:
-        click.echo(member)
+        output.line(member)
 
 
-def _summary(found: dict[str, Any]) -> None:
+def _summary(found: dict[str, Any], output: Output) -> None:
     if found["submitted"]:
         found["submitted"] = timestamp(found["submitted"])
     found["swept"] = ", ".join(f"{key}={value}" for key, value in found["swept"].items())
     width = max(map(len, found))
     for key, value in found.items():
         if value not in (None, ""):
-            click.echo(f"{key:<{width}}  {value}")
+            output.line(f"{key:<{width}}  {value}")

@@ -118,7 +118,7 @@ def _print(selected: list[Selected], found: list[RunStatus], output: Output) -> 
     status_table.build(selected, found, time.time(), terminal=terminal).print(color=output.color)
     if terminal:
         for line in status_table.reasons(found):
-            click.echo(line)
+            output.line(line)
     output.say(status_table.counts(found))
 
 
@@ -138,7 +138,7 @@ def _cost(selected: list[Selected], output: Output) -> None:
     for total in totals:
         click.echo("")
         for line in cost.sentences(total):
-            click.echo(line)
+            output.line(line)
     silent = sum(
         1 for one, story in zip(costs, told, strict=True) if not one.hours.wall and story.attempts
     )

@@ -93,7 +93,7 @@ def _show(plans: Sequence[Plan], root: str, is_filtered: bool, output: Output) -
 def _tell(done: Sequence[Submitted], compiled: Compiled, output: Output) -> None:
     arrays = [array for submitted in done for array in submitted.arrays]
     for array in arrays:
-        click.echo(array.job_id)
+        output.line(array.job_id)
     if arrays:
         where = f"{_root(compiled.root)} {compiled.name}"
         output.say(f"\nhpcrun status{where}   hpcrun logs -f{where}")

@@ -24,21 +24,25 @@ if TYPE_CHECKING:
 def complete_names(
     context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Complete names of experiments under the root, and runs once a name is complete."""
+    """Complete names of experiments under the root, and runs once a name is complete.
+
+    A directory may be called anything, and a shell runs what it is given: only names that hpcrun
+    itself would give are offered.
+    """
     from hpcrun.errors import HpcrunError
-    from hpcrun.observe.read.selection import Finder, default_root
+    from hpcrun.observe.read.selection import Finder, default_root, is_name
     from hpcrun.state import layout
 
     root = Path(context.params.get("root") or default_root()).expanduser()
     if "/" in incomplete:
         name = incomplete.partition("/")[0]
         try:
-            runs = Finder(root).history(layout.experiment(root, name)).runs
+            known = Finder(root).history(layout.experiment(root, name)) if is_name(name) else None
         except HpcrunError:
             return []
-        found = [f"{name}/{number}" for number in sorted(runs)]
+        found = [f"{name}/{number}" for number in sorted(known.runs)] if known else []
     else:
-        found = [experiment.name for experiment in layout.experiments(root)]
+        found = [one.name for one in layout.experiments(root) if is_name(one.name)]
     return [CompletionItem(name) for name in found if name.startswith(incomplete)]
 
 

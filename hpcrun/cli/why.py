@@ -10,7 +10,7 @@ import click
 
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import select, where_argument
-from hpcrun.text import plural, ranges
+from hpcrun.text import one_line, plural, ranges
 
 if TYPE_CHECKING:
     from hpcrun.observe.diagnosis.attempts import RunStory
@@ -33,22 +33,22 @@ def command(where: tuple[str, ...], conditions: tuple[str, ...], output: Output)
         now = time.time()
         output.data([{**run.to_data(now), "advice": advise(run, run.status.name)} for run in found])
     elif len(found) == 1:
-        _one(found[0])
+        _one(found[0], output)
     else:
-        _several(found)
+        _several(found, output)
 
 
-def _one(run: RunStory) -> None:
+def _one(run: RunStory, output: Output) -> None:
     from hpcrun.observe.diagnosis import narrative
     from hpcrun.observe.diagnosis.advice import advise
 
     now = time.time()
-    click.echo(narrative.headline(run))
+    output.line(narrative.headline(run))
     for attempt in run.attempts:
         first, *rest = narrative.attempt(attempt, run, now)
-        click.echo(f"\n{first}")
+        click.echo(f"\n{one_line(first)}")
         for line in rest:
-            click.echo(f"  {line}")
+            output.line(f"  {line}")
     if spent := run.goodput(now):
         click.echo(f"\n{narrative.spent(spent)}")
     bad = run.bad
@@ -56,14 +56,14 @@ def _one(run: RunStory) -> None:
     if bad and tail:
         rank = bad.attempt.cause.get("rank")
         click.echo(f"\nThe last lines of rank {rank} in attempt {bad.attempt.number}:")
-        for line in tail:
-            click.echo(f"  | {line}")
+        for line in "\n".join(map(str, tail)).splitlines():
+            click.echo(f"  | {click.unstyle(line)}")
     advice = advise(run, run.status.name)
     if advice:
-        click.echo(f"\nNext: {advice}")
+        click.echo(f"\nNext: {one_line(advice)}")
 
 
-def _several(found: Sequence[RunStory]) -> None:
+def _several(found: Sequence[RunStory], output: Output) -> None:
     from hpcrun.observe.diagnosis import narrative
     from hpcrun.observe.diagnosis.advice import advise
     from hpcrun.observe.diagnosis.attempts import grouped
@@ -73,14 +73,15 @@ def _several(found: Sequence[RunStory]) -> None:
         example = group.example
         names = _names(group.runs)
         goes_on = "" if group.over else ", not over"
-        click.echo(f"{plural(len(group.runs), 'run', ',')}, {group.kind}{goes_on}: {names}")
+        output.line(f"{plural(len(group.runs), 'run', ',')}, {group.kind}{goes_on}: {names}")
         story = example.bad or (example.attempts[-1] if example.attempts else None)
         if story is None or group.kind not in (story.kind, "no_end"):
-            click.echo(f"  {narrative.headline(example)}")
+            output.line(f"  {narrative.headline(example)}")
         else:
             told = example.attempts[-1] if group.kind == "no_end" else story
-            click.echo(f"  {example.status.name}: {narrative.end(told, example, now)}")
-        click.echo(f"  Next: {advise(example, names, several=len(group.runs) > 1)}\n")
+            output.line(f"  {example.status.name}: {narrative.end(told, example, now)}")
+        output.line(f"  Next: {advise(example, names, several=len(group.runs) > 1)}")
+        click.echo()
     fine: dict[str, list[RunStory]] = {}
     for run in found:
         if run.kind is None:
@@ -89,7 +90,7 @@ def _several(found: Sequence[RunStory]) -> None:
     for what, runs in fine.items():
         replayed = sum(run.replayed for run in runs)
         more = f"; {narrative.steps(replayed)} replayed" if replayed else ""
-        click.echo(f"{plural(len(runs), 'run', ',')} {what}: {_names(runs)}{more}")
+        output.line(f"{plural(len(runs), 'run', ',')} {what}: {_names(runs)}{more}")
 
 
 def _names(runs: Sequence[RunStory]) -> str:

@@ -201,4 +201,4 @@ def test_a_metric_with_a_slash_and_max(tmp_path: Path) -> None:
     data = json.loads(hpcrun("results", "--json", "--sort", "accuracy", root=tmp_path).stdout)[0]
     assert data["eval/accuracy.best"] == 0.9
     assert data["eval/accuracy.best_step"] == 2
-    assert data["eval/accuracy"] == "NaN"
+    assert data["eval/accuracy"] is None

@@ -12,7 +12,7 @@ from hpcrun.errors import UsageError
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.spec.experiment import Resources
-from hpcrun.text import ranges
+from hpcrun.text import ranges, visible
 
 TEMPLATE = "job.sbatch.j2"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -154,7 +154,7 @@ def directive(name: str, value: Any) -> str:
     if value is True:
         return f"--{name}"
     text = str(value)
-    if _CONTROL.search(text):
+    if _CONTROL.search(text) or visible(text) != text:
         raise UsageError(f"sbatch --{name}: {text!r} holds a line break or a control character")
     if not _SAFE.fullmatch(text):
         text = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -256,6 +256,11 @@ class Finder:
         return UsageError(f"nothing under {self.root} matches {argument!r}", hint=hint)
 
 
+def is_name(text: str) -> bool:
+    """Check whether a directory has the name of an experiment, which no shell reads as more."""
+    return text.isascii() and _NAME.fullmatch(text) is not None
+
+
 def default_root() -> Path:
     """Return HPCRUN_ROOT, or ``~/hpcrun``."""
     return Path(os.environ.get("HPCRUN_ROOT") or "~/hpcrun").expanduser().absolute()

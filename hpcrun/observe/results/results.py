@@ -33,6 +33,9 @@ _ORDER: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+# Text that spreadsheets compute, and numbers, which begin alike.
+_FORMULA = re.compile(r"\s*[=+@|%-]|[\t\r]")
+_NUMBER = re.compile(r"[+-]?(?:\d[\d.]*(?:e[+-]?\d+)?|inf|nan)", re.IGNORECASE)
 _TEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
@@ -101,20 +104,23 @@ class Results:
         return Results(tuple(find_column(self.columns, name) for name in names), self.rows)
 
     def to_data(self) -> list[Row]:
-        """Return rows as JSON can hold them."""
-        return [{column: _plain(row.get(column)) for column in self.columns} for row in self.rows]
+        """Return rows with all columns; None for an empty cell."""
+        return [{column: row.get(column) for column in self.columns} for row in self.rows]
 
     def cells(self, row: Row) -> list[str]:
         """Return a row as text, numbers to six digits."""
         return [_text(row.get(column)) for column in self.columns]
 
     def csv(self) -> str:
-        """Return comma-separated values with a header, numbers in full."""
+        """Return comma-separated values with a header, numbers in full.
+
+        A spreadsheet computes no text: what it would take for a formula gets a quote before it.
+        """
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(self.columns)
+        writer.writerow(map(_literal, self.columns))
         for row in self.rows:
-            writer.writerow([_text(row.get(column), repr) for column in self.columns])
+            writer.writerow([_literal(_text(row.get(column), repr)) for column in self.columns])
         return stream.getvalue()
 
     def latex(self) -> str:
@@ -279,16 +285,14 @@ def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
-    return value
-
-
 def _text(value: Any, of_float: Callable[[float], str] = number) -> str:
     if value is None:
         return ""
     return of_float(value) if isinstance(value, float) else show(value)
+
+
+def _literal(text: str) -> str:
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
 def _tex(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +27,6 @@ _MANY, _LITTLE_PATIENCE = 1000, 1
 _WITH_CAUSE = frozenset(
     {run_state.FAILED, run_state.REQUEUED, run_state.RESTARTING, run_state.UNKNOWN}
 )
-_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 @dataclass(frozen=True)
@@ -81,14 +79,8 @@ class RunStatus:
         return f"{self.experiment}/{self.run}"
 
     def to_data(self) -> dict[str, Any]:
-        """Return plain data; numbers that JSON cannot hold become ``"NaN"`` and the like."""
-        data = dict(vars(self))
-        if self.metrics is not None:
-            data["metrics"] = {
-                name: value if math.isfinite(value) else _NOT_FINITE[str(value)]
-                for name, value in self.metrics.items()
-            }
-        return data
+        """Return plain data."""
+        return dict(vars(self))
 
 
 class Observed(NamedTuple):

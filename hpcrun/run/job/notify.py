@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from hpcrun.run.protocol import stop_flag
 from hpcrun.state import ledger
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.plan import RunPlan
-from hpcrun.text import Say, signal_name
+from hpcrun.text import Say, json_text, one_line, signal_name
 
 # Seconds that the command has; the nodes are held for as long.
 TIMEOUT = 60.0
@@ -101,7 +100,7 @@ def _call(command: list[str], facts: Mapping[str, Any], timeout: float) -> str |
         for number, handler in before.items():
             signal.signal(number, handler)
     try:
-        process.communicate(json.dumps(facts).encode() + b"\n", timeout=timeout)
+        process.communicate(json_text(facts, None).encode() + b"\n", timeout=timeout)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -112,5 +111,5 @@ def _call(command: list[str], facts: Mapping[str, Any], timeout: float) -> str |
 
 
 def _text(value: Any) -> str:
-    """Return a value as an environment variable can hold it; messages may be anything."""
-    return str(value)[:_LONGEST].replace("\0", " ").encode(errors="replace").decode()
+    """Return a value as the head of a mail may hold it: one line, of a variable's length."""
+    return one_line(str(value)[:_LONGEST])[:_LONGEST]

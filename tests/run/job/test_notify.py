@@ -158,8 +158,13 @@ def test_one_that_reads_nothing_and_arguments_that_no_shell_sees(place: Place) -
 
 @pytest.mark.parametrize(
     ("message", "shown"),
-    [("a\0b", "a b"), ("\ud800", "?"), ("x" * 300_000, "x" * 4096)],
-    ids=["NUL", "half a character", "too long"],
+    [
+        ("a\0b", r"a\x00b"),
+        ("\ud800", r"\ud800"),
+        ("\x1b[2J\r\nSubject: x\u202e", r"\x1b[2J Subject: x\u202e"),
+        ("x" * 300_000, "x" * 4096),
+    ],
+    ids=["NUL", "half a character", "a head of a mail", "too long"],
 )
 def test_messages_that_no_variable_can_hold(place: Place, message: str, shown: str) -> None:
     cause = {"kind": "rank_crash", "message": message}
