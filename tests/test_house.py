@@ -34,7 +34,7 @@ COVERED_BY: dict[str, str] = {
     "compile/freeze": "compile/test_golden.py",
     "compile/identity": "compile/test_extendable.py",
     "compile/run_template": "compile/sweep/test_expansion.py",
-    "compile/source/git": "compile/target/test_entry.py",
+    "compile/source/git": "security/test_nothing_executes.py",
     "compile/source/interpolate": "compile/spec/test_compose.py",
     "compile/source/yaml_reader": "compile/spec/test_compose.py",
     "compile/spec/profile": "compile/spec/test_compose.py",

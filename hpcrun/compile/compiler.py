@@ -161,6 +161,8 @@ class _Compiler:
             repeats=expansion.repeats,
             extendable=extendable_keys,
             prerequisites=prerequisites,
+            sources=tuple(dict.fromkeys(problems.files)),
+            notes=loaded.notes,
             runs=tuple(runs),
         )
 

@@ -66,6 +66,10 @@ class Compiled:
     """Keys whose values may change without making another run."""
     prerequisites: tuple[Prerequisite, ...] = ()
     """The experiments that come before this one."""
+    sources: tuple[Path, ...] = ()
+    """The YAML files that it was compiled from."""
+    notes: tuple[str, ...] = ()
+    """What the user should know beside the plan."""
 
     @property
     def file(self) -> str:

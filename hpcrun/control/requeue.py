@@ -17,7 +17,7 @@ from hpcrun.observe.read.selection import Selected
 from hpcrun.slurm import client, queue
 from hpcrun.state import history, ledger, permissions, plan_file
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
-from hpcrun.submit import feeder, lock, preflight, run_actions
+from hpcrun.submit import feeder, lock, preflight, python_probe, run_actions
 from hpcrun.submit.feeder import Renew
 from hpcrun.submit.run_actions import Decision
 from hpcrun.submit.submission_dir import Draft, Prepared
@@ -180,7 +180,7 @@ def _submit_again(
     found: dict[int, str] = {}
     try:
         for source, these in _sources(experiment, decisions).items():
-            prepared.append(_prepare(experiment, source, these, argv))
+            prepared.append(_prepare(experiment, source, these, argv, say))
         while prepared:
             # A submission of which nothing was accepted is discarded by the feeder.
             one = prepared.pop(0)
@@ -214,6 +214,7 @@ def _prepare(
     source: SubmissionPaths,
     decisions: list[Decision],
     argv: Sequence[str],
+    say: Say,
 ) -> Prepared:
     """Prepare a submission of these runs alone, with the plan and the code of an earlier one."""
     try:
@@ -226,7 +227,8 @@ def _prepare(
     permissions.use_umask(earlier.cluster)
     wanted = {decision.run for decision in decisions}
     runs = [run for run in earlier.runs if run.number in wanted]
-    found = preflight.check_python(runs, earlier.cluster)
+    unchecked = python_probe.unchecked(source) or preflight.foreign([source.plan])
+    found = preflight.check_python(runs, earlier.cluster, unchecked=unchecked, say=say)
     with Draft(experiment) as draft:
         compiled = Compiled(
             name=earlier.name,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import ClusterUnreachable, UsageError
+from hpcrun.host import stranger
 from hpcrun.policy import stop_lead_time
 from hpcrun.slurm import client
 from hpcrun.slurm.parse import parse_duration
@@ -20,7 +21,7 @@ from hpcrun.state import manifest
 from hpcrun.state.init_from import Origin
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Plan, RunPlan
-from hpcrun.submit.python_probe import Probe, probe
+from hpcrun.submit.python_probe import Probe, Unchecked, probe
 from hpcrun.submit.submission_dir import unwritable
 from hpcrun.text import Say, listed, runs_text
 
@@ -66,17 +67,19 @@ def check_runs(
     *,
     resumed: Collection[int],
     coming: Collection[str],
+    sources: Sequence[Path],
     say: Say,
 ) -> Probe:
     """Check the runs that are to be submitted, and return the probe of their Python.
 
     The runs ``resumed`` go on from a checkpoint of their own; all runs wait for the experiments
-    ``coming``, whose checkpoints exist by the time they start.
+    ``coming``, whose checkpoints exist by the time they start. They are compiled from the files
+    ``sources``.
     """
     check_time_limits(runs, experiment)
     check_initial_weights(runs, experiment, coming)
     check_world_sizes([run for run in runs if run.number in resumed], experiment, say)
-    return check_python(runs, cluster)
+    return check_python(runs, cluster, unchecked=foreign(sources), say=say)
 
 
 def check_time_limits(runs: Sequence[RunPlan], experiment: ExperimentPaths) -> None:
@@ -151,19 +154,44 @@ def check_world_sizes(runs: Sequence[RunPlan], experiment: ExperimentPaths, say:
         )
 
 
-def check_python(runs: Sequence[RunPlan], cluster: dict[str, Any]) -> Probe:
-    """`probe` each Python that the runs use, once; return the first answer."""
+def foreign(sources: Sequence[Path]) -> str | None:
+    """Return which of the files is another user's, whose words are executed in jobs alone."""
+    for path in sources:
+        try:
+            owner = stranger(path)
+        except OSError as error:
+            return f"{path}: {error.strerror}"
+        if owner is not None:
+            return f"{path} belongs to {owner}"
+    return None
+
+
+def check_python(
+    runs: Sequence[RunPlan], cluster: dict[str, Any], *, unchecked: str | None, say: Say
+) -> Probe:
+    """`probe` each Python that the runs use, once; return the first answer.
+
+    None is started for a reason ``unchecked``, such as `foreign` returns.
+    """
     answers: dict[str, Probe] = {}
     for run in runs:
         own = run.environment
         training = ("torch", "deepspeed") if run.entry.kind == "function" else ()
         needs = (*training, *run.trackers)
         key = repr((own.python, own.setup, own.variables, needs))
-        if key not in answers:
+        if key in answers:
+            continue
+        try:
+            if unchecked is not None:
+                raise Unchecked(unchecked)
             answers[key] = probe(
                 str(own.python),
                 setup=[*cluster["setup"], *own.setup],
                 variables={**cluster["variables"], **own.variables},
                 needs=needs,
             )
+        except Unchecked as why:
+            needed = f", nor that it has {' and '.join(needs)}" if needs else ""
+            say(f"{own.python} is not tried before the job{needed}: {why}")
+            answers[key] = Probe(str(own.python), None, {}, str(why))
     return next(iter(answers.values()))

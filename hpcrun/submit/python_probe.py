@@ -1,15 +1,26 @@
-"""Probe the Python that a job will use, without importing slow libraries."""
+"""Probe the Python that a job will use, without importing slow libraries.
+
+It is the only program of a spec that `hpcrun submit` starts on the login node, with the setup lines
+and the variables that a job has; `hpcrun plan` and ``--dry-run`` start nothing. A Python of another
+user is not started, nor is any whose spec or profile is another user's.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from hpcrun.errors import UsageError
+from hpcrun.host import stranger, trusted_users
+from hpcrun.state import files
+from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.spec.experiment import Tracking
 from hpcrun.submit.local.processes import clean_environment
 
@@ -17,13 +28,17 @@ OLDEST = (3, 10)
 TIMEOUT = 60.0
 
 _MARK = "hpcrun-probe:"
+_NOT_MINE = "hpcrun-probe-not:"
+# Files that shells execute before anything else.
+_SHELLS = ("BASH_ENV", "ENV")
 _TRACKERS = tuple(field.name for field in fields(Tracking))
 _WANTED_BY = {name: f"tracking.{name}" for name in _TRACKERS}
 
 # Valid in any Python, so that an old one can report its version.
 _QUESTION = f"""
-import json, sys
-sys.path[:] = [entry for entry in sys.path if entry]
+import sys
+sys.path[:] = [entry for entry in sys.path if entry[:1] == "/" and entry != "/"]
+import json
 answer = {{"executable": sys.executable, "version": "%d.%d.%d" % tuple(sys.version_info[:3])}}
 try:
     from importlib import metadata, util
@@ -47,15 +62,31 @@ class Probe:
 
     executable: str
     """``sys.executable``."""
-    version: str
-    """Such as ``3.11.2``."""
+    version: str | None
+    """Such as ``3.11.2``; None if it was not started."""
     libraries: dict[str, str | None]
     """Versions of torch, deepspeed and the trackers; None if they are not installed."""
+    unchecked: str | None = None
+    """The reason why it was not started."""
 
     @property
     def facts(self) -> dict[str, str | None]:
         """The record in ``submission.json``."""
-        return {"executable": self.executable, "version": self.version, **self.libraries}
+        facts = {"executable": self.executable, "version": self.version, **self.libraries}
+        return facts if self.unchecked is None else {**facts, "unchecked": self.unchecked}
+
+
+class Unchecked(Exception):
+    """The Python is not to be started here."""
+
+
+def unchecked(submission: SubmissionPaths) -> str | None:
+    """Return why a submission's Python was not started; None if it was, or that is not known."""
+    try:
+        found = files.read_json(submission.submission)["python"].get("unchecked")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def probe(
@@ -69,24 +100,51 @@ def probe(
     """Start the job's Python once, and return its version and those of its libraries.
 
     ``python`` is a path, or a name that PATH has once the job's ``setup`` lines of bash, such as
-    ``module load cuda``, have run with the job's ``variables``. Raise UsageError if it does not
-    exist, gives no answer within ``timeout`` seconds, is too old or lacks a library of ``needs``.
+    ``module load cuda``, have run, and gets the job's ``variables`` after them. Raise UsageError if
+    it does not exist, gives no answer within ``timeout`` seconds, is too old or lacks a library of
+    ``needs``; raise `Unchecked` if it is another user's.
     """
     argv = [python, "-c", _QUESTION]
+    environment = clean_environment()
+    given = {name: value for name, value in (variables or {}).items() if name not in _SHELLS}
     if setup:
-        argv = ["bash", "-lc", "\n".join([*setup, 'exec "$@"']), "bash", *argv]
-    code, output, words = _answer(argv, variables or {}, timeout, python)
-    lines = [line for line in output.splitlines() if line.startswith(_MARK)]
+        # The same order as in the template of the sbatch script.
+        exports = [f"export {name}={shlex.quote(value)}" for name, value in given.items()]
+        argv = ["bash", "-lc", "\n".join([*setup, *exports, _own_program()]), "bash", *argv]
+    else:
+        environment.update(given)
+        found = shutil.which(python, path=environment.get("PATH"))
+        if found and found != sys.executable and (owner := stranger(found)) is not None:
+            raise Unchecked(f"{found} belongs to {owner}")
+    code, output, words = _answer(argv, environment, timeout, python)
+    lines = [line for line in output.splitlines() if line.startswith((_MARK, _NOT_MINE))]
     if not lines:
         raise _unusable(python, code, words, bool(setup))
+    if lines[-1].startswith(_NOT_MINE):
+        raise Unchecked(lines[-1][len(_NOT_MINE) :])
     data = json.loads(lines[-1][len(_MARK) :])
-    found = Probe(data.pop("executable"), data.pop("version"), data)
-    _check(found, python, needs)
-    return found
+    answer = Probe(data.pop("executable"), data.pop("version"), data)
+    _check(answer, python, needs)
+    return answer
+
+
+def _own_program() -> str:
+    """Return lines of bash that execute a program unless it is another user's."""
+    mine = " ".join(map(str, sorted(trusted_users())))
+    return f"""
+hpcrun_found="$(type -P -- "$1")"
+for hpcrun_owner in $(stat -c %u -- "$hpcrun_found"; stat -L -c %u -- "$hpcrun_found"); do
+    case " {mine} " in
+        *" $hpcrun_owner "*) ;;
+        *) printf '\\n{_NOT_MINE}%s\\n' "$hpcrun_found belongs to user $hpcrun_owner"; exit 0 ;;
+    esac
+done 2>/dev/null
+exec "$@"
+"""
 
 
 def _answer(
-    argv: Sequence[str], variables: Mapping[str, str], timeout: float, python: str
+    argv: Sequence[str], environment: Mapping[str, str], timeout: float, python: str
 ) -> tuple[int, str, str]:
     try:
         process = subprocess.Popen(
@@ -96,7 +154,9 @@ def _answer(
             stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="replace",
-            env={**clean_environment(), **variables},
+            # Not where a person happens to be: `python -c` looks for modules there.
+            cwd="/",
+            env=dict(environment),
             start_new_session=True,
         )
     except OSError as error:
@@ -130,7 +190,7 @@ def _unusable(python: str, code: int, words: str, with_setup: bool) -> UsageErro
 
 
 def _check(found: Probe, python: str, needs: Sequence[str]) -> None:
-    if tuple(int(part) for part in found.version.split(".")[:2]) < OLDEST:
+    if tuple(int(part) for part in str(found.version).split(".")[:2]) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise UsageError(
             f"environment.python: {python} is Python {found.version}; it must be {oldest} or newer",

@@ -125,6 +125,8 @@ def prepare(
     The caller holds the experiment's lock. Raises as `submit`, and leaves nothing behind then.
     """
     say = request.say
+    for note in compiled.notes:
+        say(note)
     paths = experiment(compiled.root, compiled.name)
     plans = history.plans(paths)
     numbers = _numbers(compiled, plans, request.new)
@@ -154,6 +156,7 @@ def prepare(
         plan.cluster,
         resumed={one.run for one in decisions if one.action in run_actions.GOING_ON},
         coming={one.experiment for one in depends_on},
+        sources=compiled.sources,
         say=say,
     )
     with Draft(paths) as draft:
@@ -171,6 +174,8 @@ def prepare(
 
 
 def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence, ...]) -> Plan:
+    for note in compiled.notes:
+        request.say(note)
     preflight.check_root(compiled.root)
     paths = experiment(compiled.root, compiled.name)
     earlier = paths.submissions()

@@ -1,9 +1,63 @@
-"""Questions about a git checkout, most of which need no git."""
+"""Questions about a git checkout, all asked in one way that executes nothing of the checkout's.
+
+A checkout's own configuration and attributes may name programs: a file system monitor, filters,
+hooks, helpers of a remote. Whoever made the checkout chose them, so none of them is started.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
+
+TIMEOUT = 20.0
+
+_OFF = (
+    *("core.fsmonitor=", "core.hooksPath=/dev/null", "core.pager=cat", "core.sshCommand=false"),
+    *("credential.helper=", "protocol.allow=never", "submodule.recurse=false", "diff.external="),
+)
+_VARIABLES = {
+    # Writes no index, so that no hook hears of one.
+    "GIT_OPTIONAL_LOCKS": "0",
+    # A partial clone fetches what it lacks with programs of its own.
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_TERMINAL_PROMPT": "0",
+}
+
+
+def ask(
+    directory: Path, *arguments: str, timeout: float = TIMEOUT
+) -> subprocess.CompletedProcess[bytes] | None:
+    """Run git in ``directory``; None if git is missing or gives no answer in time.
+
+    The settings of the site and of the user hold, such as ``safe.directory``, by which git uses no
+    checkout of another user.
+    """
+    environment = {name: value for name, value in os.environ.items() if name[:4] != "GIT_"}
+    # A relative entry of PATH would find programs of the checkout.
+    path = environment.get("PATH", os.defpath).split(os.pathsep)
+    environment["PATH"] = os.pathsep.join(entry for entry in path if entry.startswith("/"))
+    switches = [word for setting in _OFF for word in ("-c", setting)]
+    try:
+        return subprocess.run(
+            ["git", "-C", str(directory), "--no-pager", *switches, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            env={**environment, **_VARIABLES},
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def line(directory: Path, *arguments: str) -> str | None:
+    """Return what git prints; None if that is nothing, or git fails."""
+    answer = ask(directory, *arguments)
+    if answer is None or answer.returncode:
+        return None
+    return os.fsdecode(answer.stdout).strip() or None
 
 
 def top_level(path: Path) -> Path | None:
@@ -13,11 +67,28 @@ def top_level(path: Path) -> Path | None:
 
 def is_ignored(path: Path, checkout: Path) -> bool:
     """Return whether git ignores ``path``; False where git cannot be asked."""
-    command = ["git", "-C", str(checkout), "check-ignore", "-q", "--", str(path)]
-    try:
-        answer = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return answer.returncode == 0
+    answer = ask(checkout, "check-ignore", "-q", "--", str(path))
+    return answer is not None and answer.returncode == 0
+
+
+def is_dirty(directory: Path, *, timeout: float = TIMEOUT) -> bool:
+    """Return whether files below ``directory`` differ from its commit; True if git cannot tell.
+
+    Files are compared without the filters that attributes name (git-lfs), and without looking into
+    submodules, each of which can be asked by itself.
+    """
+    named = ask(directory, "config", "-z", "--name-only", "--get-regexp", r"^filter\.")
+    if named is None:
+        return True
+    drivers = {name.rpartition(".")[0] for name in os.fsdecode(named.stdout).split("\0") if name}
+    if any("=" in driver for driver in drivers):
+        return True  # `-c` cannot name it
+    off = [
+        word
+        for driver in sorted(drivers)
+        for key in ("clean=", "smudge=", "process=", "required=false")
+        for word in ("-c", f"{driver}.{key}")
+    ]
+    status = ["status", "--porcelain", "-z", "--ignore-submodules=dirty", "--", "."]
+    answer = ask(directory, *off, *status, timeout=timeout)
+    return answer is None or answer.returncode != 0 or bool(answer.stdout)

@@ -19,12 +19,15 @@ class Problems:
     ----------
     found
         In the order in which they were found, each once.
+    files
+        The YAML files that were read.
     unreadable
         True after a file could not be read: keys that seem to be missing may be in it.
     """
 
     def __init__(self) -> None:
         self.found: list[Problem] = []
+        self.files: list[Path] = []
         self.unreadable = False
 
     def __bool__(self) -> bool:

@@ -69,6 +69,7 @@ def read_yaml(path: Path, shown: str, problems: Problems) -> Tree | None:
     Tree or None
         None when nothing could be read from the file.
     """
+    problems.files.append(path)
     text = read_text(path, shown, problems)
     if text is None:
         return None

@@ -35,6 +35,8 @@ class LoadedProfile:
     """Every field of `hpcrun.state.spec.cluster_profile.Profile`, resolved, as plain data."""
     resources: Tree
     """The defaults that its file gives for the resources of specs."""
+    notes: tuple[str, ...] = ()
+    """That its file hides another one of the same name."""
 
 
 def default_name() -> str:
@@ -48,16 +50,21 @@ def directories(beside: Path) -> list[Path]:
     ``configs/clusters`` beside the spec and in the directories around it up to the checkout's top,
     HPCRUN_CLUSTERS, the user's and the machine's configuration, and those that ship.
     """
-    top = git.top_level(beside)
-    around = [beside]
-    if top is not None:
-        around += [parent for parent in beside.parents if parent.is_relative_to(top)]
-    found = [directory / "configs" / "clusters" for directory in around]
+    found = _around(beside)
     named = os.environ.get("HPCRUN_CLUSTERS")
     if named:
         found.append(Path(named).expanduser())
     found += [Path("~/.config/hpcrun/clusters").expanduser(), Path("/etc/hpcrun/clusters")]
     return [*found, resources.directory("configs") / "clusters"]
+
+
+def _around(beside: Path) -> list[Path]:
+    """List the directories that come with a spec, up to its checkout's top."""
+    top = git.top_level(beside)
+    around = [beside]
+    if top is not None:
+        around += [parent for parent in beside.parents if parent.is_relative_to(top)]
+    return [directory / "configs" / "clusters" for directory in around]
 
 
 def available(beside: Path) -> dict[str, Path]:
@@ -103,7 +110,16 @@ def load(name: str, beside: Path, mark: SourceMark, problems: Problems) -> Loade
         return None
     given = {field: checked["resources"][field] for field in data.get("resources", {})}
     marks = {key: one for key, one in tree.marks.items() if key[:1] == ("resources",)}
-    return LoadedProfile(checked, Tree({"resources": given}, marks))
+    return LoadedProfile(checked, Tree({"resources": given}, marks), _hidden(name, beside))
+
+
+def _hidden(name: str, beside: Path) -> tuple[str, ...]:
+    """Say if a profile that comes with the spec hides others of its name."""
+    places = dict.fromkeys(directories(beside))
+    first, *others = [path for place in places if (path := place / f"{name}.yaml").is_file()]
+    if not others or first.parent not in _around(beside):
+        return ()
+    return (f"cluster {name} is {first}, which hides {listing(map(str, others))}",)
 
 
 def _check(data: dict[str, Any], report: Reporter) -> None:

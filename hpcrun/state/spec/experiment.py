@@ -162,11 +162,14 @@ class Environment:
 
     python: str | None = None
     """The job's Python, which has torch and deepspeed; null for the one that runs hpcrun. A name
-    without a slash is looked up after the setup lines, a relative path is relative to this file."""
+    without a slash is looked up after the setup lines, a relative path is relative to this file.
+    `hpcrun submit` starts it once to ask for its libraries, unless it, the spec or the profile is
+    another user's; `hpcrun plan` and ``--dry-run`` never do."""
 
     setup: list[str] = field(default_factory=list)
     """Shell lines run first on the batch node, after the cluster profile's: ``module load cuda``.
-    These are shell by design: nothing in them is quoted."""
+    These are shell by design: nothing in them is quoted. `hpcrun submit` runs them where it is typed
+    too, before it asks the Python."""
 
     variables: dict[str, str] = field(default_factory=dict)
     """Environment variables of the job, over those of the cluster profile. They land in the script,

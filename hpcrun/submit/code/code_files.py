@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcrun.compile.source import git
 from hpcrun.errors import UsageError
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Plan
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
 MOST_FILES = 50_000
+# Seconds for which git may look at all files.
+_LONG = 120.0
 
 _NEVER = frozenset(
     {
@@ -55,11 +57,14 @@ def find(
     """
     notes: list[str] = []
     rules = _Filter(root, exclude)
-    git = _git_state(root, notes)
-    paths = _git_files(root) if git is not None else None
-    if not paths:
+    nested: list[Path] = []
+    state = _git_state(root, notes)
+    paths = _git_files(root, nested) if state is not None else None
+    if state is not None and paths:
+        state["dirty"] = state["dirty"] or any(git.is_dirty(each) for each in nested)
+    else:
         # Nothing listed: the directory as a whole is ignored by a repository around it.
-        git = None
+        state = None
         paths = _walk(root, rules, without)
     forbidden = [part for directory in without if (part := _inside(root, directory))]
     chosen = {
@@ -74,7 +79,7 @@ def find(
         chosen.add(path)
     if len(chosen) > MOST_FILES:
         raise _too_many(root)
-    return CodeListing(sorted(chosen), git, tuple(notes))
+    return CodeListing(sorted(chosen), state, tuple(notes))
 
 
 def scope(plan: Plan, experiment: ExperimentPaths) -> dict[str, Any]:
@@ -203,7 +208,7 @@ def _too_many(root: Path) -> UsageError:
 
 def _git_state(root: Path, notes: list[str]) -> dict[str, Any] | None:
     """Read commit, branch and dirtiness; None if git is missing or the root is in no repository."""
-    inside = _git(root, "rev-parse", "--is-inside-work-tree")
+    inside = git.ask(root, "rev-parse", "--is-inside-work-tree")
     if inside is None:
         return None
     if inside.returncode:
@@ -213,19 +218,20 @@ def _git_state(root: Path, notes: list[str]) -> dict[str, Any] | None:
         return None
     if inside.stdout.strip() != b"true":
         return None
-    commit = _git(root, "rev-parse", "--verify", "--quiet", "HEAD")
-    branch = _git(root, "symbolic-ref", "--short", "--quiet", "HEAD")
-    status = _git(root, "status", "--porcelain", "-z", "--", ".")
     return {
-        "commit": _line(commit),
-        "branch": _line(branch),
-        "dirty": bool(status and status.stdout),
+        "commit": git.line(root, "rev-parse", "--verify", "--quiet", "HEAD"),
+        "branch": git.line(root, "symbolic-ref", "--short", "--quiet", "HEAD"),
+        "dirty": git.is_dirty(root, timeout=_LONG),
     }
 
 
-def _git_files(root: Path) -> list[str] | None:
-    """List what git tracks or does not ignore, including the files of nested repositories."""
-    listed = _git(root, "ls-files", "--cached", "--others", "--exclude-standard", "-z")
+def _git_files(root: Path, nested: list[Path]) -> list[str] | None:
+    """List what git tracks or does not ignore, including the files of ``nested`` repositories.
+
+    The directories of those are added to it.
+    """
+    options = ("--cached", "--others", "--exclude-standard", "-z")
+    listed = git.ask(root, "ls-files", *options, timeout=_LONG)
     if listed is None or listed.returncode:
         return None
     paths: set[str] = set()
@@ -236,32 +242,11 @@ def _git_files(root: Path) -> list[str] | None:
             continue
         if path.is_dir() and not path.is_symlink():
             # A submodule, or a repository that is not tracked by this one.
-            inner = _git_files(path) if (path / ".git").exists() else None
+            inner = _git_files(path, nested) if (path / ".git").exists() else None
+            if inner is not None:
+                nested.append(path)
             names = _walk(path, _Filter(path, ()), ()) if inner is None else inner
             paths.update(f"{name}/{each}" for each in names)
         else:
             paths.add(name)
     return sorted(paths)
-
-
-def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[bytes] | None:
-    """Run git in ``root``; None if git is missing or hangs."""
-    environment = {name: value for name, value in os.environ.items() if name[:4] != "GIT_"}
-    environment["GIT_OPTIONAL_LOCKS"] = "0"
-    try:
-        return subprocess.run(
-            ["git", "-C", str(root), "-c", "core.fsmonitor=false", *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=120,
-            env=environment,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-
-
-def _line(answer: subprocess.CompletedProcess[bytes] | None) -> str | None:
-    if answer is None or answer.returncode:
-        return None
-    return os.fsdecode(answer.stdout).strip() or None
