@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,32 +19,6 @@ def current_user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.getuid())
-
-
-@functools.cache
-def trusted_users() -> frozenset[int]:
-    """Return whose programs and settings this process may execute: its user's, root's, its own.
-
-    Whoever owns the hpcrun that runs can make it do anything already.
-    """
-    here = next(place for place in Path(__file__).parents if place.exists())
-    return frozenset({0, os.geteuid(), here.stat().st_uid})
-
-
-def stranger(path: str | os.PathLike[str]) -> str | None:
-    """Return the name of a file's owner, or of a link's to it, who is not in `trusted_users`.
-
-    Raises OSError if there is no such file.
-    """
-    for owner in (os.lstat(path).st_uid, os.stat(path).st_uid):
-        if owner not in trusted_users():
-            import pwd  # ranks import this module
-
-            try:
-                return pwd.getpwuid(owner).pw_name
-            except KeyError:
-                return str(owner)
-    return None
 
 
 def start_logged(command: Sequence[str], log: Path, **options: Any) -> subprocess.Popen[bytes]:

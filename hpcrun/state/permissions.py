@@ -12,6 +12,7 @@ they write; Slurm passes it on to steps, and to the files that it opens for thei
 
 from __future__ import annotations
 
+import functools
 import grp
 import os
 import stat
@@ -73,6 +74,25 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
         return str(uid)
+
+
+@functools.cache
+def trusted_users() -> frozenset[int]:
+    """Return whose programs and pickles this process may execute: its user's, root's, its own.
+
+    Whoever owns the hpcrun that runs can make it do anything already.
+    """
+    here = next(place for place in Path(__file__).parents if place.exists())
+    return frozenset({0, os.geteuid(), here.stat().st_uid})
+
+
+def stranger(path: str | os.PathLike[str]) -> str | None:
+    """Return the owner of a file, or of a link to it, who is not in `trusted_users`; else None.
+
+    Raises OSError if there is no such file.
+    """
+    owners = (os.lstat(path).st_uid, os.stat(path).st_uid)
+    return next((user_name(uid) for uid in owners if uid not in trusted_users()), None)
 
 
 def check_mine(experiment: ExperimentPaths, runs: Iterable[int], verb: str) -> None:

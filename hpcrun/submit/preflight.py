@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import ClusterUnreachable, UsageError
-from hpcrun.host import stranger
 from hpcrun.policy import stop_lead_time
 from hpcrun.slurm import client
 from hpcrun.slurm.parse import parse_duration
-from hpcrun.state import manifest
+from hpcrun.state import manifest, permissions
 from hpcrun.state.init_from import Origin
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Plan, RunPlan
@@ -158,7 +157,7 @@ def foreign(sources: Sequence[Path]) -> str | None:
     """Return which of the files is another user's, whose words are executed in jobs alone."""
     for path in sources:
         try:
-            owner = stranger(path)
+            owner = permissions.stranger(path)
         except OSError as error:
             return f"{path}: {error.strerror}"
         if owner is not None:

@@ -18,8 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from hpcrun.errors import UsageError
-from hpcrun.host import stranger, trusted_users
-from hpcrun.state import files
+from hpcrun.state import files, permissions
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.spec.experiment import Tracking
 from hpcrun.submit.local.processes import clean_environment
@@ -114,7 +113,7 @@ def probe(
     else:
         environment.update(given)
         found = shutil.which(python, path=environment.get("PATH"))
-        if found and found != sys.executable and (owner := stranger(found)) is not None:
+        if found and found != sys.executable and (owner := permissions.stranger(found)) is not None:
             raise Unchecked(f"{found} belongs to {owner}")
     code, output, words = _answer(argv, environment, timeout, python)
     lines = [line for line in output.splitlines() if line.startswith((_MARK, _NOT_MINE))]
@@ -130,7 +129,7 @@ def probe(
 
 def _own_program() -> str:
     """Return lines of bash that execute a program unless it is another user's."""
-    mine = " ".join(map(str, sorted(trusted_users())))
+    mine = " ".join(map(str, sorted(permissions.trusted_users())))
     return f"""
 hpcrun_found="$(type -P -- "$1")"
 for hpcrun_owner in $(stat -c %u -- "$hpcrun_found"; stat -L -c %u -- "$hpcrun_found"); do

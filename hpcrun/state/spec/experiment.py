@@ -168,8 +168,8 @@ class Environment:
 
     setup: list[str] = field(default_factory=list)
     """Shell lines run first on the batch node, after the cluster profile's: ``module load cuda``.
-    These are shell by design: nothing in them is quoted. `hpcrun submit` runs them where it is typed
-    too, before it asks the Python."""
+    These are shell by design: nothing in them is quoted. `hpcrun submit` also runs them where it is
+    typed, before it asks the Python."""
 
     variables: dict[str, str] = field(default_factory=dict)
     """Environment variables of the job, over those of the cluster profile. They land in the script,
