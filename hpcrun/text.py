@@ -106,6 +106,14 @@ def listed(
     return separator.join(names[:most]) + (rest.format(left) if left > 0 else "")
 
 
+def shortened(text: str, most: int = 2_000) -> str:
+    """Return a text without its middle where it has more than ``most`` characters."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}… ({len(text) - 2 * half:,} characters more) …{text[-half:]}"
+
+
 def age(seconds: float) -> str:
     """``42 s``, ``17 min``, ``5 h``, ``12 d``."""
     for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):

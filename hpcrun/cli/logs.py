@@ -12,7 +12,7 @@ import click
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import select, where_argument
 from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
-from hpcrun.text import listed
+from hpcrun.text import listed, shortened
 
 if TYPE_CHECKING:
     from hpcrun.observe.logs.tail import Tail
@@ -146,8 +146,9 @@ def _beginning(
 def _attempt(text: str | None) -> int | str | None:
     if text is None or text == "all":
         return text
-    if not text.isdigit() or int(text) < 1:
-        raise UsageError(f"--attempt {text!r} is neither a number from 1 nor 'all'")
+    if not re.fullmatch("[0-9]{1,9}", text) or int(text) < 1:
+        shown = shortened(text, 200)
+        raise UsageError(f"--attempt {shown!r} is neither a number from 1 nor 'all'")
     return int(text)
 
 

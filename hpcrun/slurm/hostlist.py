@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from hpcrun.errors import HpcrunError
+from hpcrun.text import shortened
 
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?(?::(\d+))?")
+# Of a list that is written out: more than any cluster has nodes, or an array elements.
+MOST = 1_000_000
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?(?::([0-9]{1,18}))?")
 _PART = re.compile(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)?")
 
 
@@ -19,9 +23,17 @@ def parse_ranges(text: str, *, strides: bool = False) -> list[range]:
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
         if not match or (match[3] and not strides):
-            raise ValueError(f"{text!r} is not a list of numbers and ranges such as 0,4-7")
+            shown = shortened(text, 200)
+            raise ValueError(f"{shown!r} is not a list of numbers and ranges such as 0,4-7")
         found.append(range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1) or 1))
     return found
+
+
+def write_out(spans: Sequence[range]) -> list[int]:
+    """Return the numbers of ranges; raise ValueError for more than `MOST`."""
+    if sum(map(len, spans)) > MOST:
+        raise ValueError(f"these are more than {MOST:,} numbers")
+    return [number for span in spans for number in span]
 
 
 def expand(nodelist: str) -> tuple[str, ...]:
@@ -37,19 +49,31 @@ def expand(nodelist: str) -> tuple[str, ...]:
             continue
         ranges, _, suffix = rest.partition("]")
         try:
-            spans = zip(ranges.split(","), parse_ranges(ranges), strict=True)
+            spans = parse_ranges(ranges)
+            write_out([range(len(names)), *spans])
         except ValueError:
-            raise HpcrunError(f"the node list {nodelist!r} is not understood") from None
-        for span, numbers in spans:
-            width = len(span.partition("-")[0])
+            shown = shortened(nodelist, 200)
+            raise HpcrunError(f"the node list {shown!r} is not understood") from None
+        for text, numbers in zip(ranges.split(","), spans, strict=True):
+            width = len(text.partition("-")[0])
             names += [f"{prefix}{number:0{width}d}{suffix}" for number in numbers]
     return tuple(names)
 
 
 def expand_job_id(text: str) -> list[str]:
-    """Return one id per element of ``123``, ``123_4`` or ``123_[4,6-9%2]``; none for a step."""
-    match = re.fullmatch(r"(\d+)_\[([\d,:-]+)(?:%\d+)?\]", text)
+    """Return one id per element of ``123``, ``123_4`` or ``123_[4,6-9%2]``; none for a step.
+
+    What is no job's id has none either.
+    """
+    match = _ELEMENTS.fullmatch(text)
     if not match:
-        return [text] if re.fullmatch(r"\d+(?:_\d+)?", text) else []
-    spans = parse_ranges(match[2].strip(","), strides=True)
-    return [f"{match[1]}_{index}" for span in spans for index in span]
+        return [text] if _JOB_ID.fullmatch(text) else []
+    try:
+        indices = write_out(parse_ranges(match[2].strip(","), strides=True))
+    except ValueError:
+        return []
+    return [f"{match[1]}_{index}" for index in indices]
+
+
+_ELEMENTS = re.compile(r"([0-9]{1,18})_\[([0-9,:-]+)(?:%[0-9]+)?\]")
+_JOB_ID = re.compile(r"[0-9]{1,18}(?:_[0-9]{1,18})?")

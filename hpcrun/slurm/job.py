@@ -76,7 +76,7 @@ def facts(
         cancelled_by=_user(by) if state == "CANCELLED" else None,
         preempted=preempted or state == "PREEMPTED",
         words=words,
-        restarts=int(count) if count.isdigit() else None,
+        restarts=int(count) if re.fullmatch("[0-9]{1,9}", count) else None,
         out_of_memory=any(row["State"] == "OUT_OF_MEMORY" for row in rows),
         memory=_memory(rows),
         ends=parse_time(shown.get("EndTime") or (rows[0]["End"] if rows else "")),

@@ -11,9 +11,10 @@ import re
 from collections.abc import Sequence
 
 _DURATION = re.compile(
-    r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+))?)?"
-    r"|(?P<h>\d+):(?P<m>\d+):(?P<s>\d+)|(?P<mm>\d+):(?P<ss>\d+)|(?P<minutes>\d+))"
+    r"(?:(?P<days>N)-(?P<dh>N)(?::(?P<dm>N)(?::(?P<ds>N))?)?"
+    r"|(?P<h>N):(?P<m>N):(?P<s>N)|(?P<mm>N):(?P<ss>N)|(?P<minutes>N))".replace("N", "[0-9]{1,9}")
 )
+_SECONDS = re.compile("[0-9]{1,11}")
 _ABSENT = ("", "(null)", "None", "N/A", "Unknown", "NONE", "None assigned")
 
 
@@ -45,9 +46,9 @@ def parse_duration(text: str) -> int | None:
 
 def parse_time(text: str) -> float | None:
     """Return seconds since the epoch, from that number or from ISO 8601 in local time."""
-    if text.isdigit():
+    if _SECONDS.fullmatch(text):
         return float(text) or None
     try:
         return datetime.datetime.fromisoformat(text).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError, OSError):
         return None

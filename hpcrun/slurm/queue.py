@@ -195,7 +195,7 @@ def _states(rows: Iterable[dict[str, str]]) -> dict[str, JobState]:
             reason=parse_text(row["Reason"]),
             nodes=parse_text(row["NodeList"]),
             start=parse_time(row["Start"].strip()) if state in WAITING else None,
-            exit_code=int(code) if code.isdigit() else None,
+            exit_code=int(code) if re.fullmatch("[0-9]{1,9}", code) else None,
         )
         for job_id in expand_job_id(row["JobID"].strip()):
             states[job_id] = dataclasses.replace(job, job_id=job_id)

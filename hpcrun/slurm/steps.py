@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcrun.slurm.hostlist import parse_ranges
+from hpcrun.slurm.hostlist import parse_ranges, write_out
 from hpcrun.state.layout import slurm_path
 
 _TASK_ENDED = re.compile(
-    r"srun: error: (?P<node>\S+): tasks? (?P<tasks>[\d,-]+): (?P<what>Exited with exit code "
-    r"(?P<code>\d+)|(?P<signal>[A-Z][^:()]+?))(?: \(core dumped\))?\s*$"
+    r"srun: error: (?P<node>\S+): tasks? (?P<tasks>[0-9,-]+): (?P<what>Exited with exit code "
+    r"(?P<code>[0-9]{1,9})|(?P<signal>[A-Z][^:()]+?))(?: \(core dumped\))?\s*$"
 )
 
 
@@ -99,7 +99,10 @@ def parse_task_end(line: str) -> TaskEnd | None:
     match = _TASK_ENDED.match(line.strip())
     if not match:
         return None
-    ranks = sorted(rank for span in parse_ranges(match["tasks"]) for rank in span)
+    try:
+        ranks = sorted(write_out(parse_ranges(match["tasks"])))
+    except ValueError:
+        return None
     code = int(match["code"]) if match["code"] else None
     return TaskEnd(match["node"], tuple(ranks), match["what"], code)
 

@@ -157,6 +157,9 @@ def test_nothing_yet(root: Path) -> None:
     [
         (("--rank", "x"), "--rank 'x' is not a list of ranks"),
         (("--rank", "3-1"), "--rank '3-1' is not a list of ranks"),
+        (("--rank", "0-9999999999"), "--rank '0-9999999999': these are more than 1,000,000"),
+        (("--rank", "²"), "--rank '²' is not a list of ranks"),
+        (("--attempt", "²"), "--attempt '²' is neither a number"),
         (("--attempt", "0"), "neither a number from 1 nor 'all'"),
         (("--attempt", "last"), "neither a number from 1 nor 'all'"),
         (("--grep", "("), "is not a regular expression"),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrun.errors import HpcrunError
-from hpcrun.slurm.hostlist import expand, expand_job_id, parse_ranges
+from hpcrun.slurm.hostlist import expand, expand_job_id, parse_ranges, write_out
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,9 @@ def test_node_lists_are_expanded_in_slurms_order(nodelist: str, names: list[str]
     assert list(expand(nodelist)) == names
 
 
-@pytest.mark.parametrize("nodelist", ["n[1-x]", "n[]", "n[a]", "n[1-2,]", "n[-3]"])
+@pytest.mark.parametrize(
+    "nodelist", ["n[1-x]", "n[]", "n[a]", "n[1-2,]", "n[-3]", "n[1-99999999]", "n[٣]"]
+)
 def test_a_list_that_is_not_understood_is_shown(nodelist: str) -> None:
     with pytest.raises(HpcrunError, match="is not understood") as caught:
         expand(nodelist)
@@ -89,11 +91,30 @@ def test_what_is_compressed_expands_to_the_same_names(
         ("123.batch", []),
         ("123_4.0", []),
         ("123_[1,3...]", []),
+        # More elements than any array has, a digit that is none of Slurm's, and a torn list.
+        ("123_[0-999999999]", []),
+        ("123_[0-999999,0-999999]", []),
+        ("123_²", []),
+        ("123_٣", []),
+        ("123_[4,6-]", []),
+        ("9" * 5000, []),
         ("", []),
     ],
 )
 def test_job_ids(text: str, expected: list[str]) -> None:
     assert expand_job_id(text) == expected
+
+
+def test_lists_of_nodes_together_are_bounded_too() -> None:
+    with pytest.raises(HpcrunError, match="is not understood"):
+        expand(",".join([f"n{part}[0-99999]" for part in range(100)]))
+    assert len(expand("n[0-99999],m[0-99999]")) == 200_000
+
+
+def test_ranges_are_written_out_in_bounds() -> None:
+    assert write_out(parse_ranges("0-3,7")) == [0, 1, 2, 3, 7]
+    with pytest.raises(ValueError, match="more than 1,000,000"):
+        write_out(parse_ranges("0-9999999999"))
 
 
 def test_ranges() -> None:
@@ -102,7 +123,7 @@ def test_ranges() -> None:
     assert not any(parse_ranges("3-1"))
 
 
-@pytest.mark.parametrize("text", ["", "1,", "a", "-1", "1-", "0-8:4", "1 2"])
+@pytest.mark.parametrize("text", ["", "1,", "a", "-1", "1-", "0-8:4", "1 2", "²", "9" * 19])
 def test_no_ranges(text: str) -> None:
     with pytest.raises(ValueError, match="not a list"):
         parse_ranges(text)

@@ -15,7 +15,7 @@ def test_how_long_a_job_has_run(text: str, seconds: float | None) -> None:
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["N/A", "Unknown", "", "0", "NONE"])
+@pytest.mark.parametrize("text", ["N/A", "Unknown", "", "0", "NONE", "²", "9" * 400, "1" * 12])
 def test_a_time_that_is_not_there(text: str) -> None:
     assert parse_time(text) is None
 
@@ -30,6 +30,7 @@ def test_times_in_both_forms() -> None:
     [
         *(("90", 5400), ("90:00", 5400), ("12:00:00", 43_200), ("2-12", 216_000)),
         *(("2-12:30", 217_800), ("2-12:30:15", 217_815), ("", None), ("1h", None), ("-1", None)),
+        *(("²", None), ("٣", None), ("9" * 5000, None), ("1-" + "9" * 5000, None)),
     ],
 )
 def test_durations(text: str, seconds: int | None) -> None:

@@ -141,3 +141,8 @@ def test_the_workers_step_is_all_ranks_in_blocks() -> None:
 def test_what_was_not_asked_for_is_not_passed() -> None:
     argv = _workers(gpus=None)
     assert not [flag for flag in argv if flag.startswith("--gpus")]
+
+
+@pytest.mark.parametrize("tasks", ["0-9999999999", "1,,2", "3-"])
+def test_a_report_of_srun_that_is_none(tasks: str) -> None:
+    assert parse_task_end(f"srun: error: n1: tasks {tasks}: Exited with exit code 1") is None

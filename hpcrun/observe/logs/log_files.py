@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -12,10 +13,11 @@ from pathlib import Path
 from hpcrun.errors import UsageError
 from hpcrun.observe.logs.tail import Source
 from hpcrun.observe.read.selection import Selected, begun
-from hpcrun.slurm.hostlist import parse_ranges
+from hpcrun.slurm.hostlist import parse_ranges, write_out
 from hpcrun.state import ledger
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.ledger import Attempt
+from hpcrun.text import shortened
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,13 @@ def parse_ranks(text: str) -> frozenset[int]:
         spans = parse_ranges(",".join(part.strip() for part in text.split(",")))
     except ValueError:
         spans = [range(0)]
+    shown = shortened(text, 200)
     if not all(spans):
-        raise UsageError(f"--rank {text!r} is not a list of ranks such as 0,4-7")
-    return frozenset(chain(*spans))
+        raise UsageError(f"--rank {shown!r} is not a list of ranks such as 0,4-7")
+    try:
+        return frozenset(write_out(spans))
+    except ValueError as error:
+        raise UsageError(f"--rank {shown!r}: {error}") from None
 
 
 class RunLogs:
@@ -159,7 +165,7 @@ class RunLogs:
     def _node(self, attempt: AttemptPaths) -> str | None:
         """Return the name of the node that is wanted; None for all."""
         node = self._choice.node or None
-        if node is None or not node.isdigit():
+        if node is None or not re.fullmatch("[0-9]{1,9}", node):
             return node
         names, _ = self.seats(attempt.number)
         return names[int(node)] if int(node) < len(names) else node

@@ -23,9 +23,10 @@ from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.text import Say, listed, range_text
 
-_RUNS = re.compile(r"(?P<name>[A-Za-z][\w.+-]*)/(?P<numbers>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)/?")
+_NUMBERS = "[0-9]{1,18}(?:-[0-9]{1,18})?"
+_RUNS = re.compile(rf"(?P<name>[A-Za-z][\w.+-]*)/(?P<numbers>{_NUMBERS}(?:,{_NUMBERS})*)/?")
 _NAME = re.compile(r"[A-Za-z][\w.+-]*")
-_JOB = re.compile(r"(?P<job>\d+)(?:_(?P<task>\d+))?")
+_JOB = re.compile(r"(?P<job>[0-9]{1,18})(?:_(?P<task>[0-9]{1,18}))?")
 _FORMS = "NAME, NAME/3, NAME/0-3, a job id (123 or 123_4) or the directory of an experiment or run"
 
 
