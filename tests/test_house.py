@@ -49,6 +49,7 @@ COVERED_BY: dict[str, str] = {
     "control/cancel": "cli/test_cancel.py",
     "control/cleanup": "cli/test_clean.py",
     "control/drill": "cli/test_drill.py",
+    "control/removal": "security/test_ownership.py",
     "control/requeue": "cli/test_requeue.py",
     "control/wait": "cli/test_submit.py",
     "errors": "cli/test_main.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,6 +12,9 @@ import click
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import acts_on_runs, confirm, select
 from hpcrun.text import listed, plural, size
+
+# Items that are named on a terminal without ``-v``.
+_NAMED = 20
 
 if TYPE_CHECKING:
     from hpcrun.control.cleanup import Item, Leftovers
@@ -57,6 +61,7 @@ def command(
     found = cleanup.find(selected, choice, output.say)
     if not output.json:
         _show(found, output)
+        _name_items(found, output)
     _tell_of_spared(found, output)
     count = sum(len(one.items) for one in found)
     total = sum(one.bytes for one in found)
@@ -89,6 +94,18 @@ def _show(found: Sequence[Leftovers], output: Output) -> None:
             table.add(one.run.name, one.status.state, kind, str(count), size(total))
     if table.rows:
         table.print(color=output.color)
+
+
+def _name_items(found: Sequence[Leftovers], output: Output) -> None:
+    """Print each item with its size: the first of them on a terminal, all with ``-v``."""
+    lines = [
+        f"{one.run.name}: {item.kind} {item.path} ({size(item.bytes)})"
+        for one in found
+        for item in one.items
+    ]
+    if lines and (output.verbosity > 0 or sys.stderr.isatty()):
+        most = len(lines) if output.verbosity > 0 else _NAMED
+        output.say(listed(lines, most, "\n", "\nand {} more: -v names all, --json too"))
 
 
 def _tell_of_spared(found: Sequence[Leftovers], output: Output) -> None:

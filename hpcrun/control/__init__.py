@@ -5,7 +5,8 @@ In reading order:
 - `cancel`: record that runs are cancelled, then end their jobs and processes.
 - `requeue`: requeue running jobs, and submit again the runs whose jobs are over.
 - `wait`: wait until runs have ended.
-- `cleanup`: remove what runs that are over need no more.
+- `cleanup`: find and remove what runs that are over need no more.
+- `removal`: remove files through no link, whoever changes the directories meanwhile.
 - `drill`: submit a run that is hurt on purpose, and measure what each fault cost.
 
 To add a command that acts on runs: write what it does here, as a function of the selected runs

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import shutil
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcrun.control import removal
 from hpcrun.errors import HpcrunError, Interrupted, UsageError
 from hpcrun.observe.read import run_files
 from hpcrun.observe.read.selection import Finder, Selected
@@ -21,6 +21,7 @@ from hpcrun.policy.retention import Retention
 from hpcrun.state import files as state_files
 from hpcrun.state import layout, manifest
 from hpcrun.state.init_from import Origin
+from hpcrun.state.layout import AttemptPaths, ExperimentPaths
 from hpcrun.state.manifest import Fault, Manifest
 from hpcrun.submit import lock
 from hpcrun.text import Say, listed, plural, size
@@ -129,7 +130,7 @@ def remove_all(found: Sequence[Leftovers], choice: CleanupChoice, say: Say) -> l
                         failed.append(f"{experiment.directory}: somebody submits it meanwhile")
                         break
                     try:
-                        remove(item)
+                        remove(experiment, item)
                         removed.append(item)
                     except OSError as error:
                         failed.append(f"{item.path}: {error.strerror or error}")
@@ -146,17 +147,15 @@ def remove_all(found: Sequence[Leftovers], choice: CleanupChoice, say: Say) -> l
     return removed
 
 
-def remove(item: Item) -> None:
+def remove(experiment: ExperimentPaths, item: Item) -> None:
     """Remove a file or directory; what others use as long as it exists goes to the trash first.
 
     Raise OSError if it cannot be removed, when some of it may be gone; gone already is no error.
     """
-    path = item.path
+    base = experiment.directory.resolve()
+    path = base / item.path.relative_to(experiment.directory)
     with contextlib.suppress(FileNotFoundError):
-        if path.is_symlink() or not path.is_dir():
-            path.unlink()
-        else:
-            shutil.rmtree(manifest.put_in_trash(path) if item.kind in _WHOLE else path)
+        removal.remove(base, path, set_aside=item.kind in _WHOLE)
 
 
 def _over(selected: Sequence[Selected], warn: Say) -> list[tuple[Selected, RunStatus, str | None]]:
@@ -187,8 +186,12 @@ def _of_run(
 ) -> Leftovers:
     if choice.before is not None and not (status.updated and status.updated < choice.before):
         return Leftovers(one, status, spared="not that old")
+    attempts = one.paths.attempts()
+    if (reason := _obstacle(one, attempts)) is not None:
+        return Leftovers(one, status, spared=reason)
     checkpoints = one.paths.checkpoints
-    superfluous = _superfluous(one, status, choice, manifest.complete(checkpoints))
+    complete = [each for each in manifest.complete(checkpoints) if not each[0].is_symlink()]
+    superfluous = _superfluous(one, status, choice, complete)
     kept = [path for path in superfluous if unread or path.resolve() in needed]
     spared = None
     if kept and unread:
@@ -196,7 +199,6 @@ def _of_run(
     elif kept:
         names = ", ".join(f"{path.name} ({needed[path.resolve()]})" for path in kept)
         spared = f"needed by runs that begin with it: {names}"
-    attempts = one.paths.attempts()
     used = [one.paths.directory, *(attempt.directory for attempt in attempts)]
     logs = [path for attempt in attempts for path in (*attempt.logs(), attempt.log_sizes)]
     items = [
@@ -208,6 +210,16 @@ def _of_run(
         *_items(CHECKPOINT, [path for path in reversed(superfluous) if path not in kept]),
     ]
     return Leftovers(one, status, tuple(items), spared)
+
+
+def _obstacle(one: Selected, attempts: Sequence[AttemptPaths]) -> str | None:
+    """Return which of a run's directories is a link or somebody else's; None if none is."""
+    base = one.experiment.directory.resolve()
+    found = [one.paths.checkpoints, one.paths.universals, one.paths.attempts_directory]
+    found += [attempt.directory for attempt in attempts]
+    found += [paths.directory for paths in run_files.submissions(one)]
+    below = (base / path.relative_to(one.experiment.directory) for path in found)
+    return next(filter(None, (removal.obstacle(base, path) for path in below)), None)
 
 
 def _superfluous(
@@ -233,8 +245,9 @@ def _incomplete(checkpoints: Path) -> list[Path]:
 
 
 def _items(kind: str, paths: Sequence[Path]) -> Iterator[Item]:
+    """Return what is there; a link is left alone, as what it leads to is not the run's."""
     for path in paths:
-        if os.path.lexists(path):
+        if os.path.lexists(path) and not path.is_symlink():
             yield Item(kind, path, _bytes(path))
 
 
@@ -264,17 +277,17 @@ def _needed(root: Path, warn: Say, unread: list[str]) -> dict[Path, str]:
     found: dict[Path, str] = {}
     for one, _, going_on in _over(runs, lambda message: None):
         if going_on is not None and (path := _origin(one, root)) is not None:
-            found[path.resolve()] = one.name
+            found[path] = one.name
     return found
 
 
 def _origin(one: Selected, root: Path) -> Path | None:
-    """Return the checkpoint that a run was, or would now be, initialized from."""
-    try:
-        return Path(state_files.read_json(one.paths.origin)["checkpoint"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    try:
-        return Origin.parse(one.run.checkpoint.initialize_from or "").find(root)[0]
-    except (ValueError, UsageError):
-        return None
+    """Return the checkpoint that a run was, or would now be, initialized from, through all links.
+
+    Runs of everybody under the root are asked, so that the file may hold anything.
+    """
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RuntimeError):
+        return Path(state_files.read_json(one.paths.origin)["checkpoint"]).resolve()
+    with contextlib.suppress(OSError, ValueError, RuntimeError, UsageError):
+        return Origin.parse(one.run.checkpoint.initialize_from or "").find(root)[0].resolve()
+    return None

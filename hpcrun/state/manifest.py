@@ -187,10 +187,15 @@ def discard(directory: Path) -> None:
 
 def put_in_trash(directory: Path) -> Path:
     """Rename a checkpoint to a name that no reader takes for one; return its new path."""
-    trash = directory.with_name(_TRASH + directory.name)
+    trash = trashed(directory)
     shutil.rmtree(trash, ignore_errors=True)
     directory.rename(trash)
     return trash
+
+
+def trashed(checkpoint: Path) -> Path:
+    """Return the path of a checkpoint that is being removed."""
+    return checkpoint.with_name(_TRASH + checkpoint.name)
 
 
 def trash(checkpoints: Path) -> list[Path]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from hpcrun.control import cleanup
 from hpcrun.state import files as state_files
+from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.manifest import File, Manifest
 from tests.support import users
 from tests.support.command import hpcrun, start
@@ -219,13 +219,12 @@ def test_what_cannot_be_removed_as_a_whole_does_not_look_whole(
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").touch()
 
-    def failing(_: Path, ignore_errors: bool = False) -> None:
-        if not ignore_errors:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+    def failing(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(shutil, "rmtree", failing)
+    monkeypatch.setattr(os, "unlink", failing)
     with pytest.raises(OSError, match="Input/output error"):
-        cleanup.remove(cleanup.Item(kind, tmp_path / "there", 0))
+        cleanup.remove(ExperimentPaths(tmp_path), cleanup.Item(kind, tmp_path / "there", 0))
     assert [path.name for path in tmp_path.iterdir()] == [".trash-there"]
 
 

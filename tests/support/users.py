@@ -7,6 +7,7 @@ test defends, `STRANGER` the one who attacks; no file of a Linux that matters is
 from __future__ import annotations
 
 import contextlib
+import functools
 import grp
 import os
 import pwd
@@ -121,6 +122,11 @@ class User:
         return path
 
 
+@functools.cache
+def _usable() -> bool:
+    return ME.hpcrun("--version", home=Path("/")).returncode == 0
+
+
 ME, STRANGER = User("daemon"), User("bin")
 
 
@@ -133,6 +139,6 @@ def open_place() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="hpcrun-users-") as directory:
         place = Path(directory).resolve()
         place.chmod(0o1777)
-        if ME.hpcrun("--version", home=place).returncode:
+        if not _usable():
             pytest.skip("an ordinary user cannot use hpcrun with the system's Python")
         yield place
