@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpcrun.text import one_line
+from hpcrun.text import entry, one_line
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -51,7 +51,8 @@ class HpcrunError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message}\n\nhint: {self.hint}" if self.hint else self.message
+        message = entry(self.message)
+        return f"{message}\n\nhint: {entry(self.hint)}" if self.hint else message
 
 
 class UsageError(HpcrunError):
@@ -94,6 +95,9 @@ class SpecError(UsageError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class ClusterRefused(HpcrunError):

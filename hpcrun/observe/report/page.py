@@ -28,7 +28,7 @@ from hpcrun.observe.report.node_usage import SERIES
 from hpcrun.observe.report.report import CodeVersion, Report, RunReport
 from hpcrun.observe.report.svg import ChartLine, TimelineMark
 from hpcrun.observe.tables import number
-from hpcrun.text import hours_text, listed, plural, runs_text
+from hpcrun.text import hours_text, listed, plural, runs_text, visible
 
 GENERATOR = "hpcrun report"
 
@@ -103,7 +103,7 @@ def render(found: Report) -> str:
         code=[_code(version) for version in found.code],
         notes=_notes(found),
     )
-    return text
+    return visible(text)
 
 
 def is_report(head: bytes) -> bool:

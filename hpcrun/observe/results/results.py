@@ -19,6 +19,7 @@ from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.observe.tables import number
 from hpcrun.state.layout import RunPaths
+from hpcrun.text import one_line
 
 # Column -> value; None for an empty cell.
 Row = dict[str, Any]
@@ -296,4 +297,4 @@ def _literal(text: str) -> str:
 
 
 def _tex(text: str) -> str:
-    return "".join(_TEX.get(character, character) for character in text)
+    return "".join(_TEX.get(character, character) for character in one_line(text))
