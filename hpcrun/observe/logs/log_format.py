@@ -23,10 +23,10 @@ _FIELDS = ("experiment", "run", "attempt", "rank", "stream", "node")
 _ESCAPE = re.compile(
     rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
 )
-# The rest of what `hpcrun.text.visible` replaces, in UTF-8.
-_ACTING = re.compile(
-    rb"\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]|\xef\xbb\xbf"
-)
+_C1 = re.compile(rb"\xc2[\x80-\x9f]")
+# The rest of what `hpcrun.text.visible` replaces, in UTF-8, and how these characters begin.
+_ACTING = re.compile(rb"\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]|\xd8\x9c|\xef\xbb\xbf")
+_BEGINNINGS = (b"\xe2\x80", b"\xe2\x81", b"\xd8\x9c", b"\xef\xbb\xbf")
 _COLOR = re.compile(rb"\x1b\[[0-9;:]*m")
 _COLORED = re.compile("(\x1b\\[[0-9;:]*m)")
 _CONTROLS = bytes({*range(32), 127} - {*b"\t\n\r\x1b"})
@@ -110,8 +110,8 @@ class Printer:
         if last is None or self.as_json or self.raw:
             return b""
         text = f"--- {source.experiment}/{source.run}: {self._story(source, last)} ---"
-        mark = self._tamed(text.replace("\n", " ").encode("utf-8", "replace") + b"\n")
-        return _MARK + mark[:-1] + _RESET + b"\n" if self.color else mark
+        mark = one_line(text).encode()
+        return _MARK + mark + _RESET + b"\n" if self.color else mark + b"\n"
 
     def _prefix(self, source: Source) -> str:
         """Return ``NAME/3 r0``, without the parts that all lines share."""
@@ -179,7 +179,9 @@ class Printer:
             data = _ESCAPE.sub(_if_color if self.color else b"", data)
         data = data.translate(None, _CONTROLS)
         if not data.isascii():
-            data = _ACTING.sub(b"", data)
+            data = _C1.sub(b"", data)
+            if any(beginning in data for beginning in _BEGINNINGS):
+                data = _ACTING.sub(b"", data)
         if self.color and (self.highlight or b"\x1b" in data):
             data = b"\n".join(map(self._colored, data.split(b"\n")))
         return data
