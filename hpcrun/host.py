@@ -21,6 +21,14 @@ def current_user() -> str:
         return str(os.getuid())
 
 
+def expand_home(path: str | Path) -> Path:
+    """Return a path with a home in place of ``~`` or ``~user``; as it is if there is no such user.
+
+    ``Path.expanduser`` raises then.
+    """
+    return Path(os.path.expanduser(path))  # noqa: PTH111
+
+
 def start_logged(command: Sequence[str], log: Path, **options: Any) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own, without input, with its output added to a log."""
     import subprocess  # ranks import this module, and start nothing

@@ -114,6 +114,11 @@ def shortened(text: str, most: int = 2_000) -> str:
     return f"{text[:half]}… ({len(text) - 2 * half:,} characters more) …{text[-half:]}"
 
 
+def whole_number(text: str) -> int | None:
+    """Return the number of up to 18 ASCII digits; None for other text, such as ``²`` or ``-1``."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
 def age(seconds: float) -> str:
     """``42 s``, ``17 min``, ``5 h``, ``12 d``."""
     for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.host import current_user, process_stat, start_ticks
+from hpcrun.host import current_user, expand_home, process_stat, start_ticks
 
 
 def test_a_process_is_known_by_its_start() -> None:
@@ -29,3 +29,11 @@ def test_a_name_may_hold_anything(tmp_path: Path) -> None:
 def test_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("getpass.getuser", lambda: (_ for _ in ()).throw(KeyError("uid")))
     assert current_user() == str(os.getuid())
+
+
+def test_homes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert expand_home("~/x") == Path("/home/ada/x")
+    assert expand_home("a/~") == Path("a/~")
+    # `Path.expanduser` would raise.
+    assert expand_home("~nobody-of-this-name/x") == Path("~nobody-of-this-name/x")

@@ -23,6 +23,7 @@ from hpcrun.text import (
     size,
     time_spent,
     visible,
+    whole_number,
 )
 
 POISON = "\x1b]0;title\x07\x1b[2J\x9b2J\x90\x7f\u202e\u2066\u2028\ufeff\udcff\ud800\x00\x0b"
@@ -126,3 +127,13 @@ def test_json_is_strict() -> None:
     assert text.replace("\n", "").isprintable()
     found = json.loads(text, parse_constant=refuse)
     assert found == {"a": [None, {"b": [None, 1.5]}], "inf": "\udcff\x1b\u202e"}
+
+
+@pytest.mark.parametrize(("text", "number"), [("0", 0), ("007", 7), ("9" * 18, 10**18 - 1)])
+def test_a_whole_number(text: str, number: int) -> None:
+    assert whole_number(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1 ", "²", "٣", "1e3", "0x1", "1_0", "9" * 19])
+def test_no_whole_number(text: str) -> None:
+    assert whole_number(text) is None

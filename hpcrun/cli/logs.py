@@ -12,7 +12,7 @@ import click
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import select, where_argument
 from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
-from hpcrun.text import listed, shortened
+from hpcrun.text import listed, shortened, whole_number
 
 if TYPE_CHECKING:
     from hpcrun.observe.logs.tail import Tail
@@ -146,10 +146,10 @@ def _beginning(
 def _attempt(text: str | None) -> int | str | None:
     if text is None or text == "all":
         return text
-    if not re.fullmatch("[0-9]{1,9}", text) or int(text) < 1:
+    if not (number := whole_number(text)):
         shown = shortened(text, 200)
         raise UsageError(f"--attempt {shown!r} is neither a number from 1 nor 'all'")
-    return int(text)
+    return number
 
 
 def _pattern(option: str, text: str | None) -> re.Pattern[str] | None:

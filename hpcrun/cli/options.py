@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from hpcrun.host import expand_home
 from hpcrun.text import json_text, one_line, visible
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -93,7 +94,7 @@ def common(function: Function) -> Function:
         **kwargs: Any,
     ) -> Any:
         output = Output(
-            root=Path(os.path.realpath(root.expanduser())) if root else None,
+            root=Path(os.path.realpath(expand_home(root))) if root else None,
             json=as_json,
             verbosity=-1 if quiet else verbose,
             color=sys.stdout.isatty() and not no_color and "NO_COLOR" not in os.environ,

@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 
 from hpcrun.cli.options import Function, Output
 from hpcrun.errors import UsageError
+from hpcrun.host import expand_home
 from hpcrun.text import listed
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def complete_names(
     from hpcrun.observe.read.selection import Finder, default_root, is_name
     from hpcrun.state import layout
 
-    root = Path(context.params.get("root") or default_root()).expanduser()
+    root = expand_home(context.params.get("root") or default_root())
     if "/" in incomplete:
         name = incomplete.partition("/")[0]
         try:

@@ -24,6 +24,7 @@ from hpcrun.compile.sweep.references import has_interpolation
 from hpcrun.compile.sweep.resolver import Resolver
 from hpcrun.compile.target import deepspeed
 from hpcrun.errors import Problem, UsageError
+from hpcrun.host import expand_home
 from hpcrun.state.plan import Plan
 from hpcrun.state.spec.cluster_profile import Profile
 from hpcrun.state.spec.experiment import Spec
@@ -100,7 +101,7 @@ def compile_chain(
 
 def default_root(cluster: dict[str, Any]) -> Path:
     """Return the directory of experiments that a profile names, for lack of a --root."""
-    return Path(cluster["root"]).expanduser().absolute()
+    return expand_home(cluster["root"]).absolute()
 
 
 class _Compiler:

@@ -19,6 +19,7 @@ from hpcrun.compile.sweep.references import (
     overlap,
 )
 from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.text import whole_number
 
 _MAY = ("config", "deepspeed")
 
@@ -83,7 +84,7 @@ def _without(data: Any, key: Key) -> Any:
         if not rest:
             return {name: value for name, value in data.items() if name != first}
         return {**data, first: _without(data[first], rest)}
-    if isinstance(data, list) and first.isdigit() and int(first) < len(data):
-        index = int(first)
+    index = whole_number(first)
+    if isinstance(data, list) and index is not None and index < len(data):
         return [*data[:index], _without(data[index], rest) if rest else None, *data[index + 1 :]]
     return data

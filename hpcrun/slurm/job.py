@@ -17,7 +17,7 @@ from hpcrun.policy.causes import JobFacts
 from hpcrun.slurm import client, requeue_nodes, steps
 from hpcrun.slurm.parse import parse_time
 from hpcrun.state import files as records
-from hpcrun.text import Say
+from hpcrun.text import Say, whole_number
 
 _TAIL = 1 << 18
 # Slurm's own default.
@@ -76,7 +76,7 @@ def facts(
         cancelled_by=_user(by) if state == "CANCELLED" else None,
         preempted=preempted or state == "PREEMPTED",
         words=words,
-        restarts=int(count) if re.fullmatch("[0-9]{1,9}", count) else None,
+        restarts=whole_number(count),
         out_of_memory=any(row["State"] == "OUT_OF_MEMORY" for row in rows),
         memory=_memory(rows),
         ends=parse_time(shown.get("EndTime") or (rows[0]["End"] if rows else "")),
@@ -109,8 +109,8 @@ def end_time(job: str, *, fresh: bool = False) -> float | None:
     ``fresh`` asks Slurm rather than the environment: somebody may have changed the limit.
     """
     told = os.environ.get("SLURM_JOB_END_TIME", "")
-    if told.isdigit() and not fresh:
-        return float(told)
+    if (known := parse_time(told)) and not fresh:
+        return known
     return parse_time(client.show("job", job).get("EndTime", ""))
 
 

@@ -12,6 +12,7 @@ from hpcrun.slurm import client
 from hpcrun.slurm.hostlist import expand_job_id
 from hpcrun.slurm.parse import parse_rows, parse_text, parse_time
 from hpcrun.state.layout import is_slurm_id
+from hpcrun.text import whole_number
 
 _SQUEUE = "%i|%T|%r|%N|%S"
 _FIELDS = ("JobID", "State", "Reason", "NodeList", "Start")
@@ -195,7 +196,7 @@ def _states(rows: Iterable[dict[str, str]]) -> dict[str, JobState]:
             reason=parse_text(row["Reason"]),
             nodes=parse_text(row["NodeList"]),
             start=parse_time(row["Start"].strip()) if state in WAITING else None,
-            exit_code=int(code) if re.fullmatch("[0-9]{1,9}", code) else None,
+            exit_code=whole_number(code),
         )
         for job_id in expand_job_id(row["JobID"].strip()):
             states[job_id] = dataclasses.replace(job, job_id=job_id)

@@ -20,7 +20,7 @@ from hpcrun.host import start_ticks
 from hpcrun.state import permissions
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.submit.submission_dir import unwritable
-from hpcrun.text import Say
+from hpcrun.text import Say, whole_number
 
 # Seconds after which the lock of an owner on another host, whose process is not visible, is stale.
 LONGEST = 600.0
@@ -127,7 +127,8 @@ def _owner(lock: Path) -> str | None:
 def _is_left(lock: Path, owner: str, name: str, say: Say) -> bool:
     host, pid, ticks = _parts(owner)
     if host == os.uname().nodename:
-        return not pid.isdigit() or str(start_ticks(int(pid))) != ticks
+        number = whole_number(pid)
+        return number is None or str(start_ticks(number)) != ticks
     try:
         age = time.time() - (lock / owner).stat().st_mtime
     except FileNotFoundError:

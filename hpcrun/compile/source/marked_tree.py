@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpcrun.host import expand_home
+
 Key = tuple[str, ...]
 
 COMMAND_LINE = "command line"
@@ -28,7 +30,7 @@ class SourceMark:
 
     def path(self, written: str) -> Path:
         """Return the absolute path that a path written here means."""
-        return Path(os.path.normpath((self.directory / Path(written).expanduser()).absolute()))
+        return Path(os.path.normpath((self.directory / expand_home(written)).absolute()))
 
 
 @dataclass

@@ -24,6 +24,7 @@ from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, kin
 from hpcrun.compile.spec import schema
 from hpcrun.compile.target.deepspeed_keys import is_key
 from hpcrun.errors import Problem, UsageError
+from hpcrun.host import expand_home
 from hpcrun.state.spec.experiment import Spec
 
 
@@ -44,7 +45,7 @@ def find_spec(spec: Path | str) -> tuple[Path, str]:
     UsageError
         There is no such file, and no experiment of that name ships.
     """
-    path = Path(spec).expanduser()
+    path = expand_home(spec)
     if path.is_file():
         return path.absolute(), str(spec)
     known = resources.configs("experiments")

@@ -21,6 +21,7 @@ from hpcrun.compile.target.slurm_options import (
     check_time,
     check_variables,
 )
+from hpcrun.host import expand_home
 from hpcrun.slurm import client
 from hpcrun.state.spec.cluster_profile import Profile
 
@@ -53,8 +54,8 @@ def directories(beside: Path) -> list[Path]:
     found = _around(beside)
     named = os.environ.get("HPCRUN_CLUSTERS")
     if named:
-        found.append(Path(named).expanduser())
-    found += [Path("~/.config/hpcrun/clusters").expanduser(), Path("/etc/hpcrun/clusters")]
+        found.append(expand_home(named))
+    found += [expand_home("~/.config/hpcrun/clusters"), Path("/etc/hpcrun/clusters")]
     return [*found, resources.directory("configs") / "clusters"]
 
 

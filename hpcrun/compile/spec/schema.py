@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -182,7 +183,7 @@ class SchemaChecker:
         return _WRONG if _WRONG in items.values() else items
 
     def _int(self, value: Any, key: Key) -> Any:
-        if isinstance(value, str) and value.strip().lstrip("+-").isdigit():
+        if isinstance(value, str) and _WHOLE.fullmatch(value):
             return int(value)
         if isinstance(value, int) and not isinstance(value, bool):
             return value
@@ -223,6 +224,7 @@ class SchemaChecker:
 
 # Stands for a value that did not fit.
 _WRONG = object()
+_WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 
 
 def _is_union(annotation: Any) -> bool:

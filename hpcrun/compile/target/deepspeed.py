@@ -16,6 +16,7 @@ from hpcrun.compile.target.deepspeed_keys import (
     TOP_LEVEL,
     VERSION,
 )
+from hpcrun.host import expand_home
 from hpcrun.policy import batch
 
 # Keys whose "auto" DeepSpeed itself fills in.
@@ -36,7 +37,7 @@ def read_file(value: Any, report: Reporter) -> Tree | None:
         report.at(key, f"found {kind_of(value)}; accepted is a JSON file or a preset", hint)
         return None
     mark = report.mark(key)
-    path = mark.directory / Path(value).expanduser()
+    path = mark.directory / expand_home(value)
     if path.is_file():
         is_yaml = path.suffix in (".yaml", ".yml")
         shown = value if value.startswith(("/", "~")) else str(Path(mark.file).parent / value)

@@ -17,6 +17,7 @@ from typing import Any
 
 from hpcrun.compile.source import git
 from hpcrun.compile.source.problems import Reporter, did_you_mean, listing
+from hpcrun.host import expand_home
 from hpcrun.state.plan import Entry
 
 FORMS = (
@@ -173,7 +174,7 @@ def code_root(
 
 
 def _file(written: str, directory: Path, report: Reporter) -> Path | None:
-    path = Path(os.path.normpath(directory / Path(written).expanduser()))
+    path = Path(os.path.normpath(directory / expand_home(written)))
     if path.is_file():
         return path
     report.no_file("entry", written, path, "*.py", most=8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -17,7 +16,7 @@ from hpcrun.slurm.hostlist import parse_ranges, write_out
 from hpcrun.state import ledger
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.ledger import Attempt
-from hpcrun.text import shortened
+from hpcrun.text import shortened, whole_number
 
 
 @dataclass(frozen=True)
@@ -165,10 +164,10 @@ class RunLogs:
     def _node(self, attempt: AttemptPaths) -> str | None:
         """Return the name of the node that is wanted; None for all."""
         node = self._choice.node or None
-        if node is None or not re.fullmatch("[0-9]{1,9}", node):
+        if node is None or (index := whole_number(node)) is None:
             return node
         names, _ = self.seats(attempt.number)
-        return names[int(node)] if int(node) < len(names) else node
+        return names[index] if index < len(names) else node
 
     def _ranks_of_node(self, attempt: AttemptPaths) -> frozenset[int]:
         names, ranks = self.seats(attempt.number)

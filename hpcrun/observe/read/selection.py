@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from hpcrun.errors import UsageError
+from hpcrun.host import expand_home
 from hpcrun.slurm.hostlist import parse_ranges
 from hpcrun.state import history, layout, permissions
 from hpcrun.state.history import History, Planned
@@ -182,7 +183,7 @@ class Finder:
             return self._numbered(experiment, runs["numbers"])
         if _NAME.fullmatch(argument) and (experiment := self._named(argument)):
             return self._all(experiment)
-        path = Path(argument).expanduser()
+        path = expand_home(argument)
         if path.is_dir():
             return self._directory(path)
         raise self._nothing(argument)
@@ -264,7 +265,7 @@ def is_name(text: str) -> bool:
 
 def default_root() -> Path:
     """Return HPCRUN_ROOT, or ``~/hpcrun``."""
-    return Path(os.environ.get("HPCRUN_ROOT") or "~/hpcrun").expanduser().absolute()
+    return expand_home(os.environ.get("HPCRUN_ROOT") or "~/hpcrun").absolute()
 
 
 def _names(experiments: Sequence[ExperimentPaths], most: int = 8) -> str:

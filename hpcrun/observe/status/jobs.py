@@ -10,6 +10,7 @@ from hpcrun import host
 from hpcrun.errors import ClusterUnreachable
 from hpcrun.slurm import queue
 from hpcrun.slurm.queue import GONE, JobState
+from hpcrun.text import whole_number
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,6 @@ def ask_slurm(
 
 
 def _lives(ref: JobRef) -> bool:
-    pid = ref.job_id.partition(":")[2]
-    began = host.start_ticks(int(pid)) if pid.isdigit() else None
+    pid = whole_number(ref.job_id.partition(":")[2])
+    began = None if pid is None else host.start_ticks(pid)
     return began is not None and ref.start_ticks in (None, began)

@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
+from hpcrun.host import expand_home
 from hpcrun.observe.status import jobs
 from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.slurm import client
@@ -120,13 +122,13 @@ def default_path() -> Path:
     """Return this user's cache file for the cluster that commands reach from this host."""
     named = (os.environ.get(name, "") for name in ("SLURM_CONF", "SLURM_CLUSTERS"))
     reach = "\n".join([os.uname().nodename, *named, client.location()])
-    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    base = expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     return base / "hpcrun" / f"slurm-{hashlib.sha256(reach.encode()).hexdigest()[:12]}.json"
 
 
 def _read(path: Path) -> _Known:
     try:
-        data = json.loads(path.read_bytes())
+        data = files.read_json(path)
         return _Known(
             float(data["asked"]),
             float(data["took"]),
@@ -138,7 +140,7 @@ def _read(path: Path) -> _Known:
                 for name, (when, fields) in data["jobs"].items()
             },
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return _Known()
 
 
@@ -161,4 +163,8 @@ def _to_fields(job: JobState) -> list[object]:
 
 def _from_fields(job_id: str, fields: list[Any]) -> JobState:
     state, _, _, reason, nodes, exit_code, start, _ = fields
+    if not all(isinstance(text, str) for text in (state, reason, nodes)):
+        raise TypeError(f"the state of job {job_id} is not one")
+    if not isinstance(exit_code, (int, NoneType)) or not isinstance(start, (int, float, NoneType)):
+        raise TypeError(f"the numbers of job {job_id} are none")
     return JobState(job_id, state, reason, nodes, start, exit_code=exit_code)

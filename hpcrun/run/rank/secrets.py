@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 
 from hpcrun.errors import HpcrunError
+from hpcrun.host import expand_home
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -20,7 +20,7 @@ def read(file: str | None) -> dict[str, str]:
     """
     if not file:
         return {}
-    path = Path(file).expanduser()
+    path = expand_home(file)
     try:
         if path.stat().st_mode & 0o077:
             raise HpcrunError(

@@ -11,6 +11,7 @@ from typing import Any
 
 from hpcrun.run.tracking.interface import RunDescription
 from hpcrun.state.metrics_file import Line
+from hpcrun.text import whole_number
 
 
 class TensorBoardTracker:
@@ -34,7 +35,7 @@ class TensorBoardTracker:
         number = int(state.get("file", 0))
         for path in directory.glob("events.out.tfevents.*.hpcrun"):
             text = path.name.split(".")[3]
-            found = int(text) if text.isdigit() else 0
+            found = whole_number(text) or 0
             if found > number:
                 path.unlink()
             elif found and found == number:

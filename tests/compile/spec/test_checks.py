@@ -77,6 +77,7 @@ TABLE = [
     # wrong types and values
     resources("nodes is a word", "nodes: two", "resources.nodes:", "a string ('two')",
               "accepted is a whole number"),
+    resources("nodes is no digit of ours", "nodes: '²'", "'²'", "accepted is a whole number"),
     resources("nodes is a float", "nodes: 2.5", "a number (2.5)", "accepted is a whole number"),
     resources("nodes is null", "nodes: null", "nothing (null)", "accepted is a whole number"),
     resources("negative nodes", "nodes: -1", "resources.nodes:", "found -1", "from 1"),

@@ -105,6 +105,11 @@ def test_a_refused_resubmission_does_not_hide_the_job_before_it(finder: Finder) 
         ("study/9", "study has no run 9; its runs are 0-4", None),
         ("study/7-9", "study has no run 7-9", None),
         ("study/3-1", "the range 3-1 runs backwards", None),
+        # A user that there is not, digits that are no run's, more of them than any number has.
+        ("~nobody-of-this-name", "nothing under", None),
+        ("study/²", "is not a run of study", None),
+        ("study/٣", "is not a run of study", None),
+        ("9" * 5000, "nothing under", None),
         ("study/x", "is not a run of study; its runs are 0-4", "study/0-3"),
         ("study/1-", "is not a run of study", None),
         ("999", "no run under .* was submitted as job 999", "hpcrun list"),

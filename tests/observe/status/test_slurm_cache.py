@@ -32,6 +32,13 @@ def clock() -> Clock:
     return Clock()
 
 
+# Of another time; some tests put other things in the place of its words.
+SOUND = (
+    b'{"asked": 1.0, "took": 0.1, "no_accounting": 0.0, "patience": 3.0, "about": ["100_0"], '
+    b'"jobs": {"100_0": [1.0, ["RUNNING", false, false, "", "n1", null, 9.5, null]]}}'
+)
+
+
 def line(job: str, state: str, reason: str = "None") -> str:
     return f"{job}|{state}|{reason}||N/A\n"
 
@@ -145,7 +152,11 @@ def test_a_controller_that_hangs_is_not_waited_for_where_something_is_known(
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b'{"asked": 1}', b"\xff\xfe", b'{"jobs": 3}']
+    "content",
+    [
+        *(b"", b"{", b"[]", b'{"asked": 1}', b"\xff\xfe", b'{"jobs": 3}', b"[" * 100_000),
+        *(SOUND.replace(b'"RUNNING"', b"[1]"), SOUND.replace(b"9.5", b"{}")),
+    ],
 )
 def test_a_damaged_file_is_no_file(shim: Path, clock: Clock, content: bytes) -> None:
     slurm_shim(shim, squeue=line("100_0", "RUNNING") + line("100_1", "RUNNING"))

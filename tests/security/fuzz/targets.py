@@ -217,7 +217,7 @@ def _on_nodes(world: World, victim: str) -> None:
 NAMES = (
     *("²", "٣", "x", "-1", "0", "00", "9999999999999999999999", "1e3", " 1", "1 "),
     *("\x1b[31m", "a\nb"),
-    *("--help", "-rf", "a" * 250, "\udcff\udcfe", "\u202egnp", ".hidden", "[red]", "%s"),
+    *("--help", "-rf", "a" * 200, "\udcff\udcfe", "\u202egnp", ".hidden", "[red]", "%s"),
     *("99", "1\t"),
 )
 DIRECTORIES = (
