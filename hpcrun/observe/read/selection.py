@@ -184,7 +184,7 @@ class Finder:
         if _NAME.fullmatch(argument) and (experiment := self._named(argument)):
             return self._all(experiment)
         path = expand_home(argument)
-        if path.is_dir():
+        if os.path.isdir(path):  # noqa: PTH112 - `is_dir` would raise
             return self._directory(path)
         raise self._nothing(argument)
 
