@@ -3,9 +3,10 @@
 ::
 
     ROOT/
-      .hpcrun/torch_extensions/KEY/     compiled DeepSpeed operators, shared
+      .hpcrun/torch_extensions/KEY/     compiled DeepSpeed operators, of the user whose they are
       NAME/                             an experiment
         submit.lock/HOST:PID:TICKS      the submit that is under way
+        .hpcrun/torch_extensions/KEY/   the same, where the root's are another user's
         code/SHA.tar.gz                 frozen code, by content, shared by submissions
         submissions/1/                  one `hpcrun submit`
           plan.json                     the frozen plan (hpcrun.state.plan.Plan)
@@ -306,9 +307,10 @@ def slurm_path(path: Path) -> str:
     return str(path).replace("%", "%%")
 
 
-def extension_cache(submission: SubmissionPaths) -> Path:
-    """Return the directory of compiled DeepSpeed operators, shared by all under the root."""
-    return submission.experiment.root / ".hpcrun" / "torch_extensions"
+def extension_caches(submission: SubmissionPaths) -> tuple[Path, Path]:
+    """Return the directories of compiled DeepSpeed operators: the root's, the experiment's own."""
+    experiment, name = submission.experiment, Path(".hpcrun", "torch_extensions")
+    return experiment.root / name, experiment.directory / name
 
 
 def _numbered(parent: Path) -> list[Path]:

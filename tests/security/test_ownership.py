@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from hpcrun.control import cleanup
+from hpcrun.errors import HpcrunError
 from hpcrun.observe.read.selection import Finder
+from hpcrun.run.node import op_cache
 from hpcrun.slurm import client
 from hpcrun.state import files, layout, ledger
 from hpcrun.state.manifest import File, Manifest
@@ -180,6 +182,15 @@ def test_root_acts_on_nobodys_runs(shared: Shared) -> None:
     assert shared.called("scancel") == []
 
 
+def test_a_strangers_compiled_operators_are_not_run_as_me(tmp_path: Path) -> None:
+    """Who came first under a shared root has compiled for all, or says so."""
+    library = STRANGER.write(tmp_path / "cache" / "key" / "deepspeed_shm_comm" / "x.so", "evil")
+    copy = tmp_path / "copy"
+    with pytest.raises(HpcrunError, match=rf"{library}, a compiled operator, is another user's"):
+        op_cache.copy(tmp_path / "cache", "key", copy)
+    assert "evil" not in {path.read_text() for path in copy.rglob("*.so")}
+
+
 # --- ids of jobs and processes ------------------------------------------------------------------
 
 
@@ -335,7 +346,7 @@ def test_a_link_that_appears_between_the_look_and_the_removal(
     layout.RunPaths(tmp_path / "other").checkpoints.rename(precious)
     before = content(precious)
     monkeypatch.setattr(cleanup, "find", swapped)
-    with pytest.raises(cleanup.HpcrunError, match="a link"):
+    with pytest.raises(HpcrunError, match="a link"):
         cleanup.remove_all(found, choice, print)
     assert content(precious) == before
 

@@ -21,7 +21,7 @@ def test_the_tree_is_as_its_drawing_says(tmp_path: Path) -> None:
         *(attempt.launch, attempt.deepspeed, attempt.metrics, attempt.session),
         *(attempt.rank_log(7), attempt.agent_log("n1"), attempt.exit_record(7)),
         *(attempt.telemetry("n1"), attempt.tracker_log("wandb")),
-        layout.extension_cache(submission),
+        *layout.extension_caches(submission),
     ]
     assert [str(path.relative_to(tmp_path)) for path in named] == [
         "study/code",
@@ -50,6 +50,7 @@ def test_the_tree_is_as_its_drawing_says(tmp_path: Path) -> None:
         "study/runs/3/attempts/2/telemetry-n1.jsonl",
         "study/runs/3/attempts/2/tracker-wandb.log",
         ".hpcrun/torch_extensions",
+        "study/.hpcrun/torch_extensions",
     ]
 
 

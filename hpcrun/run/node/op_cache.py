@@ -3,7 +3,8 @@
 DeepSpeed compiles its operators at first use into TORCH_EXTENSIONS_DIR and guards the build with a
 lock file. A killed rank leaves that behind, and every later start waits for it for ever. So one
 agent compiles into a directory of its own and renames it into the cache; each attempt then works on
-its own copy.
+its own copy. The root's cache may be another user's, whose operators would run as this one: those
+are passed over, and the experiment has a cache of its own.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ import os
 import platform
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
 from hpcrun.errors import HpcrunError
+from hpcrun.state import permissions
 from hpcrun.state.spec.blocks import SpecBlocks
 
 _BUILD = """
@@ -74,6 +77,30 @@ def key(builders: list[str]) -> str | None:
 def _lines(path: Path, *prefixes: str) -> Iterator[str]:
     with suppress(OSError):
         yield from (line for line in path.read_text().splitlines() if line.startswith(prefixes))
+
+
+def usable(caches: Sequence[Path], name: str) -> Path:
+    """Return the cache that holds the operators, or else where they may be compiled into.
+
+    What another user made, or could change, is neither; the last of ``caches`` is always usable.
+    """
+    for cache in caches:
+        if _is_own(cache / name):
+            return cache
+    for cache in caches[:-1]:
+        with suppress(OSError):
+            cache.mkdir(parents=True, exist_ok=True)
+            taken = os.path.lexists(cache / name)
+            if not taken and _is_own(cache.parent) and _is_own(cache) and os.access(cache, os.W_OK):
+                return cache
+    return caches[-1]
+
+
+def _is_own(directory: Path) -> bool:
+    with suppress(OSError):
+        found = directory.stat()
+        return found.st_uid in permissions.trusted_users() and not found.st_mode & stat.S_IWOTH
+    return False
 
 
 def build(
@@ -143,5 +170,20 @@ def _run(command: list[str], directory: Path, given_up: Callable[[], bool]) -> t
 
 
 def copy(cache: Path, name: str, destination: Path) -> None:
-    """Copy the operators for an attempt, with modification times, so that nothing is rebuilt."""
-    shutil.copytree(cache / name, destination, dirs_exist_ok=True)
+    """Copy the operators for an attempt, with modification times, so that nothing is rebuilt.
+
+    Raises HpcrunError if one of the files is another user's.
+    """
+    shutil.copytree(cache / name, destination, dirs_exist_ok=True, copy_function=_copy_own)
+
+
+def _copy_own(source: str, target: str) -> None:
+    # The owner of the very file that is read: whoever owns the cache may exchange files.
+    with open(source, "rb") as stream, open(target, "wb") as copy:
+        if os.fstat(stream.fileno()).st_uid not in permissions.trusted_users():
+            raise HpcrunError(
+                f"{source}, a compiled operator, is another user's",
+                hint="remove the directory that it lies in, or take another root",
+            )
+        shutil.copyfileobj(stream, copy)
+    shutil.copystat(source, target)

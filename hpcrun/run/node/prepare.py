@@ -14,7 +14,7 @@ from hpcrun.run.node import network, op_cache
 from hpcrun.run.node.rendezvous_port import PortReservation
 from hpcrun.run.protocol.output import say
 from hpcrun.state import files
-from hpcrun.state.layout import SubmissionPaths, extension_cache
+from hpcrun.state.layout import SubmissionPaths, extension_caches
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import Plan, RunPlan
 
@@ -31,7 +31,6 @@ class NodePreparation:
     ) -> None:
         self._submission, self._plan, self._run = submission, plan, run
         self._node, self._seed = node, seed
-        self._cache = extension_cache(submission)
         uses_deepspeed = run.entry.kind == "function" or run.deepspeed
         self._builders = op_cache.needed(run) if uses_deepspeed else []
         self.key = op_cache.key(self._builders) if self._builders else None
@@ -42,9 +41,10 @@ class NodePreparation:
     def build(self, given_up: Callable[[], bool]) -> None:
         """Compile DeepSpeed's operators into the cache, unless they are there."""
         assert self.key is not None
-        if not (self._cache / self.key).is_dir():
+        cache = op_cache.usable(extension_caches(self._submission), self.key)
+        if not (cache / self.key).is_dir():
             say(f"compiling {', '.join(self._builders)}")
-        op_cache.build(self._cache, self.key, self._builders, given_up)
+        op_cache.build(cache, self.key, self._builders, given_up)
 
     def prepare(
         self, scratch: Path, attempt: int, fabric: dict[str, Any], *, first: bool, alone: bool
@@ -74,7 +74,8 @@ class NodePreparation:
             "hca": hca,
         }
         if self.key:
-            op_cache.copy(self._cache, self.key, paths.extensions)
+            cache = op_cache.usable(extension_caches(self._submission), self.key)
+            op_cache.copy(cache, self.key, paths.extensions)
             node["extensions"] = str(paths.extensions)
         answer: dict[str, Any] = {"node": node}
         self.release_port()

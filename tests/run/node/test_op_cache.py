@@ -93,6 +93,22 @@ def test_compiled_once_then_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert own.stat().st_mtime_ns == product.stat().st_mtime_ns
 
 
+def test_the_experiment_compiles_for_itself_where_the_roots_cache_is_anothers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, own = caches = tmp_path / "shared" / "cache", tmp_path / "own" / "cache"
+    assert op_cache.usable(caches, "key") == shared
+    (own / "key").mkdir(parents=True)
+    assert op_cache.usable(caches, "key") == own
+    (shared / "key").mkdir()
+    assert op_cache.usable(caches, "key") == shared
+    (shared / "key").chmod(0o777)
+    assert op_cache.usable(caches, "key") == own
+    monkeypatch.setattr(op_cache.permissions, "trusted_users", lambda: frozenset({12345}))
+    assert op_cache.usable(caches, "key") == own
+    assert op_cache.usable(caches, "other") == own
+
+
 def test_who_is_second_takes_what_the_first_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
