@@ -105,7 +105,10 @@ def _name_items(found: Sequence[Leftovers], output: Output) -> None:
     ]
     if lines and (output.verbosity > 0 or sys.stderr.isatty()):
         most = len(lines) if output.verbosity > 0 else _NAMED
-        output.say(listed(lines, most, "\n", "\nand {} more: -v names all, --json too"))
+        for line in lines[:most]:
+            output.say(line)
+        if len(lines) > most:
+            output.say(f"and {len(lines) - most} more: -v names all, --json too")
 
 
 def _tell_of_spared(found: Sequence[Leftovers], output: Output) -> None:

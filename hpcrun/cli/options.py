@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from hpcrun.host import expand_home
-from hpcrun.text import json_text, one_line, visible
+from hpcrun.text import entry, json_text, one_line
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -33,10 +33,10 @@ class Output:
     """Allow ANSI colours on stdout."""
 
     def say(self, message: str) -> None:
-        """Print a message on stderr, unless ``-q`` was given."""
+        """Print a message on stderr, unless ``-q`` was given; its further lines are indented."""
         if self.verbosity >= 0:
             # The live screen takes over stderr, and would draw what is not visible.
-            click.echo(visible(message), err=True)
+            click.echo(entry(message), err=True)
 
     def line(self, text: str) -> None:
         """Print one line on stdout: names and values that were read cannot begin another."""

@@ -96,7 +96,8 @@ def _tell(done: Sequence[Submitted], compiled: Compiled, output: Output) -> None
         output.line(array.job_id)
     if arrays:
         where = f"{_root(compiled.root)} {compiled.name}"
-        output.say(f"\nhpcrun status{where}   hpcrun logs -f{where}")
+        output.say("")
+        output.say(f"hpcrun status{where}   hpcrun logs -f{where}")
 
 
 def _root(root: Path) -> str:
@@ -123,8 +124,9 @@ def _wait(done: Sequence[Submitted], output: Output) -> int:
             failed += [f"{one.experiment}/{run}" for run in ended_badly]
             count += len(asked)
     except KeyboardInterrupt:
+        output.say("")
         output.say(
-            f"\nno longer waiting; the runs go on. `hpcrun status{root} {name}` shows "
+            f"no longer waiting; the runs go on. `hpcrun status{root} {name}` shows "
             f"them, `hpcrun cancel{root} {name}` ends them"
         )
         return EXIT_INTERRUPTED
