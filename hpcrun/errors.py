@@ -4,7 +4,8 @@
 
     HpcrunError                exit 1
     ├── UsageError             exit 2   the input is wrong, or nothing matches
-    │   └── SpecError          exit 2   one or more problems in a spec, all of them at once
+    │   ├── SpecError          exit 2   one or more problems in a spec, all of them at once
+    │   └── BrokenFile         exit 2   a file of hpcrun's on disk is not what hpcrun writes
     ├── ClusterRefused         exit 3   the cluster answered, and said no
     ├── ClusterUnreachable     exit 4   the cluster did not answer; the same command may work later
     ├── RunFailed              exit 1   a run that was waited for failed
@@ -98,6 +99,25 @@ class SpecError(UsageError):
 
     def __str__(self) -> str:
         return self.message
+
+
+_MEND = "what is wrong there was not written by hpcrun: mend the file, or move its run away"
+
+
+class BrokenFile(UsageError):
+    """A file of hpcrun's on disk cannot be read, or does not hold what hpcrun writes there.
+
+    The message names the file, and the line where there is one.
+    """
+
+    @classmethod
+    def of(
+        cls, path: object, error: OSError | ValueError | str, line: int | None = None
+    ) -> BrokenFile:
+        """Return the error of a path: the reason is in words, or one of the system's."""
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        place = f"{path}:{line}" if line is not None else str(path)
+        return cls(f"{place}: {reason}", hint=_MEND)
 
 
 class ClusterRefused(HpcrunError):

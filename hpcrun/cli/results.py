@@ -60,7 +60,7 @@ def command(
     from hpcrun.observe.tables import Table
 
     selected = select(output, where, conditions)
-    found = results.collect(selected, statuses(selected, warn=output.say))
+    found = results.collect(selected, statuses(selected, warn=output.say), warn=output.say)
     if filters:
         found = found.filter(filters)
     keys = _names("--group-by", group_by)

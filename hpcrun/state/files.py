@@ -1,7 +1,7 @@
 """Files on shared storage: whole lines appended, whole files replaced, all of them read in bounds.
 
 A file may be another user's. Readers open regular files alone, never wait, and bound what they
-take in: the bytes of a file, the levels, the digits and the number of the values of JSON.
+take in: the bytes of a file, and what JSON makes of them (`hpcrun.bounded_json`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import errno
 import json
 import os
-import re
 import stat
 import time
 import uuid
@@ -19,6 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from hpcrun import bounded_json
+from hpcrun.bounded_json import parse_line
 from hpcrun.text import Say, size
 
 # The most bytes of a file of lines, of one of its lines, and of a JSON file.
@@ -156,7 +157,7 @@ _KINDS = {
 }
 
 
-def open_stream(path: Path, buffering: int = -1) -> BinaryIO:
+def open_stream(path: Path | str, buffering: int = -1) -> BinaryIO:
     """Open a regular file as a stream of bytes; raise as `open_regular` does."""
     return os.fdopen(open_regular(path)[0], "rb", buffering)
 
@@ -208,24 +209,37 @@ def read_lines(path: Path, most: int = MOST_LINES) -> Iterator[dict[str, Any]]:
     Lines that are not a JSON object (torn by a crash) are skipped. Raises OSError if the file
     cannot be read; Refused if it has more than ``most`` bytes.
     """
-    return (record for _, record in numbered_lines(path, most) if record is not None)
+    return (record for _, record in numbered_lines(path, most) if type(record) is dict)
 
 
 def numbered_lines(
     path: Path, most: int = MOST_LINES
-) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Yield the number and the JSON object of each line that is not empty; None for other lines.
+) -> Iterable[tuple[int, dict[str, Any] | bytes]]:
+    """Return the number and the JSON object of each line that is not empty; others as they are.
 
-    Raises as `read_lines` does.
+    Raises as `read_lines` does, perhaps only as the lines are taken.
     """
     try:
         descriptor, length = open_regular(path)
-    except FileNotFoundError:
-        return
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    if length > MOST_LINE:
+        return _blocks_of_lines(path, descriptor, length, most)
+    try:
+        data = _read(descriptor, 0, length)
+    finally:
+        os.close(descriptor)
+    lines = data.removeprefix(BOM_UTF8).split(b"\n")
+    return [(number, parse_line(line)) for number, line in enumerate(lines, 1) if line]
+
+
+def _blocks_of_lines(
+    path: Path, descriptor: int, length: int, most: int
+) -> Iterator[tuple[int, dict[str, Any] | bytes]]:
     try:
         _check_size(path, length, most)
         start, number, held = 0, 0, b""
-        while block := os.pread(descriptor, min(max(length - start, 1 << 12), MOST_LINE), start):
+        while block := os.pread(descriptor, MOST_LINE, start):
             lines = (held + (block if start else block.removeprefix(BOM_UTF8))).split(b"\n")
             start += len(block)
             # What is longer than a line ever is becomes one that no JSON begins with.
@@ -233,7 +247,7 @@ def numbered_lines(
             held = held if len(held) <= MOST_LINE else b"\0"
             for number, line in enumerate(lines, number + 1):  # noqa: B020
                 if line:
-                    yield number, _object(line)
+                    yield number, parse_line(line)
             if start >= length:
                 break
     finally:
@@ -248,7 +262,7 @@ def read_on(path: Path, offset: int, most: int = MOST_LINE) -> tuple[list[dict[s
     """
     try:
         descriptor, _ = open_regular(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return [], offset
     try:
         data = os.pread(descriptor, most, offset)
@@ -271,81 +285,12 @@ def read_back(path: Path, size: int = 1 << 14) -> Iterator[dict[str, Any]]:
 
 def objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects among lines; others (torn by a crash) are skipped."""
-    return (record for line in lines if line and (record := _object(line)) is not None)
-
-
-def _object(line: bytes) -> dict[str, Any] | None:
-    try:
-        if len(line) > _HARMLESS:
-            _check(line)
-        text = line.decode().strip()
-        record, end = _decode(text)
-    except (ValueError, RecursionError):
-        return None
-    return record if end == len(text) and isinstance(record, dict) else None
+    return (record for line in lines if line and type(record := parse_line(line)) is dict)
 
 
 def last_line(path: Path) -> dict[str, Any] | None:
     """Return the last whole JSON object of a file of lines; None without one."""
     return next(read_back(path), None)
-
-
-def decode(data: bytes) -> Any:
-    """Decode JSON of bounded depth, numbers and number of values.
-
-    Raises ValueError if it is anything else.
-    """
-    _check(data)
-    try:
-        return json.loads(data.decode("utf-8-sig"))
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
-def _check(data: bytes) -> None:
-    """Raise ValueError if JSON is nested too deeply, or has too long a number or too many values.
-
-    Works at the speed of memory: strings are told from the rest only if it seems to be so.
-    """
-    if _has_long_number(data) or _is_deep(data):
-        # Without the strings, first their escapes: no backtracking whatever they hold.
-        data = _STRING.sub(b"", data.replace(b"\\\\", b"").replace(b'\\"', b""))
-        if _has_long_number(data):
-            raise ValueError(f"a number of more than {_MOST_DIGITS} digits")
-        if _is_deep(data):
-            raise ValueError(f"nested more than {MOST_LEVELS} levels deep")
-    if len(data) > _MOST_VALUES and len(data.translate(None, _NOT_COUNTED)) > _MOST_VALUES:
-        raise ValueError(f"more than {_MOST_VALUES:,} values")
-
-
-def _has_long_number(data: bytes) -> bool:
-    # Three places in a row are in so many digits.
-    return bool(_DIGITS(data[:: _MOST_DIGITS // 3])) and _LONG_NUMBER in data.translate(_AS_ZEROS)
-
-
-def _is_deep(data: bytes) -> bool:
-    if data.count(b"[") + data.count(b"{") <= MOST_LEVELS:
-        return False
-    brackets = data.translate(None, _NOT_BRACKETS)
-    for _ in range(MOST_LEVELS):
-        if not brackets:
-            return False
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-    return bool(brackets)
-
-
-# Deeper than anything that is written, and far from the depth that Python's recursion bears.
-MOST_LEVELS = 100
-_MOST_DIGITS = 300
-_MOST_VALUES = 3_000_000
-_HARMLESS = 2 * MOST_LEVELS
-_LONG_NUMBER = b"0" * (_MOST_DIGITS + 1)
-_STRING = re.compile(rb'"[^"]*"?')
-_DIGITS = re.compile(rb"[0-9]{3}").search
-_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
-_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
-_NOT_COUNTED = bytes(byte for byte in range(256) if byte not in b"[{,")
-_decode = json.JSONDecoder().raw_decode
 
 
 @contextlib.contextmanager
@@ -385,4 +330,4 @@ def read_json(path: Path, most: int = MOST_JSON) -> Any:
     Raises FileNotFoundError if there is no such file; Refused if it is not a regular file of at
     most ``most`` bytes; ValueError if it is not JSON, or JSON that nobody here has written.
     """
-    return decode(read_bytes(path, most))
+    return bounded_json.parse(read_bytes(path, most))

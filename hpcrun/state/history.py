@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from hpcrun.errors import UsageError
+from hpcrun.errors import BrokenFile, UsageError
+from hpcrun.fields import FLAG, MAPPING, NAME, TEXT, TEXTS, TIME, WHOLE, Kinds, mapping, wrong
 from hpcrun.state import files, journal, permissions, plan_file
 from hpcrun.state.journal import Job
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
@@ -38,18 +39,26 @@ class History:
 def read(experiment: ExperimentPaths, warn: Say = lambda message: None) -> History:
     """Read the plans and journals of an experiment.
 
-    ``warn`` receives a message for each plan that cannot be read, as long as others can. Raises
-    UsageError if there are plans, and none can be read.
+    ``warn`` receives a message for each plan or journal that cannot be read, as long as others can;
+    runs whose newest journal is such a one have a job that says so. Raises UsageError if there are
+    plans, and none can be read.
     """
     found = History()
     broken: list[str] = []
+    journals: list[str] = []
     for paths in experiment.submissions():
-        for run, submission in journal.read(paths).items():
+        silent = None
+        try:
+            submissions = journal.read(paths)
+        except BrokenFile as error:
+            submissions, silent = {}, error
+            journals.append(error.message)
+        for run, submission in submissions.items():
             if submission.event != journal.REFUSED or run not in found.submissions:
                 found.submissions[run] = submission
         try:
             planned = Planned(paths, read_plan(paths))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
         except UsageError as error:
             broken.append(error.message)
@@ -57,9 +66,12 @@ def read(experiment: ExperimentPaths, warn: Say = lambda message: None) -> Histo
         found.newest = planned
         for run_plan in planned.plan.runs:
             found.runs[run_plan.number] = (planned, run_plan)
+            if silent is not None:
+                job = journal.broken(paths, run_plan.number, silent)
+                found.submissions[run_plan.number] = job
     if broken and not found.runs:
-        raise UsageError(broken[-1])
-    for message in broken:
+        raise BrokenFile(broken[-1])
+    for message in (*broken, *journals):
         warn(f"passed over: {message}")
     return found
 
@@ -67,20 +79,20 @@ def read(experiment: ExperimentPaths, warn: Say = lambda message: None) -> Histo
 def read_plan(paths: SubmissionPaths) -> Plan:
     """Read the plan of a submission, once as long as it is the same file.
 
-    Raises UsageError if the file is not a plan; FileNotFoundError if there is none (yet).
+    Raises as `plan_file.read` does.
     """
-    found = paths.plan.stat()
+    try:
+        found = paths.plan.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise BrokenFile.of(paths.plan, error) from None
     return _read_plan(paths, (found.st_ino, found.st_size, found.st_mtime_ns))
 
 
 @lru_cache(maxsize=16)
 def _read_plan(paths: SubmissionPaths, file: tuple[int, int, int]) -> Plan:
-    try:
-        return plan_file.read(paths.plan)
-    except UsageError as error:
-        raise UsageError(f"{paths.plan}: {error.message}", hint=error.hint) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{paths.plan} is not a plan: {type(error).__name__}: {error}") from None
+    return plan_file.read(paths.plan)
 
 
 def plans(experiment: ExperimentPaths) -> dict[int, Plan]:
@@ -109,13 +121,28 @@ def runs_of_job(experiment: ExperimentPaths, job: str, task: str | None) -> list
     return sorted(found)
 
 
+# `submission.json`.
+_KINDS: Kinds = {
+    **{"time": TIME, "argv": TEXTS, "python": MAPPING},
+    **dict.fromkeys(("user", "host", "hpcrun"), TEXT),
+    "code": mapping(
+        {
+            **{"archive": NAME, "digest": TEXT, "bytes": WHOLE, "files": WHOLE},
+            "git": mapping({"commit": TEXT, "branch": TEXT, "dirty": FLAG}),
+        }
+    ),
+}
+
+
 def describe(paths: SubmissionPaths) -> dict[str, Any]:
-    """Read ``submission.json``; empty if it cannot be read."""
+    """Read ``submission.json``; empty if it cannot be read, or is not what a submit wrote."""
     try:
-        data = files.read_json(paths.submission)
+        data = files.read_json(paths.submission, files.MOST_LINE)
     except (OSError, ValueError):
         return {}
-    return data if isinstance(data, dict) else {}
+    if not isinstance(data, dict) or wrong(data, _KINDS):
+        return {}
+    return data
 
 
 def last_submission(experiment: ExperimentPaths) -> tuple[float, int | None]:
@@ -124,17 +151,16 @@ def last_submission(experiment: ExperimentPaths) -> tuple[float, int | None]:
     The owner (a user's id) is that of the submission's directory; None without a submission. One
     without a readable ``submission.json`` counts from its directory's time.
     """
-    submissions = experiment.submissions()
+    try:
+        submissions = experiment.submissions()
+    except BrokenFile:
+        return 0.0, permissions.owner(experiment.directory)
     if not submissions:
         return 0.0, None
     newest = submissions[-1]
     data = describe(newest)
     try:
-        when = _number(data.get("time")) or newest.directory.stat().st_mtime
+        when = float(data.get("time") or 0.0) or newest.directory.stat().st_mtime
     except OSError:
         when = 0.0
     return when, permissions.owner(newest.directory)
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +33,7 @@ class Origin:
         Raises ValueError if it has another form; the message names the accepted ones.
         """
         run, at, step = text.rpartition("@")
-        if not step.isdigit():
+        if not re.fullmatch("[0-9]{1,15}", step):
             run, at, step = text, "", ""
         if not run.strip("/ ") or ("@" in run and "/" not in run):
             raise ValueError(

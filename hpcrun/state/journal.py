@@ -21,11 +21,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcrun.errors import BrokenFile
+from hpcrun.fields import FLAG, INDEX, INDICES, TEXT, TIME, WHOLE, Kinds, wrong
 from hpcrun.host import start_ticks
 from hpcrun.state import files
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths, is_job_id
@@ -35,6 +37,18 @@ SUBMITTED = "submitted"
 WAITING = "waiting"
 REFUSED = "refused"
 ENDED = "ended"
+# The journal itself cannot be read.
+BROKEN = "broken"
+
+_KINDS: Kinds = {
+    **{"event": TEXT, "time": TIME, "runs": INDICES, "exit_code": WHOLE, "local": FLAG},
+    **dict.fromkeys(("job_id", "host", "message"), TEXT),
+    **dict.fromkeys(("array", "part", "run", "pid"), INDEX),
+    **{"start_ticks": WHOLE, "offset": WHOLE},
+}
+_MOST_BYTES = 1 << 26
+# More runs than any submission has.
+_MOST_RUNS = 500_000
 
 
 @dataclass(frozen=True)
@@ -45,8 +59,8 @@ class Job:
     """The run's number."""
     paths: SubmissionPaths
     event: str
-    """``submitting`` (no answer was recorded), ``submitted``, ``waiting`` (in a submit that lives)
-    or ``refused``."""
+    """``submitting`` (no answer was recorded), ``submitted``, ``waiting`` (in a submit that lives),
+    ``refused``, or ``broken`` (the journal cannot be read)."""
     record: dict[str, Any]
     """The journal's line."""
     job_id: str | None = None
@@ -71,8 +85,7 @@ class Job:
     @property
     def time(self) -> float:
         """Seconds since the epoch; 0 if the line has none."""
-        found = self.record.get("time")
-        return float(found) if isinstance(found, (int, float)) else 0.0
+        return float(self.record.get("time") or 0.0)
 
     @property
     def script(self) -> Path:
@@ -104,17 +117,22 @@ def write_end(
 
 
 def read(submission: SubmissionPaths) -> dict[int, Job]:
-    """Read the last word on each run that the journal names."""
+    """Read the last word on each run that the journal names.
+
+    Raises BrokenFile if it cannot be read, or has a record that no submit wrote: what it asked of
+    Slurm is not known then, and must not be asked again.
+    """
     found: dict[int, Job] = {}
     asked: set[int] = set()
-    for record in files.read_lines(submission.journal):
-        event, runs = record.get("event"), record.get("runs")
+    for record in _records(submission):
+        event, numbers = record.get("event"), record.get("runs") or ()
         if event == ENDED:
             job = found.get(record.get("run", -1))
             if job is not None and job.event in (SUBMITTING, SUBMITTED):
                 message = record.get("message")
                 found[job.run] = dataclasses.replace(job, ended=True, message=message)
-        numbers = [run for run in runs if isinstance(run, int)] if isinstance(runs, list) else []
+        if len(found) + len(numbers) > _MOST_RUNS:
+            raise BrokenFile.of(submission.journal, f"it names more than {_MOST_RUNS:,} runs")
         if event == SUBMITTING:
             asked.update(numbers)
         if event in (REFUSED, WAITING):
@@ -136,6 +154,23 @@ def read(submission: SubmissionPaths) -> dict[int, Job]:
     }
 
 
+def _records(submission: SubmissionPaths) -> Iterator[dict[str, Any]]:
+    path = submission.journal
+    try:
+        for line, record in files.numbered_lines(path, _MOST_BYTES):
+            if isinstance(record, dict):
+                if problem := wrong(record, _KINDS):
+                    raise BrokenFile.of(path, problem, line)
+                yield record
+    except OSError as error:
+        raise BrokenFile.of(path, error) from None
+
+
+def broken(submission: SubmissionPaths, run: int, error: BrokenFile) -> Job:
+    """Return what is known of a run in place of a journal that cannot be read."""
+    return Job(run, submission, BROKEN, {}, message=error.message)
+
+
 def jobs(submission: SubmissionPaths) -> dict[int, Job]:
     """Read the jobs of a submission by run; a run whose array was refused has none."""
     found = read(submission)
@@ -153,16 +188,15 @@ def newest_jobs(experiment: ExperimentPaths) -> dict[int, Job]:
 def _is_gone(record: dict[str, Any]) -> bool:
     """Check whether the process that a line names has ended; False if it is on another host."""
     pid = record.get("pid")
-    if record.get("host") != os.uname().nodename or not isinstance(pid, int):
+    if record.get("host") != os.uname().nodename or pid is None:
         return False
     return start_ticks(pid) != record.get("start_ticks")
 
 
 def _job_id(record: dict[str, Any], run: int) -> str | None:
-    job_id, offset = record.get("job_id"), record.get("offset", 0)
-    if not isinstance(job_id, str) or not isinstance(offset, int):
+    if not record.get("job_id"):
         return None
-    found = job_of(job_id, record["runs"], run, offset)
+    found = job_of(record["job_id"], record["runs"], run, record.get("offset") or 0)
     # Whoever wrote the line, an option of scancel or a path is no job.
     return found if is_job_id(found) else None
 

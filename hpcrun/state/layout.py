@@ -48,6 +48,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcrun.errors import BrokenFile
+
 # Slurm's and the local executor's; a step's, `123_4.batch`, is of use to Slurm alone.
 _JOB_ID = re.compile(r"[0-9]{1,18}(_[0-9]{1,18})?|local:[0-9]{1,18}")
 _STEP_ID = re.compile(r"[0-9]{1,18}(_[0-9]{1,18})?(\.[0-9a-z]{1,18})?")
@@ -103,7 +105,7 @@ class AttemptPaths(Directory):
     def rank_logs(self) -> dict[int, Path]:
         """Return rank -> log file of those that exist, in the order of ranks."""
         found = sorted(self.directory.glob("rank-*.log"))
-        return {int(path.stem[5:]): path for path in found if path.stem[5:].isdigit()}
+        return {int(path.stem[5:]): path for path in found if _RANK.fullmatch(path.stem[5:])}
 
     def agent_log(self, node: str) -> Path:
         return self.directory / f"agent-{node}.log"
@@ -246,9 +248,9 @@ class ExperimentPaths(Directory):
         """Return the numbers of the runs that have a directory, ascending."""
         try:
             names = os.listdir(self.runs_directory)  # noqa: PTH208 - ten thousand of them
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(int(name) for name in names if name.isdigit())
+        return sorted(found for name in names if (found := number(name)) is not None)
 
 
 def checkpoint_name(step: int, attempt: int) -> str:
@@ -265,12 +267,13 @@ def experiments(root: Path) -> list[ExperimentPaths]:
     """Return every experiment under ``root``, by name."""
     if not root.is_dir():
         return []
-    return [found for path in sorted(root.iterdir()) if (found := ExperimentPaths(path)).exists]
+    names = sorted(os.listdir(root))  # noqa: PTH208 - there may be a hundred thousand others
+    return [found for name in names if (found := ExperimentPaths(root / name)).exists]
 
 
 def named_run(path: Path) -> tuple[ExperimentPaths, int | None]:
     """Split ``NAME``, ``NAME/3`` or ``NAME/runs/3`` into the experiment and the run's number."""
-    if not path.name.isdigit() or ExperimentPaths(path).exists:
+    if number(path.name) is None or ExperimentPaths(path).exists:
         return ExperimentPaths(path), None
     run = RunPaths(path)
     above = ExperimentPaths(path.parent)
@@ -283,8 +286,8 @@ def enclosing(path: Path) -> tuple[ExperimentPaths, int | None] | None:
         found = ExperimentPaths(parent)
         if found.exists:
             inside = path.parts[len(found.runs_directory.parts) :]
-            is_run = path.is_relative_to(found.runs_directory) and inside and inside[0].isdigit()
-            return found, int(inside[0]) if is_run else None
+            is_run = path.is_relative_to(found.runs_directory) and inside
+            return found, number(inside[0]) if is_run else None
     return None
 
 
@@ -313,8 +316,25 @@ def extension_caches(submission: SubmissionPaths) -> tuple[Path, Path]:
     return experiment.root / name, experiment.directory / name
 
 
+def number(name: str) -> int | None:
+    """Return the number that a directory of a submission, a run or an attempt is named after.
+
+    None for all other names: ``007`` and ``²`` are no such directory's.
+    """
+    return int(name) if _NUMBER.fullmatch(name) else None
+
+
+_NUMBER = re.compile("0|[1-9][0-9]{0,8}")
+_RANK = re.compile("[0-9]{1,9}")
+
+
 def _numbered(parent: Path) -> list[Path]:
-    if not parent.is_dir():
+    """Return the numbered directories in one, in order; raise BrokenFile if it cannot be read."""
+    try:
+        names = os.listdir(parent)  # noqa: PTH208 - as above
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    found = (path for path in parent.iterdir() if path.name.isdigit())
-    return sorted(found, key=lambda path: int(path.name))
+    except OSError as error:
+        raise BrokenFile.of(parent, error) from None
+    numbers = sorted(found for name in names if (found := number(name)) is not None)
+    return [parent / str(found) for found in numbers]

@@ -40,6 +40,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpcrun.errors import BrokenFile
+from hpcrun.fields import (
+    FLAG,
+    INDEX,
+    METRICS,
+    NUMBER,
+    TEXT,
+    TEXTS,
+    TIME,
+    WHOLE,
+    Kind,
+    Kinds,
+    mapping,
+    wrong,
+)
 from hpcrun.state import files
 from hpcrun.state.layout import RunPaths, is_job_id
 
@@ -57,6 +72,45 @@ _KEPT = {
     **{STARTED: "started", ENDED: "ended", STOPPING: "stopping"},
     **{DECIDED: "decided", STRAGGLER: "straggler"},
 }
+
+_HEAD: Kinds = {"event": TEXT, "time": TIME, "attempt": INDEX}
+# Whoever wrote the line, an option of scancel or a path is no job.
+_JOB_ID = Kind(None, None, None, "the id of a job", is_job_id)
+_CAUSE: Kinds = {
+    **dict.fromkeys(("kind", "message", "node", "exception"), TEXT),
+    "signal": Kind(str, None, None, "a signal", lambda value: type(value) in (str, int)),
+    **{"rank": INDEX, "exit_code": WHOLE, "log_tail": TEXTS, "nodes": TEXTS},
+}
+# Event -> the kinds of its fields, and those that it may not be without.
+_EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
+    STARTED: (
+        {
+            **{**_HEAD, "job_id": _JOB_ID, "submission": INDEX, "nodes": TEXTS, "host": TEXT},
+            **dict.fromkeys(("restart_count", "pid", "world_size"), INDEX),
+        },
+        (),
+    ),
+    WORKERS: ({**_HEAD, "warm": FLAG}, ()),
+    ENDED: (
+        {
+            **{**_HEAD, "outcome": TEXT, "exit_code": WHOLE, "cause": mapping(_CAUSE)},
+            **dict.fromkeys(("restored_step", "reached_step", "checkpoint_step"), WHOLE),
+            **{"total_steps": WHOLE, "metrics": METRICS, "logged": TIME},
+        },
+        ("outcome",),
+    ),
+    STOPPING: ({**_HEAD, "reason": TEXT, "signal": TEXT}, ()),
+    DECIDED: ({**_HEAD, "action": TEXT, "reason": TEXT, "exclude": TEXTS}, ()),
+    STRAGGLER: (
+        {**_HEAD, "rank": INDEX, "node": TEXT, "waits": NUMBER, "others_wait": NUMBER},
+        ("rank", "node", "waits", "others_wait"),
+    ),
+    FAULT: ({**_HEAD, "fault": TEXT, "rank": INDEX, "node": TEXT}, ()),
+    NOTIFIED: ({**_HEAD, "what": TEXT}, ()),
+}
+_OTHER: tuple[Kinds, tuple[str, ...]] = (_HEAD, ())
+# More than any run has.
+_MOST_RECORDS = 300_000
 
 FINISHED = "finished"
 CANCELLED = "cancelled"
@@ -79,8 +133,7 @@ class Attempt:
     @property
     def job_id(self) -> str | None:
         """``123``, ``123_4`` or ``local:PID``."""
-        found = self.started.get("job_id")
-        return found if is_job_id(found) else None
+        return self.started.get("job_id")
 
     @property
     def submission(self) -> int | None:
@@ -143,13 +196,19 @@ def write(run: RunPaths, event: str, attempt: int, **details: Any) -> None:
 
 
 def read(run: RunPaths) -> list[Attempt]:
-    """Read the attempts in the order of their numbers; empty for a run that never started."""
+    """Read the attempts in the order of their numbers; empty for a run that never started.
+
+    Raises BrokenFile if the ledger cannot be read, has a record that no supervisor wrote, or has
+    none at all: a run whose history is not known is neither new nor over.
+    """
     attempts: dict[int, Attempt] = {}
-    for record in files.read_lines(run.ledger):
+    for event, record in _records(run):
         number = record.get("attempt")
-        if not isinstance(number, int):
+        if number is None:
             continue
-        attempt, event = attempts.setdefault(number, Attempt(number)), str(record.get("event"))
+        attempt = attempts.get(number)
+        if attempt is None:
+            attempt = attempts[number] = Attempt(number)
         if event in _KEPT:
             setattr(attempt, _KEPT[event], record)
         elif event == WORKERS:
@@ -160,20 +219,64 @@ def read(run: RunPaths) -> list[Attempt]:
     return [attempts[number] for number in sorted(attempts)]
 
 
+def _records(run: RunPaths) -> list[tuple[str, dict[str, Any]]]:
+    """Return the events and their records; those torn by a crash are left out."""
+    found: list[tuple[str, dict[str, Any]]] = []
+    rest: list[tuple[int, bytes]] = []
+    path = run.ledger
+    try:
+        for line, record in files.numbered_lines(path, _MOST_BYTES):
+            if not isinstance(record, dict):
+                rest += [(line, record)][len(rest) >= _MOST_TOLD :]
+                continue
+            event = str(record.get("event"))
+            kinds, needed = _EVENTS.get(event, _OTHER)
+            if problem := wrong(record, kinds, needed):
+                raise BrokenFile.of(path, problem, line)
+            found.append((event, record))
+            if len(found) > _MOST_RECORDS:
+                raise BrokenFile.of(path, f"it has more than {_MOST_RECORDS:,} records")
+    except OSError as error:
+        raise BrokenFile.of(path, error) from None
+    if rest and not found and not any(map(_is_torn, rest)):
+        raise BrokenFile.of(path, "it holds no event of a run", rest[0][0])
+    return found
+
+
+def _is_torn(line: tuple[int, bytes]) -> bool:
+    """Check whether a supervisor may have been killed as it wrote a line."""
+    beginning = b'{"event":"'
+    return line[1][: len(beginning)] == beginning[: len(line[1])]
+
+
+# So many lines that are no records are looked at for one that was torn.
+_MOST_TOLD = 100
+_MOST_BYTES = 1 << 26
+
+
 def faults(run: RunPaths) -> list[dict[str, Any]]:
-    """Read the faults that drills have injected, in order."""
-    return [record for record in files.read_lines(run.ledger) if record.get("event") == FAULT]
+    """Read the faults that drills have injected, in order; raise as `read` does."""
+    return [record for event, record in _records(run) if event == FAULT]
 
 
 def intent(run: RunPaths) -> str | None:
-    """Read the intent: ``finished``, ``cancelled`` or None."""
+    """Read the intent: ``finished``, ``cancelled`` or None.
+
+    Raises BrokenFile if something else is in the file's place: who cannot tell whether a run was
+    cancelled may not start it.
+    """
     try:
-        value = files.read_json(run.intent)
+        value = files.read_json(run.intent, _MOST_INTENT)
     except (FileNotFoundError, PermissionError, ValueError):
         # Colleagues may not be allowed to read it; those who start runs own the file.
         return None
+    except OSError as error:
+        raise BrokenFile.of(run.intent, error) from None
     found = value.get("intent") if isinstance(value, dict) else None
     return found if found in (FINISHED, CANCELLED) else None
+
+
+_MOST_INTENT = 1 << 20
 
 
 def set_intent(run: RunPaths, value: str | None) -> None:

@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from hpcrun.fields import METRICS, TEXTS, TIME, WHOLE
 from hpcrun.state import files as state_files
 
 FORMAT = 1
 NAME = "manifest.json"
-_DIRECTORY = re.compile(r"step-(\d+)-a(\d+)")
+_DIRECTORY = re.compile("step-([0-9]{1,15})-a([0-9]{1,9})")
 _TRASH = ".trash-"
 _QUARANTINE = "bad-"
 
@@ -96,7 +97,7 @@ def inspect(directory: Path) -> Manifest | Fault | None:
         return None
     except OSError as error:
         return Fault(f"{NAME} cannot be read: {error.strerror}", lasting=False)
-    except (ValueError, RecursionError):
+    except ValueError:
         return Fault(f"{NAME} is not JSON")
     if not isinstance(data, dict):
         return Fault(f"{NAME} is not a mapping")
@@ -117,12 +118,12 @@ def inspect(directory: Path) -> Manifest | Fault | None:
 def _implausible(found: Manifest) -> Fault | None:
     whole = (found.step, found.attempt, found.world_size, found.zero_stage, found.train_batch_size)
     sizes = [file.bytes for file in found.files.values()]
-    metrics = found.metrics.values() if isinstance(found.metrics, dict) else [None]
     if not (
-        all(type(number) is int and number >= 0 for number in (*whole, *sizes))
-        and all(type(number) in (int, float) for number in (found.time, *metrics))
+        all(WHOLE.accepts(number) and number >= 0 for number in (*whole, *sizes))
+        and TIME.accepts(found.time)
+        and METRICS.accepts(found.metrics)
         and (found.fixed_size is None or isinstance(found.fixed_size, str))
-        and isinstance(found.own_states, list)
+        and TEXTS.accepts(found.own_states)
     ):
         return Fault(f"{NAME} is not that of a checkpoint")
     if not all(_has_one_checksum(file) for file in found.files.values()):
@@ -207,7 +208,7 @@ def _directories(checkpoints: Path) -> list[tuple[Path, tuple[int, int]]]:
     """Return the checkpoint directories, with the step and the attempt of their names."""
     try:
         paths = list(checkpoints.iterdir())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     matches = [(path, _DIRECTORY.fullmatch(path.name)) for path in paths]
     return [(path, (int(match[1]), int(match[2]))) for path, match in matches if match]

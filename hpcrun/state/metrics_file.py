@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from hpcrun.fields import LAST_TIME, MOST
+
 # Fields of a line that are not metrics.
 RESERVED = frozenset({"step", "time", "ranks"})
 
@@ -28,14 +30,15 @@ def parse(found: Iterable[Mapping[str, Any]]) -> Iterator[Line]:
         step = record.get("step")
         if isinstance(step, float) and step.is_integer():
             step = int(step)
-        if not isinstance(step, int) or isinstance(step, bool):
+        if type(step) is not int or not -MOST < step < MOST:
             continue
         values = {
             name: number
             for name, value in record.items()
             if name not in RESERVED and (number := _number(value)) is not None
         }
-        yield Line(step, _number(record.get("time")), values)
+        time = _number(record.get("time"))
+        yield Line(step, time if time is not None and 0 <= time <= LAST_TIME else None, values)
 
 
 def _number(value: Any) -> float | None:

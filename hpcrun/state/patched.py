@@ -10,11 +10,13 @@ from typing import Any
 class Patched:
     """A copy of nested mappings and lists; containers of a replaced value are copied once.
 
-    ``data`` is the copy. All that was not replaced is the original's: do not change it.
+    ``data`` is the copy, and ``copied`` the number of values in the containers that are its own.
+    All that was not replaced is the original's: do not change it.
     """
 
     def __init__(self, original: dict[str, Any]) -> None:
         self.data = dict(original)
+        self.copied = len(original)
         self._own: dict[tuple[str, ...], Any] = {(): self.data}
 
     def put(self, path: Sequence[str], value: Any) -> None:
@@ -29,6 +31,7 @@ class Patched:
                 place = _place(around, path[length - 1])
                 inner = around.get(place) if isinstance(around, dict) else around[place]
                 around[place] = copy(inner) if isinstance(inner, (dict, list)) else {}
+                self.copied += len(around[place])
                 self._own[path[:length]] = around[place]
         around = self._own[path[:-1]]
         around[_place(around, path[-1])] = value

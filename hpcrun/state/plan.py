@@ -7,12 +7,30 @@ observes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.state.spec.blocks import RunSpec
+from hpcrun.fields import (
+    FLAG,
+    INDEX,
+    INDICES,
+    LIST,
+    MAPPING,
+    NAME,
+    NUMBER,
+    PATH,
+    TEXT,
+    TEXTS,
+    WHOLE,
+    Kind,
+    Kinds,
+    shown,
+    wrong,
+)
+from hpcrun.state.spec import blocks
+from hpcrun.state.spec.blocks import BLOCKS, RunSpec
 from hpcrun.text import plural
 
 FORMAT = 1
@@ -44,7 +62,8 @@ class Entry:
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Entry:
-        """Return the entry of its fields as plain data."""
+        """Return the entry of its fields as plain data; raise ValueError if they are not."""
+        _check("entry", data, _ENTRY, ("kind",))
         return cls(**{**data, "argv": tuple(data["argv"])})
 
 
@@ -70,6 +89,11 @@ class RunPlan(RunSpec):
     spec: dict[str, Any]
     """The resolved spec as plain data, ``deepspeed`` complete with the solved batch triple.
     ``${hpcrun:…}`` stays literal."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if a field is not of its kind."""
+        _check("a run", vars(self), _RUN, _RUN)
+        _check("the spec of a run", self.spec, _SPEC)
 
     @property
     def trackers(self) -> tuple[str, ...]:
@@ -187,21 +211,32 @@ class Plan:
     def from_data(cls, data: dict[str, Any]) -> Plan:
         """Return the plan that ``to_data`` described; raise UsageError for another format."""
         check_format(data, FORMAT)
-        runs = (RunPlan(**{**run, "entry": Entry.from_data(run["entry"])}) for run in data["runs"])
+        runs = [RunPlan(**{**run, "entry": Entry.from_data(run["entry"])}) for run in data["runs"]]
+        for run in runs:
+            blocks.check(run.spec)
         return cls.of_runs(runs, data)
 
     @classmethod
     def of_runs(cls, runs: Iterable[RunPlan], data: dict[str, Any]) -> Plan:
-        """Return the plan of these runs; all else is in its plain data."""
+        """Return the plan of these runs; all else is in its plain data.
+
+        Raises ValueError if a field is not of its kind.
+        """
+        _check("the plan", data, _PLAN, ("name", "spec_file", "code_root", "directory", "cluster"))
+        _check("cluster", data["cluster"], _CLUSTER)
+        for one in data["arrays"]:
+            _check("an array", one, _ARRAY, ("runs", "script", "gpu_hours"))
+        for one in data.get("depends_on") or ():
+            _check("depends_on", one, _DEPENDENCE, ("experiment", "runs"))
         simple = ("name", "spec_file", "code_root", "directory", "cluster", "max_parallel")
         return cls(
             **{name: data[name] for name in simple},
             runs=tuple(runs),
             arrays=tuple(Array(**{**one, "runs": tuple(one["runs"])}) for one in data["arrays"]),
-            repeats=tuple(data.get("repeats", ())),
+            repeats=tuple(data.get("repeats") or ()),
             depends_on=tuple(
                 Dependence(**{**one, "runs": tuple(one["runs"])})
-                for one in data.get("depends_on", ())
+                for one in data.get("depends_on") or ()
             ),
         )
 
@@ -213,3 +248,43 @@ def check_format(data: dict[str, Any], known: int) -> None:
             f"this plan has format {data.get('format')!r}, this hpcrun reads {known}",
             hint="read it with the hpcrun that submitted it",
         )
+
+
+def _check(what: str, data: Any, kinds: Kinds, needed: Collection[str] = ()) -> None:
+    problem = wrong(data, kinds, needed) if isinstance(data, dict) else f"{shown(data)}, no mapping"
+    if problem:
+        raise ValueError(f"{what}: {problem}")
+
+
+_UMASK = Kind(
+    *(None, None, None, "an octal mask"),
+    lambda value: type(value) is str and 0 < len(value) < 5 and set(value) <= set("01234567"),
+)
+_ENTRY: Kinds = {
+    **dict.fromkeys(("kind", "module", "function"), TEXT),
+    **{"import_root": PATH, "file": PATH, "argv": TEXTS},
+}
+_RUN: Kinds = {"number": INDEX, "identity": TEXT, "label": TEXT, "swept": MAPPING, "spec": MAPPING}
+_SPEC: Kinds = {
+    **dict.fromkeys((*BLOCKS, "config", "deepspeed", "tracking"), MAPPING),
+    "model_parallel_size": INDEX,
+}
+_CLUSTER: Kinds = {
+    **dict.fromkeys(("name", "executor", "group"), TEXT),
+    **{"umask": _UMASK, "root": PATH, "fabric": MAPPING, "resources": MAPPING},
+}
+_ARRAY: Kinds = {
+    **{"runs": INDICES, "script": TEXT, "gpu_hours": NUMBER, "offset": WHOLE},
+    **dict.fromkeys(("parallel", "after"), INDEX),
+}
+_DEPENDENCE: Kinds = {"experiment": NAME, "runs": INDICES, "when": TEXT, "each": FLAG}
+_PLAN: Kinds = {
+    **{"name": NAME, "spec_file": PATH, "code_root": PATH, "directory": PATH},
+    **{
+        "cluster": MAPPING,
+        "max_parallel": INDEX,
+        "repeats": TEXTS,
+        "arrays": LIST,
+        "depends_on": LIST,
+    },
+}

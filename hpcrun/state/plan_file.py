@@ -11,12 +11,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.state import files
 from hpcrun.state.patched import Patched
 from hpcrun.state.plan import Entry, Plan, RunPlan, check_format
+from hpcrun.state.spec import blocks
+from hpcrun.state.spec.blocks import BLOCKS
 
 FORMAT = 2
 _MOST_CHANGES = 40
+# More runs, and more values that runs do not share, than any plan has.
+_MOST_RUNS = 200_000
+_MOST_COPIED = 20_000_000
 _CONTAINERS = (dict, list)
 
 Changes = list[tuple[list[str], Any]]
@@ -34,10 +40,22 @@ def write(plan: Plan, path: Path) -> None:
 def read(path: Path) -> Plan:
     """Read a frozen plan.
 
-    Raises FileNotFoundError if there is no such file; ValueError if it is not JSON; UsageError as
-    from `unpack`.
+    Raises FileNotFoundError if there is no such file; BrokenFile if it cannot be read, or is not a
+    plan; UsageError as from `unpack`.
     """
-    return unpack(files.read_json(path))
+    try:
+        return unpack(files.read_json(path))
+    except FileNotFoundError:
+        raise
+    except UsageError as error:
+        raise type(error)(f"{path}: {error.message}", hint=error.hint) from None
+    except OSError as error:
+        raise BrokenFile.of(path, error) from None
+    except ValueError as error:
+        raise BrokenFile(f"{path} is not a plan: {error}") from None
+    except (LookupError, TypeError, AttributeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise BrokenFile(f"{path} is not a plan: {why}") from None
 
 
 def pack(plan: Plan) -> dict[str, Any]:
@@ -64,16 +82,24 @@ def pack(plan: Plan) -> dict[str, Any]:
 def unpack(data: dict[str, Any]) -> Plan:
     """Return the plan that was packed; runs share what they have in common: do not change it.
 
-    Raises UsageError if the data was written by another format of plan.
+    Raises UsageError if the data was written by another format of plan; ValueError, LookupError,
+    TypeError or AttributeError if it is not a plan.
     """
     if data.get("format") == 1:
         return Plan.from_data(data)
     check_format(data, FORMAT)
-    return Plan.of_runs((_run(data["models"], *run) for run in data["runs"]), data)
+    if len(data["runs"]) > _MOST_RUNS:
+        raise ValueError(f"it has {len(data['runs']):,} runs")
+    models = [(model, Entry.from_data(model["entry"])) for model in data["models"]]
+    for model, _ in models:
+        blocks.check(model["spec"])
+    left = [_MOST_COPIED]
+    return Plan.of_runs((_run(models, left, *run) for run in data["runs"]), data)
 
 
 def _run(
-    models: list[dict[str, Any]],
+    models: list[tuple[dict[str, Any], Entry]],
+    left: list[int],
     number: int,
     identity: str,
     label: str,
@@ -81,11 +107,21 @@ def _run(
     model: int,
     changes: Changes,
 ) -> RunPlan:
-    patched = Patched(models[model])
+    original, entry = models[model]
+    patched = Patched(original)
+    touched: set[str] = set()
     for path, value in changes:
         patched.put(path, value)
+        touched.update(path[1:2] or BLOCKS)
+    left[0] -= patched.copied
+    if left[0] < 0:
+        raise ValueError("its runs differ in larger parts than any plan's")
     own = patched.data
-    return RunPlan(number, identity, label, swept, Entry.from_data(own["entry"]), own["spec"])
+    if own["entry"] is not original["entry"]:
+        entry = Entry.from_data(own["entry"])
+    if not touched.isdisjoint(BLOCKS):
+        blocks.check(own["spec"], BLOCKS & touched)
+    return RunPlan(number, identity, label, swept, entry, own["spec"])
 
 
 def _changes(model: Any, data: Any) -> Changes | None:

@@ -29,6 +29,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from hpcrun.errors import BrokenFile
+from hpcrun.fields import NUMBER, TIME, WHOLE
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths
 
@@ -51,13 +53,13 @@ class SessionEvent(NamedTuple):
     @property
     def time(self) -> float:
         """Seconds since the epoch; 0 where the line has none."""
-        return self.seconds("time")
+        return self.seconds("time") if TIME.accepts(self.record.get("time")) else 0.0
 
     def seconds(self, *names: str) -> float:
         """Return the first of these fields that is a number, at least 0; 0 without any."""
         for name in names:
-            value = self.record.get(name)
-            if isinstance(value, (int, float)):
+            value: Any = self.record.get(name)
+            if NUMBER.accepts(value):
                 return max(0.0, float(value))
         return 0.0
 
@@ -85,7 +87,7 @@ class SessionLog(tuple[SessionEvent, ...]):
     def total_steps(self) -> int | None:
         """The number of steps that the session announced."""
         totals = [event.record.get("total_steps") for event in self.of(STARTED)]
-        return next((total for total in reversed(totals) if isinstance(total, int)), None)
+        return next((total for total in reversed(totals) if WHOLE.accepts(total)), None)
 
     @property
     def restored_step(self) -> int | None:
@@ -102,17 +104,28 @@ class SessionLog(tuple[SessionEvent, ...]):
 
 
 def parse(records: Iterable[Mapping[str, Any]]) -> SessionLog:
-    """Return the events that lines of the file stand for."""
+    """Return the events that lines of the file stand for.
+
+    A program of the user's may have written to the file: what is not of its kind is missing.
+    """
     return SessionLog(
-        SessionEvent(record.get("event"), step if isinstance(step, int) else None, record)
+        SessionEvent(
+            kind if type(kind) is str else None, step if WHOLE.accepts(step) else None, record
+        )
         for record in records
-        for step in (record.get("step"),)
+        for kind, step in ((record.get("event"), record.get("step")),)
     )
 
 
 def read(attempt: AttemptPaths) -> SessionLog:
-    """Read an attempt's events."""
-    return parse(files.read_lines(attempt.session))
+    """Read an attempt's events; raise BrokenFile if the file cannot be read."""
+    try:
+        return parse(files.read_lines(attempt.session, _MOST_BYTES))
+    except OSError as error:
+        raise BrokenFile.of(attempt.session, error) from None
+
+
+_MOST_BYTES = 1 << 25
 
 
 def record(kind: str, **details: Any) -> dict[str, Any]:

@@ -143,8 +143,8 @@ def _on_its_way(experiment: ExperimentPaths, runs: Collection[int]) -> Path | No
         if job.job_id is not None or "host" not in record or record.get("local"):
             continue
         script = job.script
-        elsewhere = record["host"] != os.uname().nodename
-        limit = record["time"] + sbatch.TIMEOUT + _KILL_AFTER
+        elsewhere = record.get("host") != os.uname().nodename
+        limit = job.time + sbatch.TIMEOUT + _KILL_AFTER
         if time.time() < limit and (elsewhere or sbatch.is_running(script)):
             return script
     return None
@@ -202,7 +202,7 @@ def _lives_here(job: Job) -> bool:
 
 
 def _begun_here(job: Job) -> bool:
-    if job.record["host"] != os.uname().nodename:
+    if job.record.get("host") != os.uname().nodename:
         raise _elsewhere(job)
     return any(True for _ in processes.of_submission(job.paths.directory))
 

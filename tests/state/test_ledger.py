@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.errors import BrokenFile
 from hpcrun.state import files, ledger
 from hpcrun.state.layout import RunPaths
 
@@ -77,12 +78,43 @@ def test_an_event_after_a_torn_line_is_kept(run: RunPaths) -> None:
 
 def test_foreign_lines_are_passed_over(run: RunPaths) -> None:
     files.append(run.ledger, {"event": "attempt_started"})
-    files.append(run.ledger, {"event": "attempt_started", "attempt": "1"})
     assert ledger.read(run) == []
     files.append(run.ledger, {"event": "of a later version", "attempt": 1})
-    files.append(run.ledger, {"event": ["attempt_started"], "attempt": 1})
     (attempt,) = ledger.read(run)
     assert (attempt.started, attempt.outcome) == ({}, None)
+
+
+@pytest.mark.parametrize(
+    ("record", "problem"),
+    [
+        ({"event": ledger.STARTED, "attempt": "1"}, "attempt is '1', not a whole number from 0"),
+        ({"event": ledger.STARTED, "attempt": 10**10}, "attempt is 10000000000, not"),
+        ({"event": [ledger.STARTED], "attempt": 1}, "event is ['attempt_started'], not text"),
+        ({"event": ledger.STARTED, "attempt": 1, "nodes": [7]}, "nodes is [7], not a list of"),
+        ({"event": ledger.STARTED, "attempt": 1, "time": 1e99}, "time is 1e+99, not a time"),
+        ({"event": ledger.STARTED, "attempt": 1, "job_id": "--user=x"}, "job_id is '--user=x'"),
+        ({"event": ledger.ENDED, "attempt": 1}, "outcome is missing"),
+        (
+            {"event": ledger.ENDED, "attempt": 1, "outcome": "failed", "cause": {"kind": {}}},
+            "cause.kind is {}, not text",
+        ),
+    ],
+)
+def test_a_record_that_no_supervisor_wrote_is_named_with_its_line(
+    run: RunPaths, record: dict[str, object], problem: str
+) -> None:
+    ledger.write(run, ledger.STARTED, 1)
+    files.append(run.ledger, record)
+    with pytest.raises(BrokenFile) as broken:
+        ledger.read(run)
+    assert broken.value.message.startswith(f"{run.ledger}:2: {problem}")
+
+
+@pytest.mark.parametrize("data", [b"\0" * 4096, b"\0\0\n{}[\n", b"no ledger\n"])
+def test_a_ledger_without_any_event_is_not_that_of_a_new_run(run: RunPaths, data: bytes) -> None:
+    run.ledger.write_bytes(data)
+    with pytest.raises(BrokenFile, match="it holds no event of a run"):
+        ledger.read(run)
 
 
 def test_an_intent_is_on_disk_until_it_is_taken_back(tmp_path: Path) -> None:

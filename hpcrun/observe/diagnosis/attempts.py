@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from hpcrun.errors import BrokenFile
+from hpcrun.fields import TIME, WHOLE
 from hpcrun.observe.diagnosis import goodput
 from hpcrun.observe.diagnosis.goodput import Goodput, Span, Traces
 from hpcrun.observe.read import run_files
@@ -18,6 +21,7 @@ from hpcrun.state import files, history, journal, session_log
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.plan import RunPlan
+from hpcrun.state.session_log import SessionLog
 from hpcrun.text import Say
 
 CANCELLED = "cancelled"
@@ -140,7 +144,7 @@ class RunStory:
         newest = self.selected.run
         found = next((one.attempt for one in self.attempts if one.attempt.number == attempt), None)
         number = found.submission if found else None
-        if not isinstance(number, int) or number == self.selected.planned.paths.number:
+        if number is None or number == self.selected.planned.paths.number:
             return newest
         plan = run_files.plan(self.selected.experiment.submission(number))
         runs = plan.runs if plan else ()
@@ -153,10 +157,8 @@ class RunStory:
         submitted = {
             number: float(when)
             for number in {attempt.submission for attempt in attempts}
-            if isinstance(number, int)
-            and isinstance(
-                when := history.describe(experiment.submission(number)).get("time"), (int, float)
-            )
+            if number is not None
+            and (when := history.describe(experiment.submission(number)).get("time"))
         }
         again, resubmitted = self.selected.submission, None
         if again is not None and again.event == journal.SUBMITTED and attempts:
@@ -273,7 +275,7 @@ def _steps(
 ) -> tuple[int | None, int | None, tuple[Mapping[str, Any], ...]]:
     """Read the restored and the reached step, so far for a running attempt, and the events."""
     paths = selected.paths.attempt(attempt.number)
-    log = session_log.read(paths)
+    log = _session(paths)
     events = tuple(event.record for event in log.of(*REPORTED))
     if attempt.ended is not None and "reached_step" in attempt.ended:
         return attempt.ended.get("restored_step"), attempt.ended["reached_step"], events
@@ -285,27 +287,41 @@ def _steps(
 def _traces(paths: AttemptPaths, furthest: int) -> Traces:
     """Read only the metrics that `Traces` needs: the replayed steps, the next and the last one."""
     first, again = None, None
-    for line in files.read_lines(paths.metrics):
-        step, moment = _step(line), line.get("time")
-        if step is None or not isinstance(moment, (int, float)):
-            continue
-        first = moment if first is None else first
-        if step > furthest:
-            break
-        again = moment
+    # A file that cannot be read tells nothing here; status and results say that it cannot.
+    with contextlib.suppress(OSError):
+        for line in files.read_lines(paths.metrics):
+            step, moment = _step(line), _time(line)
+            if step is None or moment is None:
+                continue
+            first = moment if first is None else first
+            if step > furthest:
+                break
+            again = moment
     last = files.last_line(paths.metrics) or {}
     return Traces(
-        session=session_log.read(paths),
+        session=_session(paths),
         first=first,
-        last=last.get("time") if first is not None else None,
+        last=_time(last) if first is not None else None,
         again=again,
         reached=_step(last) or 0,
     )
 
 
+def _session(paths: AttemptPaths) -> SessionLog:
+    try:
+        return session_log.read(paths)
+    except BrokenFile:
+        return SessionLog()
+
+
 def _step(record: dict[str, Any]) -> int | None:
     step = record.get("step")
-    return step if isinstance(step, int) else None
+    return step if WHOLE.accepts(step) else None
+
+
+def _time(record: dict[str, Any]) -> float | None:
+    moment = record.get("time")
+    return moment if TIME.accepts(moment) else None
 
 
 def _without_head(record: dict[str, Any] | None) -> dict[str, Any] | None:

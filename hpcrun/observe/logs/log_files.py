@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 
-from hpcrun.errors import UsageError
+from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.observe.logs.tail import Source
 from hpcrun.observe.read.selection import Selected, begun
 from hpcrun.slurm.hostlist import parse_ranges, write_out
@@ -36,6 +36,8 @@ class LogChoice:
 
 
 NEWEST = LogChoice()
+# More than any run has: sets of them fit into memory whatever a plan says.
+MOST_RANKS = 1 << 20
 
 
 def sources(selected: Sequence[Selected], choice: LogChoice = NEWEST) -> list[Source]:
@@ -79,7 +81,11 @@ class RunLogs:
 
     @cached_property
     def _ledger(self) -> list[Attempt]:
-        return ledger.read(self._one.paths)
+        try:
+            return ledger.read(self._one.paths)
+        except BrokenFile:
+            # Its logs can be read all the same.
+            return []
 
     def is_silent(self, attempts: Sequence[AttemptPaths]) -> bool:
         """Check whether workers are wanted, and those of the last attempt have written nothing."""
@@ -116,10 +122,11 @@ class RunLogs:
 
     def seats(self, attempt: int) -> tuple[list[str], int]:
         """Return an attempt's nodes, in the order of NODE_RANK, and its world size."""
-        planned = self._one.run.world_size
+        planned = min(self._one.run.world_size, MOST_RANKS)
         for found in self._ledger:
-            if found.number == attempt and isinstance(found.nodes, list):
-                return found.nodes, int(found.started.get("world_size") or planned)
+            if found.number == attempt and found.nodes:
+                ranks = int(found.started.get("world_size") or planned)
+                return found.nodes, min(ranks, MOST_RANKS)
         return [], planned
 
     def _workers(self, attempt: AttemptPaths) -> Iterator[Source]:

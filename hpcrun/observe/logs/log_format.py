@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 
+from hpcrun.errors import BrokenFile
 from hpcrun.observe.logs.fold import Folded
 from hpcrun.observe.logs.tail import LineBlock, Source
 from hpcrun.observe.read.selection import Selected
@@ -155,12 +157,15 @@ class Printer:
     def _story(self, source: Source, last: int) -> str:
         """Describe which attempt begins, where, and how the one before ended."""
         one = self._runs.get(source.run_key)
-        attempts = {each.number: each for each in ledger.read(one.paths)} if one else {}
+        attempts: dict[int, ledger.Attempt] = {}
+        # One that cannot be read tells nothing here.
+        with contextlib.suppress(BrokenFile):
+            attempts = {each.number: each for each in ledger.read(one.paths)} if one else {}
         mine = attempts.get(source.attempt or 0)
         nodes = mine.nodes if mine else None
         begins = f"attempt {source.attempt}"
-        if isinstance(nodes, list) and nodes:
-            begins += f" on {listed([*map(str, nodes)], 4, rest=', …')}"
+        if nodes:
+            begins += f" on {listed(nodes, 4, rest=', …')}"
         before = attempts.get(last)
         cause = before.cause if before else None
         if not cause:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import re
 import time
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from hpcrun.errors import UsageError
+from hpcrun.fields import TIME, WHOLE
 from hpcrun.observe.logs.tail import SizeMark, Source
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths
 
+_MOST_BYTES = 1 << 25
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -71,10 +75,13 @@ def parse_moment(text: str, now: float | None = None, option: str = "--since") -
 
 @lru_cache(maxsize=4)
 def _read(directory: Path) -> list[tuple[float, dict[str, int]]]:
-    found = []
-    for line in files.read_lines(AttemptPaths(directory).log_sizes):
-        when, sizes = line.get("time"), line.get("sizes")
-        if isinstance(when, (int, float)) and isinstance(sizes, dict):
-            whole = {rank: size for rank, size in sizes.items() if isinstance(size, int)}
-            found.append((float(when), whole))
+    found: list[tuple[float, dict[str, int]]] = []
+    # A file that cannot be read tells no times.
+    with contextlib.suppress(OSError):
+        for line in files.read_lines(AttemptPaths(directory).log_sizes, _MOST_BYTES):
+            when: Any = line.get("time")
+            sizes = line.get("sizes")
+            if TIME.accepts(when) and isinstance(sizes, dict):
+                whole = {rank: size for rank, size in sizes.items() if WHOLE.accepts(size)}
+                found.append((float(when), whole))
     return found

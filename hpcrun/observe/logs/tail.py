@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from hpcrun.observe.logs.lines import CHUNK, LineSplitter, start_of_line, start_of_tail
+from hpcrun.state import files
 
 _KEPT = 32
 FULL = CHUNK - _KEPT
@@ -114,7 +115,7 @@ class Tail:
 
     def _begin(self, find: Callable[[BinaryIO], int]) -> None:
         try:
-            with open(self._path, "rb", buffering=0) as stream:
+            with files.open_stream(self._path, 0) as stream:
                 self._offset = max(self._offset, find(stream))
                 kept = min(_KEPT, self._offset)
                 self._kept = os.pread(stream.fileno(), kept, self._offset - kept)
@@ -171,7 +172,7 @@ class Tail:
         try:
             if not anew:
                 return os.stat(self._path).st_ino != self._inode
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor, _ = files.open_regular(self._path)
         except OSError:
             return False
         replaced = os.fstat(descriptor).st_ino != self._inode
@@ -217,7 +218,7 @@ class Tail:
 
     def _open(self) -> bool:
         try:
-            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            self._descriptor, _ = files.open_regular(self._path)
             found = os.fstat(self._descriptor)
         except OSError:
             self.close()

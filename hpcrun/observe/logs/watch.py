@@ -18,8 +18,9 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from hpcrun.errors import BrokenFile
 from hpcrun.observe.logs.follow import CHECK, Follower, Pace, pace_of
-from hpcrun.observe.logs.log_files import NEWEST, LogChoice, RunLogs
+from hpcrun.observe.logs.log_files import MOST_RANKS, NEWEST, LogChoice, RunLogs
 from hpcrun.observe.logs.render import Presenter
 from hpcrun.observe.logs.tail import Source, Tail
 from hpcrun.observe.read.selection import Finder, Selected, begun
@@ -170,7 +171,7 @@ class Watch:
         try:
             self._ask_for_ends()
             self._failures = 0
-        except OSError:
+        except (OSError, BrokenFile):
             self._failures += 1
             if self._failures > FAILURES:
                 raise
@@ -268,7 +269,7 @@ class Watch:
         """Return a run's sources; none while its files cannot be read."""
         try:
             return self._files(run, final=final, first=first)
-        except OSError:
+        except (OSError, BrokenFile):
             return []
 
     def _files(self, run: _Run, *, final: bool, first: bool) -> list[Source]:
@@ -303,7 +304,7 @@ class Watch:
         return found
 
     def _wanted(self, run: _Run) -> frozenset[int]:
-        ranks = frozenset(range(run.selected.run.world_size))
+        ranks = frozenset(range(min(run.selected.run.world_size, MOST_RANKS)))
         return ranks if self.choice.ranks is None else ranks & self.choice.ranks
 
 

@@ -7,12 +7,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from hpcrun.errors import BrokenFile
 from hpcrun.state import files, metrics_file, session_log
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.ledger import Attempt
 
 TAIL_BYTES = 16384
 PATIENCE = 8
+# Steps and values of a run's metrics that are kept in memory.
+_MOST = 4_000_000
 
 
 @dataclass
@@ -84,16 +87,25 @@ def read(run: RunPaths) -> Curve:
 
     If an attempt restored step S, lines of earlier attempts beyond S were replayed and are dropped.
     An attempt without a restored step (a plain script) replaces lines from its first step on.
+
+    Raises BrokenFile if a file cannot be read, or has more values than fit into memory.
     """
     steps: dict[int, dict[str, float]] = {}
     times: dict[int, float] = {}
     newest: float | None = None
+    left = _MOST
     for attempt in run.attempts():
         own: dict[int, dict[str, float]] = {}
-        for step, when, values in metrics_file.parse(files.read_lines(attempt.metrics)):
-            own.setdefault(step, {}).update(values)
-            if when is not None:
-                newest = times[step] = when
+        try:
+            for step, when, values in metrics_file.parse(files.read_lines(attempt.metrics)):
+                own.setdefault(step, {}).update(values)
+                left -= 1 + len(values)
+                if left < 0:
+                    raise BrokenFile.of(attempt.metrics, f"it has more than {_MOST:,} values")
+                if when is not None:
+                    newest = times[step] = when
+        except OSError as error:
+            raise BrokenFile.of(attempt.metrics, error) from None
         restored = session_log.read(attempt).restored_step
         kept = metrics_file.kept(restored, min(own, default=None))
         if kept is not None:
@@ -121,7 +133,7 @@ def latest(run: RunPaths, attempts: Iterable[int], *, patience: int = PATIENCE) 
     """Read the newest step and values, from the last few KiB of the newest attempts' files.
 
     ``attempts`` are the numbers of those that exist, ascending. In each file, stop after
-    ``patience`` lines in a row without a new metric.
+    ``patience`` lines in a row without a new metric. Raises BrokenFile if one cannot be read.
     """
     limit: int | None = None
     total: int | None = None
@@ -153,8 +165,10 @@ def _newest(path: Path, limit: int | None, patience: int) -> Latest:
     idle = 0
     try:
         lines = files.read_tail(path, TAIL_BYTES).split(b"\n")
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return Latest()
+    except OSError as error:
+        raise BrokenFile.of(path, error) from None
     for line in metrics_file.parse(files.objects(reversed(lines))):
         step, _, named = line
         if limit is not None and step > limit:

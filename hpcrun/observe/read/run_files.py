@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
-from hpcrun.errors import UsageError
+from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.observe.read.selection import Selected
 from hpcrun.state import history, ledger
 from hpcrun.state.layout import SubmissionPaths
@@ -39,9 +40,10 @@ def _jobs(one: Selected) -> set[tuple[SubmissionPaths, str]]:
     found = set()
     if one.submission is not None:
         found.add((one.submission.paths, str(one.submission.job_id)))
-    for attempt in ledger.read(one.paths):
-        number = attempt.submission
-        if isinstance(number, int):
-            paths = one.experiment.submission(number)
-            found.add((paths, str(attempt.job_id)))
+    # A ledger that cannot be read names none.
+    with contextlib.suppress(BrokenFile):
+        for attempt in ledger.read(one.paths):
+            if attempt.submission is not None:
+                paths = one.experiment.submission(attempt.submission)
+                found.add((paths, str(attempt.job_id)))
     return found

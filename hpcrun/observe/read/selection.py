@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
-from hpcrun.errors import UsageError
+from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.host import expand_home
 from hpcrun.slurm.hostlist import parse_ranges
 from hpcrun.state import history, layout, permissions
@@ -104,9 +104,17 @@ class Finder:
         if len(where) == 1:
             return self._one(where[0])
         found: dict[Path, Selected] = {}
+        broken: list[BrokenFile] = []
         for argument in where:
-            for selected in self._one(argument):
-                found.setdefault(selected.paths.directory, selected)
+            try:
+                for selected in self._one(argument):
+                    found.setdefault(selected.paths.directory, selected)
+            except BrokenFile as error:
+                broken.append(error)
+        if broken and not found:
+            raise broken[0]
+        for each in broken:
+            self.warn(f"passed over: {each.message}")
         return list(found.values())
 
     def newest(self) -> ExperimentPaths:
@@ -154,13 +162,16 @@ class Finder:
         seen: set[str] = set()
 
         def add_before(one: Selected) -> None:
-            for name in (each.experiment for each in one.plan.depends_on):
-                if name in seen or not (experiment := self._named(name)):
-                    continue
-                seen.add(name)
-                runs = self.runs(experiment)
-                add_before(runs[-1])
-                found.update((each.paths.directory, each) for each in runs)
+            # The experiments that wait for others, and the names that are still to be followed.
+            waiting: list[tuple[list[Selected], list[str]]] = [([], _names_before(one))]
+            while waiting:
+                runs, names = waiting[-1]
+                if not names:
+                    waiting.pop()
+                    found.update((each.paths.directory, each) for each in runs)
+                elif (name := names.pop(0)) not in seen and (before := self._chained(name)):
+                    seen.add(name)
+                    waiting.append((before, _names_before(before[-1])))
 
         for one in selected:
             if (not where or one.experiment.name in where) and one.experiment.name not in seen:
@@ -168,6 +179,14 @@ class Finder:
                 add_before(one)
             found.setdefault(one.paths.directory, one)
         return list(found.values())
+
+    def _chained(self, name: str) -> list[Selected]:
+        experiment = self._named(name)
+        try:
+            return self.runs(experiment) if experiment else []
+        except BrokenFile as error:
+            self.warn(f"passed over: {error.message}")
+            return []
 
     def history(self, experiment: ExperimentPaths) -> History:
         """Return all submissions of an experiment, read once."""
@@ -216,8 +235,11 @@ class Finder:
     def _job(self, job: str, task: str | None) -> list[Selected]:
         found: list[Selected] = []
         for experiment in layout.experiments(self.root):
-            if numbers := history.runs_of_job(experiment, job, task):
-                found += self.runs(experiment, numbers)
+            try:
+                if numbers := history.runs_of_job(experiment, job, task):
+                    found += self.runs(experiment, numbers)
+            except BrokenFile as error:
+                self.warn(f"passed over: {error.message}")
         if not found:
             name = f"{job}_{task}" if task else job
             raise UsageError(
@@ -270,3 +292,7 @@ def default_root() -> Path:
 
 def _names(experiments: Sequence[ExperimentPaths], most: int = 8) -> str:
     return listed([experiment.name for experiment in experiments], most)
+
+
+def _names_before(one: Selected) -> list[str]:
+    return [each.experiment for each in one.plan.depends_on]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
+from hpcrun.fields import TIME
 from hpcrun.observe.report.curves import differences, rounded
 from hpcrun.state import files
 from hpcrun.state.layout import RunPaths
@@ -17,6 +20,8 @@ Sample = tuple[float, dict[str, float]]
 # Values of all runs together; the most and the least stretches of a run; the nodes that are drawn.
 _VALUES, _MOST, _LEAST, _NODES = 20_000, 240, 12, 16
 _DIGITS = 3
+# Samples of a run that are kept in memory; a node takes one in ten seconds.
+_MOST_READ = 500_000
 _HUGE = 1e100  # the sum of smaller values is finite
 _GIB = 1 << 30
 _MB = 1e6
@@ -84,9 +89,15 @@ def read(run: RunPaths, runs: int) -> RunTelemetry:
     """Read the telemetry of all attempts of one of so many runs."""
     samples: dict[str, list[Sample]] = {}
     starts = []
+    left = _MOST_READ
     for attempt in run.attempts():
         for node, path in attempt.telemetries():
-            if found := list(_samples(files.read_lines(path))):
+            # A file that cannot be read is no sample.
+            found: list[Sample] = []
+            with contextlib.suppress(OSError):
+                found.extend(islice(_samples(files.read_lines(path)), left))
+            left -= len(found)
+            if found:
                 samples.setdefault(node, []).extend(found)
                 starts.append(found[0][0])
     if not samples:
@@ -117,10 +128,10 @@ def read(run: RunPaths, runs: int) -> RunTelemetry:
 
 def _samples(lines: Iterable[Mapping[str, Any]]) -> Iterable[Sample]:
     for line in lines:
-        moment = _number(line.get("time"))
+        moment: Any = line.get("time")
         values = {key: value for key, value in _values(line).items() if value is not None}
-        if moment is not None and values:
-            yield moment, values
+        if TIME.accepts(moment) and values:
+            yield float(moment), values
 
 
 def _values(line: Mapping[str, Any]) -> dict[str, float | None]:

@@ -135,7 +135,7 @@ def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) ->
             say(f"read {len(thinned):,} of {len(selected):,} runs")
         return curve
 
-    table = results.collect(selected, [story.status for story in found], read)
+    table = results.collect(selected, [story.status for story in found], read, say)
     bases: dict[str, Selected] = {}
     for one in selected:
         bases.setdefault(one.experiment.name, one)

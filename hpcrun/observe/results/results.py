@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrun.errors import UsageError
+from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.observe.read import metric_curves
 from hpcrun.observe.read.filter import equal, show
 from hpcrun.observe.read.metric_curves import Curve
@@ -19,7 +19,7 @@ from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.observe.tables import number
 from hpcrun.state.layout import RunPaths
-from hpcrun.text import one_line
+from hpcrun.text import Say, one_line
 
 # Column -> value; None for an empty cell.
 Row = dict[str, Any]
@@ -148,10 +148,12 @@ def collect(
     selected: Sequence[Selected],
     statuses: Sequence[RunStatus],
     read: Callable[[RunPaths], Curve] = metric_curves.read,
+    warn: Say = lambda message: None,
 ) -> Results:
     """Return one row for each run, with the metrics of all its attempts.
 
     ``read`` reads the metrics of a run that has begun; it is called once for each, in their order.
+    ``warn`` is called for each run whose metrics cannot be read: its row is without.
     """
     rows: list[Row] = []
     objectives: list[str] = []
@@ -159,8 +161,12 @@ def collect(
     for one, status in zip(selected, statuses, strict=True):
         row: Row = {EXPERIMENT: one.experiment.name, "run": one.name, "state": status.state}
         row |= {"step": status.step, **one.run.swept}
-        curve = read(one.paths) if status.attempt is not None else Curve()
-        objective = one.run.objective
+        curve, objective = Curve(), None
+        try:
+            objective = one.run.objective
+            curve = read(one.paths) if status.attempt is not None else curve
+        except BrokenFile as error:
+            warn(f"{one.name}: {error.message}")
         name = objective.metric if objective else None
         for metric in curve.names:
             row[metric] = curve.last(metric)

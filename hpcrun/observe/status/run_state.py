@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from hpcrun.policy import recovery
 from hpcrun.slurm.queue import GONE, JobState
-from hpcrun.state.journal import SUBMITTED, SUBMITTING, Job
+from hpcrun.state.journal import BROKEN, SUBMITTED, SUBMITTING, Job
 from hpcrun.state.journal import WAITING as HELD
 from hpcrun.state.ledger import CANCELLED as INTENT_CANCELLED
 from hpcrun.state.ledger import FINISHED as INTENT_FINISHED
@@ -65,6 +65,8 @@ class RunEvidence:
     """Why the cluster did not answer, so that a missing ``job`` proves nothing."""
     updated: float | None = None
     """Time of the newest evidence on disk, in seconds since the epoch."""
+    broken: str | None = None
+    """Why the ledger or the intent says nothing: one of them is not what hpcrun writes."""
 
     @property
     def current(self) -> Attempt | None:
@@ -78,10 +80,10 @@ class RunEvidence:
         if last.job_id == submission.job_id:
             return last
         number = last.submission
-        if isinstance(number, int) and number != submission.paths.number:
+        if number is not None and number != submission.paths.number:
             return last if number > submission.paths.number else None
         began = last.began
-        if isinstance(began, (int, float)) and began + CLOCK_SKEW < submission.time:
+        if began is not None and began + CLOCK_SKEW < submission.time:
             return None
         return last
 
@@ -123,6 +125,8 @@ def _without_old_news(evidence: RunEvidence) -> RunEvidence:
 
 
 def _decide(evidence: RunEvidence) -> Verdict:
+    if evidence.broken:
+        return Verdict(UNKNOWN, evidence.broken)
     last = evidence.current
     if evidence.intent == INTENT_FINISHED or (last and last.outcome == "completed"):
         return Verdict(COMPLETED, over=True)
@@ -152,6 +156,8 @@ def _before_attempt(evidence: RunEvidence) -> Verdict:
         return Verdict(
             UNKNOWN, "sbatch was called and its answer is not on record; repeat the submit"
         )
+    if submission.event == BROKEN:
+        return Verdict(UNKNOWN, submission.message)
     if submission.event == HELD:
         host, pid = submission.record.get("host"), submission.record.get("pid")
         return Verdict(WAITING, f"waits for room in the queue, in the submit on {host} ({pid})")

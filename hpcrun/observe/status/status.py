@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from hpcrun.errors import HpcrunError
+from hpcrun.errors import BrokenFile, HpcrunError
+from hpcrun.fields import TIME, WHOLE, Kinds, wrong
 from hpcrun.observe.read import metric_curves
 from hpcrun.observe.read.metric_curves import Latest
 from hpcrun.observe.read.selection import Selected, begun
@@ -122,13 +124,16 @@ def observe(
     patience = metric_curves.PATIENCE if len(found) <= _MANY else _LITTLE_PATIENCE
     result = []
     for one, evidence, ref in zip(selected, found, refs, strict=True):
-        latest = Latest()
+        latest, problem = Latest(), None
         if values and evidence.attempts:
-            numbers = [attempt.number for attempt in evidence.attempts]
-            latest = metric_curves.recorded(evidence.attempts[-1]) or metric_curves.latest(
-                one.paths, numbers, patience=patience
-            )
+            try:
+                latest = _latest(one, evidence.attempts, patience)
+            except BrokenFile as error:
+                problem = error.message
         evidence, verdict = _decide(one, evidence, ref, answers, latest.time)
+        if problem:
+            reason = f"{verdict.reason}; {problem}" if verdict.reason else problem
+            verdict = replace(verdict, reason=reason)
         result.append(Observed(_status(one, evidence, verdict, latest), evidence.attempts))
     return result
 
@@ -139,16 +144,26 @@ def deciding_job(selected: Selected) -> JobRef | None:
 
 
 def _read(selected: Selected) -> RunEvidence:
-    evidence = RunEvidence(selected.submission, ledger.read(selected.paths))
-    current = evidence.current
-    if current is not None and current.outcome == "completed":
-        # The intent adds nothing.
-        return evidence
-    return replace(evidence, intent=ledger.intent(selected.paths))
+    try:
+        evidence = RunEvidence(selected.submission, ledger.read(selected.paths))
+        current = evidence.current
+        if current is not None and current.outcome == "completed":
+            # The intent adds nothing.
+            return evidence
+        return replace(evidence, intent=ledger.intent(selected.paths))
+    except BrokenFile as error:
+        return RunEvidence(selected.submission, broken=error.message)
+
+
+def _latest(selected: Selected, attempts: Sequence[Attempt], patience: int) -> Latest:
+    numbers = [attempt.number for attempt in attempts]
+    return metric_curves.recorded(attempts[-1]) or metric_curves.latest(
+        selected.paths, numbers, patience=patience
+    )
 
 
 def _ref(evidence: RunEvidence) -> JobRef | None:
-    if evidence.intent == ledger.FINISHED:
+    if evidence.intent == ledger.FINISHED or evidence.broken:
         return None
     submission, current = evidence.submission, evidence.current
     if current is not None and current.outcome in ("completed", "cancelled"):
@@ -232,7 +247,7 @@ def _status(
         swept=selected.run.swept,
         metrics=latest.values or None,
         job_id=job_id or (last.job_id if last else None),
-        nodes=nodes if isinstance(nodes, list) else None,
+        nodes=nodes,
         cause={key: cause[key] for key in cause if key != "log_tail"} or None,
         reason=verdict.reason,
         updated=evidence.updated,
@@ -253,20 +268,30 @@ def _unmet(selected: Selected) -> str | None:
     for one in selected.plan.depends_on:
         before = layout.experiment(selected.experiment.root, one.experiment)
         for run in one.of(selected.run.number):
-            if one.when == "success" and ledger.intent(before.run(run)) != ledger.FINISHED:
-                return f"{one.experiment}/{run}"
+            with contextlib.suppress(BrokenFile):
+                if one.when != "success" or ledger.intent(before.run(run)) == ledger.FINISHED:
+                    continue
+            return f"{one.experiment}/{run}"
     return None
 
 
 def _gpu(selected: Selected, last: Attempt) -> dict[str, Any]:
     """Return the last sample of the first node's fullest GPU; empty without one."""
     nodes = last.nodes
-    if not isinstance(nodes, list) or not nodes:
+    if not nodes:
         return {}
     lines = files.read_back(selected.paths.attempt(last.number).telemetry(str(nodes[0])), 4096)
-    sample = next((line for line in lines if isinstance(line.get("time"), (int, float))), {})
-    gpus = [gpu for gpu in sample.get("gpus") or () if isinstance(gpu.get("memory"), int)]
-    return max(gpus, key=lambda gpu: int(gpu["memory"]), default={})
+    sample = next((line for line in lines if TIME.accepts(line.get("time"))), {})
+    gpus = sample.get("gpus")
+    valid = [
+        gpu
+        for gpu in (gpus if isinstance(gpus, list) else ())
+        if isinstance(gpu, dict) and gpu.get("memory") is not None and not wrong(gpu, _GPU)
+    ]
+    return max(valid, key=lambda gpu: int(gpu["memory"]), default={})
+
+
+_GPU: Kinds = {"memory": WHOLE, "memory_total": WHOLE}
 
 
 def _queued(evidence: RunEvidence, verdict: Verdict) -> float | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
+
+from hpcrun.fields import shown
 
 if TYPE_CHECKING:
     from hpcrun.state.spec.experiment import (
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
         Telemetry,
     )
 
-_BLOCKS = frozenset(
+BLOCKS = frozenset(
     {
         *("resources", "checkpoint", "recovery", "environment"),
         *("objective", "notify", "telemetry", "code"),
@@ -32,9 +35,9 @@ _ABSENT: dict[str, dict[str, Any]] = {
 class SpecBlocks:
     """Typed views of a spec's blocks, each made when it is first asked for.
 
-    Nothing is checked: the compiler did that. So that plans of other versions can be read, unknown
-    keys are ignored, and null stands for the default where the field has to have a value. ``spec``
-    is the resolved spec as plain data.
+    Nothing is checked: the compiler did that, and `check` as the plan was read. So that plans of
+    other versions can be read, unknown keys are ignored, and null stands for the default where the
+    field has to have a value. ``spec`` is the resolved spec as plain data.
     """
 
     def __init__(self, spec: dict[str, Any]) -> None:
@@ -69,7 +72,7 @@ class SpecBlocks:
     else:
 
         def __getattr__(self, name):
-            if name not in _BLOCKS:
+            if name not in BLOCKS:
                 raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
             # Readers of a plan's head alone are spared the import.
             from hpcrun.state.spec import experiment
@@ -122,3 +125,40 @@ class RunSpec(SpecBlocks):
     @property
     def world_size(self) -> int:
         return self.nodes * self.ranks_per_node
+
+
+def check(spec: Mapping[str, Any], blocks: Collection[str] = BLOCKS) -> None:
+    """Raise ValueError if a value in these blocks of a spec is not of its key's type.
+
+    A plan may be another user's. Null and unknown keys may be there, as above.
+    """
+    from hpcrun.state.spec import experiment
+
+    for name in blocks:
+        fields = getattr(experiment, name.capitalize()).__dataclass_fields__
+        for key, value in (spec.get(name) or {}).items():
+            if key in fields and value is not None and not _fits(value, fields[key].type):
+                raise ValueError(f"{name}.{key} is {shown(value)}, not {fields[key].type}")
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    **{"str": (str,), "int": (int,), "bool": (bool,), "float": (int, float), "None": ()},
+}
+
+
+def _fits(value: Any, kind: str) -> bool:
+    """Check that a value is of a type, as the spec's dataclasses write it."""
+    if kind in _TYPES:
+        return type(value) in _TYPES[kind]
+    if " | " in kind:
+        return any(_fits(value, one) for one in kind.split(" | "))
+    name, _, inner = kind.rstrip("]").partition("[")
+    if name == "list":
+        return isinstance(value, list) and all(_fits(one, inner) for one in value)
+    if name == "Literal":
+        return isinstance(value, str)
+    if name == "dict" and isinstance(value, dict):
+        of_values = inner.rpartition(", ")[2]
+        return of_values == "Any" or all(_fits(one, of_values) for one in value.values())
+    # A block in a block.
+    return isinstance(value, dict)

@@ -123,9 +123,9 @@ def test_numbers_that_are_none_are_passed_over(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "3")
     paths = run.attempt(1)
     paths.directory.mkdir(parents=True)
-    huge = "1" + 400 * "0"
     paths.metrics.write_text(
-        f'{{"step": 1, "time": {huge}, "loss": {huge}, "step_seconds": Infinity, "a": 2}}\n'
+        '{"step": 1, "time": 1e99, "loss": "1", "step_seconds": Infinity, "a": 2}\n'
+        f'{{"step": 2, "loss": 1{400 * "0"}}}\n'
     )
     found = metric_curves.latest(run, [1])
     assert (found.step, found.time, found.seconds_per_step) == (1, None, None)

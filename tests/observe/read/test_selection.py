@@ -170,8 +170,21 @@ def test_submission_without_a_plan_yet(finder: Finder) -> None:
 def test_torn_journal(finder: Finder) -> None:
     journal = finder.root / "study" / "submissions" / "2" / "journal.jsonl"
     with open(journal, "ab") as stream:
-        stream.write(b'{"event": "submitted", "runs": "x"}\n[1]\n{"event": "ended"}\n{"ev')
+        stream.write(b'{"event": "submitted"}\n[1]\n{"event": "ended"}\n{"ev')
     assert finder.resolve(["study/4"])[0].job_id == "101"
+
+
+def test_a_journal_with_a_record_that_no_submit_wrote_hides_no_other_run(finder: Finder) -> None:
+    said: list[str] = []
+    finder.warn = said.append
+    journal = finder.root / "study" / "submissions" / "2" / "journal.jsonl"
+    with open(journal, "ab") as stream:
+        stream.write(b'{"event": "submitted", "runs": "x"}\n')
+    before, after = finder.resolve(["study/0", "study/4"])
+    assert before.job_id is not None
+    assert after.submission is not None
+    assert after.submission.event == "broken"
+    assert said == [f"passed over: {journal}:3: runs is 'x', not a list of whole numbers from 0"]
 
 
 @pytest.mark.parametrize(

@@ -103,14 +103,14 @@ def hostile(study: Experiment) -> None:
         spec={"objective": {"metric": EVIL, "mode": "min"}},
     )
     facts = files.read_json(submission.submission)
-    facts["code"] = {"digest": EVIL, "git": {"commit": EVIL, "branch": EVIL}, "files": EVIL}
+    facts["code"] = {"digest": EVIL, "git": {"commit": EVIL, "branch": EVIL}, "files": 1}
     files.write_json(submission.submission, {**facts, "argv": [EVIL], "host": EVIL})
     for run in (0, 1):
         attempt = study.start(run, 1, nodes=(EVIL,))
         study.metrics(run, 1, range(1, 9), **{EVIL: 1.0, "loss": lambda step: step / 3})
         files.append(attempt.session, {"event": "save_failed", "step": 3, "message": EVIL})
         files.append(attempt.telemetry("<img>"), {"time": T0, "cpu": 3.0})
-        study.end(run, 1, "failed", kind=EVIL, message=EVIL, node=EVIL, rank=EVIL)
+        study.end(run, 1, "failed", kind=EVIL, message=EVIL, node=EVIL, rank=1)
 
 
 def _parts(run: int, total: int) -> list[Part]:

@@ -1,0 +1,82 @@
+"""JSON that others wrote: bounded in the levels, the digits and the number of its values.
+
+Python's own parser raises RecursionError at a thousand levels, and takes twenty times the memory of
+a text that is all brackets. Whoever reads what was parsed may recurse into it, and convert each of
+its whole numbers to a float.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+# Deeper than anything that is written, and far from the depth that Python's recursion bears.
+MOST_LEVELS = 150
+# Whole numbers with more digits are larger than every float.
+MOST_DIGITS = 300
+MOST_VALUES = 3_000_000
+
+
+def parse(data: bytes) -> Any:
+    """Return the value of a JSON text; raise ValueError if it is none, or beyond the bounds."""
+    _check(data)
+    try:
+        return json.loads(data.decode("utf-8-sig"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def parse_line(line: bytes) -> dict[str, Any] | bytes:
+    """Return the JSON object that a line is; any other line as it is."""
+    try:
+        if len(line) > _HARMLESS:
+            _check(line)
+        text = line.decode().strip()
+        record, end = _decode(text)
+    except (ValueError, RecursionError):
+        return line
+    return record if type(record) is dict and end == len(text) else line
+
+
+def _check(data: bytes) -> None:
+    """Raise ValueError if JSON is nested too deeply, or has too long a number or too many values.
+
+    Works at the speed of memory: strings are told from the rest only if it seems to be so.
+    """
+    if _has_long_number(data) or _is_deep(data):
+        # Without the strings, first their escapes: no backtracking whatever they hold.
+        data = _STRING.sub(b"", data.replace(b"\\\\", b"").replace(b'\\"', b""))
+        if _has_long_number(data):
+            raise ValueError(f"a number of more than {MOST_DIGITS} digits")
+        if _is_deep(data):
+            raise ValueError(f"nested more than {MOST_LEVELS} levels deep")
+    if len(data) > MOST_VALUES and len(data.translate(None, _NOT_COUNTED)) > MOST_VALUES:
+        raise ValueError(f"more than {MOST_VALUES:,} values")
+
+
+def _has_long_number(data: bytes) -> bool:
+    # Three places in a row are in so many digits.
+    return bool(_DIGITS(data[:: MOST_DIGITS // 3])) and _LONG_NUMBER in data.translate(_AS_ZEROS)
+
+
+def _is_deep(data: bytes) -> bool:
+    if data.count(b"[") + data.count(b"{") <= MOST_LEVELS:
+        return False
+    brackets = data.translate(None, _NOT_BRACKETS)
+    for _ in range(MOST_LEVELS):
+        if not brackets:
+            return False
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    return bool(brackets)
+
+
+# A shorter text cannot be beyond the bounds.
+_HARMLESS = 2 * MOST_LEVELS
+_LONG_NUMBER = b"0" * (MOST_DIGITS + 1)
+_STRING = re.compile(rb'"[^"]*"?')
+_DIGITS = re.compile(rb"[0-9]{3}").search
+_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_NOT_COUNTED = bytes(byte for byte in range(256) if byte not in b"[{,")
+_decode = json.JSONDecoder().raw_decode

@@ -1,0 +1,115 @@
+"""Fields of records that others wrote: their types, checked where the records are read.
+
+A record is valid if each field that it has is of its kind. Null stands for a missing field, and
+fields that nobody knows may hold anything, so that records of other versions can be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+
+class Kind(NamedTuple):
+    """What a field may hold."""
+
+    usual: type | None
+    """The type that most values have; between ``low`` and ``high`` they need no further look."""
+    low: Any
+    high: Any
+    words: str
+    accepts: Callable[[Any], bool]
+    """The whole condition."""
+    fields: Mapping[str, Kind] | None = None
+    """The fields of a mapping."""
+
+
+Kinds = Mapping[str, Kind]
+
+# Beyond these numbers are neither times, nor steps, nor sizes; sums of them stay exact.
+MOST = 2.0**53
+# Process ids, runs, attempts: what becomes the name of a file or the index of a list.
+_MOST_INDEX = 10**9
+# Seconds since the epoch, in the last year that has four digits.
+LAST_TIME = 253_370_000_000.0
+
+
+def _is(kind: type) -> Callable[[Any], bool]:
+    return lambda value: type(value) is kind
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and -MOST < value < MOST
+
+
+def _is_name(value: str) -> bool:
+    return "/" not in value and "\0" not in value and value not in ("", ".", "..")
+
+
+def _is_index(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _MOST_INDEX
+
+
+TEXT = Kind(str, None, None, "text", _is(str))
+FLAG = Kind(bool, None, None, "true or false", _is(bool))
+WHOLE = Kind(
+    *(int, -MOST, MOST, "a whole number", lambda value: type(value) is int and _is_number(value))
+)
+INDEX = Kind(int, 0, _MOST_INDEX, "a whole number from 0", _is_index)
+NUMBER = Kind(float, -MOST, MOST, "a number", _is_number)
+# Seconds since the epoch.
+TIME = Kind(
+    *(float, 0, LAST_TIME, "a time"), lambda value: _is_number(value) and 0 <= value <= LAST_TIME
+)
+# Of a file or directory: no path, and not a directory above.
+NAME = Kind(*(None, None, None, "a name"), lambda value: type(value) is str and _is_name(value))
+PATH = Kind(*(None, None, None, "a path"), lambda value: type(value) is str and "\0" not in value)
+TEXTS = Kind(
+    *(None, None, None, "a list of texts"),
+    lambda value: type(value) is list and set(map(type, value)) <= {str},
+)
+INDICES = Kind(
+    *(None, None, None, "a list of whole numbers from 0"),
+    lambda value: type(value) is list and all(map(_is_index, value)),
+)
+LIST = Kind(list, None, None, "a list", _is(list))
+MAPPING = Kind(dict, None, None, "a mapping", _is(dict))
+# A metric that is infinite or no number was logged so.
+METRICS = Kind(
+    *(None, None, None, "a mapping of numbers"),
+    lambda value: type(value) is dict and set(map(type, value.values())) <= {int, float},
+)
+
+
+def mapping(fields: Kinds) -> Kind:
+    """Return the kind of a mapping that has fields of these kinds."""
+    return Kind(None, None, None, "a mapping", _is(dict), fields)
+
+
+def wrong(record: Mapping[str, Any], kinds: Kinds, needed: Collection[str] = ()) -> str | None:
+    """Return what is wrong with a record, in words; None if nothing is.
+
+    ``needed`` are the fields that it may not be without.
+    """
+    for name, value in record.items():
+        if name in kinds:
+            usual, low, high, words, accepts, fields = kinds[name]
+            if type(value) is usual and (low is None or low <= value <= high):
+                continue
+            if value is None:
+                continue
+            if not accepts(value):
+                return f"{name} is {shown(value)}, not {words}"
+            if fields is not None and (inner := wrong(value, fields)):
+                return f"{name}.{inner}"
+    for name in needed:
+        if record.get(name) is None:
+            return f"{name} is missing"
+    return None
+
+
+def shown(value: Any) -> str:
+    """Return a value of any size in few characters."""
+    import reprlib  # only where something is wrong
+
+    return reprlib.repr(value)
