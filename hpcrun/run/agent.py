@@ -2,7 +2,7 @@
 
 The supervisor asks and the agent answers, in this order::
 
-    agent       hello    node, token, extension key
+    agent       hello    its process, extension key
     supervisor  attempt  number: what follows is for this attempt
     supervisor  build    (one agent a key) compile DeepSpeed's operators into the cache
     agent       built
@@ -16,7 +16,8 @@ The supervisor asks and the agent answers, in this order::
     agent       stacks   rank -> its Python stacks; written beside the ranks' logs too
     supervisor  hurt     fault injection: signal one rank
     supervisor  fall_silent  fault injection: behave like a node that lost its power
-    supervisor  call     the warm ranks that an attempt started are those of the next, or not needed
+    supervisor  call     the warm ranks that an attempt started (of) are those of this attempt
+                         (joins), or not needed
     supervisor  attempt  the next one in the same allocation, and so on
     supervisor  dismiss  the agent removes its node-local directory and leaves
 
@@ -33,6 +34,7 @@ import argparse
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -43,15 +45,17 @@ from types import FrameType
 from typing import Any
 
 from hpcrun.errors import HpcrunError
+from hpcrun.policy import faults
 from hpcrun.run.health import native_stack, progress
 from hpcrun.run.job.takeover import Takeover
 from hpcrun.run.node import rank_processes, telemetry
 from hpcrun.run.node.log_sizes import LogSizes
 from hpcrun.run.node.node_dir import NodeDir
 from hpcrun.run.node.prepare import NodePreparation
-from hpcrun.run.protocol import stop_flag
-from hpcrun.run.protocol.channel import TOKEN_VARIABLE, Channel
+from hpcrun.run.protocol import messages, stop_flag
+from hpcrun.run.protocol.channel import Channel
 from hpcrun.run.protocol.heartbeat import INTERVAL, SILENCE, Heartbeat, PeerLiveness
+from hpcrun.run.protocol.job_secret import JobSecret
 from hpcrun.run.protocol.output import say
 from hpcrun.run.rank import warm_up
 from hpcrun.state import plan_file
@@ -63,6 +67,7 @@ RANKS_GONE = 10.0
 # Seconds that ranks have to write their stacks, and how many characters of the end are sent.
 STACKS_TAKE = 1.0
 STACKS_MOST = 30_000
+ALL_STACKS_MOST = 600_000
 # Shorter than `hpcrun.run.job.agents` waits for an agent that is to end its ranks.
 NATIVE_TAKE = 6.0
 SILENT_FOR = 120.0
@@ -71,17 +76,17 @@ SILENT_FOR = 120.0
 class Agent:
     """One node's agent for one start of a job."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, arguments: argparse.Namespace, secret: JobSecret) -> None:
         self.node: str = arguments.node
         self.submission = SubmissionPaths(arguments.submission)
         plan = plan_file.read(self.submission.plan)
         self.run: RunPlan = plan.run(arguments.run)
         job = arguments.job
         self.preparation = NodePreparation(self.submission, plan, self.run, self.node, job)
-        self._node_dir = NodeDir(os.environ.get(TOKEN_VARIABLE, ""), self.node)
+        self._node_dir = NodeDir(secret.start, self.node)
         self.attempt: int = arguments.attempt
         self.scratch = self._node_dir.begin(self.attempt)
-        self.takeover = Takeover(arguments, self.submission, self.run)
+        self.takeover = Takeover(arguments, self.submission, self.run, secret)
         # The calls that warm ranks wait for, by the attempt in which these were started.
         self._calls: dict[int, warm_up.WarmRanksLock] = {}
         self._signals: list[int] = []
@@ -93,10 +98,9 @@ class Agent:
             signal.signal(number, self._on_signal)
 
     def greet(self, channel: Channel) -> None:
-        """Send the first message, which carries the token."""
-        token, key = os.environ.get(TOKEN_VARIABLE, ""), self.preparation.key
-        who = {"node": self.node, "token": token, "pid": os.getpid()}
-        channel.send({"type": "hello", **who, "extensions": key})
+        """Send the first message."""
+        key = self.preparation.key
+        channel.send({"type": "hello", "pid": os.getpid(), "extensions": key})
 
     def serve(self, channel: Channel) -> None:
         """Answer the supervisor until it dismisses this agent, or is gone."""
@@ -114,7 +118,7 @@ class Agent:
                 for message in messages:
                     if message["type"] == "dismiss":
                         return
-                    if message["type"] == "fall_silent":
+                    if message["type"] == "fall_silent" and self._is_drill:
                         heartbeat.stop()
                         self._fall_silent()
                         return
@@ -187,7 +191,8 @@ class Agent:
         """Do what one message asks, and return the answer if there is one."""
         kind = message["type"]
         if kind == "attempt":
-            self._begin(int(message["number"]))
+            newest = range(self.attempt, 1 << 31)
+            self._begin(messages.number(message.get("number"), "number", newest))
             return None
         if kind == "kill":
             before = progress.read(self.scratch)
@@ -196,10 +201,12 @@ class Agent:
                 return {"type": "killed", "gone": _ended_too_early(before)}
             return {"type": "failed", "message": "its ranks cannot be ended"}
         if kind == "call":
+            if (joins := message["joins"]) is not None:
+                messages.number(joins, "joins", range(self.attempt, self.attempt + 1))
             if (call := self._calls.pop(int(message["of"]), None)) is not None:
-                call.release(message["launch"])
+                call.release(None if joins is None else str(self._paths.launch))
             return None
-        if kind == "hurt":
+        if kind == "hurt" and self._is_drill:
             rank = int(message["rank"])
             pulse = progress.living(self.scratch).get(rank)
             pid = pulse.pid if pulse else rank_processes.leader(self.scratch, rank)
@@ -218,6 +225,10 @@ class Agent:
             self._start_telemetry(fabric, found["node"], message["devices"])
             return {"type": "ready", **found}
         return {"type": "failed", "message": f"unknown message {kind!r}"}
+
+    @property
+    def _is_drill(self) -> bool:
+        return bool(self.run.spec.get(faults.KEY))
 
     def _begin(self, attempt: int) -> None:
         """Work for this attempt from now on."""
@@ -263,7 +274,8 @@ class Agent:
         time.sleep(STACKS_TAKE)
         found = progress.stacks(self.scratch)
         self._keep_stacks(found)
-        return {str(rank): text[-STACKS_MOST:] for rank, text in found.items()}
+        most = min(STACKS_MOST, ALL_STACKS_MOST // max(1, len(found)))
+        return {str(rank): text[-most:] for rank, text in found.items()}
 
     def _keep_native_stacks(self) -> None:
         """Add the native stacks to the files; the supervisor has those of Python by now."""
@@ -310,9 +322,13 @@ def main() -> None:
     arguments = parser.parse_args()
     for number in (*stop_flag.SIGNALS, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    agent = Agent(arguments)
     try:
-        channel = Channel.connect(arguments.supervisor)
+        secret = JobSecret.take()
+    except HpcrunError as error:
+        sys.exit(f"error: {error}")
+    agent = Agent(arguments, secret)
+    try:
+        channel = Channel.connect(arguments.supervisor, arguments.node, secret)
         agent.greet(channel)
         agent.serve(channel)
     finally:

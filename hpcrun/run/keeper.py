@@ -78,7 +78,8 @@ def replace(submission: SubmissionPaths, number: int, code: int) -> int:
         batch_node=allocation.nodes[0],
         supervisor=None,
     )
-    return EXIT_SAVED if Takeover(mine, submission, run).requeue(silent=False) else EXIT_FAILED
+    takeover = Takeover(mine, submission, run, None)
+    return EXIT_SAVED if takeover.requeue(silent=False) else EXIT_FAILED
 
 
 if __name__ == "__main__":

@@ -43,11 +43,11 @@ def agent_argv(node: str, log: Path, gpus: str | None, command: Sequence[str]) -
     """Return the ``srun`` of one node's agent, which shares CPUs and GPUs with the ranks.
 
     ``gpus`` is the job's ``--gpus-per-node``; None without GPUs. An agent sees the GPUs because it
-    compiles for them.
+    compiles for them. It is given what is written to srun's standard input.
     """
     argv = [
         *("srun", "--overlap", "--export=ALL", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"),
-        *("--cpus-per-task=1", f"--nodelist={node}", "--mem=0", "--input=none"),
+        *("--cpus-per-task=1", f"--nodelist={node}", "--mem=0", "--input=all"),
         *("--job-name=hpcrun-agent", "--open-mode=append", f"--output={slurm_path(log)}"),
     ]
     return [*argv, *_gpu_flags(gpus), *command]

@@ -2,7 +2,7 @@
 
 ::
 
-    $TMPDIR/hpcrun-TOKEN/             one agent's
+    $TMPDIR/hpcrun-START/             one agent's
       lock                            held for as long as the agent lives
       checkpoints/step-…/             saves of ``checkpoint.nearby_every``
         bundle-00000.json             the files there that rank 0 wrote

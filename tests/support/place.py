@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +206,9 @@ class Place:
         lines = files.read_lines(self.run.attempt(attempt).metrics)
         return [line["step"] for line in lines]
 
-    def start(self, **variables: str) -> subprocess.Popen[str]:
+    def start(
+        self, *, program: Sequence[str] = ("-m", "hpcrun.run.supervisor"), **variables: str
+    ) -> subprocess.Popen[str]:
         """Start a supervisor of the newest submission."""
         environment = {
             "PATH": PATH,
@@ -217,7 +220,7 @@ class Place:
             **variables,
         }
         return subprocess.Popen(
-            [sys.executable, "-m", "hpcrun.run.supervisor", self.submission.directory, "--run=3"],
+            [sys.executable, *program, str(self.submission.directory), "--run=3"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

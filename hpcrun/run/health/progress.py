@@ -182,6 +182,8 @@ def read(scratch: Path) -> dict[int, RankProgress]:
     for rank, path in ScratchPaths(scratch).progresses():
         with contextlib.suppress(OSError, ValueError, IndexError, struct.error):
             pid, step, phase, moves, looks, waits = _FORM.unpack(path.read_bytes())
+            if phase not in range(len(PHASES)):
+                continue
             fields = _stat(pid)
             processor = 0 if fields == [GONE] else int(fields[11]) + int(fields[12])
             found[rank] = RankProgress(pid, step, phase, moves, looks, fields[0], processor, waits)

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from hpcrun.errors import HpcrunError
 from hpcrun.run.health.progress import RankProgress
 from hpcrun.run.job.launchers import Launcher
 from hpcrun.run.node import network
-from hpcrun.run.protocol.channel import TOKEN_VARIABLE, Switchboard
+from hpcrun.run.node.rank_processes import START_VARIABLE
+from hpcrun.run.protocol import messages
 from hpcrun.run.protocol.heartbeat import SILENCE, Heartbeat, PeerLiveness
+from hpcrun.run.protocol.job_secret import JobSecret
 from hpcrun.run.protocol.launch import LaunchNode
 from hpcrun.run.protocol.output import say
+from hpcrun.run.protocol.switchboard import GONE, Switchboard
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.text import listed
@@ -78,14 +80,17 @@ class Agents:
         """Ranks that had ended by themselves when `kill_ranks` was called."""
         self._unusable: set[str] = set()
         self._listeners: dict[str, PeerLiveness] = {}
-        # Kind of answer -> node -> its answer in this attempt.
-        self._answers: dict[str, dict[str, dict[str, Any]]] = {}
+        # Kind of answer -> node -> what it says, in this attempt.
+        self._answers: dict[str, dict[str, Any]] = {}
         self._failed: dict[str, str] = {}
         # Node -> since when it has no link to the fabric, and why.
         self._cut_off: dict[str, tuple[float, str]] = {}
-        os.environ[TOKEN_VARIABLE] = secrets.token_hex(16)
+        # Nodes whose agent said something that it cannot have meant.
+        self._broken: set[str] = set()
+        secret = JobSecret.new()
+        self._start = os.environ[START_VARIABLE] = secret.start
         self._interface, address = network.management(launcher.fabric)
-        self._switchboard = Switchboard(address, os.environ[TOKEN_VARIABLE])
+        self._switchboard = Switchboard(address, secret, launcher.nodes)
         self._agents: dict[str, subprocess.Popen[bytes]] = {}
         self._heartbeat = Heartbeat(self._switchboard.broadcast)
         for rank, node in enumerate(launcher.nodes):
@@ -97,6 +102,7 @@ class Agents:
             command += ["--attempt", str(attempt.number), "--batch-node", launcher.nodes[0]]
             command += ["--supervisor", self._switchboard.address]
             self._agents[node] = launcher.start_agent(node, attempt.agent_log(node), command)
+            secret.hand_over(self._agents[node])
 
     def seats(self, most: int) -> tuple[str, ...]:
         """Return at most so many nodes for the next attempt, in Slurm's order.
@@ -122,7 +128,7 @@ class Agents:
             stale.clear()
         self._switchboard.broadcast(self._current)
         hello = self._gather(nodes, "hello", START_TIMEOUT, between)
-        builders = {hello[node].get("extensions"): node for node in reversed(nodes)}
+        builders = {hello[node]: node for node in reversed(nodes)}
         building = [node for key, node in builders.items() if key]
         self._ask(building, {"type": "build"})
         self._gather(building, "built", None, between)
@@ -131,8 +137,8 @@ class Agents:
         for node in nodes:
             self._ask([node], {**question, "devices": devices[node], "first": node == nodes[0]})
         ready = self._gather(nodes, "ready", START_TIMEOUT, between)
-        found = tuple(LaunchNode(**ready[node]["node"], devices=devices[node]) for node in nodes)
-        return found, int(ready[nodes[0]]["port"])
+        found = tuple(replace(ready[node][0], devices=devices[node]) for node in nodes)
+        return found, ready[nodes[0]][1]
 
     def turn(self, seconds: float = 0.2) -> None:
         """Take in the messages that arrive within so many seconds.
@@ -148,10 +154,10 @@ class Agents:
                     self._switchboard.send(node, {"type": "dismiss"})
                 continue
             self._listeners.setdefault(node, PeerLiveness()).heard()
-            if message["type"] == "gone":
+            if message is GONE:
                 gone.append(node)
             else:
-                self._take_in(node, message)
+                self._take_in_if_valid(node, message)
         silent = [node for node, listener in self._listeners.items() if listener.silent()]
         if silent and (problem := network.trouble(self._interface, None)) is not None:
             # This node is cut off, not they.
@@ -189,10 +195,9 @@ class Agents:
     def send(self, node: str, message: dict[str, Any]) -> None:
         self._switchboard.send(node, message)
 
-    def call(self, attempt: int, launch: Path | None) -> None:
-        """Have the warm ranks of an attempt join that of ``launch.json``, or leave."""
-        path = None if launch is None else str(launch)
-        self._switchboard.broadcast({"type": "call", "of": attempt, "launch": path})
+    def call(self, attempt: int, joins: int | None) -> None:
+        """Have the warm ranks of an attempt join this one, which is the newest, or leave."""
+        self._switchboard.broadcast({"type": "call", "of": attempt, "joins": joins})
 
     def ask_to_stop(self) -> None:
         """Ask all ranks to save and leave after the same step."""
@@ -216,7 +221,7 @@ class Agents:
             self._give_up([node for node in waiting if node in self._failed])
             with contextlib.suppress(NodesLost, NodesUnusable):
                 self.turn(0.05)
-        self.gone = [rank for answer in answers.values() for rank in answer.get("gone", ())]
+        self.gone = [rank for answer in answers.values() for rank in answer]
 
     def stacks(self) -> dict[int, str]:
         """Return the Python stacks of the ranks that can write them."""
@@ -225,8 +230,7 @@ class Agents:
         answers = self._answers.setdefault("stacks", {})
         while len(answers) < len(self.working) and time.monotonic() < deadline:
             self.turn(0.1)
-        found = (pair for answer in answers.values() for pair in answer["ranks"].items())
-        return {int(rank): str(text) for rank, text in found}
+        return {rank: text for answer in answers.values() for rank, text in answer.items()}
 
     def dismiss(self) -> None:
         """Have the agents clean their nodes and leave; wait at most `LEAVE_TIMEOUT`."""
@@ -250,29 +254,62 @@ class Agents:
     def _current(self) -> dict[str, Any]:
         return {"type": "attempt", "number": self._number}
 
+    def _take_in_if_valid(self, node: str, message: dict[str, Any]) -> None:
+        try:
+            self._take_in(node, message)
+        except messages.BadMessage as error:
+            if node not in self._broken:
+                self._broken.add(node)
+                kind = str(message["type"])[:40]
+                say(f"the agent on node {node} is broken: {kind!r} with a wrong {error}; ignored")
+
     def _take_in(self, node: str, message: dict[str, Any]) -> None:
         kind = message["type"]
         if kind == "signal":
-            self.signals.append(str(message.get("signal")))
+            self.signals.append(messages.signal_name(message))
         elif kind == "hello":
-            self._answers.setdefault(kind, {})[node] = message
+            self._answers.setdefault(kind, {})[node] = messages.extensions(message)
             self._switchboard.send(node, self._current)
         elif kind != "alive" and message.get("attempt") == self._number:
-            if kind == "pulse":
-                for rank, found in message["ranks"].items():
-                    self.pulses[int(rank)] = RankProgress(**found)
-                for rank, size in (message.get("logs") or {}).items():
-                    self.log_sizes[int(rank)] = size
-                if problem := message.get("fabric"):
-                    self._cut_off.setdefault(node, (time.monotonic(), problem))
-                else:
-                    self._cut_off.pop(node, None)
-            elif kind == "failed" and node not in self.working:
-                self._give_up([node])
-            elif kind == "failed":
-                self._failed[node] = f"node {node} cannot be used: {message['message']}"
+            self._take_in_answer(node, kind, message)
+
+    def _take_in_answer(self, node: str, kind: str, message: dict[str, Any]) -> None:
+        """Take in what a node says of the newest attempt, in which it may have ranks."""
+        answers, ranks = self._answers.setdefault, self._ranks(node)
+        if kind == "pulse":
+            pulses, sizes = messages.progress(message, ranks), messages.log_sizes(message, ranks)
+            problem = messages.link_trouble(message)
+            self.pulses.update(pulses)
+            self.log_sizes.update(sizes)
+            if problem:
+                self._cut_off.setdefault(node, (time.monotonic(), problem))
             else:
-                self._answers.setdefault(kind, {})[node] = message
+                self._cut_off.pop(node, None)
+        elif kind == "failed":
+            why = messages.text(message.get("message"), "message")
+            if node in self.working:
+                self._failed[node] = f"node {node} cannot be used: {why}"
+            else:
+                self._give_up([node])
+        elif kind == "ready":
+            first = node == self.working[0]
+            found = messages.ready(message, node, self._start, self._number, first=first)
+            answers(kind, {})[node] = found
+        elif kind == "killed":
+            answers(kind, {})[node] = messages.gone(message, ranks)
+        elif kind == "stacks":
+            answers(kind, {})[node] = messages.stacks(message, ranks)
+        elif kind == "built":
+            answers(kind, {})[node] = None
+        else:
+            raise messages.BadMessage("type")
+
+    def _ranks(self, node: str) -> range:
+        """Return the ranks of a node; none for a spare."""
+        if node not in self.working:
+            return range(0)
+        first = self.working.index(node) * self._run.ranks_per_node
+        return range(first, first + self._run.ranks_per_node)
 
     def _give_up(self, nodes: Iterable[str]) -> None:
         for node in nodes:
@@ -287,7 +324,7 @@ class Agents:
 
     def _gather(
         self, nodes: Sequence[str], kind: str, timeout: float | None, between: Callable[[], None]
-    ) -> dict[str, dict[str, Any]]:
+    ) -> dict[str, Any]:
         """Wait for the answers of all nodes to a question."""
         answers = self._answers.setdefault(kind, {})
         deadline = time.monotonic() + timeout if timeout else None

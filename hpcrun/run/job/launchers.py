@@ -96,7 +96,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start one node's agent."""
+        """Start one node's agent, whose standard input is a pipe for the job's secret."""
 
     @abstractmethod
     def start_workers(
@@ -142,7 +142,7 @@ class SlurmLauncher(Launcher):
     def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             steps.agent_argv(node, log, self._gpus, command),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             start_new_session=True,
         )
 
@@ -247,7 +247,7 @@ class LocalLauncher(Launcher):
         self.fabric = {"management_interface": "lo", "fast_interface": "lo", **named}
 
     def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        return start_logged(command, log)
+        return start_logged(command, log, stdin=subprocess.PIPE)
 
     def start_workers(
         self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
-import socket
 import time
 
 from hpcrun.policy import recovery
 from hpcrun.policy.causes import JobFacts
-from hpcrun.run.protocol.channel import TOKEN_VARIABLE, Channel
+from hpcrun.run.protocol.channel import Channel, RefusedError
+from hpcrun.run.protocol.job_secret import JobSecret
 from hpcrun.run.protocol.output import say
 from hpcrun.slurm import job
 from hpcrun.state import files, ledger
@@ -29,12 +28,17 @@ class Takeover:
     ``arguments`` are the agent's: ``job_id`` (None where the process that started the supervisor
     looks after it), ``restarts`` (SLURM_RESTART_COUNT), ``attempt`` (the newest of this start of
     the job), ``node``, ``node_rank``, ``batch_node``, ``supervisor`` (``HOST:PORT``; None if gone).
+    ``secret`` is the job's, None where the supervisor is gone.
     """
 
     def __init__(
-        self, arguments: argparse.Namespace, submission: SubmissionPaths, run: RunPlan
+        self,
+        arguments: argparse.Namespace,
+        submission: SubmissionPaths,
+        run: RunPlan,
+        secret: JobSecret | None,
     ) -> None:
-        self._arguments, self._run = arguments, run
+        self._arguments, self._run, self._secret = arguments, run, secret
         self.attempt: int = arguments.attempt
         self._paths = submission.experiment.run(run.number)
         self._began = time.time()
@@ -111,21 +115,24 @@ class Takeover:
         return False
 
     def _supervisor_answers(self) -> bool:
-        """Check whether the supervisor lives, and gave up this node while it was cut off."""
-        if self._arguments.supervisor is None:
+        """Check whether the supervisor lives, and gave up this node while it was cut off.
+
+        Somebody else may listen on its port by now, who cannot prove to be it.
+        """
+        where, node = self._arguments.supervisor, self._arguments.node
+        if where is None or self._secret is None:
             return False
-        host, _, port = self._arguments.supervisor.rpartition(":")
-        try:
-            channel = Channel(socket.create_connection((host, int(port)), timeout=3))
-        except OSError:
-            return False
-        try:
-            token = os.environ.get(TOKEN_VARIABLE, "")
-            channel.send({"type": "hello", "node": self._arguments.node, "token": token})
-            deadline = time.monotonic() + _PATIENCE
-            while time.monotonic() < deadline and not channel.closed:
-                if channel.receive(timeout=1.0):
-                    return True
-            return False
-        finally:
-            channel.close()
+        deadline = time.monotonic() + _PATIENCE
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                Channel.open(where, node, self._secret, reach=3, patience=left).close()
+            except RefusedError:
+                return True
+            except ConnectionResetError:
+                # It may have had too many connections for a moment.
+                time.sleep(min(1.0, left))
+            except OSError:
+                return False
+            else:
+                return True
+        return False

@@ -44,7 +44,7 @@ class WarmRanks:
             return None
         self._workers = None
         found.become(attempt)
-        self._agents.call(self._attempt, attempt.launch)
+        self._agents.call(self._attempt, attempt.number)
         say("warm ranks take over")
         return found
 

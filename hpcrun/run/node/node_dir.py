@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import shutil
 import tempfile
@@ -17,20 +16,20 @@ from hpcrun.state.node_layout import PREFIX, NodePaths
 class NodeDir:
     """A new directory below the node's temporary one, locked for as long as its agent lives.
 
-    Its name comes from the job's token, so that it is usually the same on every node. Only its
-    owner can read it, and mkdir refuses an existing one, which another user may have prepared.
-    Each attempt has a directory in it.
+    Its name has that of this ``start`` of the job, so that it is usually the same on every node.
+    Only its owner can read it, and mkdir refuses an existing one, which another user may have
+    prepared: that costs the usual name. Each attempt has a directory in it.
     """
 
-    def __init__(self, token: str, node: str) -> None:
+    def __init__(self, start: str, node: str) -> None:
         base = Path(tempfile.gettempdir())
-        name = PREFIX + hashlib.sha256(token.encode()).hexdigest()[:12]
-        self.path = base / name
-        try:
-            self.path.mkdir(mode=0o700)
-        except FileExistsError:
-            self.path = base / f"{name}-{node}"
-            self.path.mkdir(mode=0o700)
+        name = PREFIX + start
+        for self.path in (base / name, base / f"{name}-{node}"):
+            with contextlib.suppress(FileExistsError):
+                self.path.mkdir(mode=0o700)
+                break
+        else:
+            self.path = Path(tempfile.mkdtemp(dir=base, prefix=f"{name}-{node}-"))
         self._lock = _hold(self.path)
         sweep(base)
 

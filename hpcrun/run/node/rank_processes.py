@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpcrun.host import process_stat
-from hpcrun.run.protocol.channel import TOKEN_VARIABLE
 from hpcrun.state.node_layout import ScratchPaths
 
 SCRATCH_VARIABLE = "HPCRUN_SCRATCH"
+# A public name of one start of a job, which all of its processes inherit.
+START_VARIABLE = "HPCRUN_START"
 _PROC = Path("/proc")
 
 
@@ -85,7 +86,7 @@ def _groups(scratch: Path) -> set[int]:
 
 def _members(scratch: Path, groups: set[int]) -> Iterator[tuple[int, int]]:
     """Yield group and id of each living process in a rank's group or with its environment."""
-    token = f"{TOKEN_VARIABLE}={os.environ.get(TOKEN_VARIABLE)}".encode()
+    start = f"{START_VARIABLE}={os.environ.get(START_VARIABLE)}".encode()
     place = f"{SCRATCH_VARIABLE}={scratch}".encode()
     for process in _PROC.iterdir():
         if not process.name.isdigit():
@@ -95,6 +96,6 @@ def _members(scratch: Path, groups: set[int]) -> Iterator[tuple[int, int]]:
             if state in "ZX":
                 continue
             variables = (process / "environ").read_bytes().split(b"\0")
-            # Ids are reused: a group counts only with the token of this start of the job.
-            if place in variables or (int(group) in groups and token in variables):
+            # Ids are reused: a group counts only with the name of this start of the job.
+            if place in variables or (int(group) in groups and start in variables):
                 yield int(group), int(process.name)

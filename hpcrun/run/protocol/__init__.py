@@ -1,9 +1,11 @@
 """Messages and files between the programs of a job: supervisor, agents, workers.
 
-Reading order: `launch` (the attempt's ``launch.json``), `channel` (JSON lines over TCP; the
-messages are in `hpcrun.run.agent`), `heartbeat` (liveness), `stop_flag` (files that ask ranks to
-stop), `attempt_fence` (stale processes exit), `output` (lines in logs).
+Reading order: `launch` (the attempt's ``launch.json``), `job_secret` (by which supervisor and
+agents know each other), `channel` (JSON lines over TCP; the messages are in `hpcrun.run.agent`),
+`switchboard` (the supervisor's channels), `messages` (checks of what agents say), `heartbeat`
+(liveness), `stop_flag` (files that ask ranks to stop), `attempt_fence` (stale processes exit),
+`output` (lines in logs).
 
 To add a field for workers: `launch.Launch` or `launch.LaunchNode`. To add a message:
-`hpcrun.run.agent.Agent.answer` and `hpcrun.run.job.agents.Agents`.
+`hpcrun.run.agent.Agent.answer`, `hpcrun.run.job.agents.Agents` and, for what it holds, `messages`.
 """

@@ -1,45 +1,82 @@
-"""Channels between supervisor and agents: JSON lines over TCP, with a token."""
+"""Channels between supervisor and agents: authenticated JSON lines over TCP.
+
+Both know the job's secret (`hpcrun.run.protocol.job_secret`) and prove it without sending it, with
+an HMAC over fresh numbers of both, the node's name, and who speaks::
+
+    agent       hpcrun-agent NODE NUMBER DIGEST       it knows the secret; others are hung up on
+    supervisor  hpcrun-supervisor NUMBER DIGEST       it answers to the agent's number
+    agent       hpcrun-proof DIGEST                   it answers to the supervisor's number
+
+Every later line is ``MAC JSON``. The MAC covers the line's place in its direction, with a key of
+this connection and direction: a line that was changed, repeated or put in ends the channel. The
+lines are not encrypted.
+"""
 
 from __future__ import annotations
 
+import hmac
 import json
-import selectors
+import secrets
+import select
 import socket
 import threading
 import time
 from typing import Any
 
 from hpcrun.errors import HpcrunError
+from hpcrun.run.protocol.job_secret import JobSecret
 
-TOKEN_VARIABLE = "HPCRUN_TOKEN"
-_LONGEST = 1 << 20
+# Bytes of a line before a peer is known, and after.
+GREETING_MOST = 512
+_MOST = 2 << 20
+# Seconds for the greetings.
+GREETING_TIMEOUT = 10.0
+_MAC_LENGTH = 32
+
+AGENT, SUPERVISOR, PROOF = "hpcrun-agent", "hpcrun-supervisor", "hpcrun-proof"
+ACCEPTED: dict[str, Any] = {"type": "accepted"}
+REFUSED: dict[str, Any] = {"type": "refused"}
+
+
+class RefusedError(HpcrunError):
+    """The supervisor is the right one, and has an agent of this node already."""
 
 
 class Channel:
-    """One end of a connection."""
+    """One end of a connection whose other end is known; made by `connect` or a switchboard.
 
-    def __init__(self, connection: socket.socket) -> None:
+    ``mine`` and ``theirs`` are the keys of the two directions, ``patience`` the seconds after which
+    a peer that takes nothing is given up.
+    """
+
+    def __init__(
+        self, connection: socket.socket, mine: bytes, theirs: bytes, patience: float = 10.0
+    ) -> None:
         self._socket = connection
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         # A second descriptor with its own timeout: heartbeats are sent from a thread.
         self._sender = connection.dup()
-        self._sender.settimeout(10)
+        self._sender.settimeout(patience)
         self._sending = threading.Lock()
-        self._buffer = b""
+        self._mine, self._theirs = mine, theirs
+        self._sent = self._received = 0
+        self._buffer = bytearray()
+        self._messages: list[dict[str, Any]] = []
         self.closed = False
 
     @classmethod
-    def connect(cls, address: str, *, timeout: float = 60.0) -> Channel:
-        """Connect to ``HOST:PORT``, with retries until the timeout (seconds) has passed.
+    def connect(
+        cls, address: str, node: str, secret: JobSecret, *, timeout: float = 60.0
+    ) -> Channel:
+        """Connect to ``HOST:PORT`` as a node's agent, with retries until the timeout has passed.
 
         A supervisor listens before it starts agents, so a refusal means that it has ended. Raises
-        HpcrunError if nobody answers there.
+        HpcrunError if nobody answers there, or not the supervisor.
         """
-        host, _, port = address.rpartition(":")
         deadline = time.monotonic() + timeout
         while True:
             try:
-                return cls(socket.create_connection((host, int(port)), timeout=10))
+                return cls.open(address, node, secret)
             except OSError as error:
                 if time.monotonic() > deadline or isinstance(error, ConnectionRefusedError):
                     raise HpcrunError(
@@ -49,14 +86,70 @@ class Channel:
                     ) from error
                 time.sleep(0.5)
 
+    @classmethod
+    def open(
+        cls,
+        address: str,
+        node: str,
+        secret: JobSecret,
+        *,
+        reach: float = 10.0,
+        patience: float = GREETING_TIMEOUT,
+    ) -> Channel:
+        """Connect once: within ``reach`` seconds, and be greeted within ``patience``.
+
+        Raises OSError if nobody answers in time: PermissionError if it is not the supervisor,
+        ConnectionError if it hung up; RefusedError if it has an agent of this node.
+        """
+        host, _, port = address.rpartition(":")
+        connection = socket.create_connection((host, int(port)), timeout=reach)
+        try:
+            return cls._introduce(connection, node, secret, time.monotonic() + patience)
+        except BaseException:
+            connection.close()
+            raise
+
+    @classmethod
+    def _introduce(
+        cls, connection: socket.socket, node: str, secret: JobSecret, deadline: float
+    ) -> Channel:
+        mine = secrets.token_hex(16)
+        hello = f"{AGENT} {node} {mine} {secret.digest(AGENT, node, mine)}\n"
+        connection.sendall(hello.encode())
+        words = _greeting(connection, deadline).split(" ")
+        theirs = words[1] if len(words) == 3 else ""
+        numbers = node, mine, theirs
+        if words != [SUPERVISOR, theirs, words[-1]] or not hmac.compare_digest(
+            words[-1].encode(), secret.digest(SUPERVISOR, *numbers).encode()
+        ):
+            raise PermissionError("what answers there does not know the job's secret")
+        connection.sendall(f"{PROOF} {secret.digest(PROOF, *numbers)}\n".encode())
+        channel = cls(connection, secret.key(AGENT, *numbers), secret.key(SUPERVISOR, *numbers))
+        try:
+            while not channel._messages:
+                channel._read(max(0.0, deadline - time.monotonic()))
+                if channel.closed:
+                    raise ConnectionResetError("it hung up")
+                if time.monotonic() > deadline:
+                    raise TimeoutError("it does not answer")
+            if channel._messages.pop(0) != ACCEPTED:
+                raise RefusedError(f"the supervisor has an agent of node {node} already")
+        except BaseException:
+            channel.close()
+            raise
+        return channel
+
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def send(self, message: dict[str, Any]) -> bool:
         """Send a message, from any thread; return False if the other side is gone."""
+        text = json.dumps(message).encode()
         try:
             with self._sending:
-                self._sender.sendall(json.dumps(message).encode() + b"\n")
+                mac = _mac(self._mine, self._sent, text)
+                self._sent += 1
+                self._sender.sendall(b"%s %s\n" % (mac, text))
         except OSError:
             self.closed = True
             return False
@@ -65,20 +158,18 @@ class Channel:
     def receive(self, timeout: float | None = None) -> list[dict[str, Any]]:
         """Return the messages that arrive within ``timeout`` seconds (None: wait for ever).
 
-        Sets ``closed`` when the other side is gone.
+        Each has a text as its ``type``. Sets ``closed`` when the other side is gone, or says what
+        the other side of this channel cannot have said.
         """
-        if b"\n" not in self._buffer:
+        if not self._messages:
             self._read(timeout)
-        *lines, self._buffer = self._buffer.split(b"\n")
-        if len(self._buffer) > _LONGEST:
-            self.closed = True
-            return []
-        return [message for line in lines if (message := _parse(line)) is not None]
+        found, self._messages = self._messages, []
+        return found
 
     def hung_up(self) -> bool:
         """Check whether the other side is gone or dismisses this one; messages stay unread."""
         self._read(0)
-        return self.closed or b'"dismiss"' in self._buffer
+        return self.closed or any(message["type"] == "dismiss" for message in self._messages)
 
     def _read(self, timeout: float | None) -> None:
         try:
@@ -88,96 +179,56 @@ class Channel:
             return
         except OSError:
             data = b""
-        self._buffer += data
         if not data:
             self.closed = True
+        self._buffer += data
+        if b"\n" in data:
+            *lines, rest = self._buffer.split(b"\n")
+            self._buffer = rest
+            for line in lines:
+                message = self._parse(bytes(line))
+                if message is None:
+                    self.closed = True
+                    return
+                self._messages.append(message)
+        if len(self._buffer) > _MOST:
+            self.closed = True
+
+    def _parse(self, line: bytes) -> dict[str, Any] | None:
+        """Return the message of the next line; None if it is none of the other side's."""
+        mac, _, text = line.partition(b" ")
+        if not hmac.compare_digest(mac, _mac(self._theirs, self._received, text)):
+            return None
+        self._received += 1
+        try:
+            message = json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+        valid = isinstance(message, dict) and isinstance(message.get("type"), str)
+        return message if valid else None
 
     def close(self) -> None:
         self.closed = True
-        self._sender.close()
+        with self._sending:
+            self._sender.close()
         self._socket.close()
 
 
-class Switchboard:
-    """The supervisor's end: listens, checks tokens, keeps one channel for each node."""
-
-    def __init__(self, address: str, token: str) -> None:
-        self._token = token
-        self._server = socket.create_server((address, 0), backlog=1024)
-        self._server.setblocking(False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._server, selectors.EVENT_READ)
-        self._strangers: list[Channel] = []
-        self.channels: dict[str, Channel] = {}
-        self.address = f"{address}:{self._server.getsockname()[1]}"
-
-    def poll(self, timeout: float) -> list[tuple[str, dict[str, Any]]]:
-        """Return the (node, message) pairs that arrive within ``timeout`` seconds.
-
-        A channel that closed gives ``(node, {"type": "gone"})`` once.
-        """
-        found: list[tuple[str, dict[str, Any]]] = []
-        for key, _ in self._selector.select(timeout):
-            if key.fileobj is self._server:
-                connection, _ = self._server.accept()
-                channel = Channel(connection)
-                self._selector.register(channel, selectors.EVENT_READ, channel)
-                self._strangers.append(channel)
-                continue
-            channel = key.data
-            for message in channel.receive(timeout=0):
-                node = self._sender(channel, message)
-                if node is not None:
-                    found.append((node, message))
-            if channel.closed:
-                found.extend((node, {"type": "gone"}) for node in self._forget(channel))
-        return found
-
-    def send(self, node: str, message: dict[str, Any]) -> bool:
-        """Send to one node's agent; return False if it is gone."""
-        channel = self.channels.get(node)
-        return channel is not None and channel.send(message)
-
-    def broadcast(self, message: dict[str, Any]) -> None:
-        """Send to every agent, from any thread."""
-        for channel in list(self.channels.values()):
-            channel.send(message)
-
-    def close(self) -> None:
-        for channel in [*self._strangers, *self.channels.values()]:
-            channel.close()
-        self._selector.close()
-        self._server.close()
-
-    def _sender(self, channel: Channel, message: dict[str, Any]) -> str | None:
-        """Return the node that a message is from; the first of a channel must carry the token."""
-        if channel in self._strangers:
-            self._strangers.remove(channel)
-            node = message.get("node")
-            if message.get("token") != self._token or not isinstance(node, str):
-                self._selector.unregister(channel)
-                channel.close()
-                return None
-            self.channels[node] = channel
-            return node
-        return next((node for node, known in self.channels.items() if known is channel), None)
-
-    def _forget(self, channel: Channel) -> list[str]:
-        """Drop a closed channel and return its nodes."""
-        if channel in self._strangers:
-            self._strangers.remove(channel)
-        gone = [node for node, known in self.channels.items() if known is channel]
-        for node in gone:
-            del self.channels[node]
-        if channel.fileno() >= 0:
-            self._selector.unregister(channel)
-            channel.close()
-        return gone
+def _mac(key: bytes, place: int, text: bytes) -> bytes:
+    return hmac.digest(key, b"%d %s" % (place, text), "sha256").hex()[:_MAC_LENGTH].encode()
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
-    try:
-        message = json.loads(line)
-    except ValueError:
-        return None
-    return message if isinstance(message, dict) else None
+def _greeting(connection: socket.socket, deadline: float) -> str:
+    """Return a line of who is not known yet, byte by byte, so that nothing after it is lost."""
+    line = b""
+    while not line.endswith(b"\n"):
+        ready = select.select([connection], [], [], max(0.0, deadline - time.monotonic()))[0]
+        if not ready:
+            raise TimeoutError("it does not answer")
+        part = connection.recv(1)
+        if not part:
+            raise ConnectionResetError("it hung up")
+        line += part
+        if len(line) > GREETING_MOST:
+            raise PermissionError("what answers there is no supervisor")
+    return line[:-1].decode("ascii", "replace")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -20,14 +19,15 @@ from tests.support.place import REPOSITORY
 AGENT = """
 import sys, time
 from hpcrun.run.protocol.channel import Channel
-address, node, token, fate, after = sys.argv[1:]
-channel = Channel.connect(address)
+from hpcrun.run.protocol.job_secret import JobSecret
+address, node, fate, after = sys.argv[1:]
 if fate == "mute":
     time.sleep(60)
-channel.send({"type": "hello", "node": node, "token": token})
+channel = Channel.connect(address, node, JobSecret.take())
+channel.send({"type": "hello", "extensions": None})
 while fate == "cut off" and not channel.closed:
     words = "ib0 has no carrier"
-    channel.send({"type": "pulse", "attempt": 1, "ranks": {}, "fabric": words})
+    channel.send({"type": "pulse", "attempt": 1, "ranks": {}, "logs": {}, "fabric": words})
     channel.receive(timeout=0.1)
 while not channel.closed:
     for message in channel.receive(timeout=0.1):
@@ -55,15 +55,15 @@ class _Launcher:
     def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
         fate, after = self._fates[node]
         address = command[command.index("--supervisor") + 1]
-        arguments = [address, node, os.environ[agents.TOKEN_VARIABLE], fate, str(after)]
-        return subprocess.Popen([sys.executable, "-c", AGENT, *arguments], cwd=REPOSITORY)
+        argv = [sys.executable, "-c", AGENT, address, node, fate, str(after)]
+        return subprocess.Popen(argv, cwd=REPOSITORY, stdin=subprocess.PIPE)
 
 
 def _crew(tmp_path: Path, nodes: int, **fates: tuple[str, float]) -> Agents:
     return Agents(
         _Launcher(fates),  # type: ignore[arg-type]
         SubmissionPaths(tmp_path),
-        SimpleNamespace(number=3, nodes=nodes),  # type: ignore[arg-type]
+        SimpleNamespace(number=3, nodes=nodes, ranks_per_node=1),  # type: ignore[arg-type]
         AttemptPaths(tmp_path / "1"),
     )
 

@@ -88,6 +88,9 @@ def test_a_reservation_dies_with_its_process(start: int) -> None:
 def test_when_every_port_is_taken_the_message_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
     held = PortReservation(1)
     monkeypatch.setattr(rendezvous_port, "port_range", lambda: (held.port, held.port + 1))
-    with pytest.raises(HpcrunError, match=f"no TCP port between {held.port} and {held.port + 1}"):
+    with (
+        closing(socket.create_server(("127.0.0.1", held.port))),
+        pytest.raises(HpcrunError, match=f"no TCP port between {held.port} and {held.port + 1}"),
+    ):
         PortReservation(1)
     held.release()

@@ -1,0 +1,144 @@
+"""Checks of what agents say, so that a wrong message costs no more than itself.
+
+An agent has proved that it is one, and may still be broken: what it reports is of its own node and
+ranks, of the right types, and names no path but those that its node's directory has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcrun.run.health.progress import PHASES, RankProgress
+from hpcrun.run.protocol import stop_flag
+from hpcrun.run.protocol.launch import LaunchNode
+from hpcrun.state.node_layout import PREFIX, NodePaths, ScratchPaths
+
+_NUMBERS = range(-(1 << 63), 1 << 63)
+_TEXT_MOST = 10_000
+_KEY = re.compile(r"[0-9a-f]{20}")
+_INTERFACE = re.compile(r"[!-~]{1,64}")
+_ADAPTERS = re.compile(r"=[!-~]{1,4000}")
+_PROGRESS = {field.name for field in dataclasses.fields(RankProgress)}
+
+
+class BadMessage(ValueError):
+    """A message that a sound agent of that node does not send."""
+
+
+def _require(holds: object, what: str) -> None:
+    if not holds:
+        raise BadMessage(what)
+
+
+def number(value: Any, what: str, allowed: range = _NUMBERS) -> int:
+    """Return a whole number that is in a range."""
+    _require(type(value) is int and value in allowed, what)
+    return int(value)
+
+
+def text(value: Any, what: str) -> str:
+    """Return a text, cut to a length that fits into a log."""
+    _require(isinstance(value, str), what)
+    return str(value)[:_TEXT_MOST]
+
+
+def _by_rank(value: Any, ranks: range, what: str) -> dict[int, Any]:
+    """Return what a mapping has for each rank, whose number is a text in JSON."""
+    _require(isinstance(value, dict) and len(value) <= len(ranks), what)
+    known = {str(rank): rank for rank in ranks}
+    _require(value.keys() <= known.keys(), what)
+    return {known[name]: found for name, found in value.items()}
+
+
+def signal_name(message: Mapping[str, Any]) -> str:
+    """Return the name of the signal that an agent has heard."""
+    found = message.get("signal")
+    _require(found in [one.name for one in stop_flag.SIGNALS], "signal")
+    return str(found)
+
+
+def extensions(message: Mapping[str, Any]) -> str | None:
+    """Return the key of compiled operators that a node needs."""
+    key = message.get("extensions")
+    _require(key is None or (isinstance(key, str) and _KEY.fullmatch(key)), "extensions")
+    return key
+
+
+def progress(message: Mapping[str, Any], ranks: range) -> dict[int, RankProgress]:
+    """Return the progress of ranks, which are this node's."""
+    found = {}
+    for rank, fields in _by_rank(message.get("ranks"), ranks, "ranks").items():
+        _require(isinstance(fields, dict) and fields.keys() == _PROGRESS, "ranks")
+        for name, value in fields.items():
+            if name == "state":
+                _require(isinstance(value, str) and len(value) == 1, name)
+            else:
+                number(value, name, range(len(PHASES)) if name == "phase" else _NUMBERS)
+        found[rank] = RankProgress(**fields)
+    return found
+
+
+def log_sizes(message: Mapping[str, Any], ranks: range) -> dict[int, int]:
+    """Return the sizes of logs that have grown."""
+    found = _by_rank(message.get("logs"), ranks, "logs")
+    return {rank: number(size, "logs", range(1 << 63)) for rank, size in found.items()}
+
+
+def link_trouble(message: Mapping[str, Any]) -> str | None:
+    """Return why a node cannot reach the others."""
+    found = message.get("fabric")
+    return None if found is None else text(found, "fabric")
+
+
+def stacks(message: Mapping[str, Any], ranks: range) -> dict[int, str]:
+    """Return the stacks of ranks."""
+    found = _by_rank(message.get("ranks"), ranks, "ranks")
+    _require(all(isinstance(one, str) for one in found.values()), "ranks")
+    return found
+
+
+def gone(message: Mapping[str, Any], ranks: range) -> list[int]:
+    """Return the ranks that had ended by themselves."""
+    found = message.get("gone")
+    _require(isinstance(found, list), "gone")
+    return [number(rank, "gone", ranks) for rank in found or ()]
+
+
+def ready(
+    message: Mapping[str, Any], node: str, start: str, attempt: int, *, first: bool
+) -> tuple[LaunchNode, int | None]:
+    """Return a node that is prepared, and the rendezvous' port if it is the first.
+
+    ``start`` is the public name of this start of the job, which the node's directory has.
+    """
+    found = message.get("node")
+    _require(isinstance(found, dict), "node")
+    fields: dict[str, Any] = dict(found or {})
+    _require(fields.pop("name", None) == node, "name")
+    scratch = text(fields.pop("scratch", None), "scratch")
+    own = Path(scratch)
+    _require(own.is_absolute() and ".." not in own.parts and str(own) == scratch, "scratch")
+    _require("\0" not in scratch and own == NodePaths(own.parent).attempt(attempt), "scratch")
+    _require(own.parent.name.startswith(PREFIX + start), "scratch")
+    paths = ScratchPaths(own)
+    _require(fields.pop("code", None) == str(paths.code), "code")
+    operators = fields.pop("extensions", None)
+    _require(operators in (None, str(paths.extensions)), "extensions")
+    interface = fields.pop("interface", None)
+    _require(isinstance(interface, str) and _INTERFACE.fullmatch(interface), "interface")
+    hca = fields.pop("hca", None)
+    _require(hca is None or (isinstance(hca, str) and _ADAPTERS.fullmatch(hca)), "hca")
+    address = text(fields.pop("address", None), "address")
+    try:
+        socket.inet_pton(socket.AF_INET, address)
+    except (OSError, ValueError):
+        raise BadMessage("address") from None
+    _require(not fields, "node")
+    port = number(message.get("port"), "port", range(1, 1 << 16)) if first else None
+    code = str(paths.code)
+    return LaunchNode(node, code, scratch, str(interface), address, hca, operators), port

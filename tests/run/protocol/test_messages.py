@@ -1,0 +1,113 @@
+"""What a supervisor takes from its agents, and what it does not."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from hpcrun.run.health.progress import RankProgress
+from hpcrun.run.protocol import messages
+from hpcrun.run.protocol.launch import LaunchNode
+from hpcrun.run.protocol.messages import BadMessage
+from tests.security.broken_agent import nonsense
+
+START = "0123456789ab"
+SCRATCH = f"/tmp/hpcrun-{START}/attempt-2"
+NODE: dict[str, Any] = {
+    **{"name": "n1", "code": f"{SCRATCH}/code", "scratch": SCRATCH, "interface": "ib0"},
+    **{"address": "10.9.0.1", "hca": "=mlx5_0:1,mlx5_1", "extensions": None},
+}
+PROGRESS = {
+    **{"pid": 7, "step": 3, "phase": 1, "moves": 2, "looks": 5, "state": "S"},
+    **{"processor": 12, "waits": 1},
+}
+RANKS = range(4, 8)
+
+
+def _ready(**changes: Any) -> tuple[LaunchNode, int | None]:
+    message = {"node": {**NODE, **changes}, "port": 10_000}
+    return messages.ready(message, "n1", START, 2, first=True)
+
+
+def test_what_sound_agents_say() -> None:
+    node, port = _ready(extensions=f"{SCRATCH}/torch_extensions")
+    assert (node.name, node.scratch, node.address, port) == ("n1", SCRATCH, "10.9.0.1", 10_000)
+    assert (node.code, node.extensions) == (f"{SCRATCH}/code", f"{SCRATCH}/torch_extensions")
+    assert messages.ready({"node": NODE}, "n1", START, 2, first=False)[1] is None
+    pulse = {"ranks": {"5": PROGRESS}, "logs": {"7": 100}, "fabric": "ib0 has no carrier"}
+    assert messages.progress(pulse, RANKS) == {5: RankProgress(**PROGRESS)}  # type: ignore[arg-type]
+    assert messages.log_sizes(pulse, RANKS) == {7: 100}
+    assert messages.link_trouble(pulse) == "ib0 has no carrier"
+    assert messages.link_trouble({}) is None
+    assert messages.gone({"gone": [4, 7]}, RANKS) == [4, 7]
+    assert messages.stacks({"ranks": {"4": "Thread"}}, RANKS) == {4: "Thread"}
+    assert messages.signal_name({"signal": "SIGUSR2"}) == "SIGUSR2"
+    assert messages.extensions({"extensions": "0123456789abcdef0123"}) == "0123456789abcdef0123"
+    assert messages.extensions({}) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "n2"},
+        {"scratch": "/home/user"},
+        {"scratch": f"/tmp/hpcrun-{START}/../attempt-2"},
+        {"scratch": f"/tmp/hpcrun-{START}/attempt-1"},
+        {"scratch": "/tmp/hpcrun-another0id/attempt-2"},
+        {"scratch": "attempt-2"},
+        {"scratch": None},
+        {"code": "/home/user/code"},
+        {"extensions": "/tmp/else"},
+        {"interface": "ib0; rm"},
+        {"address": "attacker.example"},
+        {"address": "10.9.0.1\0"},
+        {"hca": "mlx5_0"},
+        {"devices": "0"},
+    ],
+    ids=str,
+)
+def test_a_node_is_in_its_own_directory_and_has_an_address(changes: dict[str, Any]) -> None:
+    with pytest.raises(BadMessage):
+        _ready(**changes)
+
+
+@pytest.mark.parametrize("port", [None, 0, 65536, -1, True, "10000", 1e4])
+def test_the_rendezvous_has_a_port(port: Any) -> None:
+    with pytest.raises(BadMessage, match="port"):
+        messages.ready({"node": NODE, "port": port}, "n1", START, 2, first=True)
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        *({"3": PROGRESS}, {"8": PROGRESS}, {"-4": PROGRESS}, {"04": PROGRESS}, {"x": PROGRESS}),
+        *({"4": {**PROGRESS, "phase": 5}}, {"4": {**PROGRESS, "step": 1 << 63}}, {"4": {}}),
+        *({"4": {**PROGRESS, "step": 1.0}}, {"4": {**PROGRESS, "more": 1}}, {"4": None}, [], None),
+    ],
+    ids=str,
+)
+def test_progress_is_of_the_nodes_own_ranks_and_of_whole_numbers(ranks: Any) -> None:
+    with pytest.raises(BadMessage):
+        messages.progress({"ranks": ranks}, RANKS)
+
+
+def test_nonsense_is_never_an_exception_of_another_kind() -> None:
+    chance = random.Random(17)
+    taken = refused = 0
+    for _ in range(3000):
+        message = json.loads(json.dumps(nonsense(chance, 2)))
+        for check in (
+            *(messages.progress, messages.log_sizes, messages.stacks, messages.gone),
+            *(messages.signal_name, messages.extensions, messages.link_trouble),
+            lambda said, _: messages.ready(said, "n1", START, 2, first=True),
+        ):
+            arguments = (message, RANKS)[: 1 + (check.__code__.co_argcount > 1)]
+            try:
+                check(*arguments)  # type: ignore[operator]
+                taken += 1
+            except BadMessage:
+                refused += 1
+    assert refused > taken
