@@ -80,6 +80,7 @@ COVERED_BY: dict[str, str] = {
     "run/checkpoint/rank_state": "run/checkpoint/test_restore.py",
     "run/checkpoint/save": "run/checkpoint/test_torn.py",
     "run/checkpoint/save_policy": "run/test_session.py",
+    "run/checkpoint/trust": "security/test_checkpoints.py",
     "run/checkpoint/transfer": "run/checkpoint/test_node_copy.py",
     "run/health/progress": "run/health/test_stack_summary.py",
     "run/job/attempt": "run/test_supervisor.py",

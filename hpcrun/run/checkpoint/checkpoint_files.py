@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hpcrun.state import files
 from hpcrun.state.manifest import Fault, File
 
 _BLOCK = 1 << 23
@@ -47,7 +48,7 @@ class Checksum:
 def describe(path: Path, *, sync: bool = False, like: File | None = None) -> File:
     """Return size and checksum of an existing file; ``sync`` makes it durable first."""
     checksum, size = Checksum(like), 0
-    with open(path, "rb") as stream:
+    with files.open_stream(path) as stream:
         if sync:
             os.fsync(stream.fileno())
         while block := stream.read(_BLOCK):

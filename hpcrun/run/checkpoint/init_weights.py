@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import CheckpointError, UsageError
-from hpcrun.run.checkpoint import deepspeed_io, rank_state
+from hpcrun.run.checkpoint import deepspeed_io, rank_state, trust
 from hpcrun.run.checkpoint.restore import PAUSES, verify
 from hpcrun.run.rank.collectives import Collectives
 from hpcrun.state import files, manifest
@@ -100,15 +100,14 @@ def _targets(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _read(directory: Path, entry: Manifest) -> dict[str, Any]:
-    import torch
-
+    """Read the weights, without executing anything: the run may be another user's."""
     if entry.zero_stage == 3:
         from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint as gather
 
-        found: dict[str, Any] = gather(str(directory.parent), directory.name, lazy_mode=True)
+        with trust.tensors_only():
+            found: dict[str, Any] = gather(str(directory.parent), directory.name, lazy_mode=True)
         return found
-    saved = torch.load(directory / _WHOLE, map_location="cpu", weights_only=False, mmap=True)
-    return dict(saved["module"])
+    return dict(trust.load_tensors(directory / _WHOLE)["module"])
 
 
 def _compare(

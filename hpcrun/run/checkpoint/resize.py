@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from hpcrun.errors import CheckpointError
-from hpcrun.run.checkpoint import deepspeed_io, rank_state
+from hpcrun.run.checkpoint import deepspeed_io, rank_state, trust
 from hpcrun.run.rank.collectives import Collectives
 from hpcrun.state import files, manifest
 
@@ -88,6 +88,8 @@ def convert(directory: Path, target: Path, log: Path, ranks: Collectives) -> Non
         nonlocal child
         if not (target / _DONE).exists():
             child = _start(directory, target, log)
+        elif foreign := trust.fault(target):
+            raise CheckpointError(f"{what}: {target}: {foreign.message}")
 
     def is_done() -> bool:
         if child is None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from hpcrun.errors import CheckpointError
 from hpcrun.policy.retention import Retention
-from hpcrun.run.checkpoint import checkpoint_files, deepspeed_io, rank_state, resize
+from hpcrun.run.checkpoint import checkpoint_files, deepspeed_io, rank_state, resize, trust
 from hpcrun.run.checkpoint.deepspeed_io import UnreadableFile, local_reads
 from hpcrun.run.checkpoint.node_copy import NodeCopies
 from hpcrun.run.checkpoint.save import CheckpointSaver
@@ -130,6 +130,8 @@ class CheckpointStore:
             fault: Fault | None
             if isinstance(entry, Fault):
                 fault = entry
+            elif (foreign := self._strangers(directory)) is not None:
+                return foreign
             elif (fault := verify(directory, entry, self._ranks)) is None:
                 if entry.world_size == self._ranks.world_size:
                     fault = self._load_as_saved(directory, entry.files)
@@ -223,6 +225,10 @@ class CheckpointStore:
         wrong = rank_state.apply(saved, states, tells=self._ranks.rank == 0)
         self._ranks.agree(wrong, f"{directory} cannot be loaded")
         return None
+
+    def _strangers(self, directory: Path) -> Fault | None:
+        found: Fault | None = self._from_rank_0(lambda: trust.fault(directory))
+        return found
 
     def _from_rank_0(self, ask: Callable[[], Any]) -> Any:
         return self._ranks.from_rank_0(ask, f"{self._run.checkpoints} cannot be read")

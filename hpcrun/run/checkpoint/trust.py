@@ -1,0 +1,82 @@
+"""Whose a checkpoint is, and loading of one without executing anything of it.
+
+``torch.load`` and DeepSpeed execute what a pickle names. A run goes on from files of its own user
+(or root) alone; of any other run, `init_weights` loads the tensors with `tensors_only`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hpcrun.state import permissions
+from hpcrun.state.manifest import Fault
+
+# Enumerations that DeepSpeed compares with what it has read.
+_PLAIN = "deepspeed.runtime.zero.config.ZeroStageEnum"
+
+
+class Inert(dict[Any, Any]):
+    """Stands in for an object of a class that is not loaded: it takes everything, does nothing."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Inert:
+        return super().__new__(cls)
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        super().__init__()
+
+    def __setstate__(self, state: Any) -> None:
+        """Ignore the state."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+def fault(directory: Path) -> Fault | None:
+    """Return the fault of a checkpoint in which a file is another user's; None if none is."""
+    for path in (directory, *sorted(directory.rglob("*"))):
+        try:
+            owner = permissions.stranger(path)
+        except FileNotFoundError:
+            continue  # which the manifest tells
+        except OSError as error:
+            return Fault(f"{path.name} cannot be read: {error.strerror}", lasting=False)
+        if owner is not None:
+            what = "the checkpoint" if path == directory else str(path.relative_to(directory))
+            return Fault(
+                f"{what} belongs to {owner}, and to load it would execute what {owner} likes "
+                "(checkpoint.initialize_from takes weights of others without that)",
+                lasting=False,
+            )
+    return None
+
+
+def load_tensors(path: str | Path, load: Callable[..., Any] | None = None) -> Any:
+    """Load a file of ``torch.save`` without executing anything: other objects become `Inert`.
+
+    ``load`` is ``torch.load``. Raises an exception of torch's if the file is no such file, or names
+    something of the operating system.
+    """
+    import torch
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from torch import serialization
+
+    names = serialization.get_unsafe_globals_in_checkpoint(str(path))
+    known: list[Any] = [(ZeroStageEnum if name == _PLAIN else Inert, name) for name in names]
+    with serialization.safe_globals(known):
+        return (load or torch.load)(str(path), map_location="cpu", mmap=True, weights_only=True)
+
+
+@contextmanager
+def tensors_only() -> Iterator[None]:
+    """Have every ``torch.load`` of this process, such as DeepSpeed's, be `load_tensors`."""
+    import torch
+
+    original = torch.load
+
+    torch.load = lambda file, *_, **__: load_tensors(file, original)
+    try:
+        yield
+    finally:
+        torch.load = original
