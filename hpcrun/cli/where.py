@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 from hpcrun.cli.options import Function, Output
 from hpcrun.errors import UsageError
 from hpcrun.host import expand_home
-from hpcrun.text import listed
+from hpcrun.text import listed, one_line
 
 if TYPE_CHECKING:
     from hpcrun.observe.read.selection import Finder, Selected
@@ -128,4 +128,4 @@ def confirm(what: str, details: str = "") -> None:
             f"this would {what}, and there is no terminal to ask on",
             hint="add --yes, or look first with --dry-run",
         )
-    click.confirm(f"{what[0].upper()}{what[1:]}{details}?", abort=True, err=True)
+    click.confirm(one_line(f"{what[0].upper()}{what[1:]}{details}?"), abort=True, err=True)

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import hpcrun as hpcrun_package
 from hpcrun.compile.target.sbatch_script import directive
 from hpcrun.errors import UsageError
 from hpcrun.observe.status.screen import Screen
@@ -352,6 +353,24 @@ def test_every_json_is_strict(piped: list[Said]) -> None:
                 json.loads(document, parse_constant=refuse)
                 seen += 1
     assert seen > 10
+
+
+def test_what_goes_around_the_guard_is_known() -> None:
+    """Whoever writes bytes or colours makes what it writes visible by itself, and is attacked here."""
+    around = re.compile(
+        r"std(?:out|err)\.buffer|styled\(|Console\(|__std(?:out|err)__|os\.write\([12],"
+    )
+    package = Path(hpcrun_package.__file__).parent
+    rooms = ("cli", "control", "observe", "submit", "compile", "state", "slurm", "policy")
+    found = {
+        str(path.relative_to(package))
+        for room in rooms
+        for path in (package / room).rglob("*.py")
+        if around.search(re.sub(r'"""(?s:.*?)"""', "", path.read_text()))
+    }
+    assert found == {
+        *("cli/export.py", "cli/logs.py", "cli/run.py", "cli/status.py", "observe/tables.py"),
+    }
 
 
 def test_the_live_screen_draws_no_control_characters(place: Path) -> None:
