@@ -31,6 +31,12 @@ HEAD = """\
 Data goes to stdout and messages to stderr, so that output can be piped. `--json` prints one JSON
 document instead of text. `NO_COLOR` and `--no-color` turn colours off.
 
+What others have written (names, values, messages, Slurm's answers) never acts on your terminal:
+control characters are shown as `\\x1b` or `\\u202e`, on a terminal and in a pipe, and a message's
+further lines are indented. Logs of ranks keep their colours and lose all else; `logs --raw` alone
+prints bytes as they are. `--json` has the values themselves, escaped, and null for what is not a
+finite number.
+
 **SPEC** is the path of an experiment, or the name of one that ships; see [specs](spec.md) for the
 file and for `key=value`. **WHERE** chooses runs: an experiment (`NAME`), runs of it (`NAME/3`,
 `NAME/0-3`), job ids (`123`, `123_4`) or directories; several are a union. `--where lr=3e-4` narrows

@@ -356,7 +356,7 @@ def test_every_json_is_strict(piped: list[Said]) -> None:
 
 
 def test_what_goes_around_the_guard_is_known() -> None:
-    """Whoever writes bytes or colours makes what it writes visible by itself, and is attacked here."""
+    """Whoever writes bytes or colours makes visible what it writes, and is attacked here."""
     around = re.compile(
         r"std(?:out|err)\.buffer|styled\(|Console\(|__std(?:out|err)__|os\.write\([12],"
     )
@@ -489,7 +489,14 @@ def test_completion_waits_for_nothing_and_prints_no_error(tmp_path: Path) -> Non
     slow = tmp_path / "slow"
     slow.mkdir()
     (slow / "sitecustomize.py").write_text(
-        "import pathlib, time\npathlib.Path.iterdir = lambda path: time.sleep(60)\n"
+        "import os, time\n"
+        "def hanging(call):\n"
+        "    def listed(path='.'):\n"
+        "        if str(path) == os.environ['HPCRUN_ROOT']:\n"
+        "            time.sleep(60)\n"
+        "        return call(path)\n"
+        "    return listed\n"
+        "os.listdir, os.scandir = hanging(os.listdir), hanging(os.scandir)\n"
     )
     asked = {"COMP_WORDS": "hpcrun status ", "COMP_CWORD": "2"}
     asked |= {"_HPCRUN_COMPLETE": "bash_complete", "PYTHONPATH": f"{slow}:{Path.cwd()}"}
