@@ -102,8 +102,8 @@ def check_mine(experiment: ExperimentPaths, runs: Iterable[int], verb: str) -> N
     with the records in them. What does not exist is passed over.
     """
     uid = owner(experiment.directory)
-    if uid is not None and experiment.directory.is_symlink() and uid == os.geteuid():
-        # One's own name for an experiment on other storage.
+    if uid in (0, os.geteuid()) and experiment.directory.is_symlink():
+        # One's own name, or the administrator's, for an experiment on other storage.
         uid = os.stat(experiment.directory).st_uid
     if uid is None:
         return
@@ -118,6 +118,36 @@ def check_mine(experiment: ExperimentPaths, runs: Iterable[int], verb: str) -> N
         )
     for path in _acted_on(experiment, runs):
         _check_one(path, experiment)
+
+
+def exposed(root: Path) -> str | None:
+    """Return who could put something else in place of a root's experiments, and how to end that.
+
+    None if nobody can but root, owners of the directories, and a group that this umask lets write.
+    """
+    umask = os.umask(0)
+    os.umask(umask)
+    for path in (root, *root.parents):
+        try:
+            found = path.stat()
+        except OSError:
+            continue
+        if found.st_mode & stat.S_IWOTH:
+            who = "every user"
+        elif found.st_mode & umask & stat.S_IWGRP and not _is_own_group(found.st_gid):
+            who = f"the group {_name(found.st_gid)}"
+        else:
+            continue
+        if not found.st_mode & stat.S_ISVTX:
+            return (
+                f"{path}: {who} may rename what lies in it, and so have your jobs run something "
+                f"else; `chmod +t {path}` ends that"
+            )
+    return None
+
+
+def _is_own_group(gid: int) -> bool:
+    return gid == 0 or _name(gid) == user_name(os.geteuid())
 
 
 def _acted_on(experiment: ExperimentPaths, runs: Iterable[int]) -> Iterator[Path]:

@@ -37,9 +37,11 @@ def held(
     False if the lock was lost. Directories that are made for the lock and stay empty are removed
     with it; others are given to the group with the id ``group``. Raises UsageError if the
     experiment's directory cannot be written to, or is not this user's: then before any waiting, as
-    the lock may be somebody else's too, and again once it is held.
+    the lock may be somebody else's too, and again once it is held. Says who could replace it.
     """
     permissions.check_mine(experiment, (), "change")
+    if problem := permissions.exposed(experiment.root):
+        say(problem)
     lock = experiment.submit_lock
     owner = f"{os.uname().nodename}:{os.getpid()}:{start_ticks(os.getpid())}"
     missing = [path for path in experiment.directory.parents if not path.exists()]

@@ -384,6 +384,29 @@ def test_submit_does_not_wait_for_a_strangers_lock(shared: Shared, whose: str) -
     assert content(paths.directory) == {"submit.lock", f"submit.lock/{lock.name}"}
 
 
+def test_submit_says_who_could_put_other_code_in_place_of_mine(shared: Shared) -> None:
+    """A job reads its frozen code when it starts, hours after a shared root could be renamed in."""
+    spec = {"name": "study", "cluster": "local", "entry": ["true"]}
+    ME.write(shared.place / "specs" / "study.yaml", json.dumps(spec))
+    for mode, told in ((0o777, True), (0o1777, False)):
+        shared.root.chmod(mode)
+        done = shared.hpcrun("submit", str(shared.place / "specs" / "study.yaml"), "--wait")
+        assert done.returncode == 0, done.stderr
+        said = f"{shared.root}: every user may rename what lies in it" in done.stderr
+        assert said == told, done.stderr
+
+
+def test_a_strangers_sbatch_is_not_waited_for(open_place: Path) -> None:
+    script = str(open_place / "script-0.sbatch")
+    waiting = [users.PYTHON, "-c", "import time; time.sleep(60)", "sbatch", script]
+    theirs = subprocess.Popen(waiting, **STRANGER.options(open_place))
+    try:
+        assert not processes.runs("sbatch", script)
+    finally:
+        theirs.kill()
+        theirs.wait()
+
+
 # --- what stays ---------------------------------------------------------------------------------
 
 

@@ -82,11 +82,12 @@ def alive(entry: dict[str, Any]) -> bool | None:
 
 
 def runs(*words: str) -> bool:
-    """Check whether a process of this machine has all of these words in its command line."""
+    """Check whether a process of this user has all of these words in its command line."""
     wanted = {os.fsencode(word) for word in words}
     for path in _PROC.iterdir():
         try:
-            if path.name.isdigit() and wanted <= {*(path / "cmdline").read_bytes().split(b"\0")}:
+            mine = path.name.isdigit() and path.stat().st_uid == os.geteuid()
+            if mine and wanted <= {*(path / "cmdline").read_bytes().split(b"\0")}:
                 return True
         except OSError:
             continue
