@@ -54,6 +54,7 @@ def command(
     from hpcrun.submit.submit import Request
 
     compiled = compile_spec(spec, overrides, sweeps, root=output.root)
+    output.notes([compiled])
     wanted = list(faults) or drill.default_faults(compiled)
     compiled = drill.with_faults(compiled, wanted, steps)
     if dry_run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +17,6 @@ from hpcrun.text import one_line, plural, size
 
 if TYPE_CHECKING:
     from hpcrun.observe.read.selection import Selected
-
-_ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)=")
 
 
 @click.command("export")
@@ -95,14 +92,8 @@ def _check(target: Path, may_replace: bool) -> None:
 
 
 def _suspicious(one: Selected) -> Iterator[str]:
-    """Yield what is named like a secret in a run's configuration, profile and setup lines."""
-    from hpcrun.compile.target.slurm_options import SECRET
-    from hpcrun.observe.read.filter import flatten, lookup
+    """Yield what looks like a secret in a run's configuration and profile."""
+    from hpcrun.policy import secret_names
 
-    for data, where in ((one.run.spec, ""), (one.plan.cluster, "cluster.")):
-        for key in flatten(data):
-            value = lookup(data, key)
-            if isinstance(value, str) and value and SECRET.search(key.rpartition(".")[2]):
-                yield where + key
-    for lines in (*(one.plan.cluster.get("setup") or ()), *one.run.environment.setup):
-        yield from (f"setup: {name}" for name in _ASSIGNED.findall(lines) if SECRET.search(name))
+    yield from secret_names.places(one.run.spec)
+    yield from secret_names.places(one.plan.cluster, "cluster")

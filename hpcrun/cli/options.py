@@ -5,15 +5,18 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from hpcrun.host import expand_home
 from hpcrun.text import entry, json_text, one_line
+
+if TYPE_CHECKING:
+    from hpcrun.compile import Compiled
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -41,6 +44,11 @@ class Output:
     def line(self, text: str) -> None:
         """Print one line on stdout: names and values that were read cannot begin another."""
         click.echo(one_line(text))
+
+    def notes(self, chain: Sequence[Compiled]) -> None:
+        """Print what the compiler has to say about specs that are right, once each."""
+        for note in dict.fromkeys(note for one in chain for note in one.notes):
+            self.say(note)
 
     def data(self, value: Any) -> None:
         """Print a JSON document on stdout, strict: NaN and infinity are null."""

@@ -26,9 +26,8 @@ def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], outp
     from hpcrun.compile.chain import in_order
 
     chain = compile_chain(spec, overrides, sweeps, root=output.root)
+    output.notes(chain)
     *_, plan = in_order(chain, lambda one, waits: freeze(one, depends_on=waits))
-    for note in dict.fromkeys(note for one in chain for note in one.notes):
-        output.say(note)
     root = str(chain[-1].root)
     if output.json:
         output.data({"root": root, **plan.to_data()})

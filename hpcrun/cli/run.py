@@ -40,6 +40,7 @@ def command(
     if inside is None and not any(override.startswith("cluster=") for override in overrides):
         overrides = (*overrides, "cluster=local")
     chain = compile_chain(spec, overrides, sweeps, root=output.root)
+    output.notes(chain)
     if inside is not None:
         inside.check(run for compiled in chain for run in compiled.runs)
     done, code = run_chain(

@@ -54,6 +54,7 @@ def command(
     from hpcrun.compile import compile_chain
 
     chain = compile_chain(spec, overrides, sweeps, root=output.root)
+    output.notes(chain)
     only = None
     if words:
         from hpcrun.cli.only import chooser

@@ -25,6 +25,7 @@ from hpcrun.compile.sweep.resolver import Resolver
 from hpcrun.compile.target import deepspeed
 from hpcrun.errors import Problem, UsageError
 from hpcrun.host import expand_home
+from hpcrun.policy import secret_names
 from hpcrun.state.plan import Plan
 from hpcrun.state.spec.cluster_profile import Profile
 from hpcrun.state.spec.experiment import Spec
@@ -163,7 +164,7 @@ class _Compiler:
             extendable=extendable_keys,
             prerequisites=prerequisites,
             sources=tuple(dict.fromkeys(problems.files)),
-            notes=loaded.notes,
+            notes=(*loaded.notes, *_secrets(loaded.data, runs)),
             runs=tuple(runs),
         )
 
@@ -237,6 +238,18 @@ def _check_same(run: CompiledRun, first: CompiledRun, report: Reporter) -> None:
         if one != other:
             found = f"an experiment has one {what}, and a sweep makes it {one!r} and {other!r}"
             report.at(key, found)
+
+
+def _secrets(cluster: dict[str, Any], runs: Sequence[CompiledRun]) -> list[str]:
+    """Return a note that names what looks like a secret in the specs and the profile."""
+    found = secret_names.of_runs(cluster, runs)
+    if not found:
+        return []
+    return [
+        f"{listed(found, 8)}: this looks like a secret, and it is kept where everybody who may "
+        "read the experiment reads it; put it into a file of mode 0600 and name that in "
+        "environment.secrets_file"
+    ]
 
 
 def gathered(reports: list[tuple[str, list[Problem]]], limit: int = 5) -> list[Problem]:

@@ -8,6 +8,7 @@ In reading order:
 - `stop_lead_time`: how long before its time limit a run is asked to stop.
 - `retention`: which checkpoints stay.
 - `batch`: train batch = micro batch x accumulation x ranks.
+- `secret_names`: what looks like a secret, and is warned about or not frozen.
 - `faults`: what `hpcrun drill` can do to a run.
 
 To add a cause: a kind in `causes` with its place in ``decide``, its budget in `recovery`, its

@@ -22,7 +22,6 @@ from typing import Any
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, HpcrunError
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.output import say
-from hpcrun.run.rank import secrets
 from hpcrun.run.tracking.interface import RunDescription, Tracker
 from hpcrun.run.tracking.metrics_feed import FeedPosition, NewLines, read_after
 from hpcrun.run.tracking.registry import TRACKERS
@@ -30,6 +29,7 @@ from hpcrun.run.tracking.tracker_processes import EXIT_USELESS
 from hpcrun.state import files, permissions, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
+from hpcrun.state.spec import secrets_file
 
 EVERY = 5.0
 # Each try of wandb leaves a directory.
@@ -180,7 +180,7 @@ class MetricsForwarder:
 def export_secrets(run: RunPlan) -> None:
     """Set the user's secrets in this process's environment, where libraries look for keys."""
     try:
-        os.environ.update(secrets.read(run.environment.secrets_file))
+        os.environ.update(secrets_file.read(run.environment.secrets_file))
     except HpcrunError as error:
         say(error.message)
 

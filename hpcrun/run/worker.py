@@ -27,9 +27,10 @@ from hpcrun.run.protocol import output, stop_flag
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
 from hpcrun.run.protocol.launch import VARIABLE, Launch, LaunchNode
 from hpcrun.run.protocol.output import tell
-from hpcrun.run.rank import secrets, warm_up
+from hpcrun.run.rank import warm_up
 from hpcrun.state import files, session_log
 from hpcrun.state.node_layout import ScratchPaths
+from hpcrun.state.spec import secrets_file
 from hpcrun.text import signal_name
 
 _LOOK_EVERY = 0.2
@@ -125,7 +126,7 @@ def wait_to_be_called(launch: Launch, rank: int, *, imports: bool) -> Launch:
 
 def take_place(launch: Launch, rank: int) -> None:
     """Take on a rank's environment variables, the user's secrets and its directory."""
-    os.environ.update(secrets.read(launch.environment.secrets_file))
+    os.environ.update(secrets_file.read(launch.environment.secrets_file))
     os.environ.update(environment(launch, rank))
     os.chdir(Path(launch.node_of(rank).code) / launch.working_directory)
 

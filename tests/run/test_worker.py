@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from hpcrun.errors import HpcrunError
 from hpcrun.run import worker
 from hpcrun.run.protocol.launch import Launch, LaunchNode
-from hpcrun.run.rank import secrets
 from hpcrun.state import files
 from tests.support.place import launch_of
 
@@ -145,13 +143,6 @@ def test_the_record_of_an_end(
     assert (record["rank"], record["node"], record["exception"]) == (2, "n2", None)
 
 
-def _secrets(tmp_path: Path, text: str, mode: int = 0o600) -> str:
-    path = tmp_path / "secrets"
-    path.write_text(text)
-    path.chmod(mode)
-    return str(path)
-
-
 def test_an_exception_that_no_terminal_can_show_is_recorded(launch: Launch) -> None:
     error = ValueError("cannot decode caf\udce9")
     worker.record_end(launch, 0, 1, error)
@@ -169,32 +160,3 @@ def test_an_exception_that_counts_as_false_is_recorded(launch: Launch) -> None:
     record = files.read_json(launch.paths.exit_record(0))
     assert (record["exception"], record["message"]) == ("Empty", "nothing found")
     assert "nothing found" in record["traceback"]
-
-
-def test_secrets_are_read(tmp_path: Path) -> None:
-    text = "# mine\n\nA=1\nexport B = 'two words'\nC=\"x=y\"\nD=\nE='\n"
-    expected = {"A": "1", "B": "two words", "C": "x=y", "D": "", "E": "'"}
-    assert secrets.read(_secrets(tmp_path, text)) == expected
-    assert secrets.read(None) == {}
-
-
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
-def test_a_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
-    path = _secrets(tmp_path, "TOKEN=hidden", mode)
-    with pytest.raises(HpcrunError, match="can be read by others") as caught:
-        secrets.read(path)
-    assert f"chmod 600 {path}" in str(caught.value)
-
-
-@pytest.mark.parametrize("line", ["hidden", "=hidden", "A B=hidden", "1A=hidden"])
-def test_a_line_that_is_none_is_named_but_not_shown(tmp_path: Path, line: str) -> None:
-    path = _secrets(tmp_path, f"A=1\n{line}\n")
-    with pytest.raises(HpcrunError) as caught:
-        secrets.read(path)
-    assert f"{path}:2 is not NAME=value" in str(caught.value)
-    assert "hidden" not in str(caught.value)
-
-
-def test_a_file_that_is_not_on_this_node(tmp_path: Path) -> None:
-    with pytest.raises(HpcrunError, match=f"cannot be read on {os.uname().nodename}: No such"):
-        secrets.read(str(tmp_path / "none"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,12 @@ from hpcrun.compile.target.slurm_options import (
     check_resources,
     check_variables,
 )
+from hpcrun.errors import HpcrunError
 from hpcrun.policy import notifications, stop_lead_time
 from hpcrun.policy.causes import KINDS
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.init_from import Origin
+from hpcrun.state.spec import secrets_file
 
 _ADDRESS = re.compile(r"[^\s,@]+(?:@[^\s,@]+)?")
 # Blocks that are used before an attempt starts.
@@ -95,7 +96,12 @@ def settle_paths(data: dict[str, Any], directory: Path, report: Reporter) -> Non
     if environment["secrets_file"] is not None:
         secrets = absolute("environment.secrets_file", environment["secrets_file"])
         environment["secrets_file"] = secrets
-        _check_secrets(Path(secrets), report)
+        try:
+            secrets_file.read(secrets)
+        except HpcrunError as error:
+            report.at(
+                secrets_file.KEY, error.message.removeprefix(f"{secrets_file.KEY}: "), error.hint
+            )
     command = data["notify"]["command"]
     if command and "/" in command[0]:
         command[0] = absolute("notify.command", command[0])
@@ -110,17 +116,6 @@ def settle_paths(data: dict[str, Any], directory: Path, report: Reporter) -> Non
             report.at(key, f"found {link!r}; accepted is a path in the spec's directory", hint)
         elif not (directory / link).exists():
             report.at(key, f"there is no {link!r} in {directory}")
-
-
-def _check_secrets(path: Path, report: Reporter) -> None:
-    key = "environment.secrets_file"
-    try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-    except OSError as error:
-        report.at(key, f"{path} cannot be read: {error.strerror}")
-        return
-    if mode & 0o077:
-        report.at(key, f"others may read {path} (mode {mode:04o})", f"chmod 600 {path.name}")
 
 
 def _check_limits(resources: dict[str, Any], limits: dict[str, Any], report: Reporter) -> None:

@@ -136,7 +136,7 @@ def _check(data: dict[str, Any], report: Reporter) -> None:
     umask = data["umask"]
     if umask is not None and not _UMASK.fullmatch(umask):
         found = f"found {umask!r}; accepted is an octal mask that leaves the owner all rights"
-        report.at("umask", found, 'in quotes: "0027" lets the group read, "0007" write too')
+        report.at("umask", found, 'in quotes: "0027" lets the group read')
     if data["group"] is not None and not data["group"].strip():
         report.at("group", "is empty; accepted is the name of a group, or null")
     if not data["root"].startswith(("/", "~")):

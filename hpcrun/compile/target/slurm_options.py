@@ -6,11 +6,11 @@ import re
 from typing import Any
 
 from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of
+from hpcrun.policy.secret_names import VARIABLE
 from hpcrun.slurm.parse import parse_duration
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-SECRET = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
 _GPU = re.compile(r"(?:^|,)\s*(?:gres[:/])?gpu", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -154,7 +154,7 @@ def check_variables(variables: dict[str, str], report: Reporter) -> None:
             report.at(own, "the job sets this variable itself", "leave it out")
         elif "\x00" in value:
             report.at(own, "the value holds a NUL character")
-        elif SECRET.search(name) and value:
+        elif VARIABLE.search(name) and value:
             report.at(
                 own,
                 "this looks like a secret, and variables are written to the script and to the "

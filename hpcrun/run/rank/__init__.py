@@ -1,6 +1,6 @@
 """One rank's side of a run: what `hpcrun.run.session` and the worker are made of.
 
-In reading order: `secrets` and `warm_up` (before the user's code begins), `config` and `samples`
+In reading order: `warm_up` (before the user's code begins), `config` and `samples`
 (what a training function asks for), `rng`, `metrics` (what it logs), `async_allreduce`,
 `collectives` and `process_groups` (how ranks agree), `session_writer` (session.jsonl).
 

@@ -176,7 +176,7 @@ class Environment:
     which is stored: secrets belong in ``secrets_file``."""
 
     secrets_file: str | None = None
-    """A file of ``NAME=value`` lines that only its owner may read; read as the job starts."""
+    """A file of ``NAME=value`` lines, yours and readable by you alone; read as the job starts."""
 
 
 @spec_dataclass
@@ -282,7 +282,9 @@ class Code:
     directory."""
 
     exclude: list[str] = field(default_factory=list)
-    """Patterns, as in .gitignore, of files that are left out."""
+    """Patterns, as in .gitignore, of files that are left out. So are files that look like secrets
+    (``.env``, ``*.pem``, what only you may read), but for those named here after a ``!``, as in
+    ``['!.env']``."""
 
     link: list[str] = field(default_factory=list)
     """Paths in the spec's directory, such as data sets, that the job sees through a symbolic link

@@ -192,7 +192,7 @@ TABLE = [
     wrong("missing code root", "code.root:", "no directory", add="code: {root: nowhere}"),
     wrong("missing secrets", "environment.secrets_file:", "No such file",
           add="environment: {secrets_file: tokens}"),
-    wrong("secrets that others read", "environment.secrets_file:", "others may read", "chmod 600",
+    wrong("secrets that others read", "environment.secrets_file:", "read by others", "chmod 600",
           add="environment: {secrets_file: tokens}", files={"tokens": "A=b\n"}),
     # the entry
     wrong("no entry", "entry:", "is missing", "a script (train.py)", drop="entry"),

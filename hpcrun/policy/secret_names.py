@@ -1,0 +1,122 @@
+"""Names and values that look like secrets: of variables, keys, arguments and files."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+# Refused in environment.variables; there a name of one of these forms means nothing else.
+VARIABLE = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
+# Last words of names. In a configuration a key may be that of a mapping, a token a piece of text.
+_ALWAYS = frozenset(
+    {
+        *("pat", "pwd", "pass", "password", "passwd", "passphrase"),
+        *("secret", "credential", "credentials", "apikey"),
+    }
+)
+_KEYS = frozenset(
+    {
+        *("access", "account", "api", "auth", "encryption", "private"),
+        *("secret", "signing", "ssh"),
+    }
+)
+_TEXT = frozenset(
+    {
+        *(
+            "additional",
+            "begin",
+            "bos",
+            "class",
+            "cls",
+            "end",
+            "eos",
+            "image",
+            "mask",
+            "next",
+            "pad",
+        ),
+        *("per", "prefix", "sep", "special", "start", "stop", "suffix", "text", "unk"),
+    }
+)
+_OF_AWS = frozenset({"access", "secret", "security", "session"})
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/:@'\"]*:[^\s/@'\"$]+@", re.IGNORECASE)
+_ASSIGNED = re.compile(r"(?<![\w$])(?:--?)?([A-Za-z_][\w-]*)=['\"]?([^\s;&'\"]*)")
+_OPTION = re.compile(r"--?([A-Za-z_][\w-]*)")
+
+_FILES = re.compile(
+    r"\.env|\.env\.(?!(?:example|sample|template|dist|defaults?)$).+|.+\.env"
+    r"|[._]netrc|\.pgpass|\.my\.cnf|\.npmrc|\.pypirc|\.git-credentials|\.htpasswd|\.dockercfg"
+    r"|\.s3cfg|\.boto|\.vault[-_]pass(?:word)?|credentials(?:\.json)?|kubeconfig|kaggle\.json"
+    r"|application_default_credentials\.json|service[-_]account.*\.json|client_secret.*\.json"
+    r"|id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?|.+\.(?:pem|key|p12|pfx|ppk|jks|keystore|kdbx)",
+    re.IGNORECASE,
+)
+_DIRECTORIES = frozenset({".ssh", ".aws", ".azure", ".gnupg", ".kube", ".docker", ".gcloud"})
+
+
+def is_file(path: str) -> bool:
+    """Return whether a file is named like a secret, or lies where programs keep theirs."""
+    *directories, name = path.split("/")
+    return bool(_FILES.fullmatch(name)) or not _DIRECTORIES.isdisjoint(directories)
+
+
+@lru_cache(maxsize=4096)
+def is_name(name: str) -> bool:
+    """Return whether a key, variable or option is named like a secret."""
+    before, last = ["", "", *re.split(r"[._-]+", name.lower())][-2:]
+    if name.lower().startswith("aws_"):
+        return name.lower().split("_")[1] in _OF_AWS
+    if last == "token":
+        return before not in _TEXT
+    if last in _ALWAYS or (last == "key" and before in _KEYS):
+        return True
+    return name.isupper() and bool(VARIABLE.search(name))
+
+
+def of_runs(cluster: Mapping[str, Any], runs: Sequence[Any]) -> list[str]:
+    """Return the `places` of a profile and of compiled runs, which share what is not swept."""
+    found = [*places(runs[0].spec), *places(cluster, "cluster")]
+    found += [one for run in runs for key, value in run.swept.items() for one in places(value, key)]
+    return [*dict.fromkeys(found)]
+
+
+def places(value: Any, key: str = "") -> Iterator[str]:
+    """Yield where a spec or profile, or a part of it, has what looks like a secret.
+
+    As ``config.hub_token``, ``args: --password`` and ``environment.setup: a URL with a password``;
+    the values themselves are left out.
+    """
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from places(inner, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list):
+        for item, following in itertools.zip_longest(value, value[1:]):
+            option = _OPTION.fullmatch(item) if isinstance(item, str) else None
+            if option and is_name(option[1]) and _is_value(following):
+                yield f"{key}: {item}"
+            if isinstance(item, (Mapping, list)):
+                yield from places(item, key)
+            else:
+                yield from _in_text(item, key)
+    elif _is_value(value) and is_name(key.rpartition(".")[2]):
+        yield key
+    else:
+        yield from _in_text(value, key)
+
+
+def _is_value(value: Any) -> bool:
+    """Return whether a value may be a secret: a text, and no path, ``<pad>`` or ``$VARIABLE``."""
+    return isinstance(value, str) and bool(value) and value[0] not in "<[$/-"
+
+
+def _in_text(value: Any, key: str) -> Iterator[str]:
+    if not isinstance(value, str):
+        return
+    if "=" in value:
+        found = (name for name, given in _ASSIGNED.findall(value) if _is_value(given))
+        yield from (f"{key}: {name}" for name in found if is_name(name))
+    if "://" in value and _URL.search(value):
+        yield f"{key}: a URL with a password"

@@ -1,0 +1,71 @@
+"""Names and values that look like secrets, and those that do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpcrun.policy import secret_names
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(".env", ".env.production", "deploy/prod.env", ".netrc", ".aws/config", "a/.ssh/x"),
+        *("credentials", "service-account-x.json", "id_rsa", "keys/id_ed25519", "a/b.PEM", "x.key"),
+    ],
+)
+def test_files(path: str) -> None:
+    assert secret_names.is_file(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(".env.example", "env.py", "environment.yaml", "credentials.py", "id_rsa.pub", "key"),
+        *("monkey.py", "ssh/model.py", "tokenizer.json", "pem/train.py"),
+    ],
+)
+def test_other_files(path: str) -> None:
+    assert not secret_names.is_file(path)
+
+
+@pytest.mark.parametrize(
+    ("spec", "place"),
+    [
+        ({"config": {"hub_token": "abc"}}, "config.hub_token"),
+        ({"config": {"db": {"password": "abc"}}}, "config.db.password"),
+        ({"config": {"api_key": "abc"}}, "config.api_key"),
+        ({"v": {"AWS_ACCESS_KEY_ID": "AKIA"}}, "v.AWS_ACCESS_KEY_ID"),
+        ({"v": {"AWS_SESSION_TOKEN": "x"}}, "v.AWS_SESSION_TOKEN"),
+        ({"v": {"GH_PAT": "x"}}, "v.GH_PAT"),
+        ({"v": {"DB_PWD": "x"}}, "v.DB_PWD"),
+        ({"v": {"WANDB_KEY": "x"}}, "v.WANDB_KEY"),
+        ({"v": {"DB": "postgres://me:abc@host/x"}}, "v.DB: a URL with a password"),
+        ({"args": ["--token", "abc"]}, "args: --token"),
+        ({"args": ["--api-key=abc"]}, "args: api-key"),
+        ({"setup": ["export A_TOKEN=1 B=2"]}, "setup: A_TOKEN"),
+        ({"notify": {"command": ["curl", "-u", "x", "https://a:b@c"]}},
+         "notify.command: a URL with a password"),
+        ({"choices": [{"secret": "x"}]}, "choices.secret"),
+    ],
+)  # fmt: skip
+def test_places(spec: dict[str, Any], place: str) -> None:
+    assert list(secret_names.places(spec)) == [place]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"config": {"pad_token": "</s>", "eos_token": "EOS", "tokens": "7", "label_key": "y"}},
+        {"config": {"token": None, "password": "", "max_token": 7, "secret": "${oc.env:X}"}},
+        {"v": {"AWS_REGION": "eu", "AWS_DEFAULT_REGION": "eu", "AWS_PROFILE": "lab"}},
+        {"v": {"PWD": "/home/me", "SSH_KEY": "/home/me/.ssh/id"}},
+        {"v": {"A": "https://host:8080/a@b", "B": "https://me:$TOKEN@host"}},
+        {"args": ["--token", "--other", "--tokens=7"], "none": []},
+        {"setup": ["export A_TOKEN=$(cat token)"]},
+    ],
+)
+def test_no_places(spec: dict[str, Any]) -> None:
+    assert list(secret_names.places(spec)) == []
