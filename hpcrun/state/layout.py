@@ -47,6 +47,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpcrun.errors import BrokenFile
 
@@ -123,7 +124,7 @@ class AttemptPaths(Directory):
 
     def records(self) -> list[Path]:
         """Return all other files of the attempt, by name."""
-        found = (path for path in self.directory.glob("[!.]*") if path.is_file())
+        found = (path for path in self.directory.glob("[!.]*") if not path.is_dir())
         return sorted(path for path in found if path.suffix != ".log")
 
     def telemetry(self, node: str) -> Path:
@@ -233,6 +234,16 @@ class ExperimentPaths(Directory):
     def exists(self) -> bool:
         """Something was submitted, and may be read."""
         return os.path.isdir(self.submissions_directory)  # noqa: PTH112 - `is_dir` would raise
+
+    def frozen_code(self, facts: Any) -> Path | None:
+        """Return the archive that ``code`` of a ``submission.json`` names; None if it names none.
+
+        That file may be another user's: a path, which could lead elsewhere, is no name.
+        """
+        name = facts.get("archive") if isinstance(facts, dict) else None
+        if not isinstance(name, str) or not name.endswith(".tar.gz") or set(name) & {"/", "\0"}:
+            return None
+        return self.code / name
 
     def submission(self, number: int) -> SubmissionPaths:
         return SubmissionPaths(self.submissions_directory / str(number))

@@ -12,6 +12,7 @@ they write; Slurm passes it on to steps, and to the files that it opens for thei
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import grp
 import os
@@ -30,6 +31,28 @@ def use_umask(cluster: Mapping[str, Any]) -> None:
         os.umask(int(cluster["umask"], 8))
         # sbatch and srun would pass on this one in place of the process's own.
         os.environ.pop("SLURM_UMASK", None)
+
+
+@contextlib.contextmanager
+def owner_writes() -> Iterator[None]:
+    """Let nobody but the owner write to what is made meanwhile, whatever the umask lets them.
+
+    That is the code that jobs execute, in the directories that it lies in: whoever writes to these
+    has it executed as the owner.
+    """
+    before = umask()
+    os.umask(before | 0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def umask() -> int:
+    """Return the umask of this process."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def group_id(cluster: Mapping[str, Any]) -> int | None:
@@ -199,20 +222,19 @@ def give(directories: Iterable[Path], group: int) -> None:
 
 
 def adopt(experiment: Path, group: int) -> None:
-    """Give an experiment's existing directories to a group, with the mode of this umask.
+    """Give an experiment's existing directories to a group, which may read as the umask lets it.
 
     Files stay as they are. Raises OSError if the file system refuses.
     """
     found = experiment.stat()
     if found.st_gid == group and found.st_mode & stat.S_ISGID:
         return
-    umask = os.umask(0)
-    os.umask(umask)
+    mask = umask()
     inside = [Path(parent) for parent, _, _ in os.walk(experiment) if Path(parent) != experiment]
     for directory in inside:
         mode = stat.S_IMODE(directory.stat().st_mode)
         if directory.stat().st_uid == os.geteuid():
-            directory.chmod(mode | (0o777 & ~umask))
+            directory.chmod(mode | (0o755 & ~mask))
     # The experiment's own comes last: it marks that all of them are done.
     give([*inside, experiment], group)
 

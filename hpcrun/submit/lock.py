@@ -48,7 +48,8 @@ def held(
     taken = False
     try:
         try:
-            _take(lock, owner, experiment.name, say)
+            with permissions.owner_writes():
+                _take(lock, owner, experiment.name, say)
             taken = True
             permissions.check_mine(experiment, (), "change")
             if group is not None:

@@ -15,7 +15,7 @@ from typing import Any
 import hpcrun
 from hpcrun.errors import UsageError
 from hpcrun.host import current_user
-from hpcrun.state import files, ledger, plan_file
+from hpcrun.state import files, ledger, permissions, plan_file
 from hpcrun.state.journal import job_of
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.state.plan import Plan
@@ -37,8 +37,9 @@ class Draft:
         self._made: list[Path] = []
         parent = experiment.submission(1).directory.parent
         try:
-            self._make_parents(parent)
-            self.paths = self._claim(experiment)
+            with permissions.owner_writes():
+                self._make_parents(parent)
+                self.paths = self._claim(experiment)
         except OSError as error:
             self.discard()
             raise unwritable(parent, error) from None
@@ -66,17 +67,18 @@ class Draft:
         """
         notes: tuple[str, ...] = ()
         try:
-            if earlier is not None:
-                code = snapshot.recorded(earlier)
-            else:
-                frozen = self._freeze_code(plan)
-                code, notes = frozen.to_data(), frozen.notes
-            snapshot.package(self.paths.package)
-            plan_file.write(plan, self.paths.plan)
-            files.write_json(self.paths.submission, self._facts(probe, code, argv))
-            for index, array in enumerate(plan.arrays):
-                if array.script:
-                    files.write_bytes(self.paths.script(index), array.script.encode())
+            with permissions.owner_writes():
+                if earlier is not None:
+                    code = snapshot.recorded(earlier)
+                else:
+                    frozen = self._freeze_code(plan)
+                    code, notes = frozen.to_data(), frozen.notes
+                snapshot.package(self.paths.package)
+                plan_file.write(plan, self.paths.plan)
+                files.write_json(self.paths.submission, self._facts(probe, code, argv))
+                for index, array in enumerate(plan.arrays):
+                    if array.script:
+                        files.write_bytes(self.paths.script(index), array.script.encode())
         except OSError as error:
             raise unwritable(self.paths.directory, error) from None
         return notes

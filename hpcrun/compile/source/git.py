@@ -7,10 +7,17 @@ hooks, helpers of a remote. Whoever made the checkout chose them, so none of the
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 from pathlib import Path
 
+from hpcrun.errors import UsageError
+
 TIMEOUT = 20.0
+# Seconds until a look is taken at what git may be waiting for, in so many directories.
+_PATIENCE = 3.0
+_MOST_DIRECTORIES = 20_000
+_READ_BY_GIT = (".gitignore", ".gitattributes")
 
 _OFF = (
     *("core.fsmonitor=", "core.hooksPath=/dev/null", "core.pager=cat", "core.sshCommand=false"),
@@ -32,7 +39,7 @@ def ask(
     """Run git in ``directory``; None if git is missing or gives no answer in time.
 
     The settings of the site and of the user hold, such as ``safe.directory``, by which git uses no
-    checkout of another user.
+    checkout of another user. Raises UsageError if git waits for what is not a regular file.
     """
     environment = {name: value for name, value in os.environ.items() if name[:4] != "GIT_"}
     # A relative entry of PATH would find programs of the checkout.
@@ -40,16 +47,48 @@ def ask(
     environment["PATH"] = os.pathsep.join(entry for entry in path if entry.startswith("/"))
     switches = [word for setting in _OFF for word in ("-c", setting)]
     try:
-        return subprocess.run(
+        process = subprocess.Popen(
             ["git", "-C", str(directory), "--no-pager", *switches, *arguments],
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env={**environment, **_VARIABLES},
-            check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except OSError:
         return None
+    with process:
+        try:
+            for patience in (min(timeout, _PATIENCE), timeout):
+                try:
+                    output, errors = process.communicate(timeout=patience)
+                except subprocess.TimeoutExpired:
+                    _check_waiting(directory)
+                else:
+                    code = process.returncode
+                    return subprocess.CompletedProcess(process.args, code, output, errors)
+        finally:
+            process.kill()
+    return None
+
+
+def _check_waiting(directory: Path) -> None:
+    """Raise UsageError if git waits for a file around or below ``directory``, such as a FIFO."""
+    top = top_level(directory) or directory
+    around = [up / name for up in directory.parents for name in _READ_BY_GIT]
+    below = (
+        Path(here, name)
+        for (here, _, files), _ in zip(os.walk(directory), range(_MOST_DIRECTORIES), strict=False)
+        for name in _READ_BY_GIT
+        if name in files
+    )
+    for path in (top / ".git" / "info" / "exclude", *around, *below):
+        try:
+            mode = path.lstat().st_mode
+        except OSError:
+            continue
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+            found = "is not a regular file, and git waits for it"
+            raise UsageError(f"{path} {found}", hint="remove it")
 
 
 def line(directory: Path, *arguments: str) -> str | None:

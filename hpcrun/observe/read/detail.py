@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tarfile
 from typing import Any
 
 from hpcrun.errors import UsageError
 from hpcrun.observe.read.selection import Selected
 from hpcrun.state import files, history, permissions
+from hpcrun.submit.code import frozen_code
 
 
 def summary(one: Selected) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def summary(one: Selected) -> dict[str, Any]:
     arrays = [index for index, array in enumerate(one.plan.arrays) if one.run.number in array.runs]
     scripts = [path for path in map(one.planned.paths.script, arrays) if path.exists()]
     uid = permissions.owner(one.planned.paths.directory)
-    archive = (facts.get("code") or {}).get("archive")
+    archive = one.experiment.frozen_code(facts.get("code"))
     return {
         "experiment": one.experiment.name,
         "run": one.run.number,
@@ -33,7 +33,7 @@ def summary(one: Selected) -> dict[str, Any]:
         "user": None if uid is None else permissions.user_name(uid),
         "spec": one.plan.spec_file,
         "script": str(scripts[0]) if scripts else None,
-        "code": str(one.experiment.code / archive) if archive else None,
+        "code": str(archive) if archive else None,
         "directory": str(one.paths.directory),
     }
 
@@ -84,12 +84,8 @@ def code(one: Selected) -> dict[str, Any]:
     Raises UsageError if the submission did not record its code, or the archive cannot be read.
     """
     facts = history.describe(one.planned.paths).get("code")
-    if not isinstance(facts, dict) or not facts.get("archive"):
+    archive = one.experiment.frozen_code(facts)
+    if facts is None or archive is None:
         raise UsageError(f"{one.planned.paths.submission} names no frozen code")
-    archive = one.experiment.code / str(facts["archive"])
-    try:
-        with tarfile.open(archive) as tar:
-            members = sorted(member.name for member in tar if not member.isdir())
-    except (OSError, tarfile.TarError, EOFError) as error:
-        raise UsageError(f"the frozen code {archive} cannot be read: {error}") from None
+    members = sorted(member.name for member, _ in frozen_code.members(archive))
     return {**facts, "archive": str(archive), "members": members}

@@ -7,18 +7,20 @@ same files give the same bytes.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import itertools
 import json
 import os
 import shlex
+import stat
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hpcrun import resources, text
 from hpcrun.errors import HpcrunError, UsageError
@@ -29,10 +31,14 @@ from hpcrun.observe.status.status import RunStatus
 from hpcrun.state import files as state_files
 from hpcrun.state import history, session_log
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
+from hpcrun.submit.code import code_files, frozen_code
 from hpcrun.submit.code.hashing import HashingStream
-from hpcrun.text import Say
+from hpcrun.submit.code.inside import LeftOut, open_inside
+from hpcrun.submit.code.secret_files import READERS, NamedSecrets
+from hpcrun.text import Say, listed
 
 _README = "export.txt.j2"
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ class Member:
     name: str
     """Its path in the experiment's directory."""
     source: Path | bytes
-    """The file to copy, or the content."""
+    """The experiment's directory, below which the file lies; or the content."""
     bytes: int
     time: int
     """Its last change in whole seconds since the epoch."""
@@ -83,42 +89,61 @@ def write(
 ) -> list[tuple[Member, str]]:
     """Write the archive; ``target`` is replaced once all of it is written.
 
-    A file that grows meanwhile is taken as long as it was when its turn came. Returns every file,
-    the checksums too, with its SHA-256. ``read`` is called with the number of bytes of each file.
-    Raises HpcrunError if a file got shorter while it was read; OSError if a file cannot be read, or
-    the archive cannot be written.
+    Only those who may read all of the files can read it. A file that grows meanwhile is taken as
+    long as it was when its turn came. Returns every file, the checksums too, with its SHA-256.
+    ``read`` is called with the number of bytes of each file. Raises HpcrunError if a file got
+    shorter while it was read, or is none any more; OSError if a file cannot be read, or the archive
+    cannot be written.
     """
     written: list[tuple[Member, str]] = []
+    readers = READERS
     with (
         state_files.replacing(target) as stream,
         gzip.GzipFile("", "wb", compresslevel=6, fileobj=stream, mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w|", format=tarfile.PAX_FORMAT) as archive,
     ):
+        granted = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
+        os.fchmod(stream.fileno(), 0o600)
         for _, group in itertools.groupby(members, key=lambda member: member.experiment):
             mine = []
             for member in group:
-                mine.append((member, _add(archive, member)))
+                digest, mode = _add(archive, member)
+                mine.append((member, digest))
+                readers &= mode
                 read(member.bytes)
             # As `sha256sum --check` reads them.
             sums = "".join(f"{digest}  {member.name}\n" for member, digest in mine)
             one = _made(mine[0][0].experiment, "SHA256SUMS", sums, mine[0][0].time)
-            written += [*mine, (one, _add(archive, one))]
+            written += [*mine, (one, _add(archive, one)[0])]
+        os.fchmod(stream.fileno(), granted & (0o600 | readers))
     return written
 
 
-def _add(archive: tarfile.TarFile, member: Member) -> str:
-    """Add a file, and return its SHA-256."""
+def _add(archive: tarfile.TarFile, member: Member) -> tuple[str, int]:
+    """Add a file, and return its SHA-256 and its mode."""
     info = tarfile.TarInfo(member.path)
     info.mtime = member.time
-    source = member.source
-    with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as stream:
+    with _opened(member) as (stream, mode):
         info.size = stream.seek(0, os.SEEK_END)
         stream.seek(0)
         hashing = HashingStream(stream)
         archive.addfile(info, hashing)  # type: ignore[arg-type]
     if hashing.bytes != info.size:
         raise HpcrunError(f"{info.name} got shorter while it was read", hint="repeat the command")
-    return hashing.hexdigest()
+    return hashing.hexdigest(), mode
+
+
+@contextlib.contextmanager
+def _opened(member: Member) -> Iterator[tuple[BinaryIO, int]]:
+    if isinstance(member.source, bytes):
+        yield io.BytesIO(member.source), READERS
+        return
+    try:
+        descriptor, found = open_inside(member.source, member.name)
+    except LeftOut as why:
+        raise HpcrunError(f"{member.path}: {why}", hint="repeat the command") from None
+    with open(descriptor, "rb") as stream:
+        yield stream, found.st_mode
 
 
 def _of_experiment(
@@ -132,13 +157,13 @@ def _of_experiment(
     facts = {paths: history.describe(paths) for paths in submissions}
     paths = {path for each in submissions for path in _of_submission(each, facts[each], say)}
     paths.update(path for one in runs for path in _of_run(one, logs))
-    copies = [_copied(experiment, path) for path in sorted(paths) if path.is_file()]
+    copies = [*_copied(experiment, paths, say)]
     made = {
         "results.csv": results.collect(runs, [status for _, status in part]).csv(),
         "versions.json": _json(_versions(facts, runs)),
         **{f"configurations/{one.run.number}.json": _json(one.run.spec) for one in runs},
     }
-    newest = max(member.time for member in copies)
+    newest = max((member.time for member in copies), default=0)
     found = [*copies, *(_made(experiment.name, *item, newest) for item in made.items())]
     readme = _made(
         experiment.name, "README.txt", _readme(experiment.name, runs, facts, logs), newest
@@ -146,10 +171,23 @@ def _of_experiment(
     return [readme, *sorted(found, key=lambda member: member.name)]
 
 
-def _copied(experiment: ExperimentPaths, path: Path) -> Member:
-    found = path.stat()
-    name = path.relative_to(experiment.directory).as_posix()
-    return Member(experiment.name, name, path, found.st_size, int(found.st_mtime))
+def _copied(experiment: ExperimentPaths, paths: Collection[Path], say: Say) -> Iterator[Member]:
+    """Yield the files that are regular ones below the experiment; say which others there are."""
+    others: dict[str, list[str]] = {}
+    for path in sorted(paths):
+        name = path.relative_to(experiment.directory).as_posix()
+        try:
+            descriptor, found = open_inside(experiment.directory, name)
+        except FileNotFoundError:
+            continue
+        except LeftOut as why:
+            others.setdefault(str(why), []).append(name)
+            continue
+        os.close(descriptor)
+        source = experiment.directory
+        yield Member(experiment.name, name, source, found.st_size, int(found.st_mtime))
+    for what, names in others.items():
+        say(f"left out: {listed(names, _SHOWN)} of {experiment.name}, {what}")
 
 
 def _made(experiment: str, name: str, content: str, time: int) -> Member:
@@ -160,19 +198,23 @@ def _made(experiment: str, name: str, content: str, time: int) -> Member:
 def _of_submission(paths: SubmissionPaths, facts: dict[str, Any], say: Say) -> Iterator[Path]:
     """Yield the files of a submission, without frozen code that has a file of secrets in it."""
     yield from (paths.plan, paths.submission, paths.package, paths.journal, *paths.scripts())
-    if archive := (facts.get("code") or {}).get("archive"):
-        path = paths.experiment.code / str(archive)
-        secret = _frozen_secret(paths, path)
+    archive = paths.experiment.frozen_code(facts.get("code"))
+    if archive is not None and archive.exists():
+        try:
+            secret = _frozen_secret(paths, archive)
+        except UsageError as error:
+            say(f"left out: {error.message}")
+            return
         if secret is None:
-            yield path
+            yield archive
         else:
-            say(f"left out: {path}, because it holds environment.secrets_file ({secret})")
+            say(f"left out: {archive}, because it holds {secret}")
 
 
 def _frozen_secret(paths: SubmissionPaths, archive: Path) -> str | None:
-    """Name the file of secrets in a submission's frozen code: an older hpcrun froze those too."""
+    """Name a secret in a submission's frozen code: an older hpcrun froze those too."""
     plan = run_files.plan(paths)
-    if plan is None or not archive.is_file():
+    if plan is None or not plan.runs:
         return None
     files = {run.environment.secrets_file for run in plan.runs}
     wanted = {
@@ -180,10 +222,13 @@ def _frozen_secret(paths: SubmissionPaths, archive: Path) -> str | None:
         for file in filter(None, files)
         for path in (file, os.path.realpath(file))
     }
-    if not wanted:
-        return None
-    with tarfile.open(archive) as tar:
-        return next((name for name in tar.getnames() if name in wanted), None)
+    rule = NamedSecrets(plan.runs[0].code.exclude, code_files.needed(plan))
+    for member, _ in frozen_code.members(archive):
+        if member.name in wanted:
+            return f"environment.secrets_file ({member.name})"
+        if member.isfile() and rule.named(member.name):
+            return f"{member.name}, which is named like a secret"
+    return None
 
 
 def _of_run(one: Selected, logs: bool) -> Iterator[Path]:
@@ -241,12 +286,13 @@ def _readme(
 
 def _submission(paths: SubmissionPaths, facts: dict[str, Any]) -> dict[str, Any]:
     plan = run_files.plan(paths)
+    archive = paths.experiment.frozen_code(facts.get("code"))
     when = time.gmtime(float(facts.get("time") or 0))
     return {
         "number": paths.number,
         "when": time.strftime("%Y-%m-%d %H:%M UTC", when),
         "user": facts.get("user"),
-        "archive": (facts.get("code") or {}).get("archive"),
+        "archive": archive.name if archive else None,
         "spec": os.path.relpath(plan.spec_file, plan.code_root) if plan else "unknown",
         "command": shlex.join(str(word) for word in facts.get("argv") or ()),
     }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tarfile
 import zlib
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hpcrun.errors import HpcrunError
@@ -17,6 +18,9 @@ from hpcrun.state import files
 from hpcrun.state.layout import SubmissionPaths, extension_caches
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import Plan, RunPlan
+
+# Twice the bytes that a submission freezes at most.
+_MOST_CODE = 200_000_000
 
 
 class NodePreparation:
@@ -106,14 +110,19 @@ class NodePreparation:
     def _unpack(self, destination: Path) -> None:
         """Unpack the frozen code, and link the data directories that the spec names."""
         destination.mkdir()
-        frozen = files.read_json(self._submission.submission).get("code") or {}
-        if frozen.get("archive"):
-            archive = self._submission.experiment.code / frozen["archive"]
+        frozen = files.read_json(self._submission.submission).get("code")
+        archive = self._submission.experiment.frozen_code(frozen)
+        if archive is None and frozen:
+            raise HpcrunError(f"{self._submission.submission} names no archive of frozen code")
+        if archive is not None:
             safely: dict[str, Any] = {"filter": "tar"} if sys.version_info >= (3, 12) else {}
             try:
-                with tarfile.open(archive) as stream:
-                    stream.extractall(destination, **safely)
-            except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+                with (
+                    files.open_stream(archive) as stream,
+                    tarfile.open(fileobj=stream, mode="r:gz") as tar,
+                ):
+                    tar.extractall(destination, members=_below(tar), **safely)
+            except (OSError, EOFError, ValueError, tarfile.TarError, zlib.error) as error:
                 raise HpcrunError(
                     f"{archive} cannot be unpacked into {destination}: {error}"
                 ) from error
@@ -124,3 +133,25 @@ class NodePreparation:
             target.parent.mkdir(parents=True, exist_ok=True)
             if not target.exists():
                 target.symlink_to(Path(self._plan.code_root) / self._plan.directory / link)
+
+
+def _below(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield files and links of an archive, each of which stays below where it is unpacked.
+
+    Raises ValueError before one that would not, or would be written through a link; and before
+    the archive has taken more room than frozen code does.
+    """
+    links: set[str] = set()
+    left = _MOST_CODE
+    for member in archive:
+        *above, name = PurePosixPath(member.name).parts
+        left -= member.size
+        if not (member.isfile() or member.issym()) or member.issparse() or left < 0:
+            raise ValueError(f"{member.name!r} is no file of frozen code")
+        if member.name.startswith("/") or ".." in (*above, name):
+            raise ValueError(f"{member.name!r} would be written elsewhere")
+        if not links.isdisjoint(itertools.accumulate((*above, name), "{}/{}".format)):
+            raise ValueError(f"{member.name!r} would be written through a link")
+        if member.issym():
+            links.add("/".join((*above, name)))
+        yield member

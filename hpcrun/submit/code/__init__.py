@@ -3,7 +3,10 @@
 In reading order:
 
 - `code_files`: which files are the code: a plan's part of a tree, listed by git or by a walk.
-- `snapshot`: write them to an archive that is named by its content; read it again.
+- `secret_files`: which of them are secrets, and are left out.
+- `inside`: open a file below a directory, following no link.
+- `snapshot`: write them to an archive that is named by its content.
+- `frozen_code`: read an archive again, within bounds.
 - `hashing`: SHA-256 of what passes through a stream.
 - `code_diff`: the files that differ between two versions, and a patch.
 

@@ -13,11 +13,11 @@ from hpcrun.compile.source import git
 from hpcrun.errors import UsageError
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Plan
+from hpcrun.submit.code.frozen_code import MOST_FILES
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
-MOST_FILES = 50_000
 # Seconds for which git may look at all files.
 _LONG = 120.0
 
@@ -76,26 +76,46 @@ def find(
     for path in required:
         if not (root / path).is_file():
             raise UsageError(f"{root / path}: the run needs this file, and it is not there")
-        chosen.add(path)
+        chosen |= _steps(root, path)
     if len(chosen) > MOST_FILES:
         raise _too_many(root)
     return CodeListing(sorted(chosen), state, tuple(notes))
 
 
+def _steps(root: Path, path: str) -> set[str]:
+    """Return a required file without links on the way to it, and those links.
+
+    What lies behind a link out of the root is reached through that link.
+    """
+    *parents, _ = path.split("/")
+    for index in range(1, len(parents) + 1):
+        link = "/".join(parents[:index])
+        if (root / link).is_symlink():
+            real = os.path.realpath(root / link)
+            inside = os.path.relpath(real, root.resolve())
+            if inside.startswith(".."):
+                return {link}
+            rest = path[len(link) + 1 :]
+            return {link, *_steps(root, os.path.normpath(f"{inside}/{rest}"))}
+    return {path}
+
+
 def scope(plan: Plan, experiment: ExperimentPaths) -> dict[str, Any]:
-    """Return a plan's ``exclude``, ``required`` and ``without``, as `find` takes them."""
+    """Return the keyword parameters of `hpcrun.submit.code.snapshot.freeze` for a plan."""
     code = plan.runs[0].code
     links = (Path(plan.code_root) / plan.directory / link for link in code.link)
     named = {run.environment.secrets_file for run in plan.runs}
     secrets = sorted({path for file in named if file for path in (file, os.path.realpath(file))})
     return {
         "exclude": code.exclude,
-        "required": _required(plan),
-        "without": [experiment.directory.parent, *links, *map(Path, secrets)],
+        "required": needed(plan),
+        "without": [experiment.directory.parent, *links],
+        "secrets": [*map(Path, secrets)],
     }
 
 
-def _required(plan: Plan) -> list[str]:
+def needed(plan: Plan) -> list[str]:
+    """Return the files that a plan's runs cannot do without: the spec and the entries."""
     root = Path(plan.code_root)
     required = {run.entry.file for run in plan.runs if run.entry.file}
     for run in plan.runs:
@@ -232,7 +252,11 @@ def _git_files(root: Path, nested: list[Path]) -> list[str] | None:
     """
     options = ("--cached", "--others", "--exclude-standard", "-z")
     listed = git.ask(root, "ls-files", *options, timeout=_LONG)
-    if listed is None or listed.returncode:
+    if listed is None:
+        # To go on without git would freeze all that it ignores.
+        hint = f"does `git -C {root} ls-files --others` answer?"
+        raise UsageError(f"{root}: git does not list the files", hint=hint)
+    if listed.returncode:
         return None
     paths: set[str] = set()
     for raw in listed.stdout.split(b"\0"):

@@ -4,9 +4,11 @@ An archive is named by its content. Inside git it holds the tracked files and th
 that are not ignored, as they are in the working tree; elsewhere everything except what `code_files`
 leaves out. Equal files give equal archives, byte for byte (times and owners are constants).
 
-Symbolic links: a link to a frozen file or directory stays a link; a link to any other file becomes
-a copy of that file; a link to any other directory stays a link, to its absolute path, because such
-directories hold data, and is reported; a broken link is left out and reported.
+Only regular files go in whose real path is below the root. Symbolic links: a link to a frozen file
+or directory stays a link; a link to another file below the root becomes a copy of that file; any
+other link stays a link, to its absolute path, so that nothing of what it leads to is frozen; a
+broken link is left out. Secrets are left out by the rule of `secret_files`, and an archive can be
+read only by those who may read every file in it. All that is not as it was in the tree is reported.
 """
 
 from __future__ import annotations
@@ -18,9 +20,8 @@ import stat
 import tarfile
 import uuid
 import zipfile
-import zlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -28,11 +29,14 @@ import hpcrun
 from hpcrun.errors import UsageError
 from hpcrun.state import files as state_files
 from hpcrun.state.layout import SubmissionPaths
-from hpcrun.submit.code import code_files
-from hpcrun.submit.code.code_files import CodeListing
+from hpcrun.submit.code import code_files, frozen_code
+from hpcrun.submit.code.frozen_code import MOST_BYTES
 from hpcrun.submit.code.hashing import HashingStream
+from hpcrun.submit.code.inside import LeftOut, open_inside
+from hpcrun.submit.code.secret_files import NAMED, PRIVATE, READERS, SecretFiles
+from hpcrun.text import listed
 
-DEFAULT_LIMIT = 100_000_000
+_SHOWN = 5
 _TIME = 946_684_800  # 2000-01-01; zip files know no time before 1980
 
 
@@ -60,13 +64,73 @@ class Snapshot:
         return data
 
 
-@dataclass
 class _Content:
-    root: Path
-    limit: int
-    sizes: dict[str, int] = field(default_factory=dict)
-    frozen: set[str] = field(default_factory=set)
-    notes: list[str] = field(default_factory=list)
+    """The files to be frozen, and what there is to report about them."""
+
+    def __init__(
+        self,
+        root: Path,
+        limit: int,
+        *,
+        exclude: Sequence[str] = (),
+        required: Collection[str] = (),
+        without: Collection[Path] = (),
+        secrets: Sequence[Path] = (),
+    ) -> None:
+        self.root, self.limit = root, limit
+        without = [*without, *secrets]
+        self.listing = code_files.find(root, exclude=exclude, required=required, without=without)
+        self.secrets = SecretFiles(root, exclude, required, secrets)
+        # Who may read all of the files, and one of those that fewest may read.
+        self.readers, self.private = READERS, ""
+        self.sizes: dict[str, int] = {}
+        self._reports: dict[str, dict[str, str]] = {}
+        self.paths: list[str] = []
+        for path in self.listing.paths:
+            if self.secrets.named(path):
+                self.left_out(path, NAMED)
+            else:
+                self.paths.append(path)
+        self.frozen = {
+            str(one) for path in self.paths for one in (path, *PurePosixPath(path).parents)
+        }
+        _check_size(self, self.paths)
+
+    def report(self, name: str, what: str, which: str = "") -> None:
+        """Report what became of a file; ``which`` adds to it what holds for this one alone."""
+        self._reports.setdefault(what, {})[name] = which
+
+    def left_out(self, name: str, why: str) -> None:
+        self.sizes.pop(name, None)
+        self.report(name, _not_in(why))
+
+    def notes(self, granted: int) -> tuple[str, ...]:
+        """Return all reports, many files with one report in one line.
+
+        ``granted`` is the mode that the umask would give the archive.
+        """
+        found = list(self.listing.notes)
+        for what, names in self._reports.items():
+            if len(names) > _SHOWN:
+                found.append(f"{listed([*names], _SHOWN)}: {what}")
+            else:
+                found += [f"{name}: {what}{which}" for name, which in names.items()]
+        secret = [name for why in (NAMED, PRIVATE) for name in self._reports.get(_not_in(why), ())]
+        if secret:
+            found.append(
+                f"if the job needs it: `code: {{exclude: ['!{secret[0]}']}}` in the spec freezes "
+                "such a file, and code.link shows it to the job where it lies"
+            )
+        if granted & READERS & ~self.readers:
+            found.append(
+                f"the frozen code can be read by no more users than {self.private}; "
+                "`chmod a+r` lets others read it too"
+            )
+        return tuple(found)
+
+
+def _not_in(why: str) -> str:
+    return f"left out, {why}"
 
 
 def freeze(
@@ -76,7 +140,8 @@ def freeze(
     exclude: Sequence[str] = (),
     required: Collection[str] = (),
     without: Collection[Path] = (),
-    limit: int = DEFAULT_LIMIT,
+    secrets: Sequence[Path] = (),
+    limit: int = MOST_BYTES,
 ) -> Snapshot:
     """Freeze the code under ``root`` as ``directory/SHA.tar.gz``, unless that exists already.
 
@@ -85,53 +150,59 @@ def freeze(
     The archive's names are relative to ``root``; ``directory`` is created if it does not exist.
     Files that match ``exclude``, patterns as in .gitignore, are left out; ``required`` (spec and
     entry, relative to ``root``) are frozen even if git ignores them; ``without`` never belongs to
-    the code: the root of experiments, links, files of secrets. All files together may have at most
-    ``limit`` bytes.
+    the code: the root of experiments, links. ``secrets`` are the files of secrets that the spec
+    names. All files together may have at most ``limit`` bytes.
     """
-    listing = code_files.find(root, exclude=exclude, required=required, without=without)
-    content = _content(root, listing, limit)
+    content = _Content(
+        root, limit, exclude=exclude, required=required, without=without, secrets=secrets
+    )
     directory.mkdir(parents=True, exist_ok=True)
     temporary = directory / f".{uuid.uuid4().hex[:12]}.tmp"
     try:
         with open(temporary, "xb") as stream:
-            digest, count = _write(content, listing.paths, stream)
+            granted = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
+            os.fchmod(stream.fileno(), 0o600)
+            digest, count = _write(content, stream)
+            mode = granted & (0o600 | content.readers)
+            os.fchmod(stream.fileno(), mode)
             stream.flush()
             os.fsync(stream.fileno())
         archive = directory / f"{digest}.tar.gz"
-        if archive.exists():
+        if _is_mine(archive):
             temporary.unlink()
+            archive.chmod(mode)
         else:
             os.replace(temporary, archive)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     total = sum(content.sizes.values())
-    return Snapshot(archive, digest, listing.git, total, count, tuple(content.notes))
+    return Snapshot(archive, digest, content.listing.git, total, count, content.notes(granted))
+
+
+def _is_mine(archive: Path) -> bool:
+    """Return whether the archive is there already, written by this user."""
+    try:
+        found = archive.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def look(root: Path, **scope: Any) -> dict[str, bytes]:
     """Return what `freeze` would freeze now: name -> content, or the target of a link.
 
-    The keyword parameters are ``exclude``, ``required`` and ``without``, as in `freeze`.
+    The keyword parameters are ``exclude``, ``required``, ``without`` and ``secrets``, as in
+    `freeze`.
     """
-    listing = code_files.find(root, **scope)
-    content = _content(root, listing, DEFAULT_LIMIT)
-    found = (_member(content, name) for name in listing.paths)
+    content = _Content(root, MOST_BYTES, **scope)
+    found = (_member(content, name) for name in content.paths)
     return {info.name: _data(info, data) for info, data in filter(None, found)}
 
 
 def read(archive: Path) -> dict[str, bytes]:
-    """Return the same of an archive; raise UsageError if it cannot be read."""
-    found = {}
-    try:
-        with tarfile.open(archive) as tar:
-            for member in tar:
-                stream = tar.extractfile(member) if member.isfile() else None
-                if stream is not None or member.issym():
-                    found[member.name] = _data(member, stream.read() if stream else b"")
-    except (OSError, tarfile.TarError, EOFError, zlib.error) as error:
-        raise UsageError(f"the frozen code {archive} cannot be read: {error}") from None
-    return found
+    """Return the same of an archive; raise as `hpcrun.submit.code.frozen_code.members`."""
+    return {info.name: _data(info, data) for info, data in frozen_code.members(archive)}
 
 
 def recorded(submission: SubmissionPaths) -> dict[str, Any]:
@@ -141,10 +212,12 @@ def recorded(submission: SubmissionPaths) -> dict[str, Any]:
     """
     hint = "`hpcrun submit` goes on with the code of now"
     try:
-        code = state_files.read_json(submission.submission)["code"]
-        archive = submission.experiment.code / str(code["archive"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UsageError(f"{submission.submission} names no frozen code", hint=hint) from None
+        code = state_files.read_json(submission.submission).get("code")
+    except (OSError, ValueError, AttributeError):
+        code = None
+    archive = submission.experiment.frozen_code(code)
+    if archive is None:
+        raise UsageError(f"{submission.submission} names no frozen code", hint=hint)
     if not archive.is_file():
         raise UsageError(f"the code that was frozen at submission is gone: {archive}", hint=hint)
     return dict(code)
@@ -173,17 +246,10 @@ def package(path: Path) -> None:
     state_files.write_bytes(path, buffer.getvalue())
 
 
-def _content(root: Path, listing: CodeListing, limit: int) -> _Content:
-    names = {str(part) for path in listing.paths for part in (path, *PurePosixPath(path).parents)}
-    content = _Content(root, limit, frozen=names, notes=list(listing.notes))
-    _check_size(content, listing.paths)
-    return content
-
-
 def _check_size(content: _Content, paths: Sequence[str]) -> None:
     for name in paths:
         try:
-            status = (content.root / name).stat()
+            status = (content.root / name).lstat()
         except OSError:
             continue
         if stat.S_ISREG(status.st_mode):
@@ -200,12 +266,12 @@ def _check_size(content: _Content, paths: Sequence[str]) -> None:
         )
 
 
-def _write(content: _Content, members: Sequence[str], stream: IO[bytes]) -> tuple[str, int]:
+def _write(content: _Content, stream: IO[bytes]) -> tuple[str, int]:
     count = 0
     with gzip.GzipFile("", "wb", compresslevel=5, fileobj=stream, mtime=0) as compressed:
         hashing: Any = HashingStream(compressed)
         with tarfile.open(fileobj=hashing, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-            for name in members:
+            for name in content.paths:
                 found = _member(content, name)
                 if found:
                     info, data = found
@@ -218,23 +284,19 @@ def _member(content: _Content, name: str) -> tuple[tarfile.TarInfo, bytes] | Non
     path = content.root / name
     info = tarfile.TarInfo(name)
     info.mtime = _TIME
+    real = name
     try:
         if path.is_symlink():
-            target = _link_target(content, name)
+            real, target = _follow(content, name)
             if target is not None:
                 info.type, info.linkname, info.mode = tarfile.SYMTYPE, target, 0o777
                 return info, b""
-        if not path.is_file():
-            if path.exists():
-                content.notes.append(f"{name}: left out, it is not a regular file")
-            elif path.is_symlink():
-                content.notes.append(f"{name}: left out, a link to nothing")
-            content.sizes.pop(name, None)
-            return None
-        data, mode = _read(content, name)
+        data, mode = _read(content, name, real)
     except FileNotFoundError:
-        content.sizes.pop(name, None)
-        content.notes.append(f"{name}: left out, it vanished while the code was frozen")
+        content.left_out(name, "it vanished while the code was frozen")
+        return None
+    except LeftOut as why:
+        content.left_out(name, str(why))
         return None
     except OSError as error:
         raise UsageError(
@@ -245,37 +307,46 @@ def _member(content: _Content, name: str) -> tuple[tarfile.TarInfo, bytes] | Non
     content.sizes[name] = info.size = len(data)
     if grew:
         _check_size(content, list(content.sizes))
+    if content.readers & ~mode:
+        content.readers &= mode
+        content.private = name
     info.mode = 0o755 if mode & stat.S_IXUSR else 0o644
     return info, data
 
 
-def _link_target(content: _Content, name: str) -> str | None:
-    """Return what a link is stored as; None if its target is stored instead or does not exist."""
-    path = content.root / name
-    if not path.exists():
-        return None
+def _follow(content: _Content, name: str) -> tuple[str, str | None]:
+    """Return the file below the root that a link leads to, and what the link is stored as.
+
+    The latter is None if a copy of the file is stored in its place.
+    """
+    path, root = content.root / name, content.root.resolve()
+    real = os.path.realpath(path)
     target = os.path.normpath(path.parent / path.readlink())
-    for place, root in ((target, content.root), (os.path.realpath(path), content.root.resolve())):
-        if os.path.relpath(place, root) in content.frozen:
-            return os.path.relpath(place, (root / name).parent)
-    if path.is_dir():
-        real = os.path.realpath(path)
-        content.notes.append(f"{name}: a link to {real}, whose content is not frozen")
-        return real
-    return None
+    if not path.exists():
+        raise LeftOut("it is a link to nothing")
+    for place, above in ((target, content.root), (real, root)):
+        if os.path.relpath(place, above) in content.frozen:
+            return name, os.path.relpath(place, (above / name).parent)
+    if path.is_file() and Path(real).is_relative_to(root):
+        return os.path.relpath(real, root), None
+    if not (path.is_file() or path.is_dir()):
+        raise LeftOut("it is not a regular file")
+    content.report(name, "a link, whose content is not frozen", f": {real}")
+    return name, real
 
 
-def _read(content: _Content, name: str) -> tuple[bytes, int]:
+def _read(content: _Content, name: str, real: str) -> tuple[bytes, int]:
     """Return a file's bytes and mode; read again if it was written meanwhile."""
-    path = content.root / name
     for _ in range(3):
-        with open(path, "rb") as stream:
-            before = os.fstat(stream.fileno())
+        descriptor, before = open_inside(content.root, real)
+        with open(descriptor, "rb") as stream:
+            if why := content.secrets.why(real, before):
+                raise LeftOut(why)
             data = stream.read(content.limit + 1)
-            after = os.fstat(stream.fileno())
+            after = os.fstat(descriptor)
         if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, len(data)):
             return data, after.st_mode
-    content.notes.append(f"{name}: is being written; frozen as it was found")
+    content.report(name, "is being written; frozen as it was found")
     return data, after.st_mode
 
 

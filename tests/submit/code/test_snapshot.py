@@ -270,11 +270,26 @@ def test_links(code: Path, tmp_path: Path) -> None:
     assert (out / "inside.py").readlink() == Path("train.py")
     assert (out / "absolute.py").readlink() == Path("train.py")
     assert (out / "pkg" / "model.py").exists()
-    assert not (out / "tool.py").is_symlink()
-    assert (out / "tool.py").read_text() == "tool"
+    assert (out / "tool.py").readlink() == outside / "tool.py"
     assert (out / "data").readlink() == outside / "data"
     assert not (out / "broken").is_symlink()
-    assert {note.split(":")[0] for note in frozen.notes} == {"data", "broken", "loop"}
+    assert {note.split(":")[0] for note in frozen.notes} == {"data", "tool.py", "broken", "loop"}
+
+
+def test_what_is_required_may_lie_behind_links(code: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "train.py").write_text("outside")
+    (code / "theirs").symlink_to("../outside")
+    (code / "pkg").symlink_to("package")
+    (code / "package" / ".gitignore").write_text("model.py\n")
+    _git(code, "init")
+    required = ["theirs/train.py", "pkg/model.py"]
+    frozen = snapshot.freeze(code, tmp_path / "a", required=required)
+    out = _unpack(frozen, tmp_path / "out")
+    assert (out / "theirs").readlink() == outside
+    assert (out / "pkg").readlink() == Path("package")
+    assert (out / "package" / "model.py").is_file()
 
 
 def test_a_link_to_what_is_not_frozen(code: Path, tmp_path: Path) -> None:

@@ -1,0 +1,65 @@
+"""Open files of a tree in such a way that no link leads out of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class LeftOut(Exception):
+    """A file that does not belong into an archive; the message says why."""
+
+
+def open_inside(root: Path, name: str) -> tuple[int, os.stat_result]:
+    """Open a regular file below ``root``; return its descriptor, and the status of what was opened.
+
+    ``name`` is relative to ``root``, with slashes. Each of its parts is opened in the directory
+    that was opened before it and never through a symbolic link, so that the file is below the root
+    even if somebody exchanges directories meanwhile. Nothing else than a regular file is opened,
+    and a FIFO that takes its place at the last moment blocks nobody. Raises LeftOut, and OSError if
+    the file cannot be opened.
+    """
+    *parents, last = name.split("/")
+    if not {"", ".", ".."}.isdisjoint((*parents, last)):
+        raise LeftOut("it is not below the root")
+    directory = os.open(os.path.realpath(root), _DIRECTORY)
+    try:
+        for part in parents:
+            above, directory = directory, _enter(directory, part)
+            os.close(above)
+        _check(os.stat(last, dir_fd=directory, follow_symlinks=False))
+        try:
+            descriptor = os.open(last, _FILE, dir_fd=directory)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV):
+                raise LeftOut("it is not a regular file") from None
+            raise
+    finally:
+        os.close(directory)
+    try:
+        return descriptor, _check(os.fstat(descriptor))
+    except LeftOut:
+        os.close(descriptor)
+        raise
+
+
+def _enter(directory: int, part: str) -> int:
+    try:
+        return os.open(part, _DIRECTORY, dir_fd=directory)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise LeftOut("it is reached through a symbolic link") from None
+        raise
+
+
+def _check(found: os.stat_result) -> os.stat_result:
+    if stat.S_ISLNK(found.st_mode):
+        raise LeftOut("it is a symbolic link")
+    if not stat.S_ISREG(found.st_mode):
+        raise LeftOut("it is not a regular file")
+    return found
