@@ -214,7 +214,7 @@ class Finder:
     def _all(self, experiment: ExperimentPaths) -> list[Selected]:
         found = self.runs(experiment)
         if not found:
-            raise UsageError(f"{experiment.directory} holds no plan yet: nothing was submitted")
+            raise BrokenFile(f"{experiment.directory} holds no plan yet: nothing was submitted")
         return found
 
     def _numbered(self, experiment: ExperimentPaths, text: str) -> list[Selected]:

@@ -20,7 +20,7 @@ from hpcrun.run.job.warm_ranks import WarmRanks
 from hpcrun.run.node.log_sizes import LogSizeRecord
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import say
-from hpcrun.state import files, ledger, session_log
+from hpcrun.state import files, ledger
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.plan import Plan, RunPlan
 
@@ -98,7 +98,7 @@ class RunningAttempt:
                     self._workers.kill(nodes_are_lost=bool(lost))
         failure = None if self._workers is None else self._failure(self._workers, first)
         return Evidence(
-            finished=code == 0 and session_log.read(self._paths).finished,
+            finished=code == 0 and evidence.session(self._paths).finished,
             exit_code=code,
             failure=failure,
             stop=self._stop_request.reason,

@@ -19,7 +19,7 @@ from hpcrun.run.job.launchers import Launcher
 from hpcrun.run.protocol.output import say
 from hpcrun.slurm import job as slurm_job
 from hpcrun.slurm import requeue_nodes
-from hpcrun.state import files, ledger, plan_file, session_log
+from hpcrun.state import files, ledger, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
 
@@ -53,7 +53,7 @@ class AttemptEnd:
             orphaned = evidence.orphaned(paths)
             found = Evidence(
                 intent=None,
-                finished=session_log.read(paths).finished,
+                finished=evidence.session(paths).finished,
                 lost_nodes=tuple((orphaned or {}).get("lost_nodes") or ()),
                 supervisor_lost=True,
                 orphaned=orphaned is not None,

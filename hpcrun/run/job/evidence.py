@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import EXIT_SAVED
+from hpcrun.fields import FLAG, INDEX, TEXT, TEXTS, TIME, WHOLE, wrong
 from hpcrun.run.health.progress import COLLECTIVE
 from hpcrun.run.job.launchers import RankEnd
+from hpcrun.run.protocol.output import say
 from hpcrun.state import files, manifest, metrics_file, session_log
 from hpcrun.state.layout import AttemptPaths, RunPaths
+from hpcrun.state.session_log import SessionLog
 
 TAIL_LINES = 20
 _TAIL_BYTES = 16384
@@ -41,11 +44,15 @@ class AttemptProgress:
 
 
 def progress(run: RunPaths, attempt: AttemptPaths) -> AttemptProgress:
-    log = session_log.read(attempt)
+    """Return the progress that an attempt's files show.
+
+    Best effort, as an end is to be recorded: the user's program may have put other things there.
+    """
+    log = session(attempt)
     restored, reached = log.restored_step, log.reached_step
     values: dict[str, float] = {}
     logged = None
-    for line in metrics_file.parse(files.read_lines(attempt.metrics)):
+    for line in metrics_file.parse(_lines(attempt.metrics)):
         reached = max(reached or 0, line.step)
         logged = line.time or logged
         values.update(line.values)
@@ -56,13 +63,27 @@ def progress(run: RunPaths, attempt: AttemptPaths) -> AttemptProgress:
     return AttemptProgress(restored, reached, kept, log.total_steps, values, logged)
 
 
+def session(attempt: AttemptPaths) -> SessionLog:
+    """Return an attempt's events; none if the file cannot be read."""
+    return session_log.parse(_lines(attempt.session))
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    try:
+        return list(files.read_lines(path))
+    except OSError as error:
+        say(f"{path} is not read: {error}")
+        return []
+
+
 def orphaned(attempt: AttemptPaths) -> dict[str, Any] | None:
     """Return the record of an agent that had lost its supervisor; None if there is none."""
     try:
         found = files.read_json(attempt.orphaned)
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    sound = isinstance(found, dict) and not wrong(found, {"lost_nodes": TEXTS})
+    return found if sound else None
 
 
 def failure(
@@ -105,7 +126,7 @@ def _first(
             record = files.read_json(path)
         except (OSError, ValueError):
             continue
-        if isinstance(record, dict) and isinstance(record.get("rank"), int):
+        if isinstance(record, dict) and not wrong(record, _EXIT_RECORD, ["rank"]):
             found.append(record)
     silent = sorted(set(gone).difference(record["rank"] for record in found))
     if silent and not any(map(_of_its_own, found)):
@@ -114,7 +135,14 @@ def _first(
         return dict(vars(min(told, key=_unlikely_first)))
     if not found:
         return None if seen is None else dict(vars(seen))
-    return min(found, key=lambda record: (_saved(record), float(record.get("time", 0))))
+    return min(found, key=lambda record: (_saved(record), record.get("time") or 0.0))
+
+
+# Written by the process that runs the user's code.
+_EXIT_RECORD = {
+    **{"rank": INDEX, "exit_code": WHOLE, "time": TIME, "out_of_memory": FLAG},
+    **dict.fromkeys(("node", "signal", "exception", "message", "traceback"), TEXT),
+}
 
 
 def _of_its_own(record: Mapping[str, Any]) -> bool:

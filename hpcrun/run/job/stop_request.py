@@ -7,6 +7,7 @@ from functools import partial
 
 from hpcrun.policy import causes, stop_lead_time
 from hpcrun.policy.causes import Evidence
+from hpcrun.run.job import evidence
 from hpcrun.run.job.agents import Agents
 from hpcrun.run.job.attempt_end import AttemptEnd
 from hpcrun.run.job.launchers import Launcher
@@ -119,7 +120,7 @@ class StopRequest:
         """Check whether the ranks would react to a request."""
         if self._run.recovery.stop_signal:
             return self._attempt.launch.exists()
-        return any(session_log.read(self._attempt).of(session_log.RESTORED))
+        return any(evidence.session(self._attempt).of(session_log.RESTORED))
 
     def _limit_is_near(self) -> bool:
         if time.time() < self._look_at:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +174,39 @@ def test_a_module_whose_frames_count_as_waiting_exists(name: str) -> None:
     module = importlib.util.find_spec(name)
     assert module is not None
     assert evidence._WAITED.search(f'  File "{module.origin}", line 1, in wait')
+
+
+def test_what_a_program_put_in_place_of_its_records_costs_what_they_would_have_told(
+    tmp_path: Path,
+) -> None:
+    run = RunPaths(tmp_path)
+    attempt = run.attempt(1)
+    attempt.directory.mkdir(parents=True)
+    attempt.metrics.symlink_to(attempt.metrics.name)
+    os.mkfifo(attempt.session)
+    assert evidence.progress(run, attempt) == evidence.AttemptProgress(None, None, None)
+    assert not evidence.session(attempt).finished
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"rank": 1 << 70}, {"rank": -1}, {"rank": True}, {"rank": 1, "time": "now"}),
+        *({"rank": 1, "exit_code": [1]}, {"rank": 1, "exception": {}}, {"rank": 1, "node": 5}),
+    ],
+    ids=str,
+)
+def test_a_record_of_a_rank_that_is_none_is_not_one(
+    attempt: AttemptPaths, fields: dict[str, Any]
+) -> None:
+    files.write_json(attempt.exit_record(1), fields)
+    assert evidence.failure(attempt, None) is None
+    # One that is sound, beside it.
+    files.write_json(attempt.exit_record(2), _record(2, exit_code=4))
+    assert (evidence.failure(attempt, None) or {})["rank"] == 2
+
+
+@pytest.mark.parametrize("record", [{"lost_nodes": 5}, {"lost_nodes": [1]}, []], ids=str)
+def test_a_record_of_an_orphan_that_is_none(attempt: AttemptPaths, record: Any) -> None:
+    files.write_json(attempt.orphaned, record)
+    assert evidence.orphaned(attempt) is None
