@@ -15,12 +15,13 @@ show = @printf '\n$$ %s\n' '$(1)'; $(BIN)/$(1)
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint docs bench cluster cluster-down clean
+.PHONY: help demo test lint audit docs bench cluster cluster-down clean
 
 help:
 	@echo 'make demo          train a small sweep on this machine, and see a killed rank come back'
 	@echo 'make test          everything: lint, types, unit, training and cluster tests'
-	@echo 'make lint          ruff and mypy --strict'
+	@echo 'make lint          ruff (its audit of the code, S, too) and mypy --strict'
+	@echo 'make audit         known vulnerabilities of the pinned dependencies, where a database answers'
 	@echo 'make docs          write docs/{cli,spec,modules}.md and the drawing of the tree anew'
 	@echo 'make bench         measure start-up, and our training loop against a bare script (root, Slurm)'
 	@echo 'make cluster       a real Slurm of four nodes on this machine (root), to try by hand'
@@ -47,6 +48,10 @@ lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+audit: $(DEV)
+	$(BIN)/ruff check --select S .
+	$(BIN)/python .ci/audit.py
 
 docs: $(DEV)
 	$(BIN)/python docs/make_cli.py

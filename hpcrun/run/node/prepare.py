@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -115,7 +114,8 @@ class NodePreparation:
         if archive is None and frozen:
             raise HpcrunError(f"{self._submission.submission} names no archive of frozen code")
         if archive is not None:
-            safely: dict[str, Any] = {"filter": "tar"} if sys.version_info >= (3, 12) else {}
+            # Not in the first releases of 3.10 and 3.11.
+            safely: dict[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
             try:
                 with (
                     files.open_stream(archive) as stream,
