@@ -372,13 +372,10 @@ def test_who_repeats_the_hello_of_a_live_node_takes_nothing_from_it() -> None:
     agent = _while_it_turns(board, lambda: Channel.connect(between.address, "n1", secret))
     with socket.create_connection(_where(board.address)) as replayed:
         replayed.sendall(between.heard[0])
-        replayed.settimeout(0.5)
         answer = _while_it_turns(board, lambda: _ends(replayed))
-        assert answer.startswith(b"hpcrun-supervisor ")
+        assert answer == b""
         assert board.send("n1", {"type": "prepare"})
         assert agent.receive(5) == [{"type": "prepare"}]
-        replayed.sendall(b"hpcrun-proof " + b"0" * 64 + b"\n")
-        assert _while_it_turns(board, lambda: _ends(replayed)) == b""
     assert list(board.channels) == ["n1"]
     board.close()
 

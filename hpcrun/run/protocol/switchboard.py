@@ -60,6 +60,8 @@ class Switchboard:
         self._server.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._server, selectors.EVENT_READ)
+        # Numbers of agents, each of which is good for one greeting.
+        self._used: set[str] = set()
         # The oldest first.
         self._strangers: dict[socket.socket, _Stranger] = {}
         self._has_warned = False
@@ -170,12 +172,14 @@ class Switchboard:
         self._drop(stranger)
 
     def _knows(self, stranger: _Stranger, words: list[str]) -> bool:
-        """Answer a first line, if it is by somebody who knows the secret."""
+        """Answer a first line, if it is by somebody who knows the secret, and no repetition."""
         if len(words) != 4 or words[0] != AGENT or words[1] not in self._nodes:
             return False
         _, node, theirs, digest = words
-        if not _same(digest, self._secret.digest(AGENT, node, theirs)):
+        right = _same(digest, self._secret.digest(AGENT, node, theirs))
+        if not right or theirs in self._used:
             return False
+        self._used.add(theirs)
         mine = secrets.token_hex(16)
         stranger.greeted = node, theirs, mine
         answer = f"{SUPERVISOR} {mine} {self._secret.digest(SUPERVISOR, *stranger.greeted)}\n"
