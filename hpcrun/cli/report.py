@@ -76,6 +76,11 @@ def _check(file: Path, force: bool) -> None:
             f"{file}: there is no directory {file.parent}",
             hint="make it first, or name another file with -o",
         )
+    if file.exists() and not file.is_file():
+        raise UsageError(
+            f"{file} is no regular file, and would be replaced by one",
+            hint="-o - prints the report on stdout",
+        )
     if force:
         return
     try:

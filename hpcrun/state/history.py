@@ -148,16 +148,13 @@ def describe(paths: SubmissionPaths) -> dict[str, Any]:
 def last_submission(experiment: ExperimentPaths) -> tuple[float, int | None]:
     """Return when an experiment was last submitted, in seconds since the epoch, and whose it is.
 
-    The owner (a user's id) is that of the submission's directory; None without a submission. One
+    The owner (a user's id) is that of the submission's directory, or else of the experiment's. One
     without a readable ``submission.json`` counts from its directory's time.
     """
     try:
-        submissions = experiment.submissions()
-    except BrokenFile:
+        newest = experiment.submissions()[-1]
+    except (BrokenFile, IndexError):
         return 0.0, permissions.owner(experiment.directory)
-    if not submissions:
-        return 0.0, None
-    newest = submissions[-1]
     data = describe(newest)
     try:
         when = float(data.get("time") or 0.0) or newest.directory.stat().st_mtime

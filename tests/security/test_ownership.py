@@ -407,6 +407,18 @@ def test_a_strangers_sbatch_is_not_waited_for(open_place: Path) -> None:
         theirs.wait()
 
 
+def test_a_report_takes_the_place_of_no_device(shared: Shared) -> None:
+    """Root's reports, too: on a machine without /dev/null little works."""
+    study = shared.experiment()
+    failed(study, 1)
+    device = shared.place / "null"
+    os.mknod(device, 0o20666, os.makedev(1, 3))
+    done = command.hpcrun("report", "study", "--force", "-o", device, root=shared.root)
+    assert device.is_char_device()
+    assert done.returncode == 2
+    assert f"{device} is no regular file" in done.stderr
+
+
 # --- what stays ---------------------------------------------------------------------------------
 
 
