@@ -397,6 +397,16 @@ def test_the_report_holds_no_control_characters(place: Path, piped: list[Said]) 
     assert acting(page) == set()
 
 
+def test_what_an_archive_tells_holds_no_control_characters(place: Path, piped: list[Said]) -> None:
+    with tarfile.open(place / "out/study.tar.gz") as tar:
+        for name in ("study/README.txt", "study/results.csv"):
+            member = tar.extractfile(name)
+            assert member is not None
+            text = member.read().decode(errors="strict")
+            assert r"\x1b" in text
+            assert acting(text) == set()
+
+
 def test_a_name_forges_no_line_of_a_batch_log(capfd: pytest.CaptureFixture[str]) -> None:
     output.say(f"run of {POISON}")
     output.tell(f"checkpoint {POISON}")

@@ -159,14 +159,17 @@ def _of_experiment(
     paths.update(path for one in runs for path in _of_run(one, logs))
     copies = [*_copied(experiment, paths, say)]
     made = {
-        "results.csv": results.collect(runs, [status for _, status in part]).csv(),
+        "results.csv": text.visible(results.collect(runs, [status for _, status in part]).csv()),
         "versions.json": _json(_versions(facts, runs)),
         **{f"configurations/{one.run.number}.json": _json(one.run.spec) for one in runs},
     }
     newest = max((member.time for member in copies), default=0)
     found = [*copies, *(_made(experiment.name, *item, newest) for item in made.items())]
     readme = _made(
-        experiment.name, "README.txt", _readme(experiment.name, runs, facts, logs), newest
+        experiment.name,
+        "README.txt",
+        text.visible(_readme(experiment.name, runs, facts, logs)),
+        newest,
     )
     return [readme, *sorted(found, key=lambda member: member.name)]
 
@@ -191,7 +194,7 @@ def _copied(experiment: ExperimentPaths, paths: Collection[Path], say: Say) -> I
 
 
 def _made(experiment: str, name: str, content: str, time: int) -> Member:
-    data = content.encode()
+    data = content.encode(errors="surrogateescape")
     return Member(experiment, name, data, len(data), time)
 
 
