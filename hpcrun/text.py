@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
@@ -165,6 +164,8 @@ def size(count: int) -> str:
 
 def signal_name(number: int) -> str:
     """``SIGKILL`` of 9; ``signal 41`` of one without a name."""
+    import signal  # not for `hpcrun --help`
+
     try:
         return signal.Signals(number).name
     except ValueError:
