@@ -191,7 +191,9 @@ def work(
 
     The number of the case that is running is in the file ``at``, for whoever outlives a crash.
     """
+    # What functions print of their own accord is not among our lines.
     out = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     with tempfile.TemporaryDirectory(prefix="hpcrun-fuzz-") as directory, open(at, "r+b") as mark:
         runner = Runner(Path(directory), patience)
         # What is imported late is not the first case's.

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,7 @@ FILES: dict[str, tuple[str, Breaker, int, tuple[tuple[str, ...], ...]]] = {
 
 
 def _files(world: World, victim: str, pattern: str) -> list[Path]:
-    return sorted((world.root(victim) / victim).glob(pattern))
+    return world.files(victim, pattern)
 
 
 def _broken_file(kind: str) -> Target:
@@ -128,16 +129,19 @@ def _broken_file(kind: str) -> Target:
 
     def target(world: World, draw: Draw) -> None:
         rng = draw.rng
-        victim = rng.choice([one for one in VICTIMS if _files(world, one, pattern)])
+        victims = [one for one in VICTIMS if _files(world, one, pattern)]
+        victim = rng.choices(victims, [VICTIMS[one] for one in victims])[0]
         path = rng.choice(_files(world, victim, pattern))
-        argv = rng.choice(closely) if rng.random() < 0.2 else _command(rng)
+        argv = rng.choice(closely) if rng.random() < 0.08 else _command(rng)
         if rng.random() < 0.03:
             data: bytes | str = rng.choice(sorted(KINDS))
             draw.note(f"{data} in place of the file")
         else:
             data = breaker(draw, path.read_bytes())
+            if kind == "manifest" and rng.random() < 0.7:
+                data = mutations.signed(data)
         draw.note(f"{path.relative_to(world.root(victim))}: {data[:3000]!r}")
-        _read_broken(world, draw, victim, path, data, argv)
+        _read_broken(world, draw, kind, victim, path, data, argv)
 
     return target
 
@@ -146,19 +150,25 @@ def _command(rng: Any) -> tuple[str, ...]:
     kind = rng.random()
     if kind < 0.55:
         return rng.choice(READING)
-    if kind < 0.98:
+    if kind < 0.99:
         return rng.choice(OTHERS)
     return REPORT
 
 
 def _read_broken(
-    world: World, draw: Draw, victim: str, path: Path, data: bytes | str, argv: tuple[str, ...]
+    world: World,
+    draw: Draw,
+    kind: str,
+    victim: str,
+    path: Path,
+    data: bytes | str,
+    argv: tuple[str, ...],
 ) -> None:
-    """Type a command, or start a run as its supervisor would, beside a broken file."""
-    if draw.rng.random() < 0.1:
-        draw.note("read as a supervisor reads it")
+    """Type a command beside a broken file, or call the functions that read it."""
+    if kind in _DIRECT and draw.rng.random() < 0.6:
+        draw.note("read by the functions that own it")
         with world.broken(path, data):
-            _on_nodes(world, victim)
+            _directly(kind, path)
         return
     number = next((part for part in path.parts[path.parts.index(victim) + 2 :]), "0")
     run = number if "runs" in path.parts and number.isdigit() else "0"
@@ -186,31 +196,55 @@ def _read_broken(
                 raise Finding("a broken experiment vanished without a word", " ".join(filled))
 
 
-def _on_nodes(world: World, victim: str) -> None:
-    """Read a run's records as the programs on compute nodes do."""
+def _directly(kind: str, path: Path) -> None:
+    """Read a broken file by the functions that own it, as programs on compute nodes do too."""
     from hpcrun.errors import HpcrunError
-    from hpcrun.policy import recovery
+    from hpcrun.observe.read import metric_curves
+    from hpcrun.observe.report import node_usage
+    from hpcrun.policy import causes, recovery
     from hpcrun.run.job import evidence
     from hpcrun.run.tracking.metrics_feed import FeedPosition, read_after
-    from hpcrun.state import history, journal, ledger, manifest
-    from hpcrun.state.layout import experiment
+    from hpcrun.state import history, journal, ledger, manifest, session_log
+    from hpcrun.state.layout import AttemptPaths, RunPaths, SubmissionPaths
+    from hpcrun.state.spec.experiment import Recovery
 
-    paths = experiment(world.root(victim), victim)
-    try:
-        for submission in paths.submissions():
+    attempt, submission = AttemptPaths(path.parent), SubmissionPaths(path.parent)
+    run = attempt.run if path.parent.parent.name == "attempts" else RunPaths(path.parent)
+    with contextlib.suppress(HpcrunError):
+        if kind == "ledger":
+            ledger.faults(run)
+            if attempts := ledger.read(run):
+                recovery.decide(attempts, Recovery())
+        elif kind == "intent":
+            ledger.intent(run)
+        elif kind == "journal":
             journal.read(submission)
-        for number, (_, run) in history.read(paths).runs.items():
-            one = paths.run(number)
-            ledger.intent(one)
-            if attempts := ledger.read(one):
-                recovery.decide(attempts, run.recovery)
-            manifest.complete(one.checkpoints)
-            for attempt in one.attempts():
-                evidence.progress(one, attempt)
-                evidence.orphaned(attempt)
-            list(read_after(one, FeedPosition()))
-    except HpcrunError:
-        pass
+        elif kind == "plan":
+            with contextlib.suppress(FileNotFoundError):
+                for one in history.read_plan(submission).runs:
+                    _ = one.recovery, one.resources, one.environment, one.checkpoint, one.nodes
+        elif kind == "submission":
+            history.describe(submission)
+        elif kind == "manifest":
+            manifest.scan(path.parent.parent)
+        elif kind == "telemetry":
+            node_usage.read(run, 1)
+        elif kind in ("metrics", "session"):
+            evidence.progress(run, attempt)
+            metric_curves.read(run)
+            list(read_after(run, FeedPosition()))
+            session_log.read(attempt)
+        elif kind in ("other records", "log"):
+            orphaned = evidence.orphaned(attempt) or {}
+            lost = tuple(orphaned.get("lost_nodes") or ())
+            failure = evidence.failure(attempt, None)
+            causes.decide(causes.Evidence(exit_code=1, failure=failure, lost_nodes=lost))
+
+
+_DIRECT = (
+    *("ledger", "intent", "journal", "plan", "submission", "manifest", "telemetry", "metrics"),
+    *("session", "other records", "log"),
+)
 
 
 # Names that a stranger may give to what lies in a tree that others read.
@@ -236,7 +270,7 @@ _OFFERED = re.compile(r"[A-Za-z][\w.+-]*(/\d+)?", re.ASCII)
 def names(world: World, draw: Draw) -> None:
     """Odd names and odd kinds of files in the tree, and what completion offers."""
     rng = draw.rng
-    victim = rng.choice(VICTIMS)
+    victim = rng.choice(sorted(VICTIMS))
     home = world.root(victim)
     parent = home if rng.random() < 0.3 else home / victim / rng.choice(DIRECTORIES)
     path = parent / rng.choice(PATTERNS).format(rng.choice(NAMES))
@@ -449,9 +483,97 @@ def slurm_cache(world: World, draw: Draw) -> None:
         os.environ["XDG_CACHE_HOME"] = "/dev/null/none"
 
 
+def greetings(world: World, draw: Draw) -> None:
+    """First lines to a supervisor's port, by who does not know its secret."""
+    from hpcrun.run.protocol.job_secret import JobSecret
+    from hpcrun.run.protocol.switchboard import Switchboard
+
+    secret, other = JobSecret("11" * 32), JobSecret("22" * 32)
+    number = "ab" * 16
+    model = f"hpcrun-agent n1 {number} {other.digest('hpcrun-agent', 'n1', number)}\n"
+    lines = [mutations.blob(draw, model.encode()) for _ in range(draw.rng.choice([1, 1, 3]))]
+    draw.note(repr(lines)[:3000])
+    board = Switchboard("127.0.0.1", secret, ["n1", "n2"])
+    try:
+        host, _, port = board.address.rpartition(":")
+        peers = [socket.create_connection((host, int(port))) for _ in lines]
+        for peer, line in zip(peers, lines, strict=True):
+            peer.sendall(line)
+        said = [message for _ in range(4) for message in board.poll(0.001)]
+        for peer in peers:
+            peer.close()
+        said += [message for _ in range(4) for message in board.poll(0.001)]
+        if said or board.channels:
+            raise Finding("a stranger was taken for an agent", repr(said)[:200])
+    finally:
+        board.close()
+
+
+def messages(world: World, draw: Draw) -> None:
+    """Messages of an agent that knows the secret and is broken, and lines that nobody signed."""
+    from hpcrun.run.protocol import messages as checks
+    from hpcrun.run.protocol.channel import Channel, _mac
+
+    rng = draw.rng
+    text = mutations.document(draw, json.dumps(rng.choice(_MESSAGES)).encode())
+    draw.note(repr(text[:3000]))
+    near, far = socket.socketpair()
+    channel = Channel(near, b"supervisor", b"agent")
+    try:
+        signed = _mac(b"agent", 0, text) if rng.random() < 0.9 else b"0" * 32
+        far.settimeout(5)
+        # What does not fit into the socket at once is for a test of slow peers.
+        far.sendall((signed + b" " + text + b"\n")[:60_000])
+        found = channel.receive(timeout=0)
+        if found and signed == b"0" * 32:
+            raise Finding("a line that nobody signed was taken", repr(found)[:200])
+        ranks = range(4, 8)
+        for message in found:
+            for check in (
+                *(checks.progress, checks.log_sizes, checks.stacks, checks.gone),
+                lambda said, _: checks.signal_name(said),
+                lambda said, _: checks.extensions(said),
+                lambda said, _: checks.link_trouble(said),
+                lambda said, _: checks.ready(said, "n1", "0123456789ab", 2, first=True),
+            ):
+                with contextlib.suppress(checks.BadMessage):
+                    check(message, ranks)
+    finally:
+        channel.close()
+        far.close()
+
+
+_SCRATCH = "/tmp/hpcrun-0123456789ab/attempt-2"
+_MESSAGES: tuple[dict[str, Any], ...] = (
+    {
+        "type": "ready",
+        "port": 10_000,
+        "node": {
+            **{"name": "n1", "code": f"{_SCRATCH}/code", "scratch": _SCRATCH, "interface": "ib0"},
+            **{"address": "10.9.0.1", "hca": "=mlx5_0:1,mlx5_1", "extensions": None},
+        },
+    },
+    {
+        "type": "progress",
+        "logs": {"7": 100},
+        "fabric": "ib0 has no carrier",
+        "ranks": {
+            "5": {
+                **{"pid": 7, "step": 3, "phase": 1, "moves": 2, "looks": 5, "state": "S"},
+                **{"processor": 12, "waits": 1},
+            }
+        },
+    },
+    {"type": "stacks", "ranks": {"4": "Thread"}},
+    {"type": "gone", "gone": [4, 7]},
+    {"type": "signal", "signal": "SIGUSR2"},
+    {"type": "prepared", "extensions": "0123456789abcdef0123"},
+)
+
+
 def spec(world: World, draw: Draw) -> None:
     """A spec, alone or with a base, broken as text."""
-    name = draw.rng.choice(["after.yaml", "after.yaml", "long.yaml", "half.yaml", "study.yaml"])
+    name = draw.rng.choice([*["after.yaml"] * 4, "long.yaml", "half.yaml"])
     text = (world.specs / name).read_text()
     if draw.rng.random() < 0.5:
         text += f"config: {{x: 1, y: [1, {{a: b}}]}}\n{draw.rng.choice(_SWEEPS)}"
@@ -479,7 +601,7 @@ def base(world: World, draw: Draw) -> None:
     try:
         path.write_bytes(data)
         draw.note(repr(data[:3000]))
-        world.call("plan", "study.yaml", root=world.root("study"))
+        world.call("plan", "study-wide.yaml", root=world.root("study"))
     finally:
         path.write_bytes(before)
 
@@ -535,6 +657,8 @@ TARGETS: dict[str, tuple[int, Target]] = {
     "lists": (6, lists),
     "slurm output": (4, slurm_output),
     "slurm cache": (1, slurm_cache),
+    "greetings": (2, greetings),
+    "messages": (4, messages),
     "spec": (5, spec),
     "spec values": (4, spec_values),
     "base spec": (1, base),
