@@ -19,8 +19,8 @@ _ALWAYS = frozenset(
 )
 _KEYS = frozenset(
     {
-        *("access", "account", "api", "auth", "encryption", "private"),
-        *("secret", "signing", "ssh"),
+        *("access", "account", "api", "auth", "encryption", "license", "private", "secret"),
+        *("signing", "ssh", "anthropic", "comet", "hf", "openai", "wandb"),
     }
 )
 _TEXT = frozenset(
@@ -43,6 +43,11 @@ _TEXT = frozenset(
 )
 _OF_AWS = frozenset({"access", "secret", "security", "session"})
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/:@'\"]*:[^\s/@'\"$]+@", re.IGNORECASE)
+# Of GitHub, GitLab, Hugging Face, AWS, Slack and others, and private keys.
+_TOKEN = re.compile(
+    r"\b(?:gh[opsu]_\w{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|hf_[A-Za-z0-9]{30,}"
+    r"|AKIA[0-9A-Z]{16}|xox[abp]-[\w-]{20,}|sk-[\w-]{30,})|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+)
 _ASSIGNED = re.compile(r"(?<![\w$])(?:--?)?([A-Za-z_][\w-]*)=['\"]?([^\s;&'\"]*)")
 _OPTION = re.compile(r"--?([A-Za-z_][\w-]*)")
 
@@ -120,3 +125,5 @@ def _in_text(value: Any, key: str) -> Iterator[str]:
         yield from (f"{key}: {name}" for name in found if is_name(name))
     if "://" in value and _URL.search(value):
         yield f"{key}: a URL with a password"
+    if len(value) > 15 and _TOKEN.search(value):
+        yield f"{key}: a token"

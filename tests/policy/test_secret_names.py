@@ -49,6 +49,9 @@ def test_other_files(path: str) -> None:
         ({"notify": {"command": ["curl", "-u", "x", "https://a:b@c"]}},
          "notify.command: a URL with a password"),
         ({"choices": [{"secret": "x"}]}, "choices.secret"),
+        ({"config": {"wandb_key": "x"}}, "config.wandb_key"),
+        ({"config": {"x": "hf_" + "a1B" * 12}}, "config.x: a token"),
+        ({"setup": ["curl -H 'Authorization: Bearer ghp_" + "a" * 36 + "'"]}, "setup: a token"),
     ],
 )  # fmt: skip
 def test_places(spec: dict[str, Any], place: str) -> None:

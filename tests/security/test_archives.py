@@ -396,6 +396,16 @@ def test_no_link_in_an_experiment_brings_a_file_into_its_export(study: Experimen
     assert "runs/0/attempts/2/launch.json of study, it is reached through a symbolic link" in said
 
 
+@needs_root
+def test_another_users_file_in_an_experiment_is_not_exported(study: Experiment) -> None:
+    path = study.run().attempt(1).telemetry("node1")
+    path.write_bytes(SECRET)
+    STRANGER.owns(path)
+    archive, said = export(study)
+    assert SECRET not in b"".join(members(archive).values())
+    assert "telemetry-node1.jsonl of study, it belongs to another user" in said
+
+
 def test_no_record_leads_an_export_out_of_the_experiment(study: Experiment) -> None:
     outside = study.paths.root.parent / "theirs.tar.gz"
     outside.write_bytes(archive_of(("x", SECRET, "")))

@@ -49,7 +49,7 @@ class Member:
     name: str
     """Its path in the experiment's directory."""
     source: Path | bytes
-    """The experiment's directory, below which the file lies; or the content."""
+    """The real path of the experiment's directory, below which the file lies; or the content."""
     bytes: int
     time: int
     """Its last change in whole seconds since the epoch."""
@@ -139,11 +139,23 @@ def _opened(member: Member) -> Iterator[tuple[BinaryIO, int]]:
         yield io.BytesIO(member.source), READERS
         return
     try:
-        descriptor, found = open_inside(member.source, member.name)
+        descriptor, found = _open(member.source, member.name)
     except LeftOut as why:
         raise HpcrunError(f"{member.path}: {why}", hint="repeat the command") from None
     with open(descriptor, "rb") as stream:
         yield stream, found.st_mode
+
+
+def _open(top: Path, name: str) -> tuple[int, os.stat_result]:
+    """Open a file below the experiment's directory, as `open_inside`.
+
+    One of another user than the experiment's does not belong to it: a hard link can be to any.
+    """
+    descriptor, found = open_inside(top, name)
+    if found.st_uid != top.stat().st_uid:
+        os.close(descriptor)
+        raise LeftOut("it belongs to another user than the experiment")
+    return descriptor, found
 
 
 def _of_experiment(
@@ -175,20 +187,20 @@ def _of_experiment(
 
 
 def _copied(experiment: ExperimentPaths, paths: Collection[Path], say: Say) -> Iterator[Member]:
-    """Yield the files that are regular ones below the experiment; say which others there are."""
+    """Yield the files that belong to the experiment; say which others there are."""
     others: dict[str, list[str]] = {}
+    top = experiment.directory.resolve()
     for path in sorted(paths):
         name = path.relative_to(experiment.directory).as_posix()
         try:
-            descriptor, found = open_inside(experiment.directory, name)
+            descriptor, found = _open(top, name)
+            os.close(descriptor)
         except FileNotFoundError:
             continue
         except LeftOut as why:
             others.setdefault(str(why), []).append(name)
             continue
-        os.close(descriptor)
-        source = experiment.directory
-        yield Member(experiment.name, name, source, found.st_size, int(found.st_mtime))
+        yield Member(experiment.name, name, top, found.st_size, int(found.st_mtime))
     for what, names in others.items():
         say(f"left out: {listed(names, _SHOWN)} of {experiment.name}, {what}")
 

@@ -18,16 +18,16 @@ class LeftOut(Exception):
 def open_inside(root: Path, name: str) -> tuple[int, os.stat_result]:
     """Open a regular file below ``root``; return its descriptor, and the status of what was opened.
 
-    ``name`` is relative to ``root``, with slashes. Each of its parts is opened in the directory
-    that was opened before it and never through a symbolic link, so that the file is below the root
-    even if somebody exchanges directories meanwhile. Nothing else than a regular file is opened,
-    and a FIFO that takes its place at the last moment blocks nobody. Raises LeftOut, and OSError if
-    the file cannot be opened.
+    ``root`` is a real path, and ``name`` relative to it, with slashes. Each of its parts is opened
+    in the directory that was opened before it and never through a symbolic link, so that the file
+    is below the root even if somebody exchanges directories meanwhile. Nothing else than a regular
+    file is opened, and a FIFO that takes its place at the last moment blocks nobody. Raises
+    LeftOut, and OSError if the file cannot be opened.
     """
     *parents, last = name.split("/")
     if not {"", ".", ".."}.isdisjoint((*parents, last)):
         raise LeftOut("it is not below the root")
-    directory = os.open(os.path.realpath(root), _DIRECTORY)
+    directory = os.open(root, _DIRECTORY)
     try:
         for part in parents:
             above, directory = directory, _enter(directory, part)

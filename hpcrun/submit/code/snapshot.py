@@ -77,7 +77,7 @@ class _Content:
         without: Collection[Path] = (),
         secrets: Sequence[Path] = (),
     ) -> None:
-        self.root, self.limit = root, limit
+        self.root, self.real, self.limit = root, root.resolve(), limit
         without = [*without, *secrets]
         self.listing = code_files.find(root, exclude=exclude, required=required, without=without)
         self.secrets = SecretFiles(root, exclude, required, secrets)
@@ -319,7 +319,7 @@ def _follow(content: _Content, name: str) -> tuple[str, str | None]:
 
     The latter is None if a copy of the file is stored in its place.
     """
-    path, root = content.root / name, content.root.resolve()
+    path, root = content.root / name, content.real
     real = os.path.realpath(path)
     target = os.path.normpath(path.parent / path.readlink())
     if not path.exists():
@@ -338,7 +338,7 @@ def _follow(content: _Content, name: str) -> tuple[str, str | None]:
 def _read(content: _Content, name: str, real: str) -> tuple[bytes, int]:
     """Return a file's bytes and mode; read again if it was written meanwhile."""
     for _ in range(3):
-        descriptor, before = open_inside(content.root, real)
+        descriptor, before = open_inside(content.real, real)
         with open(descriptor, "rb") as stream:
             if why := content.secrets.why(real, before):
                 raise LeftOut(why)
