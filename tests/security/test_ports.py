@@ -532,3 +532,20 @@ def test_a_node_directory_that_somebody_made_is_not_used(
     assert second.path.stat().st_mode & 0o777 == 0o700
     second.remove()
     first.remove()
+
+
+@users.needs_root
+def test_a_process_of_somebody_else_is_no_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent of root's can read everybody's environment, and anybody can write such a one."""
+    from hpcrun.run.node import rank_processes
+
+    monkeypatch.setattr(rank_processes, "_groups", lambda scratch: set())
+    options = STRANGER.options(Path("/"), env={"HPCRUN_SCRATCH": str(tmp_path)})
+    with subprocess.Popen(["sleep", "60"], cwd="/", **options) as theirs:
+        until(lambda: b"HPCRUN" in Path(f"/proc/{theirs.pid}/environ").read_bytes(), "sleep", 10)
+        rank_processes.kill(tmp_path)
+        assert rank_processes.gone(tmp_path, 0.1)
+        assert theirs.poll() is None
+        theirs.kill()

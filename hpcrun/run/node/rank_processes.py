@@ -85,7 +85,10 @@ def _groups(scratch: Path) -> set[int]:
 
 
 def _members(scratch: Path, groups: set[int]) -> Iterator[tuple[int, int]]:
-    """Yield group and id of each living process in a rank's group or with its environment."""
+    """Yield group and id of each living process in a rank's group or with its environment.
+
+    All are this user's.
+    """
     start = f"{START_VARIABLE}={os.environ.get(START_VARIABLE)}".encode()
     place = f"{SCRATCH_VARIABLE}={scratch}".encode()
     for process in _PROC.iterdir():
@@ -93,7 +96,8 @@ def _members(scratch: Path, groups: set[int]) -> Iterator[tuple[int, int]]:
             continue
         with contextlib.suppress(OSError, ValueError, IndexError):
             state, _, group = process_stat(process)[:3]
-            if state in "ZX":
+            # Root could read and end those of others, which anybody may start with such variables.
+            if state in "ZX" or process.stat().st_uid != os.geteuid():
                 continue
             variables = (process / "environ").read_bytes().split(b"\0")
             # Ids are reused: a group counts only with the name of this start of the job.
