@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from tests.security.fuzz import campaign
-from tests.security.fuzz.campaign import CHECKOUT, Case, Result
+from tests.security.fuzz.campaign import CHECKOUT, Case, Class, Result
 
 
 def main() -> int:
@@ -40,16 +40,20 @@ def main() -> int:
         for line in campaign.replay(Case(options.seed, int(number), only), some):
             print(line)
         return 0
-    shown = 0.0
+    began, shown, told = time.monotonic(), 0.0, set[str]()
 
     def say(result: Result) -> None:
+        """Tell of new findings at once; what is written is kept if this process is ended."""
         nonlocal shown
-        if time.monotonic() - shown > 30:
+        for found in result.findings.values():
+            if found.what not in told:
+                told.add(found.what)
+                print(_text(found), file=sys.stderr, flush=True)
+        if time.monotonic() - shown > 60:
             shown = time.monotonic()
-            print(
-                f"{result.cases:,} cases, {len(result.findings)} classes of findings",
-                file=sys.stderr,
-            )
+            result.seconds = shown - began
+            print(f"{result.cases:,} cases", file=sys.stderr, flush=True)
+            write(result, options.output)
 
     result = campaign.run(
         options.cases,
@@ -60,38 +64,44 @@ def main() -> int:
         patience=options.patience,
         say=say,
     )
-    report(result, options.output)
-    return 1 if result.findings else 0
-
-
-def report(result: Result, output: Path | None) -> None:
-    """Print what a campaign found, and write it where ``--output`` says."""
+    write(result, options.output)
     print(
         f"{result.cases:,} cases of seed {result.seed} in {result.seconds:,.0f} s; the slowest "
         f"took {result.slowest:.2f} s (case {result.slowest_case}), the most memory was "
         f"{result.peak_mb:.0f} MB"
     )
     for found in sorted(result.findings.values(), key=lambda one: -one.count):
-        kept = ",".join(map(str, found.kept))
-        print(f"\n{found.count} x {found.what}\n  --replay {found.example}:{kept}  {found.targets}")
-        print("  " + found.detail.replace("\n", "\n  ")[:1500])
-    if output:
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"],
-            cwd=CHECKOUT,
-            capture_output=True,
-            text=True,
-            check=False,
-        ).stdout.strip()
-        setting = {
-            "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-            "commit": commit,
-            "processors": os.cpu_count(),
-            "python": sys.version.split()[0],
-        }
-        output.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"setting": setting, **result.to_data()}, indent=2)
-        (output / "fuzz.json").write_text(text + "\n")
+        print(f"\n{_text(found)}")
+    return 1 if result.findings else 0
+
+
+def _text(found: Class) -> str:
+    kept = ",".join(map(str, found.kept))
+    detail = found.detail.replace("\n", "\n  ")[:1500]
+    case = f"--replay {found.example}:{kept}  {found.targets}"
+    return f"{found.count} x {found.what}\n  {case}\n  {detail}"
+
+
+def write(result: Result, output: Path | None) -> None:
+    """Write what a campaign has found so far where ``--output`` says."""
+    if output is None:
+        return
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    setting = {
+        "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "commit": commit,
+        "processors": os.cpu_count(),
+        "python": sys.version.split()[0],
+    }
+    output.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"setting": setting, **result.to_data()}, indent=2)
+    (output / "fuzz.json").write_text(text + "\n")
 
 
 if __name__ == "__main__":
