@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,16 @@ def expand_home(path: str | Path) -> Path:
     ``Path.expanduser`` raises then.
     """
     return Path(os.path.expanduser(path))  # noqa: PTH111
+
+
+def is_there(test: Callable[[], bool]) -> bool:
+    """Return a test of a path, such as ``path.is_file``; False for one that is too long for any."""
+    try:
+        return test()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        raise
 
 
 def start_logged(command: Sequence[str], log: Path, **options: Any) -> subprocess.Popen[bytes]:

@@ -36,6 +36,7 @@ COVERED_BY: dict[str, str] = {
     "compile/run_template": "compile/sweep/test_expansion.py",
     "compile/source/git": "security/test_nothing_executes.py",
     "compile/source/interpolate": "compile/spec/test_compose.py",
+    "compile/source/limits": "security/test_bombs.py",
     "compile/source/yaml_reader": "compile/spec/test_compose.py",
     "compile/spec/profile": "compile/spec/test_compose.py",
     "compile/spec/schema": "compile/spec/test_checks.py",

@@ -157,8 +157,9 @@ def _pattern(option: str, text: str | None) -> re.Pattern[str] | None:
         return None
     try:
         return re.compile(text)
-    except re.error as error:
-        raise UsageError(f"{option} {text!r} is not a regular expression: {error}") from None
+    except (re.error, RecursionError, OverflowError) as error:
+        shown = f"{shortened(text, 200)!r} is not a regular expression"
+        raise UsageError(f"{option} {shown}: {error}") from None
 
 
 def _announce(selected: Sequence[Selected], output: Output) -> None:

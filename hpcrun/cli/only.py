@@ -11,6 +11,7 @@ from hpcrun.state import ledger
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.submit.submit import Only
+from hpcrun.text import shortened
 
 NEW, FAILED, CANCELLED = STATES = ("new", "failed", "cancelled")
 
@@ -33,7 +34,7 @@ def chooser(words: Sequence[str]) -> Only | None:
     for word in conditions:
         if "=" not in word:
             raise UsageError(
-                f"--only {word!r}: accepted are {', '.join(STATES)} and key=value",
+                f"--only {shortened(word, 200)!r}: accepted are {', '.join(STATES)} and key=value",
                 hint="such as --only failed, --only lr=3e-4",
             )
     if not words:

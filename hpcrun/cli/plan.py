@@ -13,6 +13,9 @@ from hpcrun.policy import batch
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.text import one_line, plural, runs_text
 
+# Configurations that are compared, and the lines of two: the comparison takes their cube.
+_MOST_SHOWN, _MOST_COMPARED = 100, 1_000
+
 
 @click.command("plan")
 @spec_arguments
@@ -51,10 +54,16 @@ def lines(plan: Plan, root: str) -> Iterator[str]:
     if first != "{}":
         yield f"\n--- DeepSpeed configuration of {runs_text(runs)}"
         yield first
-    for text, runs in others:
+    for text, runs in others[:_MOST_SHOWN]:
         yield f"\n--- DeepSpeed configuration of {runs_text(runs)}, where it differs"
-        changes = difflib.ndiff(first.splitlines(), text.splitlines())
-        yield from (line for line in changes if line[:2] in ("- ", "+ "))
+        before, after = first.splitlines(), text.splitlines()
+        if len(before) + len(after) > _MOST_COMPARED:
+            yield f"({len(after):,} lines; --json has them)"
+            continue
+        yield from (line for line in difflib.ndiff(before, after) if line[:2] in ("- ", "+ "))
+    if len(others) > _MOST_SHOWN:
+        left = len(others) - _MOST_SHOWN
+        yield f"\n--- {left:,} more DeepSpeed configurations; --json has them"
 
 
 def _head(plan: Plan, root: str) -> Iterator[str]:

@@ -12,8 +12,11 @@ from hpcrun.compile.source.problems import Reporter
 from hpcrun.compile.spec import schema
 from hpcrun.compile.sweep.point import Point
 from hpcrun.errors import UsageError
+from hpcrun.host import is_there
 from hpcrun.state.plan import Dependence
 from hpcrun.state.spec.experiment import Dependency, Spec
+
+MOST = 50
 
 
 def spelled_out(value: Any) -> Any:
@@ -34,7 +37,7 @@ def prerequisites(report: Reporter, points: Iterable[Point]) -> tuple[Prerequisi
         own = checker.block(item, Dependency, ("depends_on", str(index)))
         at = report.below(f"depends_on.{index}")
         path = at.mark().path(own["spec"])
-        if not path.is_file():
+        if not is_there(path.is_file):
             at.no_file("spec", own["spec"], path, "*.y*ml")
         if own["each"] and own["when"] == "end":
             hint = "Slurm has task wait for task until its success alone"
@@ -63,6 +66,11 @@ def before(last: Compiled, compile_spec: Callable[[Path], Compiled]) -> list[Com
             if need.file in trail:
                 circle = " -> ".join(map(os.path.basename, (*trail, need.file)))
                 raise UsageError(f"depends_on goes in a circle: {circle}")
+            if len(trail) + len(done) > MOST:
+                raise UsageError(
+                    f"{last.name} depends on more than {MOST} experiments, one after the other",
+                    hint="submit those that come first by themselves",
+                )
             if need.file not in done:
                 found = compile_spec(need.spec)
                 visit(found, (*trail, need.file))

@@ -61,7 +61,10 @@ def compile_spec(
         There is no such spec.
     """
     path, shown = compose.find_spec(spec)
-    return _Compiler(path, shown).compile(overrides, sweeps, root)
+    try:
+        return _Compiler(path, shown).compile(overrides, sweeps, root)
+    except RecursionError:
+        raise UsageError(f"{shown}: the spec is nested too deeply") from None
 
 
 def compile_plan(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import heapq
+import itertools
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,10 +14,13 @@ from typing import Any
 
 from hpcrun.compile.source.marked_tree import Key
 from hpcrun.compile.target import sbatch_script
+from hpcrun.errors import UsageError
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state import layout
 from hpcrun.state.plan import Array, Dependence, Entry, Plan, RunPlan
 from hpcrun.state.spec.blocks import RunSpec
+
+MOST_ARRAYS = 5_000
 
 Select = Callable[[RunPlan], bool] | Collection[int] | None
 
@@ -140,7 +145,15 @@ def _selected(run: RunPlan, select: Select) -> bool:
 def _arrays(
     compiled: Compiled, shapes: Iterable[list[RunPlan]], paths: layout.SubmissionPaths
 ) -> tuple[Array, ...]:
-    chunks = [chunk for group in shapes for chunk in _chunks(compiled, group)]
+    every = (chunk for group in shapes for chunk in _chunks(compiled, group))
+    chunks = list(itertools.islice(every, MOST_ARRAYS + 1))
+    if len(chunks) > MOST_ARRAYS:
+        size = compiled.cluster["limits"]["max_array_size"]
+        raise UsageError(
+            f"{compiled.name}: the runs would be more than {MOST_ARRAYS:,} jobs and arrays, each "
+            f"with a script of its own (the cluster profile's limits.max_array_size is {size})",
+            hint="sweep fewer values of resources and environment, or submit parts with --only",
+        )
     most = compiled.max_parallel
     limits = shares([len(runs) for runs, _ in chunks], most)
     found = []
@@ -181,15 +194,15 @@ def shares(sizes: Sequence[int], most: int | None) -> list[int | None]:
 def _chunks(compiled: Compiled, group: list[RunPlan]) -> Iterator[tuple[list[RunPlan], int]]:
     """Cut runs of one shape by Slurm's limit on a task's index; yield chunks and offsets."""
     runs = sorted(group, key=lambda run: run.number)
+    numbers = [run.number for run in runs]
     is_slurm = compiled.cluster["executor"] == "slurm"
     most = compiled.cluster["limits"]["max_array_size"] - 1
     begin = 0
     while begin < len(runs):
-        first = runs[begin].number
-        fits = [run for run in runs[begin:] if run.number <= most or not is_slurm]
-        offset = 0
-        if not fits:
-            fits = [run for run in runs[begin:] if run.number - first <= most]
-            offset = first if len(fits) > 1 else 0
-        begin += len(fits)
-        yield fits, offset
+        first, offset = numbers[begin], 0
+        end = bisect.bisect_right(numbers, most) if is_slurm else len(runs)
+        if end <= begin:
+            end = bisect.bisect_right(numbers, first + most)
+            offset = first if end - begin > 1 else 0
+        yield runs[begin:end], offset
+        begin = end

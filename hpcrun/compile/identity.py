@@ -16,7 +16,13 @@ from hpcrun.state.plan import Entry
 Digester = Callable[[Entry, dict[str, Any], dict[str, Any]], str]
 
 
-def digester(found: Entry, code_root: Path, directory: Path, spec: dict[str, Any]) -> Digester:
+def digester(
+    found: Entry,
+    code_root: Path,
+    directory: Path,
+    spec: dict[str, Any],
+    count: Callable[[int], object] = int,
+) -> Digester:
     """Return a function of entry, config and swept values: SHA-256, in hex, of what a run computes.
 
     The name, resources, cluster, environment, recovery and the cadence of checkpoints do not
@@ -30,6 +36,8 @@ def digester(found: Entry, code_root: Path, directory: Path, spec: dict[str, Any
         relative to the spec's ``directory``: the code root moves, with ``git init``.
     spec
         Gives ``args``, ``deepspeed`` and ``checkpoint.initialize_from``.
+    count
+        Called with the length of what each run computes, as text.
     """
     file, import_root = (
         None if path is None else os.path.relpath(code_root / path, directory)
@@ -52,6 +60,7 @@ def digester(found: Entry, code_root: Path, directory: Path, spec: dict[str, Any
             f'{{"args":{arguments},"config":{_text(config)},"deepspeed":{engine},'
             f'"entry":{_text(own)},"swept":{_text(swept)}{started}}}'
         )
+        count(len(text))
         return hashlib.sha256(text.encode()).hexdigest()
 
     return digest

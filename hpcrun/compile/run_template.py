@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from hpcrun.compile.source.problems import Problems, Reporter
 from hpcrun.compile.spec import checks, schema
 from hpcrun.compile.sweep.resolver import Resolved
 from hpcrun.compile.target import deepspeed, entry
-from hpcrun.errors import Problem
+from hpcrun.errors import Problem, UsageError
 from hpcrun.state.spec.experiment import Spec
+from hpcrun.text import size
 
+MOST_TEXT = 500_000_000
 _SHAPE = ("resources.nodes", "resources.ntasks_per_node", "resources.gpus_per_node")
 
 
@@ -32,6 +35,8 @@ class RunTemplate:
     """The directory of the spec's file."""
     problems: list[Problem]
     """The problems of the spec, whatever its ``config``."""
+    count: Callable[[int], object]
+    """Takes the length of what each run computes."""
     _digest: identity.Digester | None = None
 
     def run(
@@ -51,7 +56,7 @@ class RunTemplate:
         if problems:
             return None
         if self._digest is None:
-            self._digest = identity.digester(found, self.root, self.directory, spec)
+            self._digest = identity.digester(found, self.root, self.directory, spec, self.count)
         digest = self._digest(found, config, swept)
         return CompiledRun(digest, label, swept, found, {**spec, "config": config})
 
@@ -77,6 +82,7 @@ class RunTemplates:
         self._templates: dict[str, RunTemplate] = {}
         self._entries: dict[str, tuple[entry.LocatedEntry | None, list[Problem]]] = {}
         self.code_root: Path | None = None
+        self._text = 0
 
     def of(self, resolved: Resolved) -> RunTemplate:
         """Return the template of a point."""
@@ -107,7 +113,16 @@ class RunTemplates:
                 below = report.below("deepspeed")
                 spec["deepspeed"] = deepspeed.solve_batch(config, kind or "script", ranks, below)
         spec = {name: spec[name] for name in spec if name not in ("extends", "sweep")}
-        return RunTemplate(spec, located, self.code_root, self._directory, problems.found)
+        found, own = problems.found, self._directory
+        return RunTemplate(spec, located, self.code_root, own, found, self._count)
+
+    def _count(self, length: int) -> None:
+        self._text += length
+        if self._text > MOST_TEXT:
+            raise UsageError(
+                f"the runs of this sweep have more than {size(MOST_TEXT)} of configuration in all",
+                hint="keep long values in a file that the program reads, or sweep fewer",
+            )
 
     def _locate(self, spec: dict[str, Any], report: Reporter) -> entry.LocatedEntry | None:
         directory = report.mark("entry").directory

@@ -12,6 +12,7 @@ MICRO = "train_micro_batch_size_per_gpu"
 ACCUMULATION = "gradient_accumulation_steps"
 KEYS = (TRAIN, MICRO, ACCUMULATION)
 AUTO = "auto"
+MOST = 10**12
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,9 @@ def solve(train: Any, micro: Any, accumulation: Any, ranks: int) -> Triple:
     t, m, a = (given.get(key) for key in KEYS)
     if t is None:
         assert m is not None
-        return Triple(m * (a or 1) * ranks, m, a or 1)
+        if (train := m * (a or 1) * ranks) > MOST:
+            raise Unsolvable(f"{TRAIN} would be {train:,}; accepted are at most {MOST:,}")
+        return Triple(train, m, a or 1)
     if m is None:
         m, rest = divmod(t, (a or 1) * ranks)
         a = a or 1
@@ -152,6 +155,8 @@ def _number(key: str, value: Any) -> int:
         raise Unsolvable(
             f"found {value!r}; accepted is a whole number of at least 1, or auto", key=key
         )
+    if value > MOST:
+        raise Unsolvable(f"found {value}; accepted are at most {MOST:,}, or auto", key=key)
     return value
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcrun.errors import UsageError
+from hpcrun.host import expand_home
 from hpcrun.state import manifest, plan_file
 from hpcrun.state.layout import ExperimentPaths, RunPaths, named_run
 from hpcrun.state.manifest import Manifest
@@ -68,7 +69,7 @@ class Origin:
         )
 
     def _paths(self, root: Path) -> RunPaths:
-        experiment, number = named_run(root / Path(self.run).expanduser())
+        experiment, number = named_run(root / expand_home(self.run))
         path = experiment.directory
         if not experiment.exists:
             raise self._missing(f"there is no experiment {path}", "`hpcrun list` shows all")

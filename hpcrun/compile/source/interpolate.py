@@ -5,17 +5,21 @@ Those are filled in on compute nodes.
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
-from omegaconf import Container, OmegaConf
+from omegaconf import Container, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import (
     GrammarParseError,
     InterpolationKeyError,
+    InterpolationResolutionError,
     OmegaConfBaseException,
     UnsupportedInterpolationType,
 )
 
+from hpcrun.compile.source import limits
 from hpcrun.compile.source.marked_tree import Key, Tree, dotted, get_at, keys, map_leaves
 from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, listing
 
@@ -23,6 +27,11 @@ NAMES = ("directory", "deepspeed_config", "attempt", "code", "scratch")
 _SHELL = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _CYCLE = re.compile(r"Recursive interpolation|Interpolation to parent node|recursion depth")
 _MARKER = re.compile(r"there is no \$\{hpcrun:")
+# The grammar takes time by the length of a string and the square of its depth.
+_LONGEST, _MOST_IN_ONE = 4_000, 50
+_MOST_CHARACTERS, _MOST_REFERENCES = 64_000, 2_000
+# What references lead to, in values: a reference takes as long as about 30, or 6,000 characters.
+_MOST_COPIED = 100_000
 
 
 def _literal(name: str) -> str:
@@ -37,19 +46,71 @@ except TypeError:  # before OmegaConf 2.4 this name had another meaning
     OmegaConf.register_new_resolver("hpcrun", _literal, replace=True)
 
 
+class _Meter:
+    """What the references that were followed led to: each may hold others, many times over."""
+
+    def __init__(self) -> None:
+        self.copied = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.copied > _MOST_COPIED
+
+    def take(self, values: int) -> None:
+        """Count values; raise InterpolationResolutionError if they are too many."""
+        self.copied += values
+        if self.is_over:
+            raise InterpolationResolutionError("too many references")
+
+    def expanded(self, value: Any, depth: int = 0) -> Any:
+        """Return what a reference led to as plain data, all that it refers to itself copied in."""
+        if not isinstance(value, (DictConfig, ListConfig)):
+            return value
+        if depth > 2 * limits.DEEPEST:
+            raise RecursionError
+        self.take(len(value))
+        if isinstance(value, ListConfig):
+            return [self._item(value, index, depth) for index in range(len(value))]
+        return {key: self._item(value, key, depth) for key in value}
+
+    def _item(self, around: Any, key: Any, depth: int) -> Any:
+        plain = around._get_node(key)._value()
+        is_final = plain == "???" or not isinstance(plain, (str, dict, list))
+        return plain if is_final else self.expanded(around[key], depth + 1)
+
+
+@contextlib.contextmanager
+def _metered() -> Iterator[_Meter]:
+    """Count the references that OmegaConf follows, all of which pass through one function of it."""
+    meter, select = _Meter(), Container._select_impl
+
+    def metered(self: Container, *args: Any, **options: Any) -> Any:
+        found = select(self, *args, **options)
+        text = found[2]._value() if found[2] is not None else None
+        meter.take(30 + (len(text) // 200 if isinstance(text, str) else 0))
+        return found
+
+    Container._select_impl = metered  # type: ignore[method-assign]
+    try:
+        yield meter
+    finally:
+        Container._select_impl = select  # type: ignore[method-assign]
+
+
 def interpolate(tree: Tree, problems: Problems) -> dict[str, Any]:
     """Return the tree's data with every interpolation resolved; add what cannot be to problems."""
     report = Reporter(tree, problems)
     source = _with_valid_grammar(tree, report)
-    config = OmegaConf.create(source)
+    config = _created(source, report)
 
     def resolve(key: Key, value: Any) -> Any:
         if value == "???":
             report.at(key, "must be given", f"add {dotted(key)}=VALUE to the command")
             return None
-        return _resolve(config, source, key, value, report)
+        return _resolve(config, source, key, value, report, meter)
 
-    result: dict[str, Any] = map_leaves(resolve, source)
+    with _metered() as meter:
+        result: dict[str, Any] = map_leaves(resolve, source)
     return result
 
 
@@ -63,16 +124,31 @@ def interpolate_one(tree: Tree, key: Key, problems: Problems) -> Any:
     data = _with_valid_grammar(tree, report)
     if len(problems.found) > before:
         return None
-    return _resolve(OmegaConf.create(data), data, key, value, report)
+    with _metered() as meter:
+        return _resolve(_created(data, report), data, key, value, report, meter)
 
 
-def _resolve(config: Any, source: dict[str, Any], key: Key, value: Any, report: Reporter) -> Any:
-    if not isinstance(value, str) or "${" not in value:
+def _created(source: dict[str, Any], report: Reporter) -> Any:
+    try:
+        return OmegaConf.create(source)
+    except RecursionError:
+        report.at((), "the spec with what is swept and overridden is nested too deeply")
+        report.problems.check()
+
+
+def _resolve(
+    config: Any, source: dict[str, Any], key: Key, value: Any, report: Reporter, meter: _Meter
+) -> Any:
+    if not isinstance(value, str) or "${" not in value or meter.is_over:
         return value
     try:
-        return _get(config, source, key)
+        return meter.expanded(_get(config, source, key))
     except (OmegaConfBaseException, RecursionError) as error:
-        report.at(key, *_explain(error, value, source))
+        if meter.is_over:
+            found = "by here, what interpolations refer to refers to others too many times over"
+            report.at(key, found, "write the value out, or have the program compute it")
+        else:
+            report.at(key, *_explain(error, value, source))
         return None
 
 
@@ -81,22 +157,35 @@ def _get(config: Any, source: Any, key: Key) -> Any:
     for part in key:
         index: Any = int(part) if isinstance(plain, list) else part
         node, plain = node[index], plain[index]
-    if isinstance(node, Container):
-        return OmegaConf.to_container(node, resolve=True)
     return node
 
 
 def _with_valid_grammar(tree: Tree, report: Reporter) -> dict[str, Any]:
     """Return the data, with null for interpolations that OmegaConf cannot even read."""
+    characters = references = 0
 
     def check(key: Key, value: Any) -> Any:
-        if isinstance(value, str) and "${" in value:
-            try:
-                OmegaConf.create({"value": value})
-            except GrammarParseError:
-                hint = r"interpolations are ${key} and ${oc.env:NAME}; a literal ${ is written \${"
-                report.at(key, f"{value!r} is not a valid interpolation", hint)
-                return None
+        nonlocal characters, references
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        characters, references = characters + len(value), references + value.count("${")
+        if len(value) > _LONGEST or value.count("${") > _MOST_IN_ONE:
+            found = f"{len(value):,} characters with {value.count('${'):,} interpolations"
+            accepted = f"accepted in one value are {_LONGEST:,} with {_MOST_IN_ONE}"
+            report.at(key, f"found {found}; {accepted}", "have the program put it together")
+            return None
+        if characters > _MOST_CHARACTERS or references > _MOST_REFERENCES:
+            found = f"more than {_MOST_REFERENCES:,} interpolations, or {_MOST_CHARACTERS:,} "
+            report.at(
+                (), f"{found}characters in values with them", "have the program put it together"
+            )
+            report.problems.check()
+        try:
+            OmegaConf.create({"value": value})
+        except (GrammarParseError, RecursionError):
+            hint = r"interpolations are ${key} and ${oc.env:NAME}; a literal ${ is written \${"
+            report.at(key, f"{value!r} is not a valid interpolation", hint)
+            return None
         return value
 
     result: dict[str, Any] = map_leaves(check, tree.data)
@@ -106,7 +195,8 @@ def _with_valid_grammar(tree: Tree, report: Reporter) -> dict[str, Any]:
 def _explain(error: Exception, value: str, data: dict[str, Any]) -> tuple[str, str | None]:
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     if isinstance(error, RecursionError) or _CYCLE.search(text):
-        return f"{value} is an interpolation cycle: it refers back to itself", None
+        found = "it refers back to itself, or through too many others"
+        return f"{value} is an interpolation cycle: {found}", None
     if isinstance(error, UnsupportedInterpolationType):
         name = text.rsplit(" ", 1)[-1]
         known = ("oc.env", "oc.decode", "oc.select", "hpcrun")

@@ -50,12 +50,12 @@ class Tree:
 
     def over(self, base: Tree) -> Tree:
         """Return a new tree with this one laid over ``base``: mappings merge, all else replaces."""
-        replaced: list[Key] = []
+        replaced: set[Key] = set()
         data = _merge(base.data, self.data, (), replaced)
         marks = {
             key: mark
             for key, mark in base.marks.items()
-            if not any(key[: len(gone)] == gone for gone in replaced)
+            if not any(key[:length] in replaced for length in range(1, len(key) + 1))
         }
         return Tree(data, {**marks, **self.marks})
 
@@ -95,13 +95,12 @@ def get_at(data: Any, key: Key, default: Any = None) -> Any:
     return data
 
 
-def keys(data: Any, prefix: Key = ()) -> list[Key]:
-    """List every key of nested mappings, parents before children."""
-    found: list[Key] = []
+def keys(data: Any, prefix: Key = ()) -> Iterator[Key]:
+    """Yield every key of nested mappings, parents before children."""
     if isinstance(data, dict):
         for name, value in data.items():
-            found += [(*prefix, name), *keys(value, (*prefix, name))]
-    return found
+            yield (*prefix, name)
+            yield from keys(value, (*prefix, name))
 
 
 def leaves(value: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
@@ -125,7 +124,7 @@ def map_leaves(change: Callable[[Key, Any], Any], value: Any, key: Key = ()) -> 
     return change(key, value)
 
 
-def _merge(base: Any, top: Any, key: Key, replaced: list[Key]) -> Any:
+def _merge(base: Any, top: Any, key: Key, replaced: set[Key]) -> Any:
     if isinstance(base, dict) and isinstance(top, dict):
         merged = {
             name: _merge(value, top[name], (*key, name), replaced) if name in top else copy(value)
@@ -133,5 +132,5 @@ def _merge(base: Any, top: Any, key: Key, replaced: list[Key]) -> Any:
         }
         return {**merged, **{name: copy(top[name]) for name in top if name not in base}}
     if key:
-        replaced.append(key)
+        replaced.add(key)
     return copy(top)

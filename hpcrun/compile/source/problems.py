@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from hpcrun.compile.source.limits import Extent
 from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, dotted
 from hpcrun.errors import Problem, SpecError
-from hpcrun.text import listed
+from hpcrun.text import listed, shortened
+
+MOST = 100
+"""Problems that are told at once; the search for more ends there."""
+MOST_NUMBER = 10**9
+"""The largest whole number of a spec's own keys, where a key has no smaller one."""
+_LONGEST_KEY = 200
+# Names that a misspelt one is compared with, and their length: the comparison is slow.
+_MOST_NAMES, _LONGEST_NAME = 1_000, 100
 
 
 class Problems:
@@ -23,19 +33,29 @@ class Problems:
         The YAML files that were read.
     unreadable
         True after a file could not be read: keys that seem to be missing may be in it.
+    extent
+        How much the files that were read hold.
     """
 
     def __init__(self) -> None:
         self.found: list[Problem] = []
         self.files: list[Path] = []
         self.unreadable = False
+        self.extent = Extent()
+        self._known: set[Problem] = set()
 
     def __bool__(self) -> bool:
         return bool(self.found)
 
     def add(self, *problems: Problem) -> None:
-        """Add problems, each unless it was added before."""
-        self.found += [one for one in dict.fromkeys(problems) if one not in self.found]
+        """Add problems, each unless it was added before; raise SpecError if they are too many."""
+        for one in problems:
+            if one not in self._known:
+                self._known.add(one)
+                self.found.append(one)
+                if len(self.found) == MOST:
+                    self.found.append(Problem(one.file, "", f"{MOST} problems; there may be more"))
+                    self.check()
 
     def under(self, *keys: str) -> bool:
         """Return whether there is a problem at one of these keys or below them."""
@@ -89,8 +109,9 @@ class Reporter:
         self, mark: SourceMark, key: Key | str, message: str, hint: str | None = None
     ) -> None:
         """Add a problem with the value at ``key``, which ``mark`` says was written elsewhere."""
-        full = dotted(self._full(key))
-        self.problems.add(Problem(mark.file, full, message, hint, mark.line))
+        full = shortened(dotted(self._full(key)), _LONGEST_KEY)
+        hint = shortened(hint) if hint else hint
+        self.problems.add(Problem(mark.file, full, shortened(message), hint, mark.line))
 
     def no_file(
         self, key: Key | str, written: str, path: Path, pattern: str, *, most: int = 0
@@ -110,10 +131,14 @@ class Reporter:
             hint = f"there are {listing(siblings, most)}"
         self.at(key, f"there is no file {written!r} in {path.parent}", hint)
 
-    def at_least(self, key: Key | str, value: int | None, least: int) -> None:
-        """Add a problem if a whole number is below ``least``; null is fine."""
+    def at_least(
+        self, key: Key | str, value: int | None, least: int, most: int = MOST_NUMBER
+    ) -> None:
+        """Add a problem if a whole number is below ``least`` or above ``most``; null is fine."""
         if value is not None and value < least:
             self.at(key, f"found {value}; accepted is a whole number from {least}")
+        elif value is not None and value > most:
+            self.at(key, f"found {value}; accepted is a whole number from {least} to {most:,}")
 
     def _full(self, key: Key | str) -> Key:
         return (*self.key, *(key.split(".") if isinstance(key, str) else key))
@@ -121,11 +146,14 @@ class Reporter:
 
 def did_you_mean(word: str, accepted: Iterable[str]) -> str | None:
     """Return ``did you mean 'nodes'?``, or None if nothing accepted is close to ``word``."""
-    names = [str(name) for name in accepted]
-    close = get_close_matches(str(word), names, n=1, cutoff=0.6)
+    word = str(word)
+    if len(word) > _LONGEST_NAME:
+        return None
+    names = [name for name in map(str, islice(accepted, _MOST_NAMES)) if len(name) <= _LONGEST_NAME]
+    close = get_close_matches(word, names, n=1, cutoff=0.6)
     if not close:
         lowered = {name.lower().replace("-", "_"): name for name in names}
-        exact = lowered.get(str(word).lower().replace("-", "_"))
+        exact = lowered.get(word.lower().replace("-", "_"))
         close = [exact] if exact else []
     return f"did you mean '{close[0]}'?" if close else None
 

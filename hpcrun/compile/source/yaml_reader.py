@@ -16,9 +16,20 @@ from typing import Any
 
 import yaml
 
-from hpcrun.compile.source.marked_tree import COMMAND_LINE, Key, SourceMark, Tree, dotted, keys
-from hpcrun.compile.source.problems import Problems, kind_of
+from hpcrun.compile.source import limits
+from hpcrun.compile.source.limits import TooMuch, unwritable
+from hpcrun.compile.source.marked_tree import (
+    COMMAND_LINE,
+    Key,
+    SourceMark,
+    Tree,
+    dotted,
+    keys,
+    leaves,
+)
+from hpcrun.compile.source.problems import Problems, Reporter, kind_of
 from hpcrun.errors import Problem
+from hpcrun.state import files
 
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
@@ -76,8 +87,8 @@ def read_yaml(path: Path, shown: str, problems: Problems) -> Tree | None:
     builder = _Builder(shown, path.parent, problems)
     try:
         data = builder.parse(text)
-    except yaml.YAMLError as error:
-        problems.add(_syntax_problem(error, shown))
+    except (yaml.YAMLError, TooMuch) as error:
+        problems.add(_unread(error, shown))
         return None
     marks = {**builder.marks, (): SourceMark(shown, 1, path.parent)}
     return _top_level(Tree(data, marks), "a mapping", problems)
@@ -99,14 +110,23 @@ def read_json(path: Path, shown: str, problems: Problems) -> Tree | None:
         return dict(pairs)
 
     try:
+        limits.check_json(text, problems.extent)
         data = json.loads(text, object_pairs_hook=unique)
+    except TooMuch as error:
+        problems.add(_unread(error, shown))
+        return None
     except ValueError as error:
         line = getattr(error, "lineno", None)
         problems.add(Problem(shown, "", f"this is not JSON: {error}", None, line))
         return None
     mark = SourceMark(shown, None, path.parent)
     marks = {**dict.fromkeys(keys(data), mark), **_json_lines(text, mark), (): mark}
-    return _top_level(Tree(data, marks), "an object", problems)
+    tree = Tree(data, marks)
+    for key, value in leaves(data):
+        if what := unwritable("".join((*key, value if isinstance(value, str) else ""))):
+            message = f"the key or its value holds {what}"
+            problems.add(Problem(shown, dotted(key), message, None, tree.mark(key).line))
+    return _top_level(tree, "an object", problems)
 
 
 def _top_level(tree: Tree, accepted: str, problems: Problems) -> Tree | None:
@@ -121,7 +141,7 @@ def _top_level(tree: Tree, accepted: str, problems: Problems) -> Tree | None:
 def _json_lines(text: str, mark: SourceMark) -> dict[Key, SourceMark]:
     """Return marks with lines, where the YAML parser can read the JSON (nearly always)."""
     builder = _Builder(mark.file, mark.directory, Problems(), base60=True)
-    with contextlib.suppress(yaml.YAMLError):
+    with contextlib.suppress(yaml.YAMLError, TooMuch):
         builder.parse(text)
     return builder.marks
 
@@ -129,7 +149,7 @@ def _json_lines(text: str, mark: SourceMark) -> dict[Key, SourceMark]:
 def read_text(path: Path, shown: str, problems: Problems) -> str | None:
     """Read a UTF-8 file; None, with a problem, where it cannot be read."""
     try:
-        data = path.read_bytes()
+        data = files.read_bytes(path, limits.LARGEST_FILE)
     except OSError as error:
         problems.add(Problem(shown, "", f"cannot be read: {error.strerror}"))
         return None
@@ -150,14 +170,17 @@ def parse_value(text: str, key: str, directory: Path, problems: Problems) -> Tre
     commas, colons and ``#`` have no meaning, and ``12:00:00`` stays a string.
     """
     marks: dict[Key, SourceMark] = {("value",): SourceMark(COMMAND_LINE, None, directory, text)}
-    if not text.lstrip().startswith(("{", "[", '"', "'")):
-        return Tree({"value": _plain(text)}, marks)
     builder = _Builder(COMMAND_LINE, directory, problems, base60=True)
     try:
+        if not text.lstrip().startswith(("{", "[", '"', "'")):
+            return Tree({"value": _plain(text)}, marks)
         return Tree({"value": builder.parse(text, ("value",))}, marks)
+    except TooMuch as error:
+        problems.add(Problem(COMMAND_LINE, key, error.message, error.hint))
+        return None
     except yaml.YAMLError as error:
-        problem = _syntax_problem(error, COMMAND_LINE)
-        problems.add(Problem(COMMAND_LINE, key, problem.message, "quote the value for YAML"))
+        message = _unread(error, COMMAND_LINE).message
+        problems.add(Problem(COMMAND_LINE, key, message, "quote the value for YAML"))
         return None
 
 
@@ -170,12 +193,25 @@ def _plain(text: str) -> Any:
     return text
 
 
+def _number(construct: Callable[[yaml.ScalarNode], Any]) -> Callable[[yaml.ScalarNode], Any]:
+    """Return the constructor of a number, which raises TooMuch for one that is too large."""
+
+    def number(node: yaml.ScalarNode) -> Any:
+        line = node.start_mark.line + 1 if node.start_mark else 1
+        is_short = len(node.value) <= limits.LONGEST_NUMBER
+        value = construct(node) if is_short else None
+        limits.check_number(node.value, line, value)
+        return value
+
+    return number
+
+
 _constructor = yaml.constructor.SafeConstructor()
 _SCALARS: dict[str, Callable[[yaml.ScalarNode], Any]] = {
     _TAG + "str": lambda node: node.value,
     _TAG + "null": lambda node: None,
-    _TAG + "int": _constructor.construct_yaml_int,
-    _TAG + "float": _constructor.construct_yaml_float,
+    _TAG + "int": _number(_constructor.construct_yaml_int),
+    _TAG + "float": _number(_constructor.construct_yaml_float),
     _TAG + "bool": _constructor.construct_yaml_bool,
 }
 
@@ -191,7 +227,11 @@ class _Builder:
         self.marks: dict[Key, SourceMark] = {}
 
     def parse(self, text: str, key: Key = ()) -> Any:
-        """Return the data of a YAML text, an empty mapping for an empty text."""
+        """Return the data of a YAML text, an empty mapping for an empty text.
+
+        Raises yaml.YAMLError where it is no YAML, TooMuch where it is more than a spec holds.
+        """
+        limits.check_yaml(text, _Loader, self.problems.extent)
         node = yaml.compose(text, Loader=_Loader)
         return self._build(node, key, set()) if node is not None else {}
 
@@ -226,6 +266,9 @@ class _Builder:
             if name is None:
                 continue
             full = (*key, name)
+            if what := unwritable(name):
+                self._problem(full, f"the key holds {what}", "write it without", line)
+                continue
             if name in data:
                 found = f"the key is given twice, first in line {lines[name]}"
                 self._problem(full, found, "remove one of them", line)
@@ -258,16 +301,23 @@ class _Builder:
             found = f"{node.value} without quotes is the number {number} in YAML (base 60)"
             self._problem(key, found, f'quote it: "{node.value}"', line)
             return node.value
+        if what := unwritable(node.value):
+            self._problem(key, f"the value holds {what}", "write it without", line)
+            return None
         try:
             return construct(node)
         except ValueError:
             return node.value
 
     def _problem(self, key: Key, message: str, hint: str | None, line: int) -> None:
-        self.problems.add(Problem(self.shown, dotted(key), message, hint, line))
+        mark = SourceMark(self.shown, line, self.directory)
+        Reporter(Tree({}), self.problems).marked(mark, key, message, hint)
 
 
-def _syntax_problem(error: yaml.YAMLError, shown: str) -> Problem:
+def _unread(error: yaml.YAMLError | TooMuch, shown: str) -> Problem:
+    """Return the problem with a file that is too much, or no YAML."""
+    if isinstance(error, TooMuch):
+        return Problem(shown, "", error.message, error.hint, error.line)
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     what = [getattr(error, name, None) for name in ("context", "problem")]
     message = ", ".join(part for part in what if part) or str(error)

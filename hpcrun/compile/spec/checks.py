@@ -11,12 +11,16 @@ from typing import Any
 from hpcrun.compile.source.marked_tree import get_at, leaves
 from hpcrun.compile.source.problems import Reporter, did_you_mean
 from hpcrun.compile.target.slurm_options import (
+    LONGEST_TIME,
     MAIL_TYPES,
     check_name,
     check_resources,
+    check_setup,
     check_variables,
+    check_words,
 )
 from hpcrun.errors import HpcrunError
+from hpcrun.host import is_there
 from hpcrun.policy import notifications, stop_lead_time
 from hpcrun.policy.causes import KINDS
 from hpcrun.slurm.parse import parse_duration
@@ -107,14 +111,14 @@ def settle_paths(data: dict[str, Any], directory: Path, report: Reporter) -> Non
         command[0] = absolute("notify.command", command[0])
     if code["root"] is not None:
         root = code["root"] = absolute("code.root", code["root"])
-        if not Path(root).is_dir():
+        if not is_there(Path(root).is_dir):
             report.at("code.root", f"there is no directory {root}")
     for index, link in enumerate(code["link"]):
         key = f"code.link.{index}"
         if Path(link).is_absolute() or ".." in Path(link).parts or link in ("", "."):
             hint = "an absolute path needs no link: it means the same in the job"
             report.at(key, f"found {link!r}; accepted is a path in the spec's directory", hint)
-        elif not (directory / link).exists():
+        elif not is_there((directory / link).exists):
             report.at(key, f"there is no {link!r} in {directory}")
 
 
@@ -132,9 +136,7 @@ def _check_limits(resources: dict[str, Any], limits: dict[str, Any], report: Rep
 
 def _check_environment(environment: dict[str, Any], report: Reporter) -> None:
     check_variables(environment["variables"], report.below("variables"))
-    for index, line in enumerate(environment["setup"]):
-        if "\x00" in line:
-            report.at(f"setup.{index}", "the line holds a NUL character")
+    check_setup(environment["setup"], report.below("setup"))
 
 
 def _check_recovery(data: dict[str, Any], report: Reporter) -> None:
@@ -148,7 +150,8 @@ def _check_recovery(data: dict[str, Any], report: Reporter) -> None:
             report.at_least(key, number, 1)
     _check_signal(recovery, report)
     for name, example in (("hang_after", "00:05:00"), ("warm_after", "00:01:00")):
-        if (after := recovery[name]) is not None and not parse_duration(after):
+        after = recovery[name]
+        if after is not None and not 0 < (parse_duration(after) or 0) <= LONGEST_TIME:
             found = f'found {after!r}; accepted is a time such as "{example}"'
             report.at(name, found, "null for never")
     before = recovery["stop_before"]
@@ -211,6 +214,7 @@ def _check_arguments(data: dict[str, Any], report: Reporter) -> None:
         ("recovery.resume_args", data["recovery"]["resume_args"]),
         ("notify.command", data["notify"]["command"]),
     ):
+        check_words(items, "an argument", report.below(key))
         for index, item in enumerate(items):
             if "\x00" in item:
                 report.at(f"{key}.{index}", "an argument holds a NUL character")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_origin
 
 from hpcrun import resources
-from hpcrun.compile.source import yaml_reader
+from hpcrun.compile.source import limits, yaml_reader
 from hpcrun.compile.source.marked_tree import (
     COMMAND_LINE,
     Key,
@@ -24,8 +25,9 @@ from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, kin
 from hpcrun.compile.spec import schema
 from hpcrun.compile.target.deepspeed_keys import is_key
 from hpcrun.errors import Problem, UsageError
-from hpcrun.host import expand_home
+from hpcrun.host import expand_home, is_there
 from hpcrun.state.spec.experiment import Spec
+from hpcrun.text import shortened
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,13 @@ def find_spec(spec: Path | str) -> tuple[Path, str]:
         There is no such file, and no experiment of that name ships.
     """
     path = expand_home(spec)
-    if path.is_file():
+    if is_there(path.is_file):
         return path.absolute(), str(spec)
     known = resources.configs("experiments")
     text = str(spec)
     if text in known:
         return known[text], text
-    if path.is_dir():
+    if is_there(path.is_dir):
         inside = sorted(found.name for found in path.glob("*.yaml"))
         hint = f"it holds {listing(inside, 8)}" if inside else None
         raise UsageError(f"{text} is a directory; accepted is the path of a spec", hint=hint)
@@ -100,7 +102,10 @@ def _read_extended(
         return None
     target = report.mark(key).path(name)
     chain = (*open_files, path.resolve())
-    if not target.is_file():
+    if len(chain) > limits.DEEPEST:
+        report.at(key, f"the files extend each other more than {limits.DEEPEST} deep")
+        report.problems.check()
+    if not is_there(target.is_file):
         report.problems.unreadable = True
         report.no_file(key, name, target, "*.y*ml")
         return None
@@ -120,8 +125,11 @@ def parse_overrides(texts: Sequence[str], directory: Path, problems: Problems) -
         name, equals, value = text.partition("=")
         adds = name.startswith("+")
         name = name.removeprefix("+").strip()
-        if not equals or not name or not all(name.split(".")):
-            message = f"found {text!r}; accepted are key=value and +key=value"
+        if what := limits.unwritable(text):
+            problems.add(Problem(COMMAND_LINE, "", f"{text!r} holds {what}"))
+            continue
+        if not equals or not name or not all(name.split(".")) or limits.is_deep(name):
+            message = f"found {shortened(text, 200)!r}; accepted are key=value and +key=value"
             hint = "sweep with --sweep key=a,b" if not equals else None
             problems.add(Problem(COMMAND_LINE, "", message, hint))
             continue
@@ -155,8 +163,9 @@ def check_exists(key: Key, tree: Tree, problems: Problems, place: SourceMark | N
     if key[0] == "deepspeed" and is_key(key[1:]) and len(key) > 1:
         return True
     message = f"there is no key {dotted(key)}"
-    names = [dotted(one) for one in keys(tree.data)] + schema.fields(Spec)
-    names = [name for name in names if not name.startswith("sweep")]
+    given = (dotted(one) for one in keys(tree.data))
+    every = itertools.chain(schema.fields(Spec), given)
+    names = (name for name in every if not name.startswith("sweep"))
     if schema.is_free(Spec, key):
         parent = get_at(tree.data, key[:-1])
         siblings = list(parent) if isinstance(parent, dict) else []

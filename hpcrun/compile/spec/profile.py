@@ -18,6 +18,7 @@ from hpcrun.compile.target.slurm_options import (
     check_name,
     check_resources,
     check_sbatch,
+    check_setup,
     check_time,
     check_variables,
 )
@@ -128,6 +129,7 @@ def _check(data: dict[str, Any], report: Reporter) -> None:
     check_resources(data["resources"], report.below("resources"))
     check_sbatch(data["sbatch"], report.below("sbatch"))
     check_variables(data["variables"], report.below("variables"))
+    check_setup(data["setup"], report.below("setup"))
     limits = data["limits"]
     if limits["max_time"] is not None:
         check_time(limits["max_time"], "limits.max_time", report)
@@ -139,7 +141,7 @@ def _check(data: dict[str, Any], report: Reporter) -> None:
         report.at("umask", found, 'in quotes: "0027" lets the group read')
     if data["group"] is not None and not data["group"].strip():
         report.at("group", "is empty; accepted is the name of a group, or null")
-    if not data["root"].startswith(("/", "~")):
+    if not expand_home(data["root"]).is_absolute():
         report.at("root", f"found {data['root']!r}; accepted is an absolute path")
 
 

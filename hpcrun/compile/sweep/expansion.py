@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcrun.compile.source import yaml_reader
+from hpcrun.compile.source import limits, yaml_reader
 from hpcrun.compile.source.marked_tree import COMMAND_LINE, Key, SourceMark, Tree, dotted, nest
 from hpcrun.compile.source.problems import Reporter
 from hpcrun.compile.sweep import draws, values
@@ -22,6 +22,7 @@ from hpcrun.compile.sweep.point import Assignment, KeyExists, Point, keys_of, sw
 from hpcrun.compile.sweep.references import overlap
 from hpcrun.compile.sweep.values import MOST
 from hpcrun.errors import Problem
+from hpcrun.text import shortened
 
 _NOT_SWEPT = {
     "name": "an experiment has one name",
@@ -31,6 +32,12 @@ _NOT_SWEPT = {
     "code": "an experiment freezes one code",
     "environment.python": "an experiment has one Python",
 }
+
+# What an expansion may take: a swept value of a point counts 8, each look at a point and each copy
+# of a value into a point 1.
+_MOST_WORK = 10_000_000
+_MOST_KEYS = 200
+_LONGEST_NAME = 4_000
 
 Block = dict[str, Any]
 # Alternatives in their order; each adds its assignments to a point.
@@ -54,6 +61,7 @@ class Expansion:
     def __init__(self, report: Reporter, exists: KeyExists, matcher: Matcher) -> None:
         self._report, self._exists, self._matcher = report, exists, matcher
         self.repeats: tuple[str, ...] = ()
+        self._work = 0
 
     def expand(self, block: Block, sweeps: Sequence[str], directory: Path) -> list[Point]:
         """Return the points of a checked block and of ``--sweep key=a,b`` on the command line.
@@ -71,8 +79,8 @@ class Expansion:
         name, _, listed = text.partition("=")
         name = name.strip()
         problems = self._report.problems
-        if not name or not listed.strip():
-            found = f"found {text!r}; accepted is key=a,b"
+        if not name or not listed.strip() or limits.is_deep(name) or limits.unwritable(text):
+            found = f"found {shortened(text, 200)!r}; accepted is key=a,b"
             problems.add(Problem(COMMAND_LINE, "--sweep", found))
             return
         parsed = yaml_reader.parse_value(f"[{listed}]", name, directory, problems)
@@ -104,6 +112,7 @@ class Expansion:
             points = self._when(points, rule, (*place, "when", str(index)), outside)
         for index, rule in enumerate(block["exclude"]):
             inside = (*place, "exclude", str(index))
+            self._spend_on_rule(rule, points, inside)
             if self._matcher.check(rule, points, inside, outside):
                 points = [one for one in points if not self._matcher.fits(rule, one)]
         if block["exclude"] and not points:
@@ -127,6 +136,7 @@ class Expansion:
         problems = self._report.problems
         before = len(problems.found)
         found = values.parse(key, given, place, self._report)
+        self._spend(8 * len(found), place)
         if not self._may_be_swept(key, place, mark):
             return []
         within = f"{dotted(place[:-1])}.[{name}]"
@@ -134,7 +144,7 @@ class Expansion:
             self._report.at(place, "the list is empty; accepted is at least one value")
         seen = set()
         for one in found:
-            same = json.dumps(one.swept, sort_keys=True)
+            same = self._name_of(one, place)
             if same in seen:
                 shown = f"the value {text_of(one.value)} is given twice"
                 self._report.marked(one.mark, place, shown, "remove one")
@@ -160,10 +170,13 @@ class Expansion:
         found = []
         if not point:
             self._report.at(place, "is empty; accepted is a mapping of keys to values")
+        self._spend(len(point) * (8 + len(point) // 10), place)
         for name, value in point.items():
             key, mark = tuple(name.split(".")), self._report.mark((*place, name))
             if self._may_be_swept(key, (*place, name), mark):
                 found.append(Assignment(key, value, value, mark, is_set))
+                if not is_set:
+                    self._name_of(found[-1], place)
         self._check_among(found, place)
         return tuple(found)
 
@@ -174,21 +187,29 @@ class Expansion:
             inside = (*place, "keys", name)
             if not self._may_be_swept(tuple(name.split(".")), inside, self._report.mark(inside)):
                 return []
+        self._spend(8 * max(0, min(block["samples"], MOST)) * len(block["keys"]), place)
         points = draws.samples(block, place, self._report)
         self._check_among(points[0] if points else (), place)
         found: dict[str, Point] = {}
         for point in points:
+            for one in point:
+                self._name_of(one, place)
             found.setdefault(_name(point), point)
         return list(found.values())
 
     def _union(self, blocks: list[Block], place: Key, outside: frozenset[Key]) -> Dimension:
-        parts = [self._block(one, (*place, str(at)), outside) for at, one in enumerate(blocks)]
-        return list(itertools.chain.from_iterable(parts))
+        found: Dimension = []
+        for at, one in enumerate(blocks):
+            found += self._block(one, (*place, str(at)), outside)
+            if self._is_too_long(len(found), place):
+                return found[:1]
+        return found
 
     def _when(
         self, points: list[Point], rule: Block, place: Key, outside: frozenset[Key]
     ) -> list[Point]:
         match = rule["match"]
+        self._spend_on_rule(match, points, place)
         if not self._matcher.check(match, points, (*place, "match"), outside):
             return points
         more = self._block(rule, place, outside | keys_of(points))
@@ -199,6 +220,7 @@ class Expansion:
         found: list[Point] = []
         for point in points:
             if self._matcher.fits(match, point):
+                self._spend(sum(len(point) + len(one) + len(sets) for one in more), place)
                 found += [self._joined(point, (*one, *sets), place) for one in more]
             else:
                 found.append(point)
@@ -219,13 +241,46 @@ class Expansion:
         length = 1
         for place, ways in parts:
             own = {one.key: one for way in ways for one in way}
+            self._check_keys(len(keys) + len(own), place)
             self._check_apart(keys, own.values(), place)
             keys |= set(own)
             length *= len(ways)
             if self._is_too_long(length, place):
                 return [()]
+        self._spend(length * len(keys), ("sweep",))
         combined = itertools.product(*(ways for _, ways in parts))
         return [tuple(itertools.chain.from_iterable(ways)) for ways in combined]
+
+    def _spend(self, work: int, place: Key) -> None:
+        """Count what an expansion takes; raise SpecError if it is too much."""
+        self._work += work
+        if self._work > _MOST_WORK:
+            found = (
+                "by here, the sweep's points, keys and rules are too many to be expanded together"
+            )
+            self._report.at(
+                place, found, "sweep fewer keys, with fewer rules, or in two experiments"
+            )
+            self._report.problems.check()
+
+    def _spend_on_rule(self, rule: dict[str, Any], points: list[Point], place: Key) -> None:
+        wanted = sum(len(one) if isinstance(one, list) else 1 for one in rule.values())
+        self._spend(len(points) * (1 + wanted), place)
+
+    def _check_keys(self, count: int, place: Key) -> None:
+        if count > _MOST_KEYS:
+            self._report.at(place, f"a point has more keys than the {_MOST_KEYS} that are accepted")
+            self._report.problems.check()
+
+    def _name_of(self, one: Assignment, place: Key) -> str:
+        """Return the text of a swept value; raise SpecError if it is too long for a run's name."""
+        text = json.dumps(one.swept, sort_keys=True)
+        if len(text) > _LONGEST_NAME:
+            found = f"a swept value has {len(text):,} characters; accepted are {_LONGEST_NAME:,}"
+            hint = "name it: {choices: {label: value}}"
+            self._report.marked(one.mark, place, found, hint)
+            self._report.problems.check()
+        return text
 
     def _is_too_long(self, length: int, place: Key) -> bool:
         if length > MOST:
@@ -250,11 +305,15 @@ class Expansion:
 
     def _check_among(self, point: Sequence[Assignment], place: Key) -> None:
         """Report two values of one point whose keys overlap."""
+        self._check_keys(len(point), place)
         for index, one in enumerate(point):
             self._check_apart({other.key for other in point[:index]}, [one], place)
 
     def _may_be_swept(self, key: Key, place: Key, mark: SourceMark) -> bool:
         name = dotted(key)
+        if limits.is_deep(name):
+            self._report.marked(mark, place, f"the key is nested more than {limits.DEEPEST} deep")
+            return False
         for prefix, why in _NOT_SWEPT.items():
             if name == prefix or name.startswith(prefix + "."):
                 self._report.marked(mark, place, f"cannot be swept: {why}")

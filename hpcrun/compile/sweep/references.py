@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -47,6 +47,19 @@ def may_name(text: str, keys: Collection[Key]) -> bool:
     return nested or not parts.isdisjoint(_WORD.findall(text))
 
 
+class KeySet:
+    """Keys among which one is found that overlaps with another, however many there are."""
+
+    def __init__(self, keys: Iterable[Key]) -> None:
+        self._keys = {*keys}
+        self._around = {key[:length] for key in self._keys for length in range(len(key))}
+
+    def overlap(self, key: Key) -> bool:
+        """Return whether one of the keys is this one, inside it or around it."""
+        parts = (key[:length] for length in range(len(key) + 1))
+        return key in self._around or not self._keys.isdisjoint(parts)
+
+
 class Interpolation:
     """A string of the spec that refers to other keys; ``references`` are their full keys."""
 
@@ -71,9 +84,9 @@ class Interpolation:
             return None
         return cls(key, parts)
 
-    def refers_to(self, keys: Collection[Key]) -> bool:
+    def refers_to(self, keys: KeySet) -> bool:
         """Return whether it refers to one of the keys, or to a key inside or around it."""
-        return any(overlap(reference, key) for reference in self.references for key in keys)
+        return any(map(keys.overlap, self.references))
 
     def value(self, data: dict[str, Any]) -> Any:
         """Return its value, if all that it refers to is in ``data``; otherwise ``UNKNOWN``."""
@@ -92,18 +105,24 @@ def dependents(
     """List what changes with the keys, each after those it refers to; None for a circle."""
     changing = {*keys}
     found: dict[Key, Interpolation] = {}
-    while more := [n for n in nodes if n.key not in found and n.refers_to(changing)]:
+    while more := _referring([n for n in nodes if n.key not in found], changing):
         found.update((node.key, node) for node in more)
         changing.update(node.key for node in more)
     ordered = []
     while found:
-        ready = [node for node in found.values() if not node.refers_to(found)]
+        waiting = {node.key for node in _referring(found.values(), found)}
+        ready = [node for node in found.values() if node.key not in waiting]
         if not ready:
             return None
         for node in ready:
             ordered.append(node)
             del found[node.key]
     return ordered
+
+
+def _referring(nodes: Iterable[Interpolation], keys: Iterable[Key]) -> list[Interpolation]:
+    known = KeySet(keys)
+    return [node for node in nodes if node.refers_to(known)]
 
 
 def _part(text: str, inner: str, key: Key) -> str | Key | None:

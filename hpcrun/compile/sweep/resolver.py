@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from hpcrun.compile.source.interpolate import interpolate
 from hpcrun.compile.source.marked_tree import Key, Tree
-from hpcrun.compile.source.problems import Problems
+from hpcrun.compile.source.problems import Problems, Reporter
 from hpcrun.compile.sweep.point import Point, PointTree
 from hpcrun.compile.sweep.references import (
     UNKNOWN,
@@ -31,6 +31,8 @@ WithDeepspeed = Callable[[Tree, Problems], Tree]
 _PRESET: Key = ("deepspeed_config",)
 # Points with mistakes, after which others like them are said to have the same.
 _ENOUGH = 50
+# Values of all points that OmegaConf resolves, at 0.1 ms each.
+_MOST_SLOWLY = 5_000_000
 
 
 class Resolved(NamedTuple):
@@ -52,6 +54,7 @@ class Resolver:
         self._structures: dict[str, _Structure | None] = {}
         self._failed: dict[str, list[Problem]] = {}
         self._failures: dict[str, int] = {}
+        self._resolved = 0
 
     def __call__(self, point: Point, problems: Problems) -> Resolved:
         name, plain = self._structure_of(point)
@@ -81,6 +84,12 @@ class Resolver:
         for one in point:
             tree = one.tree.over(tree)
         tree = self._with_deepspeed(tree, problems)
+        self._resolved += len(tree.marks)
+        if self._resolved > _MOST_SLOWLY:
+            found = "there are too many points whose interpolations have to be resolved one by one"
+            hint = "sweep values that plain ${key} refers to, without resolvers and nested ${…}"
+            Reporter(tree, problems).at("sweep", found, hint)
+            problems.check()
         return Resolved(tree, interpolate(tree, problems))
 
     def _structure_of(self, point: Point) -> tuple[str, frozenset[Key]]:

@@ -16,7 +16,7 @@ from hpcrun.compile.target.deepspeed_keys import (
     TOP_LEVEL,
     VERSION,
 )
-from hpcrun.host import expand_home
+from hpcrun.host import expand_home, is_there
 from hpcrun.policy import batch
 
 # Keys whose "auto" DeepSpeed itself fills in.
@@ -38,7 +38,7 @@ def read_file(value: Any, report: Reporter) -> Tree | None:
         return None
     mark = report.mark(key)
     path = mark.directory / expand_home(value)
-    if path.is_file():
+    if is_there(path.is_file):
         is_yaml = path.suffix in (".yaml", ".yml")
         shown = value if value.startswith(("/", "~")) else str(Path(mark.file).parent / value)
         read = yaml_reader.read_yaml if is_yaml else yaml_reader.read_json

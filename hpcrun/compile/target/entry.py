@@ -17,7 +17,8 @@ from typing import Any
 
 from hpcrun.compile.source import git
 from hpcrun.compile.source.problems import Reporter, did_you_mean, listing
-from hpcrun.host import expand_home
+from hpcrun.compile.target.slurm_options import check_words
+from hpcrun.host import expand_home, is_there
 from hpcrun.state.plan import Entry
 
 FORMS = (
@@ -98,6 +99,7 @@ def finish(
     if located.kind == "script":
         assert located.file is not None
         flags = flags_of(config, report)
+        check_words(flags, "a flag", report.below("config"))
         return Entry("script", file=_relative(located.file, root), argv=(*flags, *args))
     if args:
         report.at("args", "a function takes no arguments", "put them in config: session.config")
@@ -175,7 +177,7 @@ def code_root(
 
 def _file(written: str, directory: Path, report: Reporter) -> Path | None:
     path = Path(os.path.normpath(directory / expand_home(written)))
-    if path.is_file():
+    if is_there(path.is_file):
         return path
     report.no_file("entry", written, path, "*.py", most=8)
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Sequence
@@ -47,6 +48,28 @@ def script(
     UsageError
         A value cannot be written into a script.
     """
+    first = runs[0]
+    own = first.environment
+    array = None
+    if len(runs) > 1:
+        array = ",".join(ranges(run.number - offset for run in runs))
+        if parallel is not None and parallel < len(runs):
+            array += f"%{parallel}"
+    text: str = _template().render(
+        options=_options(name, cluster, first, array, submission),
+        setup=[*cluster["setup"], *own.setup],
+        variables={**cluster["variables"], **own.variables},
+        package=str(submission.package),
+        python=own.python,
+        submission=str(submission.directory),
+        run=None if len(runs) > 1 else first.number,
+        task=f'"$((SLURM_ARRAY_TASK_ID + {offset}))"' if offset else '"$SLURM_ARRAY_TASK_ID"',
+    )
+    return text
+
+
+@functools.cache
+def _template() -> Any:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -59,24 +82,7 @@ def script(
     )
     environment.filters["shell"] = quote
     environment.filters["directive"] = directive
-    first = runs[0]
-    own = first.environment
-    array = None
-    if len(runs) > 1:
-        array = ",".join(ranges(run.number - offset for run in runs))
-        if parallel is not None and parallel < len(runs):
-            array += f"%{parallel}"
-    text: str = environment.get_template(TEMPLATE).render(
-        options=_options(name, cluster, first, array, submission),
-        setup=[*cluster["setup"], *own.setup],
-        variables={**cluster["variables"], **own.variables},
-        package=str(submission.package),
-        python=own.python,
-        submission=str(submission.directory),
-        run=None if len(runs) > 1 else first.number,
-        task=f'"$((SLURM_ARRAY_TASK_ID + {offset}))"' if offset else '"$SLURM_ARRAY_TASK_ID"',
-    )
-    return text
+    return environment.get_template(TEMPLATE)
 
 
 def _options(

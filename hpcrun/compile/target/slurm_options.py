@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of
@@ -10,6 +11,7 @@ from hpcrun.policy.secret_names import VARIABLE
 from hpcrun.slurm.parse import parse_duration
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
+LONGEST_NAME = 128
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _GPU = re.compile(r"(?:^|,)\s*(?:gres[:/])?gpu", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -36,6 +38,15 @@ _FORMS: dict[str, tuple[re.Pattern[str], str]] = {
     "reservation": (re.compile(r"[\w.+-]+(?:,[\w.+-]+)*"), "the name of a reservation"),
     "exclude": (re.compile(r"[\w.\-,\[\]]+"), "a host list such as node3,node[7-9]"),
 }
+# More than any cluster has.
+_MOST = {
+    **{"nodes": 1_000_000, "spare_nodes": 1_000_000, "ntasks_per_node": 10_000},
+    **{"cpus_per_task": 10_000, "gpus_per_node": 1_000},
+}
+MOST_RANKS = 10_000_000
+LONGEST_TIME = 3650 * 86400
+# Linux starts no program with one argument or variable of 131,072 bytes, or with 2 MB of them.
+LONGEST_WORD, LONGEST_WORDS = 120_000, 1_500_000
 # Options that a field of ``resources`` of the same name sets.
 _SAME_NAME = """
 account constraint cpus-per-task exclude mem nodes ntasks-per-node partition qos reservation time
@@ -99,15 +110,16 @@ def check_time(value: Any, key: str, report: Reporter) -> None:
     if length is None:
         found = f"found {value!r}; accepted are minutes, HH:MM:SS, D-HH and D-HH:MM:SS"
         report.at(key, found, 'such as "12:00:00" or "2-00:00:00", in quotes')
-    elif length == 0:
-        report.at(key, f"found {value!r}; accepted is a limit above zero")
+    elif not 0 < length <= LONGEST_TIME:
+        accepted = "a limit above zero" if length == 0 else f"at most {LONGEST_TIME // 86400} days"
+        report.at(key, f"found {value!r}; accepted is {accepted}")
 
 
 def check_resources(resources: dict[str, Any], report: Reporter) -> None:
     """Report what sbatch would refuse in a block of resources."""
-    for name in ("nodes", "spare_nodes", "ntasks_per_node", "cpus_per_task", "gpus_per_node"):
+    for name, most in _MOST.items():
         least = 0 if name in ("gpus_per_node", "spare_nodes") else 1
-        report.at_least(name, resources[name], least)
+        report.at_least(name, resources[name], least, most)
     check_time(resources["time"], "time", report)
     for name, (form, accepted) in _FORMS.items():
         value = resources[name]
@@ -117,6 +129,8 @@ def check_resources(resources: dict[str, Any], report: Reporter) -> None:
     if gpus > 0 and tasks not in (None, gpus):
         found = f"found {tasks} with gpus_per_node={gpus}; with GPUs there is one rank per GPU"
         report.at("ntasks_per_node", found, "leave ntasks_per_node out")
+    elif (ranks := resources["nodes"] * (tasks or gpus or 1)) > MOST_RANKS:
+        report.at("nodes", f"found {ranks:,} ranks of one run; accepted are {MOST_RANKS:,}")
     check_sbatch(resources["sbatch"], report.below("sbatch"))
 
 
@@ -144,8 +158,32 @@ def check_sbatch(options: dict[str, Any], report: Reporter) -> None:
             report.at((name,), found, hint)
 
 
+def check_words(words: Iterable[str], what: str, report: Reporter) -> None:
+    """Report words that are too long, or too many, for Linux to start a program with."""
+    total = 0
+    for word in words:
+        length = len(word) if word.isascii() else len(word.encode(errors="replace"))
+        total += length + 9
+        if length > LONGEST_WORD:
+            found = f"{what} has {length:,} bytes; accepted are {LONGEST_WORD:,}"
+            report.at((), found, "write it to a file, and give the file's path")
+            return
+    if total > LONGEST_WORDS:
+        found = f"all of it has {total:,} bytes; accepted are {LONGEST_WORDS:,}"
+        report.at((), found, "write it to a file, and give the file's path")
+
+
+def check_setup(lines: list[str], report: Reporter) -> None:
+    """Report setup lines that cannot be given to a shell."""
+    check_words(["\n".join(lines)], "the setup", report)
+    for index, line in enumerate(lines):
+        if "\x00" in line:
+            report.at(str(index), "the line holds a NUL character")
+
+
 def check_variables(variables: dict[str, str], report: Reporter) -> None:
     """Report environment variables that a shell would refuse, hpcrun owns, or that are secrets."""
+    check_words(map("=".join, variables.items()), "a variable", report)
     for name, value in variables.items():
         own = (name,)
         if not _VARIABLE.fullmatch(name):
@@ -165,6 +203,6 @@ def check_variables(variables: dict[str, str], report: Reporter) -> None:
 
 def check_name(name: str, report: Reporter) -> None:
     """Report a ``name`` that cannot be a directory and a job's name."""
-    if not NAME.fullmatch(name):
-        accepted = "letters, digits, '.', '_' and '-', a letter first"
+    if not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+        accepted = f"letters, digits, '.', '_' and '-', a letter first, {LONGEST_NAME} in all"
         report.at("name", f"found {name!r}; accepted are {accepted}")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import signal
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpcrun.errors import UsageError
 from hpcrun.observe.logs.fold import LineFolder, fold
 from hpcrun.observe.logs.follow import descriptors
 from hpcrun.observe.logs.lines import CHUNK
@@ -15,6 +19,8 @@ from hpcrun.observe.logs.log_format import Printer
 from hpcrun.observe.logs.tail import LineBlock, Source, Tail
 
 DELAY = 0.5
+# Seconds for a block of lines, which has some MB at most.
+PATIENCE = 4.0
 WINDOW = 16 << 20
 LEAST_CHUNK = 1 << 13
 LEAST_WAITING = 4 << 20
@@ -29,12 +35,13 @@ class LineFilter:
 
     def keep(self, lines: list[bytes]) -> list[bytes]:
         """Return the selected lines."""
-        if self.grep is not None:
-            found = self.grep.search
-            lines = [line for line in lines if found(line.decode("utf-8", "replace"))]
-        if self.exclude is not None:
-            unwanted = self.exclude.search
-            lines = [line for line in lines if not unwanted(line.decode("utf-8", "replace"))]
+        with _in_time():
+            if self.grep is not None:
+                found = self.grep.search
+                lines = [line for line in lines if found(line.decode("utf-8", "replace"))]
+            if self.exclude is not None:
+                unwanted = self.exclude.search
+                lines = [line for line in lines if not unwanted(line.decode("utf-8", "replace"))]
         return lines
 
     def block(self, block: LineBlock) -> LineBlock | None:
@@ -43,6 +50,29 @@ class LineFilter:
             return block
         lines = self.keep(block.lines())
         return block._replace(data=b"\n".join(lines) + b"\n") if lines else None
+
+
+@contextlib.contextmanager
+def _in_time() -> Iterator[None]:
+    """End a search that takes too long: some expressions take years for a line that hardly fits."""
+
+    def give_up(*_: object) -> None:
+        raise UsageError(
+            f"--grep or --exclude takes more than {PATIENCE:g} s for a few lines of a log",
+            hint="a repeat inside a repeat, such as (a+)+, tries all ways to divide a line; "
+            "write it with one repeat, or look with --raw | grep",
+        )
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 ALL = LineFilter()

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any, Protocol, TypeVar
 
+from hpcrun import bounded_json
 from hpcrun.errors import UsageError
 from hpcrun.state.plan import RunPlan
-from hpcrun.text import listed
+from hpcrun.text import listed, shortened
 
 MISSING = object()
 
@@ -42,13 +43,15 @@ def narrow(
         suffix, equals, text = condition.partition("=")
         suffix = suffix.strip()
         if not equals or not suffix:
-            raise UsageError(f"{option} {condition!r} is not of the form key=value")
+            shown = shortened(condition, 200)
+            raise UsageError(f"{option} {shown!r} is not of the form key=value")
         key = resolve_key(selected, suffix)
         before, left = left, [one for one in left if _meets(one, key, text.strip())]
         if not left:
             values = sorted({show(value) for one in before for value in values_of(one, key)})
-            shown = listed(values, 12, rest=", …")
-            raise UsageError(f"no run has {key}={text.strip()}; its values are {shown or 'none'}")
+            shown = shortened(listed(values, 12, rest=", …"))
+            wanted = shortened(text.strip(), 200)
+            raise UsageError(f"no run has {key}={wanted}; its values are {shown or 'none'}")
     return left
 
 
@@ -74,7 +77,9 @@ def resolve_key(selected: Sequence[Candidate], suffix: str) -> str:
                 if key.rpartition(".")[2] in close
             ] or swept
             hint = f"did you mean {', '.join(candidates[:5])}?" if candidates else None
-            raise UsageError(f"no swept or configured key ends in {suffix!r}", hint=hint)
+            raise UsageError(
+                f"no swept or configured key ends in {shortened(suffix, 200)!r}", hint=hint
+            )
     if len(matching) > 1:
         raise UsageError(
             f"{suffix!r} is ambiguous: it could be {', '.join(matching[:8])}",
@@ -108,11 +113,11 @@ def equal(value: Any, text: str) -> bool:
     if isinstance(value, (int, float)):
         try:
             return float(text) == float(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             return False
     if isinstance(value, (list, dict)):
         try:
-            return bool(json.loads(text) == value)
+            return bool(bounded_json.parse(text.encode(errors="replace")) == value)
         except ValueError:
             return False
     return str(value) == text

@@ -38,7 +38,7 @@ def test_a_path_starts_at_the_directory_of_its_file() -> None:
 
 def test_walks_name_each_value_by_its_key() -> None:
     data = {"a": {"b": 1, "c": [2, {"d": 3}]}, "e": {}}
-    assert keys(data) == [("a",), ("a", "b"), ("a", "c"), ("e",)]
+    assert list(keys(data)) == [("a",), ("a", "b"), ("a", "c"), ("e",)]
     assert dict(leaves(data)) == {
         ("a", "b"): 1,
         ("a", "c", "0"): 2,

@@ -28,7 +28,7 @@ class Writer:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.spec = self._mapping(3)
-        self.keys = keys(self.spec)
+        self.keys = list(keys(self.spec))
         self.random.shuffle(self.keys)
         leaves = [key for key in self.keys if not isinstance(self._at(key), dict)]
         for key in self.random.sample(leaves, min(6, len(leaves))):
