@@ -120,7 +120,9 @@ def test_ctrl_c_while_slurm_is_asked_waits_for_its_answer(
         return ask(script, dependency, **more)
 
     monkeypatch.setattr(feeder.sbatch, "submit", pressed)
-    with pytest.raises(Interrupted, match="submitted: job 100: runs 0-2\nnot submitted: runs 3-4"):
+    with pytest.raises(
+        Interrupted, match="submitted: job 100: runs 0-2\n    not submitted: runs 3-4"
+    ):
         _submit(desk)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     monkeypatch.setattr(feeder.sbatch, "submit", ask)

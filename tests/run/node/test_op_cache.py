@@ -126,7 +126,9 @@ def test_a_compiler_that_fails_is_quoted(
     with pytest.raises(HpcrunError) as caught:
         op_cache.build(tmp_path, "key", ["A", "B"])
     text = str(caught.value)
-    assert text.startswith("DeepSpeed's A, B do not compile on this node:\nx.cpp:3: error: no g++")
+    assert text.startswith(
+        "DeepSpeed's A, B do not compile on this node:\n    x.cpp:3: error: no g++"
+    )
     assert "needs a C++ compiler and ninja" in text
     assert "z" in capsys.readouterr().out
     assert _names(tmp_path) == []
