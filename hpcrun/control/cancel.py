@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 
-from hpcrun.errors import ClusterRefused, ClusterUnreachable
+from hpcrun.errors import BrokenFile, ClusterRefused, ClusterUnreachable
 from hpcrun.observe.read.selection import Selected
 from hpcrun.slurm import client
 from hpcrun.state import ledger, permissions
@@ -23,7 +24,7 @@ def cancel(selected: Sequence[Selected], say: Say) -> None:
     queued: list[str] = []
     local: list[Selected] = []
     for one in selected:
-        if ledger.intent(one.paths) != ledger.FINISHED:
+        if not _is_finished(one):
             permissions.use_umask(one.plan.cluster)
             ledger.set_intent(one.paths, ledger.CANCELLED)
         if one.submission is not None and one.job_id:
@@ -75,10 +76,20 @@ def _end_processes(selected: Sequence[Selected], say: Say) -> None:
         )
 
 
+def _is_finished(one: Selected) -> bool:
+    # What is no intent is replaced by one.
+    with contextlib.suppress(BrokenFile):
+        return ledger.intent(one.paths) == ledger.FINISHED
+    return False
+
+
 def _host(one: Selected) -> str | None:
     """Return the host of the run's supervisor; None if there is no supervisor."""
     assert one.submission is not None
     if one.submission.record.get("host"):
         return str(one.submission.record["host"])
-    attempts = ledger.read(one.paths)
+    try:
+        attempts = ledger.read(one.paths)
+    except BrokenFile:
+        return None
     return attempts[-1].started.get("host") if attempts and not attempts[-1].ended else None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from hpcrun.fields import NUMBER
 from hpcrun.state import files, session_log
 from hpcrun.state.layout import RunPaths
 
@@ -55,8 +58,8 @@ def measured(run: RunPaths) -> tuple[float | None, float]:
         for event in session_log.read(attempt).of(session_log.SAVED)
     ]
     last = (files.last_line(attempts[-1].metrics) if attempts else None) or {}
-    step = last.get("step_seconds")
-    return max(saves, default=None), float(step) if isinstance(step, (int, float)) else 0.0
+    step: Any = last.get("step_seconds")
+    return max(saves, default=None), float(step) if NUMBER.accepts(step) else 0.0
 
 
 def leaves_enough(limit: float, lead: float) -> bool:

@@ -137,12 +137,22 @@ _KINDS: Kinds = {
 def describe(paths: SubmissionPaths) -> dict[str, Any]:
     """Read ``submission.json``; empty if it cannot be read, or is not what a submit wrote."""
     try:
-        data = files.read_json(paths.submission, files.MOST_LINE)
-    except (OSError, ValueError):
+        return facts(paths)
+    except BrokenFile:
         return {}
-    if not isinstance(data, dict) or wrong(data, _KINDS):
-        return {}
-    return data
+
+
+def facts(paths: SubmissionPaths) -> dict[str, Any]:
+    """Read ``submission.json``; raise BrokenFile if that is not possible."""
+    path = paths.submission
+    try:
+        data = files.read_json(path, files.MOST_LINE)
+        problem = wrong(data, _KINDS) if isinstance(data, dict) else "no mapping"
+    except (OSError, ValueError) as error:
+        raise BrokenFile.of(path, error) from None
+    if problem:
+        raise BrokenFile.of(path, problem)
+    return dict(data)
 
 
 def last_submission(experiment: ExperimentPaths) -> tuple[float, int | None]:

@@ -49,7 +49,11 @@ class Origin:
         Raises UsageError if there is no such checkpoint.
         """
         run = self._paths(root)
-        found = manifest.complete(run.checkpoints)
+        try:
+            found = manifest.complete(run.checkpoints)
+        except OSError as error:
+            why = f"{run.checkpoints} cannot be read: {error.strerror}"
+            raise self._missing(why, "its owner can let you read it") from None
         if not found:
             raise self._missing(
                 f"{run.directory} has no complete checkpoint",

@@ -74,7 +74,7 @@ def initialize(engine: Any, text: str, run: RunPaths, ranks: Collectives) -> tup
 def _choose(text: str, run: RunPaths) -> tuple[Path, Manifest]:
     """Return the checkpoint of an earlier attempt while it exists, else the one of the spec."""
     try:
-        earlier = Path(files.read_json(run.origin)["checkpoint"])
+        earlier = Path(files.read_json(run.origin, files.MOST_LINE)["checkpoint"])
     except (OSError, ValueError, KeyError, TypeError):
         earlier = None
     if earlier is not None and (entry := manifest.read(earlier)) is not None:

@@ -20,6 +20,7 @@ from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank import process_groups
 from hpcrun.run.rank.collectives import Collectives, raise_first
+from hpcrun.state import files as state_files
 from hpcrun.state import node_layout
 from hpcrun.state.layout import checkpoint_name
 from hpcrun.state.manifest import File
@@ -59,7 +60,7 @@ class RankFiles:
     @classmethod
     def read(cls, path: Path) -> RankFiles:
         """Read a record; any of five errors (see `_here`) if it is not one."""
-        data = json.loads(path.read_text())
+        data = state_files.read_json(path, state_files.MOST_LINE)
         files = {str(name): File(**file) for name, file in data.pop("files").items()}
         return cls(**data, files=files)
 

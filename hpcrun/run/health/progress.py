@@ -26,10 +26,13 @@ from types import FrameType
 from hpcrun.host import process_stat
 from hpcrun.run.health import native_stack
 from hpcrun.run.protocol.output import tell
+from hpcrun.state import files
 from hpcrun.state.node_layout import ScratchPaths
 
 # pid, step, phase, moves, looks, waits
 _FORM = struct.Struct("<qqqqqq")
+# Bytes of a rank's stacks that are kept.
+_MOST_STACKS = 1 << 20
 _LOOK_EVERY = 1.0
 _DEPTH = 24
 # Free for programs on Linux, and unusual.
@@ -145,7 +148,7 @@ def writer(scratch: Path | None, rank: int) -> ProgressWriter:
 def _is_taken(path: Path) -> bool:
     """Check whether another living process of the rank owns the file."""
     try:
-        pid = _FORM.unpack(path.read_bytes())[0]
+        pid = _FORM.unpack(files.read_bytes(path, _FORM.size))[0]
     except FileNotFoundError:
         return False
     return pid != os.getpid() and _stat(pid) != [GONE]
@@ -181,7 +184,8 @@ def read(scratch: Path) -> dict[int, RankProgress]:
     found: dict[int, RankProgress] = {}
     for rank, path in ScratchPaths(scratch).progresses():
         with contextlib.suppress(OSError, ValueError, IndexError, struct.error):
-            pid, step, phase, moves, looks, waits = _FORM.unpack(path.read_bytes())
+            data = files.read_bytes(path, _FORM.size)
+            pid, step, phase, moves, looks, waits = _FORM.unpack(data)
             if phase not in range(len(PHASES)):
                 continue
             fields = _stat(pid)
@@ -207,7 +211,7 @@ def stacks(scratch: Path) -> dict[int, str]:
     found: dict[int, str] = {}
     for rank, path in ScratchPaths(scratch).all_stacks():
         with contextlib.suppress(OSError):
-            text = path.read_text(errors="replace")
+            text = files.read_tail(path, _MOST_STACKS).decode(errors="replace")
             if text:
                 found[rank] = text
     return found

@@ -79,7 +79,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 def orphaned(attempt: AttemptPaths) -> dict[str, Any] | None:
     """Return the record of an agent that had lost its supervisor; None if there is none."""
     try:
-        found = files.read_json(attempt.orphaned)
+        found = files.read_json(attempt.orphaned, files.MOST_LINE)
     except (OSError, ValueError):
         return None
     sound = isinstance(found, dict) and not wrong(found, {"lost_nodes": TEXTS})
@@ -123,7 +123,7 @@ def _first(
     found: list[dict[str, Any]] = []
     for path in attempt.exit_records():
         try:
-            record = files.read_json(path)
+            record = files.read_json(path, files.MOST_LINE)
         except (OSError, ValueError):
             continue
         if isinstance(record, dict) and not wrong(record, _EXIT_RECORD, ["rank"]):

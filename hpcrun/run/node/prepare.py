@@ -13,7 +13,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.run.node import network, op_cache
 from hpcrun.run.node.rendezvous_port import PortReservation
 from hpcrun.run.protocol.output import say
-from hpcrun.state import files
+from hpcrun.state import files, history
 from hpcrun.state.layout import SubmissionPaths, extension_caches
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import Plan, RunPlan
@@ -109,7 +109,7 @@ class NodePreparation:
     def _unpack(self, destination: Path) -> None:
         """Unpack the frozen code, and link the data directories that the spec names."""
         destination.mkdir()
-        frozen = files.read_json(self._submission.submission).get("code")
+        frozen = history.facts(self._submission).get("code")
         archive = self._submission.experiment.frozen_code(frozen)
         if archive is None and frozen:
             raise HpcrunError(f"{self._submission.submission} names no archive of frozen code")

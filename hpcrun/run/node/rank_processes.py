@@ -14,12 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpcrun.host import process_stat
+from hpcrun.state import files
 from hpcrun.state.node_layout import ScratchPaths
 
 SCRATCH_VARIABLE = "HPCRUN_SCRATCH"
 # A public name of one start of a job, which all of its processes inherit.
 START_VARIABLE = "HPCRUN_START"
 _PROC = Path("/proc")
+# Of a file with a process id.
+_MOST_BYTES = 100
 
 
 def register(scratch: Path, rank: int) -> None:
@@ -36,7 +39,7 @@ def lead_group() -> None:
 
 def leader(scratch: Path, rank: int) -> int:
     """Return the process id of a rank's leader; raise OSError or ValueError if it has none."""
-    return int(ScratchPaths(scratch).pid(rank).read_text())
+    return int(files.read_bytes(ScratchPaths(scratch).pid(rank), _MOST_BYTES))
 
 
 def processor(group: int, but: int) -> int:
@@ -80,7 +83,7 @@ def _groups(scratch: Path) -> set[int]:
     found = set()
     for _, path in ScratchPaths(scratch).pids():
         with contextlib.suppress(OSError, ValueError):
-            found.add(int(path.read_text()))
+            found.add(int(files.read_bytes(path, _MOST_BYTES)))
     return found
 
 

@@ -22,6 +22,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.run.node import cgroup
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import Launch
+from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import RunPlan
@@ -133,8 +134,8 @@ def import_all(scratch: Path, variables: dict[str, str], code: Path, paths: Sequ
     """
     ignore_signals()
     noted: list[str] = []
-    with contextlib.suppress(OSError):
-        noted = ScratchPaths(scratch).modules.read_text().split()
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        noted = files.read_bytes(ScratchPaths(scratch).modules).decode().split()
     with _environment(variables, paths):
         for name in _MODULES:
             importlib.import_module(name)
