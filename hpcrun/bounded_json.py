@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import accumulate
 from typing import Any
 
 # Deeper than anything that is written, and far from the depth that Python's recursion bears.
@@ -44,6 +45,8 @@ def _check(data: bytes) -> None:
 
     Works at the speed of memory: strings are told from the rest only if it seems to be so.
     """
+    if len(data) > MOST_VALUES and len(data.translate(None, _NOT_COUNTED)) > MOST_VALUES:
+        raise ValueError(f"more than {MOST_VALUES:,} values")
     if _has_long_number(data) or _is_deep(data):
         # Without the strings, first their escapes: no backtracking whatever they hold.
         data = _STRING.sub(b"", data.replace(b"\\\\", b"").replace(b'\\"', b""))
@@ -51,8 +54,6 @@ def _check(data: bytes) -> None:
             raise ValueError(f"a number of more than {MOST_DIGITS} digits")
         if _is_deep(data):
             raise ValueError(f"nested more than {MOST_LEVELS} levels deep")
-    if len(data) > MOST_VALUES and len(data.translate(None, _NOT_COUNTED)) > MOST_VALUES:
-        raise ValueError(f"more than {MOST_VALUES:,} values")
 
 
 def _has_long_number(data: bytes) -> bool:
@@ -64,17 +65,22 @@ def _is_deep(data: bytes) -> bool:
     if data.count(b"[") + data.count(b"{") <= MOST_LEVELS:
         return False
     brackets = data.translate(None, _NOT_BRACKETS)
-    for _ in range(MOST_LEVELS):
+    if len(brackets) > 2 * MOST_VALUES:
+        return True
+    # Most texts are no deeper than this.
+    for _ in range(_FEW_LEVELS):
         if not brackets:
             return False
         brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-    return bool(brackets)
+    return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > MOST_LEVELS - _FEW_LEVELS
 
 
 # A shorter text cannot be beyond the bounds.
 _HARMLESS = 2 * MOST_LEVELS
 _LONG_NUMBER = b"0" * (MOST_DIGITS + 1)
 _STRING = re.compile(rb'"[^"]*"?')
+_FEW_LEVELS = 10
+_STEPS = [1 if byte in b"[{" else -1 for byte in range(256)]
 _DIGITS = re.compile(rb"[0-9]{3}").search
 _AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")

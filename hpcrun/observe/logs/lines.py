@@ -7,6 +7,8 @@ import sys
 from typing import BinaryIO
 
 MAX_LINE = 1 << 20
+# So far back the beginning of a line is searched: a log may be one hole of many gigabytes.
+MOST_SEARCHED = 1 << 26
 CHUNK = 1 << 18
 
 
@@ -92,15 +94,15 @@ def _character_boundary(data: bytes, limit: int) -> int:
 
 def start_of_line(stream: BinaryIO, offset: int) -> int:
     """Return where the line with the byte at ``offset`` begins, or the end of a shorter file."""
-    position = min(offset, stream.seek(0, os.SEEK_END))
-    while position > 0:
+    first = position = min(offset, stream.seek(0, os.SEEK_END))
+    while position > 0 and first - position < MOST_SEARCHED:
         size = min(CHUNK, position)
         stream.seek(position - size)
         found = stream.read(size).rfind(b"\n")
         if found >= 0:
             return position - size + found + 1
         position -= size
-    return 0
+    return position
 
 
 def start_of_tail(stream: BinaryIO, count: int) -> int:
@@ -110,7 +112,8 @@ def start_of_tail(stream: BinaryIO, count: int) -> int:
         return position
     wanted = count
     last = True
-    while position > 0:
+    newest = position
+    while position > 0 and newest - position < MOST_SEARCHED:
         size = min(CHUNK, position)
         position -= size
         stream.seek(position)
@@ -119,6 +122,7 @@ def start_of_tail(stream: BinaryIO, count: int) -> int:
             wanted += 1
         last = False
         found = block.count(b"\n")
+        newest = position if found else newest
         if found < wanted:
             wanted -= found
             continue
@@ -126,4 +130,4 @@ def start_of_tail(stream: BinaryIO, count: int) -> int:
         for _ in range(wanted):
             cut = block.rindex(b"\n", 0, cut)
         return position + cut + 1
-    return 0
+    return position

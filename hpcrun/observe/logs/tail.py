@@ -85,7 +85,7 @@ class Tail:
 
     __slots__ = (
         *("source", "quiet_since", "marks", "written", "_path", "_descriptor", "_offset", "_kept"),
-        *("_inode", "_modified", "_splitter"),
+        *("_inode", "_modified", "_splitter", "_skips"),
     )
 
     def __init__(self, source: Source, *, raw: bool = False) -> None:
@@ -100,6 +100,7 @@ class Tail:
         self._inode = 0
         self._modified = 0
         self._splitter = LineSplitter(raw=raw)
+        self._skips = not raw
 
     @property
     def is_open(self) -> bool:
@@ -148,9 +149,20 @@ class Tail:
         if not data.startswith(kept):
             return self._from_its_beginning()
         fresh = data[len(kept) :] if kept else data
+        if fresh[-1] == 0 and len(data) == CHUNK and self._skips and not fresh.strip(b"\0"):
+            self._skip_hole(self._offset + len(fresh))
+            return b"", FULL
         self._offset += len(fresh)
         self._kept = data[-_KEPT:]
         return self._splitter.feed(fresh), FULL if len(data) == size else len(fresh)
+
+    def _skip_hole(self, offset: int) -> None:
+        """Go on behind the zeros up to ``offset`` and the hole that they may be a part of."""
+        try:
+            self._offset = os.lseek(self._descriptor, offset, os.SEEK_DATA)
+        except OSError:  # nothing follows
+            self._offset = max(offset, os.fstat(self._descriptor).st_size)
+        self._kept = os.pread(self._descriptor, _KEPT, self._offset - _KEPT)
 
     def _from_its_beginning(self) -> tuple[bytes, int]:
         self._offset, self._kept = 0, b""
