@@ -21,7 +21,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=17, help="draws other cases (default: 17)")
     parser.add_argument("--target", action="append", default=[], help="only this one; repeatable")
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--patience", type=float, default=1.0, help="multiplies the 5 s of a case")
+    parser.add_argument(
+        "--patience", type=float, default=1.0, help="multiplies a case's 5 s on busy machines"
+    )
     parser.add_argument("--output", type=Path, help="directory for fuzz.json")
     parser.add_argument(
         "--replay", metavar="NUMBER[:0,2]", help="one case, with these mutations of it alone"
@@ -67,8 +69,8 @@ def main() -> int:
     write(result, options.output)
     print(
         f"{result.cases:,} cases of seed {result.seed} in {result.seconds:,.0f} s; the slowest "
-        f"took {result.slowest:.2f} s (case {result.slowest_case}), the most memory was "
-        f"{result.peak_mb:.0f} MB"
+        f"took {result.slowest:.2f} s of a processor (case {result.slowest_case}), and the most "
+        f"memory was {result.peak_mb:.0f} MB"
     )
     for found in sorted(result.findings.values(), key=lambda one: -one.count):
         print(f"\n{_text(found)}")
