@@ -1,6 +1,6 @@
-"""``python -m hpcrun`` and the command ``hpcrun``: no module comes from the current directory.
+"""``python -m hpcrun`` and the command ``hpcrun``: no code comes from the current directory.
 
-People type commands in directories of other people, where a ``json.py`` may lie.
+People type commands in directories of other people, where a ``json.py`` or a ``git`` may lie.
 """
 
 import os
@@ -8,18 +8,20 @@ import sys
 
 
 def _forget_current_directory() -> None:
-    """Drop from ``sys.path`` what ``-m`` puts first, and relative entries of PYTHONPATH."""
-    text = os.environ.get("PYTHONPATH", "")
-    named = text.split(os.pathsep) if text else []
-    relative: set[str] = set()
-    if not all(entry.startswith("/") for entry in named):
-        # Without pathlib, which might be imported from there.
+    """Drop it from PATH, and from ``sys.path``: ``-m`` and PYTHONPATH's relative entries add it."""
+    programs = os.environ.get("PATH", "").split(os.pathsep)
+    absolute = os.pathsep.join(entry for entry in programs if entry.startswith("/"))
+    os.environ["PATH"] = absolute or os.defpath
+    # Without pathlib, which might be imported from there.
+    try:
         here = os.getcwd()  # noqa: PTH109
-        full = (os.path.join(here, entry) for entry in named)  # noqa: PTH118
-        relative = {os.path.normpath(entry) for entry in full} - {*named}
-    if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
+    except OSError:  # it was removed: nothing is in it
+        return
+    if __name__ == "__main__" and sys.path[0] == here:
         del sys.path[0]
-    sys.path[:] = [entry for entry in sys.path if entry.startswith("/") and entry not in relative]
+    named = (os.environ.get("PYTHONPATH") or here).split(os.pathsep)
+    relative = {os.path.normpath(os.path.join(here, entry)) for entry in named}  # noqa: PTH118
+    sys.path[:] = [entry for entry in sys.path if entry and entry not in relative - {*named}]
 
 
 _forget_current_directory()

@@ -172,13 +172,21 @@ def test_a_monitor_of_a_checkout_does_not_run_at_plan(code: Path, payload: Path,
     assert not ran.exists()
 
 
-def test_a_program_named_git_beside_the_spec_does_not_run(
-    code: Path, payload: Path, ran: Path
+@pytest.mark.parametrize(
+    ("program", "arguments"),
+    [("git", ("plan",)), ("bash", ("submit", "--dry-run")), ("timeout", ("submit",))],
+)
+def test_a_program_beside_the_spec_does_not_run(
+    program: str, arguments: tuple[str, ...], code: Path, payload: Path, ran: Path
 ) -> None:
-    (code / "git").symlink_to(payload)
-    (code / "study.yaml").write_text("name: study\nentry: train.py\ncluster: local\n")
-    env = {"PATH": f".::{os.environ['PATH']}"}
-    assert hpcrun(code, "plan", "study.yaml", env=env).returncode == 0
+    (code / program).symlink_to(payload)
+    # Found by the command, and called through `timeout`.
+    (code / "sbatch").symlink_to(payload)
+    cluster = "slurm" if program == "timeout" else "local"
+    spec = f"name: study\nentry: train.py\ncluster: {cluster}\nenvironment: {{setup: ['true']}}\n"
+    (code / "study.yaml").write_text(spec)
+    env = {"PATH": f".::{os.environ['PATH']}", "SLURM_CONF": "/nonexistent"}
+    hpcrun(code, arguments[0], "study.yaml", *arguments[1:], env=env)
     assert not ran.exists()
 
 

@@ -42,9 +42,6 @@ def ask(
     checkout of another user. Raises UsageError if git waits for what is not a regular file.
     """
     environment = {name: value for name, value in os.environ.items() if name[:4] != "GIT_"}
-    # A relative entry of PATH would find programs of the checkout.
-    path = environment.get("PATH", os.defpath).split(os.pathsep)
-    environment["PATH"] = os.pathsep.join(entry for entry in path if entry.startswith("/"))
     switches = [word for setting in _OFF for word in ("-c", setting)]
     try:
         process = subprocess.Popen(
