@@ -118,6 +118,14 @@ def stranger(path: str | os.PathLike[str]) -> str | None:
     return next((user_name(uid) for uid in owners if uid not in trusted_users()), None)
 
 
+def is_planted(path: Path) -> bool:
+    """Check whether this is a stranger's, in a directory where everybody may make files."""
+    try:
+        return bool(path.parent.stat().st_mode & stat.S_IWOTH) and stranger(path) is not None
+    except OSError:
+        return False
+
+
 def check_mine(experiment: ExperimentPaths, runs: Iterable[int], verb: str) -> None:
     """Raise UsageError unless what an action reads and changes is this user's own, and no link.
 

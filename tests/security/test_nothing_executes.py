@@ -339,6 +339,24 @@ def test_a_profile_that_hides_another_is_named(tmp_path: Path, ran: Path) -> Non
     assert not ran.exists()
 
 
+@needs_root
+def test_what_strangers_put_around_my_spec_in_tmp_is_no_part_of_it(open_place: Path) -> None:
+    STRANGER.write(open_place / ".git" / "HEAD", "ref: refs/heads/main\n")
+    profile = f"executor: local\nroot: {open_place}\nsetup: ['touch {open_place}/ran']\n"
+    theirs = STRANGER.write(open_place / "configs" / "clusters" / "local.yaml", profile)
+    for place in (open_place / "mine", open_place):
+        spec = ME.write(place / "study.yaml", "name: study\nentry: [echo, hello]\ncluster: local\n")
+        home = open_place / "home"
+        home.mkdir(exist_ok=True)
+        ME.owns(home)
+        done = ME.hpcrun("plan", spec, "--json", home=home)
+        assert done.returncode == 0, done.stderr
+        plan = json.loads(done.stdout)
+        assert plan["cluster"]["setup"] == []
+        assert plan["code_root"] == str(place)
+        assert str(theirs) not in done.stderr
+
+
 @pytest.mark.parametrize(
     "value",
     [

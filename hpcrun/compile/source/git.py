@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 from hpcrun.errors import UsageError
+from hpcrun.state import permissions
 
 TIMEOUT = 20.0
 # Seconds until a look is taken at what git may be waiting for, in so many directories.
@@ -97,8 +98,14 @@ def line(directory: Path, *arguments: str) -> str | None:
 
 
 def top_level(path: Path) -> Path | None:
-    """Return the checkout around ``path``: the nearest directory above that holds ``.git``."""
-    return next((up for up in (path, *path.parents) if (up / ".git").exists()), None)
+    """Return the checkout around ``path``: the nearest directory above that holds ``.git``.
+
+    One that a stranger made in ``/tmp`` does not count.
+    """
+    for up in (path, *path.parents):
+        if (up / ".git").exists() and not permissions.is_planted(up / ".git"):
+            return up
+    return None
 
 
 def is_ignored(path: Path, checkout: Path) -> bool:
@@ -114,7 +121,7 @@ def is_dirty(directory: Path, *, timeout: float = TIMEOUT) -> bool:
     submodules, each of which can be asked by itself.
     """
     named = ask(directory, "config", "-z", "--name-only", "--get-regexp", r"^filter\.")
-    if named is None:
+    if named is None or named.returncode not in (0, 1):
         return True
     drivers = {name.rpartition(".")[0] for name in os.fsdecode(named.stdout).split("\0") if name}
     if any("=" in driver for driver in drivers):

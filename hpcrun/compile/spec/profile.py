@@ -24,6 +24,7 @@ from hpcrun.compile.target.slurm_options import (
 )
 from hpcrun.host import expand_home
 from hpcrun.slurm import client
+from hpcrun.state import permissions
 from hpcrun.state.spec.cluster_profile import Profile
 
 _UMASK = re.compile(r"0{1,2}[0-7]{2}")
@@ -61,12 +62,16 @@ def directories(beside: Path) -> list[Path]:
 
 
 def _around(beside: Path) -> list[Path]:
-    """List the directories that come with a spec, up to its checkout's top."""
+    """List the directories that come with a spec, up to its checkout's top.
+
+    What a stranger made in a directory that is everybody's, such as ``/tmp``, does not.
+    """
     top = git.top_level(beside)
     around = [beside]
     if top is not None:
         around += [parent for parent in beside.parents if parent.is_relative_to(top)]
-    return [directory / "configs" / "clusters" for directory in around]
+    own = (place for place in around if not permissions.is_planted(place / "configs"))
+    return [place / "configs" / "clusters" for place in own]
 
 
 def available(beside: Path) -> dict[str, Path]:
@@ -121,7 +126,9 @@ def _hidden(name: str, beside: Path) -> tuple[str, ...]:
     first, *others = [path for place in places if (path := place / f"{name}.yaml").is_file()]
     if not others or first.parent not in _around(beside):
         return ()
-    return (f"cluster {name} is {first}, which hides {listing(map(str, others))}",)
+    owner = permissions.stranger(first)
+    whose = f" of {owner}'s" if owner is not None else ""
+    return (f"cluster {name} is {first}{whose}, which hides {listing(map(str, others))}",)
 
 
 def _check(data: dict[str, Any], report: Reporter) -> None:
