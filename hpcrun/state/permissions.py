@@ -154,7 +154,8 @@ def check_mine(experiment: ExperimentPaths, runs: Iterable[int], verb: str) -> N
 def exposed(root: Path) -> str | None:
     """Return who could put something else in place of a root's experiments, and how to end that.
 
-    None if nobody can but root, owners of the directories, and a group that this umask lets write.
+    None if nobody can but root, a group that this umask lets write, and owners of the directories,
+    of whom root alone is told.
     """
     umask = os.umask(0)
     os.umask(umask)
@@ -163,6 +164,8 @@ def exposed(root: Path) -> str | None:
             found = path.stat()
         except OSError:
             continue
+        if os.geteuid() == 0 != found.st_uid:
+            return f"{path} is {user_name(found.st_uid)}'s, who could have root's jobs run anything"
         if found.st_mode & stat.S_IWOTH:
             who = "every user"
         elif found.st_mode & umask & stat.S_IWGRP and not _is_own_group(found.st_gid):

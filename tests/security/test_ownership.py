@@ -129,6 +129,18 @@ def test_cancel_ends_no_job_that_a_stranger_names(shared: Shared) -> None:
     assert ledger.intent(study.run()) is None
 
 
+def test_a_stranger_who_names_my_job_does_not_keep_me_from_ending_it(shared: Shared) -> None:
+    for name, user in (("mine", ME), ("theirs", STRANGER)):
+        one = shared.experiment(name)
+        one.submit((0,), who=user.name)
+        one.start(0)
+        user.owns(one.paths.directory)
+    done = shared.hpcrun("cancel", "100", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "mine/0: cancelled (job 100)\n"
+    assert shared.called("scancel") == ["scancel 100"]
+
+
 def test_a_link_to_my_own_experiment_is_not_the_strangers_to_lay(shared: Shared) -> None:
     """A name that a stranger chose leads to my runs: what I am asked about is another name."""
     study = shared.experiment("mine")
