@@ -28,8 +28,8 @@ _SHELL = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _CYCLE = re.compile(r"Recursive interpolation|Interpolation to parent node|recursion depth")
 _MARKER = re.compile(r"there is no \$\{hpcrun:")
 # The grammar takes time by the length of a string and the square of its depth.
-_LONGEST, _MOST_IN_ONE = 4_000, 50
-_MOST_CHARACTERS, _MOST_REFERENCES = 64_000, 2_000
+_LONGEST, MOST_IN_ONE = 4_000, 50
+_MOST_CHARACTERS, MOST_REFERENCES = 64_000, 2_000
 # What references lead to, in values: a reference takes as long as about 30, or 6,000 characters.
 _MOST_COPIED = 100_000
 
@@ -169,13 +169,13 @@ def _with_valid_grammar(tree: Tree, report: Reporter) -> dict[str, Any]:
         if not isinstance(value, str) or "${" not in value:
             return value
         characters, references = characters + len(value), references + value.count("${")
-        if len(value) > _LONGEST or value.count("${") > _MOST_IN_ONE:
+        if len(value) > _LONGEST or value.count("${") > MOST_IN_ONE:
             found = f"{len(value):,} characters with {value.count('${'):,} interpolations"
-            accepted = f"accepted in one value are {_LONGEST:,} with {_MOST_IN_ONE}"
+            accepted = f"accepted in one value are {_LONGEST:,} with {MOST_IN_ONE}"
             report.at(key, f"found {found}; {accepted}", "have the program put it together")
             return None
-        if characters > _MOST_CHARACTERS or references > _MOST_REFERENCES:
-            found = f"more than {_MOST_REFERENCES:,} interpolations, or {_MOST_CHARACTERS:,} "
+        if characters > _MOST_CHARACTERS or references > MOST_REFERENCES:
+            found = f"more than {MOST_REFERENCES:,} interpolations, or {_MOST_CHARACTERS:,} "
             report.at(
                 (), f"{found}characters in values with them", "have the program put it together"
             )

@@ -16,10 +16,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from hpcrun.compile import chain, run_template
+from hpcrun.compile.source import interpolate, limits
 from hpcrun.compile.source.interpolate import NAMES
 from hpcrun.compile.spec import schema
+from hpcrun.compile.sweep import expansion, values
+from hpcrun.compile.target import slurm_options
 from hpcrun.compile.target.slurm_options import OWNED, OWNED_BY_FIELD
 from hpcrun.state.spec import cluster_profile, experiment, sweep_block
+from hpcrun.text import size
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "spec.md"
 
@@ -43,7 +48,10 @@ are filled in as an attempt starts. A literal `${` is written `\\${`.
 
 **YAML.** Quote times: without quotes `12:00:00` would be the number 43200. Duplicate keys are
 mistakes, `3e-4` is a number, `no` is false.
-"""
+
+**Limits.** What is larger than anything that people write is told with its file and line, and not
+tried. Data and long texts belong in files that the program reads. Accepted are at most
+LIMITS"""
 _SWEEPS = """
 A sweep's runs are numbered at first submission, and are the same runs as long as they compute the
 same: a run's identity is its entry, config, args, DeepSpeed configuration, swept values and what
@@ -62,7 +70,7 @@ and among those that ship, `local` and `slurm`.
 def page() -> str:
     """Return the reference page, as Markdown."""
     placeholders = ", ".join(f"`${{hpcrun:{name}}}`" for name in NAMES)
-    parts = [_HEAD.replace("PLACEHOLDERS", placeholders)]
+    parts = [_HEAD.replace("PLACEHOLDERS", placeholders).replace("LIMITS", _limits())]
     parts += _section(experiment.Spec, "", "Top level")
     for name, annotation in schema.hints(experiment.Spec).items():
         block = schema.dataclass_of(annotation)
@@ -87,6 +95,24 @@ def page() -> str:
         if block and block is not experiment.Resources:
             parts += _section(block, f"{name}.", f"Profile: `{name}`")
     return "".join(parts)
+
+
+def _limits() -> str:
+    in_one, most = interpolate.MOST_IN_ONE, interpolate.MOST_REFERENCES
+    configuration, name = size(run_template.MOST_TEXT), expansion.LONGEST_NAME
+    lines = (
+        f"a file of {size(limits.LARGEST_FILE)}; {limits.DEEPEST} levels of mappings and lists",
+        f"{limits.MOST_VALUES:,} keys and values of all files, aliases written out",
+        f"{limits.DEEPEST} files that extend each other, {chain.MOST} experiments by `depends_on`",
+        f"{most:,} interpolations, {in_one} of them in one value",
+        f"whole numbers of {limits.MOST_BITS} bits, {slurm_options.MOST_RANKS:,} ranks, "
+        f"{slurm_options.LONGEST_TIME // 86400} days",
+        f"{slurm_options.LONGEST_WORD:,} bytes in an argument or an environment variable",
+        f"a sweep of {values.MOST:,} runs, {expansion.MOST_KEYS} keys and {configuration} of "
+        "configuration in all",
+        f"{name:,} characters in a swept value: longer ones are named by `choices`",
+    )
+    return "".join(f"- {line}\n" for line in lines)
 
 
 def documentation(cls: type) -> dict[str, str]:

@@ -36,8 +36,8 @@ _NOT_SWEPT = {
 # What an expansion may take: a swept value of a point counts 8, each look at a point and each copy
 # of a value into a point 1.
 _MOST_WORK = 10_000_000
-_MOST_KEYS = 200
-_LONGEST_NAME = 4_000
+MOST_KEYS = 200
+LONGEST_NAME = 4_000
 
 Block = dict[str, Any]
 # Alternatives in their order; each adds its assignments to a point.
@@ -268,15 +268,15 @@ class Expansion:
         self._spend(len(points) * (1 + wanted), place)
 
     def _check_keys(self, count: int, place: Key) -> None:
-        if count > _MOST_KEYS:
-            self._report.at(place, f"a point has more keys than the {_MOST_KEYS} that are accepted")
+        if count > MOST_KEYS:
+            self._report.at(place, f"a point has more keys than the {MOST_KEYS} that are accepted")
             self._report.problems.check()
 
     def _name_of(self, one: Assignment, place: Key) -> str:
         """Return the text of a swept value; raise SpecError if it is too long for a run's name."""
         text = json.dumps(one.swept, sort_keys=True)
-        if len(text) > _LONGEST_NAME:
-            found = f"a swept value has {len(text):,} characters; accepted are {_LONGEST_NAME:,}"
+        if len(text) > LONGEST_NAME:
+            found = f"a swept value has {len(text):,} characters; accepted are {LONGEST_NAME:,}"
             hint = "name it: {choices: {label: value}}"
             self._report.marked(one.mark, place, found, hint)
             self._report.problems.check()
