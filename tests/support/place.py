@@ -182,8 +182,9 @@ class Place:
         self.experiment.code.mkdir(exist_ok=True)
         archive = f"{self.submission.number}.tar.gz"
         with tarfile.open(self.experiment.code / archive, "w:gz") as stream:
-            for path in sorted(self.code.iterdir()):
-                stream.add(path, path.name)
+            for path in sorted(self.code.rglob("*")):
+                if path.is_symlink() or not path.is_dir():
+                    stream.add(path, path.relative_to(self.code), recursive=False)
         files.write_json(self.submission.submission, {"code": {"archive": archive}})
 
     def submit_counting(self, total_steps: int, *, kind: str = "function", **spec: Any) -> None:

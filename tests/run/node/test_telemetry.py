@@ -249,13 +249,13 @@ def test_a_sample_costs_little(path: Path, nvml: StandIn) -> None:
 
 
 def test_a_run_is_sampled_on_each_node_in_each_attempt(place: Place) -> None:
-    command = 'sleep 0.6; test "$HPCRUN_ATTEMPT" = 2'
-    place.submit(command, nodes=2, telemetry={"every": 0.1}, recovery={"in_place": 2})
+    command = 'sleep 2.5; test "$HPCRUN_ATTEMPT" = 2'
+    place.submit(command, nodes=2, telemetry={"every": 1}, recovery={"in_place": 2})
     assert place.supervise()[0] == 0, place.output()
     for attempt in (1, 2):
         for node in ("local0", "local1"):
             lines = _lines(place.run.attempt(attempt).telemetry(node))
-            assert len(lines) > 3
+            assert len(lines) > 1
             assert all(line["memory"] > 0 for line in lines)
             assert all("gpus" not in line and "fabric" not in line for line in lines)
 
@@ -271,7 +271,7 @@ def test_gpus_are_asked_for_where_the_run_has_some(place: Place, tmp_path: Path)
     library.mkdir()
     (library / "pynvml.py").write_text("raise ImportError('it stands in for one that is broken')\n")
     resources = {"nodes": 1, "ntasks_per_node": 1, "gpus_per_node": 1, "cpus_per_task": 1}
-    place.submit("sleep 0.5", telemetry={"every": 0.1}, resources=resources)
+    place.submit("sleep 1.5", telemetry={"every": 1}, resources=resources)
     paths = f"{REPOSITORY}:{library}"
     assert place.supervise(PYTHONPATH=paths)[0] == 0, place.output()
     log = place.run.attempt(1).agent_log("local0").read_text()
