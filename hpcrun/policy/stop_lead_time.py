@@ -55,7 +55,7 @@ def measured(run: RunPaths) -> tuple[float | None, float]:
     saves = [
         event.seconds("seconds")
         for attempt in attempts
-        for event in session_log.read(attempt).of(session_log.SAVED)
+        for event in session_log.read_any(attempt).of(session_log.SAVED)
     ]
     last = (files.last_line(attempts[-1].metrics) if attempts else None) or {}
     step: Any = last.get("step_seconds")

@@ -125,6 +125,14 @@ def read(attempt: AttemptPaths) -> SessionLog:
         raise BrokenFile.of(attempt.session, error) from None
 
 
+def read_any(attempt: AttemptPaths) -> SessionLog:
+    """Read an attempt's events; none if the file cannot be read."""
+    try:
+        return read(attempt)
+    except BrokenFile:
+        return SessionLog()
+
+
 _MOST_BYTES = 1 << 25
 
 

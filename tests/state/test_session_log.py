@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from hpcrun.errors import BrokenFile
 from hpcrun.state import files, session_log
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.session_log import RESTORED, SAVED, SessionLog
@@ -45,3 +48,11 @@ def test_fields_of_another_type_are_passed_over() -> None:
     )
     assert (log.total_steps, log.restored_step, log.times) == (None, None, [0.0, 0.0, 0.0])
     assert [event.kind for event in log] == ["started", RESTORED, None]
+
+
+def test_a_file_that_is_no_file(tmp_path: Path) -> None:
+    paths = AttemptPaths(tmp_path)
+    paths.session.symlink_to(paths.session.name)
+    with pytest.raises(BrokenFile, match=r"session[.]jsonl"):
+        session_log.read(paths)
+    assert session_log.read_any(paths) == SessionLog()

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hpcrun.errors import BrokenFile
 from hpcrun.fields import TIME, WHOLE
 from hpcrun.observe.diagnosis import goodput
 from hpcrun.observe.diagnosis.goodput import Goodput, Span, Traces
@@ -21,7 +20,6 @@ from hpcrun.state import files, history, journal, session_log
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.plan import RunPlan
-from hpcrun.state.session_log import SessionLog
 from hpcrun.text import Say
 
 CANCELLED = "cancelled"
@@ -275,7 +273,7 @@ def _steps(
 ) -> tuple[int | None, int | None, tuple[Mapping[str, Any], ...]]:
     """Read the restored and the reached step, so far for a running attempt, and the events."""
     paths = selected.paths.attempt(attempt.number)
-    log = _session(paths)
+    log = session_log.read_any(paths)
     events = tuple(event.record for event in log.of(*REPORTED))
     if attempt.ended is not None and "reached_step" in attempt.ended:
         return attempt.ended.get("restored_step"), attempt.ended["reached_step"], events
@@ -299,19 +297,12 @@ def _traces(paths: AttemptPaths, furthest: int) -> Traces:
             again = moment
     last = files.last_line(paths.metrics) or {}
     return Traces(
-        session=_session(paths),
+        session=session_log.read_any(paths),
         first=first,
         last=_time(last) if first is not None else None,
         again=again,
         reached=_step(last) or 0,
     )
-
-
-def _session(paths: AttemptPaths) -> SessionLog:
-    try:
-        return session_log.read(paths)
-    except BrokenFile:
-        return SessionLog()
 
 
 def _step(record: dict[str, Any]) -> int | None:

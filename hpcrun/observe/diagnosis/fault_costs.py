@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hpcrun.fields import TIME
 from hpcrun.policy import causes
 from hpcrun.state import files, ledger, session_log
-from hpcrun.state.layout import RunPaths
+from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.ledger import Attempt
 
 
@@ -52,9 +54,9 @@ def _outcome(paths: RunPaths, fault: dict[str, Any], attempts: Sequence[Attempt]
         # It came too late to do any harm.
         return FaultOutcome(str(fault["fault"]))
     later = [paths.attempt(attempt.number) for attempt in attempts if attempt.number > number]
-    times = (line.get("time") for each in later for line in files.read_lines(each.metrics))
-    first = next((float(time) for time in times if isinstance(time, (int, float))), None)
-    steps = (session_log.read(each).restored_step for each in later)
+    times = (time for each in later if (time := _first_logged(each)) is not None)
+    first = next(times, None)
+    steps = (session_log.read_any(each).restored_step for each in later)
     restored = next((step for step in steps if step is not None), None)
     reached = hurt.end.get("reached_step")
     return FaultOutcome(
@@ -69,3 +71,12 @@ def _outcome(paths: RunPaths, fault: dict[str, Any], attempts: Sequence[Attempt]
         or any(attempt.outcome == causes.COMPLETED for attempt in attempts),
         lost_steps=None if reached is None or restored is None else max(0, reached - restored),
     )
+
+
+def _first_logged(attempt: AttemptPaths) -> float | None:
+    """Return the time of an attempt's first line of metrics; None without one."""
+    with contextlib.suppress(OSError):
+        for line in files.read_lines(attempt.metrics):
+            if TIME.accepts(line.get("time")):
+                return float(line["time"])
+    return None

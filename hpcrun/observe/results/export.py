@@ -270,7 +270,7 @@ def _versions(
             f"{one.run.number}/{attempt.number}": event.record["versions"]
             for one in runs
             for attempt in one.paths.attempts()
-            for event in session_log.read(attempt)
+            for event in session_log.read_any(attempt)
             if isinstance(event.record.get("versions"), dict)
         },
     }

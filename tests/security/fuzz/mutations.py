@@ -113,7 +113,8 @@ def strange(rng: random.Random) -> Any:
         return rng.choice(NUMBERS)
     if kind < 0.7:
         return rng.choice(WORDS)
-    return rng.choice(SHAPES) if kind < 0.87 else rng.choice(CONSTANTS)
+    # A copy: a mutation that changes it must not change what later cases draw.
+    return _copy(rng.choice(SHAPES)) if kind < 0.87 else rng.choice(CONSTANTS)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -162,16 +163,20 @@ def near_value(value: Any, rng: random.Random) -> Any:
     if isinstance(old, bool) or old is None:
         container[key] = not old
     elif isinstance(old, (int, float)):
-        container[key] = rng.choice([-old, old + 1, old * 1000, old / 7, str(old), *NUMBERS[:8]])
+        container[key] = rng.choice([-old, old + 1, old * 1000, old // 7, repr(old), *NUMBERS[:8]])
     elif isinstance(old, str):
         at = rng.randint(0, len(old))
         container[key] = rng.choice(
             [old + rng.choice(WORDS), old[:at], old[:at] + rng.choice(WORDS) + old[at:], [old]]
         )
     elif isinstance(old, list):
-        container[key] = rng.choice([old[:1], old * 2, old[::-1], [*old, strange(rng)], {"0": old}])
+        container[key] = _copy(
+            rng.choice([old[:1], old * 2, old[::-1], [*old, strange(rng)], {"0": old}])
+        )
     else:
-        container[key] = rng.choice([list(old.items()), list(old), {**old, "x": strange(rng)}])
+        container[key] = _copy(
+            rng.choice([list(old.items()), list(old), {**old, "x": strange(rng)}])
+        )
     return value
 
 

@@ -29,8 +29,8 @@ LAST_LINE = "step 64"
 VICTIMS = {"torn-drill": 6, "after": 6, "half": 1, "study": 2, "measure": 2}
 # Ids that may be passed to Slurm, joined by commas.
 _IDS = re.compile(r"\d{1,19}(_\d{1,10})?(,\d{1,19}(_\d{1,10})?)*")
-# All control characters but the newline; a tab is a control character in names, not in text.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# All control characters but tabs and the ends of lines.
+_CONTROL = re.compile(r"(?!\r\n)[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Finding(Exception):
