@@ -31,7 +31,7 @@ Changes = list[tuple[list[str], Any]]
 
 
 def write(plan: Plan, path: Path) -> None:
-    """Freeze a plan on disk, a line for each run; raise UsageError if it is too large to be read."""
+    """Freeze a plan on disk, a line for each run; raise UsageError if it could not be read."""
     data = pack(plan)
     runs = data.pop("runs")
     lines = ",\n".join(json.dumps(run, separators=(",", ":")) for run in runs)
