@@ -21,7 +21,7 @@ MOST_VALUES = 3_000_000
 
 def parse(data: bytes) -> Any:
     """Return the value of a JSON text; raise ValueError if it is none, or beyond the bounds."""
-    _check(data)
+    check(data)
     try:
         return json.loads(data.decode("utf-8-sig"))
     except RecursionError:
@@ -32,7 +32,7 @@ def parse_line(line: bytes) -> dict[str, Any] | bytes:
     """Return the JSON object that a line is; any other line as it is."""
     try:
         if len(line) > _HARMLESS:
-            _check(line)
+            check(line)
         text = line.decode().strip()
         record, end = _decode(text)
     except (ValueError, RecursionError):
@@ -40,7 +40,7 @@ def parse_line(line: bytes) -> dict[str, Any] | bytes:
     return record if type(record) is dict and end == len(text) else line
 
 
-def _check(data: bytes) -> None:
+def check(data: bytes) -> None:
     """Raise ValueError if JSON is nested too deeply, or has too long a number or too many values.
 
     Works at the speed of memory: strings are told from the rest only if it seems to be so.

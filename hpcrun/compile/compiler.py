@@ -32,6 +32,9 @@ from hpcrun.state.spec.experiment import Spec
 from hpcrun.state.spec.sweep_block import Sweep
 from hpcrun.text import listed
 
+# Points with mistakes, after which no more are looked for.
+_ENOUGH = 500
+
 
 def compile_spec(
     spec: Path | str,
@@ -216,12 +219,15 @@ class _Compiler:
         names = short_names(points)
         runs: dict[str, CompiledRun] = {}
         reports = []
+        wrong = 0
         for point in points:
             problems = Problems()
             resolved = resolve(point, problems)
             swept = {dotted(one.key): _swept(one, resolved.data) for one in point if not one.is_set}
             name = label(swept, names)
-            run = templates.of(resolved).run(resolved, swept, name, problems)
+            run = None
+            if resolved.data or not problems:
+                run = templates.of(resolved).run(resolved, swept, name, problems)
             if run is not None:
                 report = Reporter(resolved.tree, problems)
                 other = runs.setdefault(run.identity, run)
@@ -230,6 +236,9 @@ class _Compiler:
                     report.at("sweep", found, "leave one of them out")
                 _check_same(run, next(iter(runs.values())), report)
             reports.append((name, problems.found))
+            wrong += bool(problems or self.problems)
+            if wrong == _ENOUGH:
+                break
         self.problems.add(*gathered(reports))
         return list(runs.values())
 

@@ -105,7 +105,7 @@ _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
         {**_HEAD, "rank": INDEX, "node": TEXT, "waits": NUMBER, "others_wait": NUMBER},
         ("rank", "node", "waits", "others_wait"),
     ),
-    FAULT: ({**_HEAD, "fault": TEXT, "rank": INDEX, "node": TEXT}, ()),
+    FAULT: ({**_HEAD, "fault": TEXT, "rank": INDEX, "node": TEXT}, ("attempt", "fault", "time")),
     NOTIFIED: ({**_HEAD, "what": TEXT}, ()),
 }
 _OTHER: tuple[Kinds, tuple[str, ...]] = (_HEAD, ())

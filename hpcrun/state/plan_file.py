@@ -11,12 +11,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hpcrun import bounded_json
 from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.state import files
 from hpcrun.state.patched import Patched
 from hpcrun.state.plan import Entry, Plan, RunPlan, check_format
 from hpcrun.state.spec import blocks
 from hpcrun.state.spec.blocks import BLOCKS
+from hpcrun.text import size
 
 FORMAT = 2
 _MOST_CHANGES = 40
@@ -29,12 +31,22 @@ Changes = list[tuple[list[str], Any]]
 
 
 def write(plan: Plan, path: Path) -> None:
-    """Freeze a plan on disk, a line for each run."""
+    """Freeze a plan on disk, a line for each run; raise UsageError if it could not be read."""
     data = pack(plan)
     runs = data.pop("runs")
     lines = ",\n".join(json.dumps(run, separators=(",", ":")) for run in runs)
     head = json.dumps(data, separators=(",", ":"))
-    files.write_bytes(path, f'{head[:-1]},"runs":[\n{lines}\n]}}\n'.encode())
+    text = f'{head[:-1]},"runs":[\n{lines}\n]}}\n'.encode()
+    try:
+        bounded_json.check(text)
+        if len(text) > files.MOST_JSON:
+            raise ValueError(f"more than {size(files.MOST_JSON)}")
+    except ValueError as error:
+        raise UsageError(
+            f"{plan.name}: the plan of {len(plan.runs):,} runs has {error}, and could not be read",
+            hint="sweep fewer runs or keys in one experiment",
+        ) from None
+    files.write_bytes(path, text)
 
 
 def read(path: Path) -> Plan:

@@ -130,6 +130,18 @@ def test_equal_files_give_equal_bytes(root: Path, tmp_path: Path) -> None:
     assert len(digests) == 1
 
 
+def test_a_record_that_is_a_link_costs_what_it_would_have_told(root: Path, tmp_path: Path) -> None:
+    session = root / "study" / "runs" / "1" / "attempts" / "1" / "session.jsonl"
+    session.unlink()
+    session.symlink_to(session.name)
+    done = hpcrun("export", "-o", tmp_path / "all.tar.gz", root=root)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    with tarfile.open(tmp_path / "all.tar.gz") as archive:
+        stream = archive.extractfile("study/versions.json")
+        assert stream is not None
+        assert json.load(stream)["attempts"] == {"1/2": VERSIONS, "2/1": VERSIONS}
+
+
 def test_dry_run_and_json_name_the_same_files(root: Path, tmp_path: Path) -> None:
     target = tmp_path / "a.tar.gz"
     text = hpcrun("export", "--dry-run", "-o", str(target), root=root).stdout

@@ -21,7 +21,9 @@ CASES = 10_000
 
 @pytest.mark.parametrize("first", [0, CASES])
 def test_nothing_breaks_a_reader(first: int) -> None:
-    result = campaign.run(CASES, first=first)
+    # The clock on the wall is for what waits, and CI runs other tests beside; the processor's is
+    # not stretched.
+    result = campaign.run(CASES, first=first, patience=4)
     told = [f"--replay {one.example}: {one.what}\n{one.detail}" for one in result.findings.values()]
     assert not told, "\n\n".join([f"python -m tests.security.fuzz tells of {len(told)}", *told])
     assert result.cases == CASES

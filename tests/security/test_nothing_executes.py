@@ -185,7 +185,13 @@ def test_a_program_beside_the_spec_does_not_run(
     cluster = "slurm" if program == "timeout" else "local"
     spec = f"name: study\nentry: train.py\ncluster: {cluster}\nenvironment: {{setup: ['true']}}\n"
     (code / "study.yaml").write_text(spec)
-    env = {"PATH": f".::{os.environ['PATH']}", "SLURM_CONF": "/nonexistent"}
+    # Slurm's own, after those: all refuse at once.
+    slurm = code.parent / "slurm"
+    slurm.mkdir()
+    for name in ("sbatch", "squeue", "sinfo", "sacct", "scontrol", "sacctmgr"):
+        (slurm / name).write_text("#!/bin/sh\necho invalid partition >&2\nexit 1\n")
+        (slurm / name).chmod(0o755)
+    env = {"PATH": f".::{slurm}:{os.environ['PATH']}"}
     hpcrun(code, arguments[0], "study.yaml", *arguments[1:], env=env)
     assert not ran.exists()
 

@@ -84,6 +84,7 @@ EVERY = [
     *(
         ("report", "-o", "-"),
         ("clean", "--dry-run", "study"),
+        ("export", "--dry-run", "-o", "out.tar.gz"),
         ("show", "study/0"),
     ),
 ]
@@ -110,7 +111,7 @@ def deadline() -> Iterator[None]:
     """A reader that blocks fails its test in place of blocking all others."""
 
     def fail(number: int, frame: object) -> None:
-        raise TimeoutError("a reader blocks")
+        pytest.fail("a reader blocks")
 
     before = signal.signal(signal.SIGALRM, fail)
     signal.alarm(90)
@@ -135,9 +136,8 @@ def hpcrun(study: Experiment, *arguments: str) -> subprocess.CompletedProcess[st
     """A command that has ten times the five seconds, as machines of CI are slow, and 1 GB."""
     shim = slurm_shim(study.paths.root.parent / "bin")
     env = {"PATH": path_with(shim), "XDG_CACHE_HOME": str(study.paths.root.parent)}
-    done = command.hpcrun(
-        *arguments, root=study.paths.root, env=env, timeout=50, preexec_fn=limited
-    )
+    options: dict[str, Any] = {"cwd": study.paths.root.parent, "preexec_fn": limited}
+    done = command.hpcrun(*arguments, root=study.paths.root, env=env, timeout=50, **options)
     assert "Traceback" not in done.stderr, done.stderr[-3000:]
     return done
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun import bounded_json
 from hpcrun.errors import UsageError
 from hpcrun.state import files, plan_file
 from hpcrun.state.plan import Array, Entry, Plan, RunPlan
@@ -33,6 +34,15 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     assert read == plan
     assert isinstance(read.runs[0].entry.argv, tuple)
     assert isinstance(read.arrays[1].runs, tuple)
+
+
+def test_what_could_not_be_read_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded_json, "MOST_VALUES", 50)
+    with pytest.raises(UsageError, match="study: the plan of 2 runs has more than 50 values"):
+        plan_file.write(_plan(), tmp_path / "plan.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ _MARKER = re.compile(r"there is no \$\{hpcrun:")
 _LONGEST, MOST_IN_ONE = 4_000, 50
 _MOST_CHARACTERS, MOST_REFERENCES = 64_000, 2_000
 # What references lead to, in values: a reference takes as long as about 30, or 6,000 characters.
-_MOST_COPIED = 100_000
+_MOST_COPIED = 60_000
 
 
 def _literal(name: str) -> str:
@@ -111,6 +111,7 @@ def interpolate(tree: Tree, problems: Problems) -> dict[str, Any]:
 
     with _metered() as meter:
         result: dict[str, Any] = map_leaves(resolve, source)
+    problems.extent.copied += meter.copied
     return result
 
 
@@ -139,7 +140,7 @@ def _created(source: dict[str, Any], report: Reporter) -> Any:
 def _resolve(
     config: Any, source: dict[str, Any], key: Key, value: Any, report: Reporter, meter: _Meter
 ) -> Any:
-    if not isinstance(value, str) or "${" not in value or meter.is_over:
+    if not isinstance(value, str) or "${" not in value:
         return value
     try:
         return meter.expanded(_get(config, source, key))
@@ -147,8 +148,8 @@ def _resolve(
         if meter.is_over:
             found = "by here, what interpolations refer to refers to others too many times over"
             report.at(key, found, "write the value out, or have the program compute it")
-        else:
-            report.at(key, *_explain(error, value, source))
+            report.problems.check()
+        report.at(key, *_explain(error, value, source))
         return None
 
 

@@ -45,6 +45,7 @@ class Extent:
 
     def __init__(self) -> None:
         self.files = self.values = self.characters = 0
+        self.copied = 0
 
     def open_file(self, line: int) -> None:
         """Count a file; raise TooMuch if there are too many."""

@@ -29,10 +29,10 @@ from hpcrun.state.patched import Patched, at
 WithDeepspeed = Callable[[Tree, Problems], Tree]
 
 _PRESET: Key = ("deepspeed_config",)
-# Points with mistakes, after which others like them are said to have the same.
-_ENOUGH = 50
-# Values of all points that OmegaConf resolves, at 0.1 ms each.
-_MOST_SLOWLY = 5_000_000
+# Points with mistakes, after which others like them, and all others, are said to have the same.
+_ENOUGH, _ENOUGH_IN_ALL = 50, 200
+# Values of all points that OmegaConf resolves, and what their references lead to.
+_MOST_SLOWLY = 20_000_000
 
 
 class Resolved(NamedTuple):
@@ -54,15 +54,18 @@ class Resolver:
         self._structures: dict[str, _Structure | None] = {}
         self._failed: dict[str, list[Problem]] = {}
         self._failures: dict[str, int] = {}
-        self._resolved = 0
+        self._failing = self._resolved = 0
 
     def __call__(self, point: Point, problems: Problems) -> Resolved:
         name, plain = self._structure_of(point)
+        if self._failing >= _ENOUGH_IN_ALL:
+            problems.add(*next(reversed(self._failed.values())))
+            return Resolved(self._base, {})
         if name in self._structures:
             structure = self._structures[name]
             found = structure.patched(point) if structure else None
             return found or self._checked(name, point, problems)
-        first = self.slowly(point, problems)
+        first = self._noted(name, point, problems)
         number = len(self._structures)
         self._structures[name] = None if problems else _Structure.of(number, plain, point, first)
         return first
@@ -72,10 +75,14 @@ class Resolver:
         if self._failures.get(name, 0) >= _ENOUGH:
             problems.add(*self._failed[name])
             return Resolved(self._base, {})
+        return self._noted(name, point, problems)
+
+    def _noted(self, name: str, point: Point, problems: Problems) -> Resolved:
         found = self.slowly(point, problems)
         if problems:
             self._failures[name] = self._failures.get(name, 0) + 1
             self._failed[name] = problems.found
+            self._failing += 1
         return found
 
     def slowly(self, point: Point, problems: Problems) -> Resolved:
@@ -90,7 +97,9 @@ class Resolver:
             hint = "sweep values that plain ${key} refers to, without resolvers and nested ${…}"
             Reporter(tree, problems).at("sweep", found, hint)
             problems.check()
-        return Resolved(tree, interpolate(tree, problems))
+        data = interpolate(tree, problems)
+        self._resolved += problems.extent.copied
+        return Resolved(tree, data)
 
     def _structure_of(self, point: Point) -> tuple[str, frozenset[Key]]:
         """Return the name of the structure of all points that differ only in plain values."""

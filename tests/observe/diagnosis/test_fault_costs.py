@@ -89,3 +89,16 @@ def test_a_fault_that_came_too_late(tmp_path: Path) -> None:
     _hurt(paths, 1, "kill-rank", 100.0)
     ledger.write(paths, ledger.ENDED, 1, outcome="completed", cause=None)
     assert outcomes(paths, ["kill-rank"]) == [FaultOutcome("kill-rank")]
+
+
+def test_metrics_that_cannot_be_read_are_none(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    _attempt(paths, 1, 0, 10.0)
+    _hurt(paths, 1, "kill-rank", 100.0)
+    _end(paths, 1, "rank_crash", 17, "restart")
+    _attempt(paths, 2, 10, 109.26)
+    for path in (paths.attempt(2).metrics, paths.attempt(2).session):
+        path.unlink()
+        path.symlink_to(path.name)
+    (found,) = outcomes(paths, [])
+    assert (found.cause, found.seconds, found.lost_steps) == ("rank_crash", None, None)

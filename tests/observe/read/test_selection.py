@@ -226,3 +226,14 @@ def test_where_errors(finder: Finder, condition: str, message: str, hint: str | 
 def test_ambiguous_configured_key_lists_candidates(finder: Finder) -> None:
     with pytest.raises(UsageError, match=r"config\.lr, deepspeed\.optimizer\.params\.lr"):
         narrow(finder.resolve(["other"]), ["lr=1"])
+
+
+def test_an_experiment_without_a_plan_costs_its_own_rows_alone(finder: Finder) -> None:
+    (finder.root / "empty" / "submissions" / "1").mkdir(parents=True)
+    said: list[str] = []
+    finder.warn = said.append
+    assert [one.name for one in finder.resolve(["empty", "study/3"])] == ["study/3"]
+    assert len(said) == 1
+    assert "empty holds no plan yet" in said[0]
+    with pytest.raises(UsageError, match="empty holds no plan yet"):
+        finder.resolve(["empty"])
