@@ -6,11 +6,13 @@ import contextlib
 import gzip
 import io
 import os
+import random
 import resource
 import shutil
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.run.node.prepare import NodePreparation
 from hpcrun.state.layout import experiment
 from hpcrun.submit.code import code_files, snapshot
+from hpcrun.submit.code.code_diff import CodeDiff
 from tests.support.command import hpcrun
 from tests.support.experiment import Experiment
 from tests.support.plans import command_plan, submission_of
@@ -352,6 +355,19 @@ def test_a_colleagues_archive_of_code_is_read_in_bounds_by_diff(tmp_path: Path) 
         archive.write_bytes(data)
         with pytest.raises(UsageError, match="unpacks to more than 100 MB"):
             snapshot.read(archive)
+
+
+def test_a_diff_of_files_that_were_made_for_it_ends_within_seconds() -> None:
+    # Each line comes as often as difflib still looks for all of them.
+    lines = [f"{number % 100:02}\n" for number in range(19_000)]
+    shuffled = random.Random(17).sample(lines, len(lines))
+    before, after = (
+        {f"{n}.py": "".join(each).encode() for n in range(9)} for each in (lines, shuffled)
+    )
+    began = time.monotonic()
+    patch = CodeDiff({**before, "a": b"1\n"}, {**after, "a": b"2\n"}).patch()
+    assert time.monotonic() - began < 15
+    assert "8.py: differs in too many lines\n" in patch
 
 
 @pytest.fixture

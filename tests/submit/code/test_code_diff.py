@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+import random
+
 import pytest
 
 from hpcrun.submit.code.code_diff import ADDED, CHANGED, REMOVED, CodeDiff
@@ -28,3 +31,13 @@ def test_patch() -> None:
 @pytest.mark.parametrize("content", [b"a\0b", b"x" * (1 << 20) + b"x"])
 def test_what_is_not_compared_by_lines(content: bytes) -> None:
     assert CodeDiff({"f": content}, {"f": b"text\n"}).patch() == "f: binary or large files differ\n"
+
+
+def test_patches_are_those_of_difflib() -> None:
+    draw = random.Random(17)
+    for _ in range(50):
+        before = [draw.choice("abcdefgh") + "\n" for _ in range(draw.randrange(1, 40))]
+        after = [line for line in before if draw.random() < 0.8] + ["x\n"]
+        draw.shuffle(after[:10])
+        found = CodeDiff({"f": "".join(before).encode()}, {"f": "".join(after).encode()}).patch()
+        assert found == "".join(difflib.unified_diff(before, after, "a/f", "b/f"))
