@@ -29,6 +29,14 @@ sys.stdin.read()
 RANK = "import os, pathlib, time\nprint(dict(os.environ), flush=True)\n"
 RANK += "while not pathlib.Path(os.environ['HPCRUN_DIRECTORY'], 'over').exists(): time.sleep(0.1)\n"
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+# What all processes of this user in this node's network tell of themselves.
+TOLD = """
+here=$(readlink /proc/self/ns/net)
+for one in /proc/[0-9]*; do
+    [ "$(readlink "$one/ns/net")" = "$here" ] && cat "$one/environ" "$one/cmdline"
+done 2>/dev/null
+true
+"""
 # What a secret looks like: as many hexadecimal digits as no other word of an environment has.
 SECRET = re.compile(rb"[0-9a-f]{64}")
 
@@ -57,7 +65,7 @@ def test_a_run_on_whose_node_and_network_strangers_are(slurm: Cluster) -> None:
             assert taker.stdout is not None
             assert int(taker.stdout.readline()) > 1000
         bench.hpcrun("submit", bench.spec("ports", spec))
-        until(lambda: [*directory.rglob("rank-00001.log")], "two ranks", 60)
+        until(lambda: [*directory.rglob("rank-00001.log")], "two ranks", 120)
         node = bench.status("ports")[0]["nodes"][0]
         shown = slurm.on(node, ["ps", "-eo", "args"]).stdout
         (host, port), *_ = re.findall(r"--supervisor (\S+):(\d+)", shown)
@@ -65,16 +73,13 @@ def test_a_run_on_whose_node_and_network_strangers_are(slurm: Cluster) -> None:
             strangers.enter_context(_other(slurm, machine, STRANGER, host, port, str(seed)))
             for seed, machine in enumerate((node, LOGIN))
         ]
-        told = [_after(each, 4) for each in attackers]
+        told = [_after(each, 8) for each in attackers]
         # Of the user's own processes: root could read the memory too.
-        environments = slurm.on(
-            node,
-            ["sh", "-c", "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null; true"],
-        ).stdout
+        environments = slurm.on(node, ["sh", "-c", TOLD], user=True).stdout
         slurm.run(["touch", str(directory / "over")])
         bench.hpcrun("logs", "ports", "-f", "--exit-with-run", check=False)
         for taker in names:
-            taker.communicate(timeout=20)
+            taker.communicate(timeout=60)
     (run,) = bench.status("ports")
     assert (run["state"], run["attempt"]) == ("completed", 1), bench.explain("ports")
     for tried in told:
@@ -93,6 +98,6 @@ def _after(stranger: subprocess.Popen[Any], seconds: float) -> dict[str, Any]:
     """What a stranger found who has attacked for so long."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         stranger.wait(seconds)
-    out, _ = stranger.communicate(timeout=30)
+    out, _ = stranger.communicate(timeout=60)
     found: dict[str, Any] = json.loads(out)
     return found
