@@ -189,7 +189,7 @@ def test_every_command_that_reads_answers_beside_what_would_block_it(
     assert done.stdout or "unknown, not over" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["plan", "journal", "submission", "package"])
+@pytest.mark.parametrize("name", ["plan", "journal", "submission"])
 @pytest.mark.parametrize("kind", [a_fifo, thirty_gigabytes, brackets])
 def test_a_broken_submission_costs_no_other_experiment(
     study: Experiment, tmp_path: Path, name: str, kind: Callable[[Path], None]
