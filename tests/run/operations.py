@@ -49,10 +49,15 @@ def _before(name: str, original: Any, tick: Tick) -> Any:
             path = _of_descriptor(directory) / subject
         else:
             path = Path(subject)
-        tick(name, path)
+        if not (name == "open" and _only_reads(arguments[1]) and not path.is_dir()):
+            tick(name, path)
         return original(*arguments, **options)
 
     return call
+
+
+def _only_reads(flags: int) -> bool:
+    return flags & (os.O_ACCMODE | os.O_CREAT) == os.O_RDONLY
 
 
 def _written(name: str, original: Any, position: int, tick: Tick) -> Any:
