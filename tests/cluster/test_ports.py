@@ -67,8 +67,8 @@ def test_a_run_on_whose_node_and_network_strangers_are(slurm: Cluster) -> None:
         bench.hpcrun("submit", bench.spec("ports", spec))
         until(lambda: [*directory.rglob("rank-00001.log")], "two ranks", 120)
         node = bench.status("ports")[0]["nodes"][0]
-        shown = slurm.on(node, ["ps", "-eo", "args"]).stdout
-        (host, port), *_ = re.findall(r"--supervisor (\S+):(\d+)", shown)
+        shown = slurm.on(node, ["sh", "-c", TOLD], user=True).stdout
+        (host, port), *_ = re.findall(r"--supervisor\0([^\0]+):(\d+)", shown)
         attackers = [
             strangers.enter_context(_other(slurm, machine, STRANGER, host, port, str(seed)))
             for seed, machine in enumerate((node, LOGIN))
