@@ -244,8 +244,9 @@ class ExperimentPaths(Directory):
         no file can be called.
         """
         name = facts.get("archive") if isinstance(facts, dict) else None
-        sound = isinstance(name, str) and _ARCHIVE.fullmatch(name)
-        return self.code / name if sound else None
+        if not isinstance(name, str) or not _ARCHIVE.fullmatch(name):
+            return None
+        return self.code / name
 
     def submission(self, number: int) -> SubmissionPaths:
         return SubmissionPaths(self.submissions_directory / str(number))
