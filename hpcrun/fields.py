@@ -43,7 +43,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_name(value: str) -> bool:
-    return "/" not in value and "\0" not in value and value not in ("", ".", "..")
+    # 255 bytes are what a file can be called.
+    return 0 < len(value) < 256 and not {"/", "\0"} & {*value} and value not in (".", "..")
 
 
 def _is_index(value: Any) -> bool:

@@ -54,6 +54,8 @@ from hpcrun.errors import BrokenFile
 # Slurm's and the local executor's; a step's, `123_4.batch`, is of use to Slurm alone.
 _JOB_ID = re.compile(r"[0-9]{1,18}(_[0-9]{1,18})?|local:[0-9]{1,18}")
 _STEP_ID = re.compile(r"[0-9]{1,18}(_[0-9]{1,18})?(\.[0-9a-z]{1,18})?")
+# Frozen code, by its digest.
+_ARCHIVE = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}[.]tar[.]gz")
 
 
 class NamedFile:
@@ -238,10 +240,11 @@ class ExperimentPaths(Directory):
     def frozen_code(self, facts: Any) -> Path | None:
         """Return the archive that ``code`` of a ``submission.json`` names; None if it names none.
 
-        That file may be another user's: a path, which could lead elsewhere, is no name.
+        That file may be another user's: a path, which could lead elsewhere, is no name, nor is what
+        no file can be called.
         """
         name = facts.get("archive") if isinstance(facts, dict) else None
-        if not isinstance(name, str) or not name.endswith(".tar.gz") or set(name) & {"/", "\0"}:
+        if not isinstance(name, str) or not _ARCHIVE.fullmatch(name):
             return None
         return self.code / name
 

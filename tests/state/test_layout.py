@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from hpcrun.state import layout
 
 
@@ -116,3 +118,20 @@ def test_the_experiment_and_run_that_a_path_names_or_lies_in(tmp_path: Path) -> 
         assert layout.named_run(tmp_path / name) == (study, number)
     layout.experiment(tmp_path, "7").submission(1).directory.mkdir(parents=True)
     assert layout.named_run(tmp_path / "7") == (layout.experiment(tmp_path, "7"), None)
+
+
+def test_frozen_code_is_what_a_file_can_be_called(tmp_path: Path) -> None:
+    paths = layout.experiment(tmp_path, "e")
+    assert paths.frozen_code({"archive": "abc.tar.gz"}) == paths.code / "abc.tar.gz"
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [
+        *("a" * 300 + ".tar.gz", "../x.tar.gz", "a\0.tar.gz", "\ud800.tar.gz", "-x.tar.gz"),
+        *("..tar.gz", "a.zip", "", None, 5, ["a.tar.gz"]),
+    ],
+    ids=lambda archive: repr(archive)[:20],
+)
+def test_no_frozen_code(tmp_path: Path, archive: object) -> None:
+    assert layout.experiment(tmp_path, "e").frozen_code({"archive": archive}) is None

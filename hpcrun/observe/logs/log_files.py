@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -161,7 +162,7 @@ class RunLogs:
             path = submission.paths.local_log(self._one.run.number)
         else:
             path = submission.paths.batch_log(submission.job_id)
-        if path.is_file():
+        if os.path.isfile(path):  # noqa: PTH113 - `is_file` may raise
             yield self._source(path, attempt=None, stream="batch")
 
     def _first_of_start(self, attempt: AttemptPaths) -> AttemptPaths:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from hpcrun.errors import UsageError
@@ -14,7 +15,7 @@ def summary(one: Selected) -> dict[str, Any]:
     """Return the facts about a run that were settled when it was submitted."""
     facts = history.describe(one.planned.paths)
     arrays = [index for index, array in enumerate(one.plan.arrays) if one.run.number in array.runs]
-    scripts = [path for path in map(one.planned.paths.script, arrays) if path.exists()]
+    scripts = [path for path in map(one.planned.paths.script, arrays) if os.path.exists(path)]  # noqa: PTH110
     uid = permissions.owner(one.planned.paths.directory)
     archive = one.experiment.frozen_code(facts.get("code"))
     return {

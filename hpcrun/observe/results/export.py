@@ -214,7 +214,7 @@ def _of_submission(paths: SubmissionPaths, facts: dict[str, Any], say: Say) -> I
     """Yield the files of a submission, without frozen code that has a file of secrets in it."""
     yield from (paths.plan, paths.submission, paths.package, paths.journal, *paths.scripts())
     archive = paths.experiment.frozen_code(facts.get("code"))
-    if archive is not None and archive.exists():
+    if archive is not None and os.path.exists(archive):  # noqa: PTH110 - `exists` may raise
         try:
             secret = _frozen_secret(paths, archive)
         except UsageError as error:
