@@ -25,20 +25,8 @@ _KEYS = frozenset(
 )
 _TEXT = frozenset(
     {
-        *(
-            "additional",
-            "begin",
-            "bos",
-            "class",
-            "cls",
-            "end",
-            "eos",
-            "image",
-            "mask",
-            "next",
-            "pad",
-        ),
-        *("per", "prefix", "sep", "special", "start", "stop", "suffix", "text", "unk"),
+        *("additional", "begin", "bos", "class", "cls", "end", "eos", "image", "mask", "next"),
+        *("pad", "per", "prefix", "sep", "special", "start", "stop", "suffix", "text", "unk"),
     }
 )
 _OF_AWS = frozenset({"access", "secret", "security", "session"})

@@ -108,14 +108,14 @@ class Agent:
         heartbeat = Heartbeat(channel.send)
         try:
             while not channel.closed and not supervisor.silent():
-                messages = channel.receive(timeout=0.2)
+                arrived = channel.receive(timeout=0.2)
                 while self._signals:
                     name = signal.Signals(self._signals.pop(0)).name
                     channel.send({"type": "signal", "signal": name})
                 self._report(channel)
-                if messages:
+                if arrived:
                     supervisor.heard()
-                for message in messages:
+                for message in arrived:
                     if message["type"] == "dismiss":
                         return
                     if message["type"] == "fall_silent" and self._is_drill:

@@ -29,10 +29,15 @@ def parse_ranges(text: str, *, strides: bool = False) -> list[range]:
     return found
 
 
-def write_out(spans: Sequence[range]) -> list[int]:
-    """Return the numbers of ranges; raise ValueError for more than `MOST`."""
+def check_size(spans: Sequence[range]) -> None:
+    """Raise ValueError if ranges have more than `MOST` numbers."""
     if sum(map(len, spans)) > MOST:
         raise ValueError(f"these are more than {MOST:,} numbers")
+
+
+def write_out(spans: Sequence[range]) -> list[int]:
+    """Return the numbers of ranges; raise ValueError for more than `MOST`."""
+    check_size(spans)
     return [number for span in spans for number in span]
 
 
@@ -50,7 +55,7 @@ def expand(nodelist: str) -> tuple[str, ...]:
         ranges, _, suffix = rest.partition("]")
         try:
             spans = parse_ranges(ranges)
-            write_out([range(len(names)), *spans])
+            check_size([range(len(names)), *spans])
         except ValueError:
             shown = shortened(nodelist, 200)
             raise HpcrunError(f"the node list {shown!r} is not understood") from None

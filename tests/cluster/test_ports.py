@@ -29,7 +29,7 @@ sys.stdin.read()
 RANK = "import os, pathlib, time\nprint(dict(os.environ), flush=True)\n"
 RANK += "while not pathlib.Path(os.environ['HPCRUN_DIRECTORY'], 'over').exists(): time.sleep(0.1)\n"
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-# What all processes of this user in this node's network tell of themselves.
+# Shows the environments and command lines of all processes of this user in a node's network.
 TOLD = """
 here=$(readlink /proc/self/ns/net)
 for one in /proc/[0-9]*; do
@@ -37,7 +37,7 @@ for one in /proc/[0-9]*; do
 done 2>/dev/null
 true
 """
-# What a secret looks like: as many hexadecimal digits as no other word of an environment has.
+# The form of a secret: as many hexadecimal digits as no other word of an environment has.
 SECRET = re.compile(rb"[0-9a-f]{64}")
 
 
@@ -95,7 +95,7 @@ def test_a_run_on_whose_node_and_network_strangers_are(slurm: Cluster) -> None:
 
 
 def _after(stranger: subprocess.Popen[Any], seconds: float) -> dict[str, Any]:
-    """What a stranger found who has attacked for so long."""
+    """Return what a stranger has found after an attack of so many seconds."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         stranger.wait(seconds)
     out, _ = stranger.communicate(timeout=60)

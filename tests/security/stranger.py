@@ -1,8 +1,7 @@
-"""Whoever can reach a supervisor's port, and knows no secret: ``stranger.py HOST PORT SEED``.
+"""An attacker who reaches a supervisor's port and knows no secret: ``stranger.py HOST PORT SEED``.
 
 It connects and says everything that could hurt until its standard input ends. Then it prints what
-it was told: nothing. Other users run it, with the system's Python. For PORT ``?`` it takes every
-port that listens on this machine, as /proc shows them to everybody.
+it was told: nothing. Other users run it, with the system's Python.
 """
 
 from __future__ import annotations
@@ -37,17 +36,6 @@ LINES = [
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     b"",
 ]
-
-
-def listening() -> list[int]:
-    """The ports of this machine that listen, in the order of /proc."""
-    found = []
-    with open("/proc/net/tcp") as table:
-        for line in table.readlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A":
-                found.append(int(fields[1].rpartition(":")[2], 16))
-    return found
 
 
 def connect(where: tuple[str, int]) -> socket.socket:
@@ -93,17 +81,14 @@ def stay(where: tuple[str, int]) -> int:
 
 
 def main() -> None:
-    host, port, first = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    where, first = (sys.argv[1], int(sys.argv[2])), int(sys.argv[3])
     told: list[bytes] = []
     idle: list[int] = []
-    ports = listening() if port == "?" else [int(port)]
     threads = [
-        threading.Thread(target=talk, args=((host, each), random.Random(seed), told))
+        threading.Thread(target=talk, args=(where, random.Random(seed), told))
         for seed in range(first, first + 4)
-        for each in ports
     ]
-    if port != "?":
-        threads.append(threading.Thread(target=lambda: idle.append(stay((host, int(port))))))
+    threads.append(threading.Thread(target=lambda: idle.append(stay(where))))
     for thread in threads:
         thread.start()
     sys.stdin.read()

@@ -140,3 +140,16 @@ def test_a_checkpoints_fifo_blocks_nobody(tmp_path: Path) -> None:
     fault = checkpoint_files.damage(tmp_path, "states.pt", File(0, sha256="0" * 64))
     assert fault is not None
     assert "not a regular file" in fault.message
+
+
+@pytest.mark.timeout(30)
+def test_a_fifo_that_no_manifest_names_blocks_nobody_either(tmp_path: Path) -> None:
+    """DeepSpeed opens all files of a stranger's directory that are named like its own."""
+    import torch
+
+    from hpcrun.run.checkpoint import trust
+
+    path = tmp_path / "zero_pp_rank_9_mp_rank_00_optim_states.pt"
+    os.mkfifo(path)
+    with trust.tensors_only(), pytest.raises(OSError, match="not a regular file"):
+        torch.load(path, map_location="cpu", weights_only=False)

@@ -198,7 +198,7 @@ def _where(address: str) -> tuple[str, int]:
 
 
 def _while_it_turns(board: Any, act: Callable[[], Any], limit: float = 60) -> Any:
-    """What ``act`` returns while the supervisor turns, which hears nothing meanwhile."""
+    """Return what ``act`` returns while the supervisor turns, which hears nothing meanwhile."""
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(act()), daemon=True)
     thread.start()
@@ -213,8 +213,19 @@ def _descriptors() -> int:
     return len([*Path("/proc/self/fd").iterdir()])
 
 
+@contextlib.contextmanager
+def _all_descriptors() -> Iterator[None]:
+    """Let this process and those that it starts open as many files as they can."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
 def _hung_up(connection: socket.socket) -> bool:
-    """Whether the other side has closed a connection, without a word."""
+    """Check whether the other side has closed a connection, without a word."""
     connection.settimeout(20)
     try:
         return connection.recv(1) == b""
@@ -258,34 +269,29 @@ def test_an_agent_gets_in_among_ten_thousand_that_say_nothing() -> None:
     from hpcrun.run.protocol.switchboard import STRANGERS_MOST
 
     board, secret = _switchboard()
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    program = (HERE / "stranger.py").read_text()
-    where = [*map(str, _where(board.address))]
+    argv = [sys.executable, "-c", (HERE / "stranger.py").read_text()]
+    argv += [*map(str, _where(board.address)), "1"]
     kept = 0
-    try:
-        with subprocess.Popen(
-            [sys.executable, "-c", program, *where, "1"], stdin=-1, stdout=-1
-        ) as p:
-            deadline = time.monotonic() + 60
-            while kept < STRANGERS_MOST and time.monotonic() < deadline:
-                assert board.poll(0.01) == []
-                kept = max(kept, len(board._strangers))
-            assert kept == STRANGERS_MOST
-            began = time.monotonic()
-            agents = [
-                _while_it_turns(board, lambda: Channel.connect(board.address, "n1", secret)),
-                _while_it_turns(board, lambda: Channel.connect(board.address, "n2", secret)),
-            ]
-            assert time.monotonic() - began < 20
-            assert len(board._strangers) <= STRANGERS_MOST
-            assert board.send("n1", {"type": "prepare"})
-            assert agents[0].receive(5) == [{"type": "prepare"}]
-            p.communicate(timeout=60)
-    finally:
-        board.close()
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    with (
+        _all_descriptors(),
+        contextlib.closing(board),
+        subprocess.Popen(argv, stdin=-1, stdout=-1) as stranger,
+    ):
+        deadline = time.monotonic() + 60
+        while kept < STRANGERS_MOST and time.monotonic() < deadline:
+            assert board.poll(0.01) == []
+            kept = max(kept, len(board._strangers))
+        assert kept == STRANGERS_MOST
+        began = time.monotonic()
+        agents = [
+            _while_it_turns(board, lambda: Channel.connect(board.address, "n1", secret)),
+            _while_it_turns(board, lambda: Channel.connect(board.address, "n2", secret)),
+        ]
+        assert time.monotonic() - began < 20
+        assert len(board._strangers) <= STRANGERS_MOST
+        assert board.send("n1", {"type": "prepare"})
+        assert agents[0].receive(5) == [{"type": "prepare"}]
+        stranger.communicate(timeout=60)
 
 
 def test_who_says_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,7 +386,28 @@ def test_who_repeats_the_hello_of_a_live_node_takes_nothing_from_it() -> None:
     board.close()
 
 
-IMPOSTORS: dict[str, Callable[[socket.socket, bytes], object]] = {
+Answer = Callable[[socket.socket, bytes], object]
+
+
+@contextlib.contextmanager
+def _impostor(answer: Answer) -> Iterator[tuple[str, list[bytes]]]:
+    """Listen where a supervisor did; give the address, and a list of what agents say there."""
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def pretend() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    agent, _ = server.accept()
+                    with agent, contextlib.suppress(OSError):
+                        heard.append(agent.recv(1000))
+                        answer(agent, heard[-1])
+
+        threading.Thread(target=pretend, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}", heard
+
+
+IMPOSTORS: dict[str, Answer] = {
     "says it is alive": lambda agent, _: agent.sendall(b'{"type":"alive"}\n{"type":"dismiss"}\n'),
     "repeats": lambda agent, hello: agent.sendall(hello),
     "guesses": lambda agent, _: agent.sendall(
@@ -402,19 +429,7 @@ def test_an_orphaned_agent_tells_and_believes_nothing(
 
     monkeypatch.setattr("hpcrun.run.job.takeover._PATIENCE", 1.5)
     secret = JobSecret.new()
-    heard: list[bytes] = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def pretend() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    agent, _ = server.accept()
-                    with agent, contextlib.suppress(OSError):
-                        heard.append(agent.recv(1000))
-                        IMPOSTORS[how](agent, heard[-1])
-
-        threading.Thread(target=pretend, daemon=True).start()
-        address = f"127.0.0.1:{server.getsockname()[1]}"
+    with _impostor(IMPOSTORS[how]) as (address, heard):
         arguments = argparse.Namespace(attempt=1, node="n1", supervisor=address)
         submission: Any = SimpleNamespace(experiment=SimpleNamespace(run=lambda number: None))
         run: Any = SimpleNamespace(number=3)
@@ -429,18 +444,9 @@ def test_an_orphaned_agent_tells_and_believes_nothing(
 def test_an_agent_is_led_by_nobody_else(place: Place, tmp_path: Path) -> None:
     """A real agent whose supervisor's port somebody else has: it does nothing, and cleans up."""
     place.submit("true")
-    heard: list[bytes] = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def pretend() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    agent, _ = server.accept()
-                    heard.append(agent.recv(1000))
-                    agent.sendall(b'{"type":"attempt","number":9}\n{"type":"kill"}\n')
-
-        threading.Thread(target=pretend, daemon=True).start()
-        agent = _agent(place, f"127.0.0.1:{server.getsockname()[1]}")
+    words = b'{"type":"attempt","number":9}\n{"type":"kill"}\n'
+    with _impostor(lambda agent, _: agent.sendall(words)) as (address, heard):
+        agent = _agent(place, address)
         until(lambda: len(heard) > 2, "tries to connect", 30)
         agent.terminate()  # which it ignores before it has a supervisor
         agent.kill()
@@ -494,19 +500,14 @@ def test_a_broken_supervisor_costs_an_agent_no_exception(place: Place) -> None:
     assert len([one for one in answers if one["type"] == "failed"]) > sent / 3
 
 
-def test_a_name_that_is_taken_costs_a_preference(tmp_path: Path) -> None:
-    """Somebody has taken the names of all ports, and the node's directory."""
+def test_a_name_that_is_taken_costs_a_preference() -> None:
+    """Somebody has taken the names of all ports."""
     start = random.randrange(10**6)
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    taken = []
     preferred = PortReservation(start)
     preferred.release()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    try:
+    with _all_descriptors(), contextlib.ExitStack() as taken:
         for port in range(preferred.port - 500, preferred.port + 1500):
-            name = socket.socket(socket.AF_UNIX)
-            taken.append(name)
+            name = taken.enter_context(socket.socket(socket.AF_UNIX))
             with contextlib.suppress(OSError):
                 name.bind(f"\0hpcrun-port-{port}")
         began = time.monotonic()
@@ -514,10 +515,6 @@ def test_a_name_that_is_taken_costs_a_preference(tmp_path: Path) -> None:
         assert time.monotonic() - began < 5
         assert found.port == preferred.port
         found.release()
-    finally:
-        for name in taken:
-            name.close()
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_node_directory_that_somebody_made_is_not_used(

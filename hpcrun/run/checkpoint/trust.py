@@ -1,7 +1,8 @@
-"""Whose a checkpoint is, and loading of one without executing anything of it.
+"""The owner of a checkpoint, and loading of one without executing anything of it.
 
-``torch.load`` and DeepSpeed execute what a pickle names. A run goes on from files of its own user
-(or root) alone; of any other run, `init_weights` loads the tensors with `tensors_only`.
+``torch.load`` and DeepSpeed execute what a pickle names. A run goes on from files of
+`permissions.trusted_users` alone; of any other run, `init_weights` loads the tensors with
+`tensors_only`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hpcrun.state import permissions
+from hpcrun.state import files, permissions
 from hpcrun.state.manifest import Fault
 
 # Enumerations that DeepSpeed compares with what it has read.
@@ -55,22 +56,26 @@ def fault(directory: Path) -> Fault | None:
 def load_tensors(path: str | Path, load: Callable[..., Any] | None = None) -> Any:
     """Load a file of ``torch.save`` without executing anything: other objects become `Inert`.
 
-    ``load`` is ``torch.load``. Raises an exception of torch's if the file is no such file, or names
-    something of the operating system.
+    ``load`` is ``torch.load``. Raises OSError if it is not a regular file, which DeepSpeed opens by
+    its name alone; an exception of torch's if it is no such file, or names something of the
+    operating system.
     """
     import torch
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from torch import serialization
 
-    names = serialization.get_unsafe_globals_in_checkpoint(str(path))
-    known: list[Any] = [(ZeroStageEnum if name == _PLAIN else Inert, name) for name in names]
-    with serialization.safe_globals(known):
-        return (load or torch.load)(str(path), map_location="cpu", mmap=True, weights_only=True)
+    with files.open_stream(path) as stream:
+        # This very file: whoever owns the directory may put a FIFO in its place.
+        opened = f"/proc/self/fd/{stream.fileno()}"
+        names = serialization.get_unsafe_globals_in_checkpoint(opened)
+        known: list[Any] = [(ZeroStageEnum if name == _PLAIN else Inert, name) for name in names]
+        with serialization.safe_globals(known):
+            return (load or torch.load)(opened, map_location="cpu", mmap=True, weights_only=True)
 
 
 @contextmanager
 def tensors_only() -> Iterator[None]:
-    """Have every ``torch.load`` of this process, such as DeepSpeed's, be `load_tensors`."""
+    """Replace ``torch.load``, which DeepSpeed calls too, by `load_tensors` meanwhile."""
     import torch
 
     original = torch.load

@@ -196,7 +196,7 @@ class Agents:
         self._switchboard.send(node, message)
 
     def call(self, attempt: int, joins: int | None) -> None:
-        """Have the warm ranks of an attempt join this one, which is the newest, or leave."""
+        """Tell the warm ranks of an attempt to join the newest one, or to leave (None)."""
         self._switchboard.broadcast({"type": "call", "of": attempt, "joins": joins})
 
     def ask_to_stop(self) -> None:

@@ -26,7 +26,7 @@ from importlib import metadata
 from pathlib import Path
 
 from hpcrun.errors import HpcrunError
-from hpcrun.state import permissions
+from hpcrun.state import files, permissions
 from hpcrun.state.spec.blocks import SpecBlocks
 
 _BUILD = """
@@ -98,8 +98,8 @@ def usable(caches: Sequence[Path], name: str) -> Path:
 
 def _is_own(directory: Path) -> bool:
     with suppress(OSError):
-        found = directory.stat()
-        return found.st_uid in permissions.trusted_users() and not found.st_mode & stat.S_IWOTH
+        everybody = directory.stat().st_mode & stat.S_IWOTH
+        return not everybody and permissions.stranger(directory) is None
     return False
 
 
@@ -179,7 +179,7 @@ def copy(cache: Path, name: str, destination: Path) -> None:
 
 def _copy_own(source: str, target: str) -> None:
     # The owner of the very file that is read: whoever owns the cache may exchange files.
-    with open(source, "rb") as stream, open(target, "wb") as copy:
+    with files.open_stream(source) as stream, open(target, "wb") as copy:
         if os.fstat(stream.fileno()).st_uid not in permissions.trusted_users():
             raise HpcrunError(
                 f"{source}, a compiled operator, is another user's",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,14 @@ def test_the_experiment_compiles_for_itself_where_the_roots_cache_is_anothers(
     monkeypatch.setattr(op_cache.permissions, "trusted_users", lambda: frozenset({12345}))
     assert op_cache.usable(caches, "key") == own
     assert op_cache.usable(caches, "other") == own
+
+
+@pytest.mark.timeout(30)
+def test_a_fifo_among_the_operators_blocks_nobody(tmp_path: Path) -> None:
+    (tmp_path / "key").mkdir()
+    os.mkfifo(tmp_path / "key" / "x.so")
+    with pytest.raises(OSError, match="a FIFO, not a regular file"):
+        op_cache.copy(tmp_path, "key", tmp_path / "own")
 
 
 def test_who_is_second_takes_what_the_first_made(

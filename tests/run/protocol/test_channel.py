@@ -27,7 +27,7 @@ def pair() -> Iterator[tuple[Channel, Channel]]:
 
 
 def _line(place: int, message: Any, key: bytes = THEIRS) -> bytes:
-    """What a peer sends with a key, taken from a channel of our own."""
+    """The line that a peer sends with a key, taken from a channel of our own."""
     out, end = socket.socketpair()
     with out, end:
         channel = Channel(end, key, MINE)

@@ -1,4 +1,4 @@
-"""What a supervisor takes from its agents, and what it does not."""
+"""Messages of agents: those that a supervisor takes, and those that it refuses."""
 
 from __future__ import annotations
 
