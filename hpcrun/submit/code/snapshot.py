@@ -20,9 +20,9 @@ import stat
 import tarfile
 import uuid
 import zipfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Any
 
 import hpcrun
@@ -32,7 +32,7 @@ from hpcrun.state.layout import SubmissionPaths
 from hpcrun.submit.code import code_files, frozen_code
 from hpcrun.submit.code.frozen_code import MOST_BYTES
 from hpcrun.submit.code.hashing import HashingStream
-from hpcrun.submit.code.inside import LeftOut, open_inside
+from hpcrun.submit.code.inside import Inside, LeftOut
 from hpcrun.submit.code.secret_files import NAMED, PRIVATE, READERS, SecretFiles
 from hpcrun.text import listed
 
@@ -91,9 +91,7 @@ class _Content:
                 self.left_out(path, NAMED)
             else:
                 self.paths.append(path)
-        self.frozen = {
-            str(one) for path in self.paths for one in (path, *PurePosixPath(path).parents)
-        }
+        self.frozen = _with_directories(self.paths)
         _check_size(self, self.paths)
 
     def report(self, name: str, what: str, which: str = "") -> None:
@@ -129,20 +127,20 @@ class _Content:
         return tuple(found)
 
 
+def _with_directories(paths: Sequence[str]) -> set[str]:
+    """Return files and the directories around them, up to the root."""
+    found = {".", *paths}
+    for path in paths:
+        while (path := path.rpartition("/")[0]) and path not in found:
+            found.add(path)
+    return found
+
+
 def _not_in(why: str) -> str:
     return f"left out, {why}"
 
 
-def freeze(
-    root: Path,
-    directory: Path,
-    *,
-    exclude: Sequence[str] = (),
-    required: Collection[str] = (),
-    without: Collection[Path] = (),
-    secrets: Sequence[Path] = (),
-    limit: int = MOST_BYTES,
-) -> Snapshot:
+def freeze(root: Path, directory: Path, *, limit: int = MOST_BYTES, **scope: Any) -> Snapshot:
     """Freeze the code under ``root`` as ``directory/SHA.tar.gz``, unless that exists already.
 
     Raise UsageError if there is too much, a file cannot be read or a required one does not exist.
@@ -153,9 +151,7 @@ def freeze(
     the code: the root of experiments, links. ``secrets`` are the files of secrets that the spec
     names. All files together may have at most ``limit`` bytes.
     """
-    content = _Content(
-        root, limit, exclude=exclude, required=required, without=without, secrets=secrets
-    )
+    content = _Content(root, limit, **scope)
     directory.mkdir(parents=True, exist_ok=True)
     temporary = directory / f".{uuid.uuid4().hex[:12]}.tmp"
     try:
@@ -196,8 +192,7 @@ def look(root: Path, **scope: Any) -> dict[str, bytes]:
     `freeze`.
     """
     content = _Content(root, MOST_BYTES, **scope)
-    found = (_member(content, name) for name in content.paths)
-    return {info.name: _data(info, data) for info, data in filter(None, found)}
+    return {info.name: _data(info, data) for info, data in _members(content)}
 
 
 def read(archive: Path) -> dict[str, bytes]:
@@ -249,7 +244,7 @@ def package(path: Path) -> None:
 def _check_size(content: _Content, paths: Sequence[str]) -> None:
     for name in paths:
         try:
-            status = (content.root / name).lstat()
+            status = os.lstat(f"{content.root}/{name}")
         except OSError:
             continue
         if stat.S_ISREG(status.st_mode):
@@ -271,27 +266,32 @@ def _write(content: _Content, stream: IO[bytes]) -> tuple[str, int]:
     with gzip.GzipFile("", "wb", compresslevel=5, fileobj=stream, mtime=0) as compressed:
         hashing: Any = HashingStream(compressed)
         with tarfile.open(fileobj=hashing, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-            for name in content.paths:
-                found = _member(content, name)
-                if found:
-                    info, data = found
-                    archive.addfile(info, io.BytesIO(data))
-                    count += 1
+            for info, data in _members(content):
+                archive.addfile(info, io.BytesIO(data))
+                count += 1
     return hashing.hexdigest(), count
 
 
-def _member(content: _Content, name: str) -> tuple[tarfile.TarInfo, bytes] | None:
-    path = content.root / name
+def _members(content: _Content) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    with Inside(content.real) as inside:
+        for name in content.paths:
+            found = _member(content, inside, name)
+            if found:
+                yield found
+
+
+def _member(content: _Content, inside: Inside, name: str) -> tuple[tarfile.TarInfo, bytes] | None:
+    path = f"{content.root}/{name}"
     info = tarfile.TarInfo(name)
     info.mtime = _TIME
     real = name
     try:
-        if path.is_symlink():
+        if os.path.islink(path):  # noqa: PTH114 - thousands of files
             real, target = _follow(content, name)
             if target is not None:
                 info.type, info.linkname, info.mode = tarfile.SYMTYPE, target, 0o777
                 return info, b""
-        data, mode = _read(content, name, real)
+        data, mode = _read(content, inside, name, real)
     except FileNotFoundError:
         content.left_out(name, "it vanished while the code was frozen")
         return None
@@ -335,10 +335,10 @@ def _follow(content: _Content, name: str) -> tuple[str, str | None]:
     return name, real
 
 
-def _read(content: _Content, name: str, real: str) -> tuple[bytes, int]:
+def _read(content: _Content, inside: Inside, name: str, real: str) -> tuple[bytes, int]:
     """Return a file's bytes and mode; read again if it was written meanwhile."""
     for _ in range(3):
-        descriptor, before = open_inside(content.real, real)
+        descriptor, before = inside.open(real)
         with open(descriptor, "rb") as stream:
             if why := content.secrets.why(real, before):
                 raise LeftOut(why)

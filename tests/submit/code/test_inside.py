@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.submit.code.inside import LeftOut, open_inside
+from hpcrun.submit.code.inside import Inside, LeftOut, open_inside
 
 
 def test_a_file_below_the_root(tmp_path: Path) -> None:
@@ -65,3 +65,31 @@ def test_a_link_at_the_last_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "stat", then_exchanged)
     with pytest.raises(LeftOut, match="not a regular file"):
         open_inside(tmp_path, "file")
+
+
+def test_files_beside_each_other_share_one_way_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a/b/one", "a/b/two", "a/three"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    opened: list[object] = []
+    plain = os.open
+
+    def counted(path: object, *arguments: object, **options: object) -> int:
+        opened.append(path)
+        return plain(path, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", counted)
+    before = len([*Path("/proc/self/fd").iterdir()])
+    with Inside(tmp_path) as inside:
+        for name in ("a/b/one", "a/b/two", "a/three", "a/b/one"):
+            with open(inside.open(name)[0]) as stream:
+                assert stream.read() == name
+        with pytest.raises(FileNotFoundError):
+            inside.open("a/c/one")
+        with open(inside.open("a/b/two")[0]) as stream:
+            assert stream.read() == "a/b/two"
+    assert opened.count("two") == 2
+    assert opened[:8] == [tmp_path, "a", "b", "one", "two", tmp_path, "a", "three"]
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
