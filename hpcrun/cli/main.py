@@ -87,11 +87,27 @@ def group() -> None:
     """Submit DeepSpeed experiments to Slurm, and see them through to their end."""
 
 
+def _open_streams() -> None:
+    """Open ``/dev/null`` as the standard streams that the caller has closed (``>&-``).
+
+    Otherwise the next files that are opened would take their descriptors, and what is printed.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            stream = open(number, mode, closefd=False)  # noqa: SIM115 - until the end
+            setattr(sys, name, stream)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with the exit code that docs/cli.md promises."""
     # Thousands of runs are a million objects and no garbage: collect rarely, and not at exit.
     gc.set_threshold(2_000_000, 50, 100)
     atexit.register(gc.freeze)
+    _open_streams()
     with contextlib.ExitStack() as stack:
         stack.enter_context(terminal.guarded())
         if COMPLETE in os.environ:
