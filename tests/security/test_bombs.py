@@ -14,8 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import omegaconf
 import pytest
 
+from hpcrun.compile.source.interpolate import interpolate
+from hpcrun.compile.source.marked_tree import Tree
+from hpcrun.compile.source.problems import Problems
 from tests.support.command import argv
 
 SECONDS, MEGABYTES = 5.0, 500
@@ -26,7 +30,7 @@ HEAD = "name: demo\nentry: train.py\ncluster: local\n"
 
 @dataclass(frozen=True)
 class Told:
-    """How a command ended, and what it cost."""
+    """The end of a command, and its cost."""
 
     code: int
     out: str
@@ -328,6 +332,50 @@ def test_conditions_and_expressions_end_in_words(place: Path) -> None:
         stream.write("a" * 60 + "!\n")
     endless = run(place, "logs", "demo", "--grep", "(a+)+$")
     refused(endless, "takes more than", "(a+)+")
+
+
+def test_omegaconf_follows_references_where_they_are_counted() -> None:
+    cause = (
+        f"OmegaConf {omegaconf.__version__} does not follow references through the private method "
+        "Container._select_impl: count them where it does now, in interpolate._metered"
+    )
+    assert hasattr(omegaconf.Container, "_select_impl"), cause
+    problems = Problems()
+    assert interpolate(Tree({"a": 1, "b": "${a}"}), problems) == {"a": 1, "b": 1}
+    assert problems.extent.copied, cause
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x = " + "-" * 100_000 + "1",
+        "x = a" + ".a" * 90_000,
+        "if a: pass\n" + "elif a: pass\n" * 10_000,
+    ],
+    ids=["signs", "attributes", "branches"],
+)
+def test_a_program_that_is_nested_too_deeply_is_told(place: Path, line: str) -> None:
+    (place / "train.py").write_text(f"def main(session): pass\n{line}\n")
+    (place / "spec.yaml").write_text(HEAD.replace("train.py", "train:main"))
+    told = run(place, "plan", "spec.yaml")
+    refused(told, "spec.yaml:2: entry:", "train.py is nested too deeply")
+
+
+@pytest.mark.parametrize("text", ["x = f'" + "{a}" * 400_000 + "'", "a;" * 2_000_000])
+def test_a_large_program_is_searched_and_not_parsed(place: Path, text: str) -> None:
+    (place / "train.py").write_text(f"def main(session): pass\n{text}\n")
+    for function, code in (("main", 0), ("none", 2)):
+        (place / "spec.yaml").write_text(HEAD.replace("train.py", f"train:{function}"))
+        told = run(place, "plan", "spec.yaml")
+        assert told.code == code, told.err
+    assert "train.py has no 'none'" in told.err
+
+
+def test_a_huge_program_is_not_read(place: Path) -> None:
+    with (place / "train.py").open("r+b") as stream:
+        stream.truncate(30_000_000_000)
+    (place / "spec.yaml").write_text(HEAD.replace("train.py", "train:main"))
+    refused(run(place, "plan", "spec.yaml"), "entry:", "train.py cannot be read", "at most 8.0 MB")
 
 
 def test_what_people_write_is_within_the_limits(place: Path) -> None:

@@ -15,16 +15,19 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from hpcrun.compile.source import git
+from hpcrun.compile.source import git, limits
 from hpcrun.compile.source.problems import Reporter, did_you_mean, listing
 from hpcrun.compile.target.slurm_options import check_words
 from hpcrun.host import expand_home, is_there
+from hpcrun.state import files
 from hpcrun.state.plan import Entry
 
 FORMS = (
     "a script (train.py), a function (package.module:function or path/file.py:function), or a "
     "command as a list ([python, train.py])"
 )
+# A larger file is not parsed: an f-string takes the square of its length, and a kB takes one MB.
+_MOST_PARSED = 200_000
 _FLAG = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _COMMAND = re.compile(r"^(?:\S*/)?(?:python[0-9.]*|bash|sh|torchrun|deepspeed|srun)\s")
@@ -240,20 +243,31 @@ def _installed(module: str, python: str | None) -> tuple[bool, Path | None]:
 def _check_function(path: Path, function: str, report: Reporter) -> bool:
     """Return whether a file defines or imports a function; report if it does not."""
     try:
-        module = ast.parse(path.read_bytes(), str(path))
+        names = _names_in(files.read_bytes(path, limits.LARGEST_FILE), path, function)
     except SyntaxError as error:
         report.at("entry", f"{path}, line {error.lineno}: Python syntax error: {error.msg}")
         return False
-    except (OSError, ValueError) as error:
-        report.at("entry", f"{path} cannot be read: {error}")
+    except (RecursionError, MemoryError):
+        report.at("entry", f"{path} is nested too deeply to be read as Python")
         return False
-    names = set(_names(module.body))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        report.at("entry", f"{path} cannot be read: {why}")
+        return False
     if function in names or "*" in names:
         return True
     public = listing(sorted(name for name in names if not name.startswith("_")), 12)
     found = f"{path} has no {function!r}; it has {public or 'nothing'}"
     report.at("entry", found, did_you_mean(function, sorted(names)))
     return False
+
+
+def _names_in(source: bytes, path: Path, function: str) -> set[str]:
+    """Return the names that a module defines; of a large one at most those that are looked for."""
+    if len(source) > _MOST_PARSED:
+        words = {function: function, "import *": "*"}
+        return {name for word, name in words.items() if word.encode() in source}
+    return set(_names(ast.parse(source, str(path)).body))
 
 
 def _names(body: list[ast.stmt]) -> Iterator[str]:
