@@ -6,14 +6,14 @@ import dataclasses
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from hpcrun.compile import chain, extendable
 from hpcrun.compile.freeze import Compiled, CompiledRun, Select, freeze
 from hpcrun.compile.run_template import RunTemplates
-from hpcrun.compile.source.interpolate import interpolate_one
+from hpcrun.compile.source.interpolate import interpolate_one, variables_read
 from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, dotted, get_at
 from hpcrun.compile.source.problems import Problems, Reporter, kind_of
 from hpcrun.compile.spec import compose, profile, schema
@@ -26,6 +26,7 @@ from hpcrun.compile.target import deepspeed
 from hpcrun.errors import Problem, UsageError
 from hpcrun.host import expand_home
 from hpcrun.policy import secret_names
+from hpcrun.state import permissions
 from hpcrun.state.plan import Plan
 from hpcrun.state.spec.cluster_profile import Profile
 from hpcrun.state.spec.experiment import Spec
@@ -65,7 +66,8 @@ def compile_spec(
     """
     path, shown = compose.find_spec(spec)
     try:
-        return _Compiler(path, shown).compile(overrides, sweeps, root)
+        with variables_read() as variables:
+            return _Compiler(path, shown, variables).compile(overrides, sweeps, root)
     except RecursionError:
         raise UsageError(f"{shown}: the spec is nested too deeply") from None
 
@@ -114,8 +116,8 @@ def default_root(cluster: dict[str, Any]) -> Path:
 class _Compiler:
     """One compilation; holds what its steps share."""
 
-    def __init__(self, path: Path, shown: str) -> None:
-        self.path, self.shown = path, shown
+    def __init__(self, path: Path, shown: str, variables: Set[str]) -> None:
+        self.path, self.shown, self.variables = path, shown, variables
         self.directory = path.parent
         self.problems = Problems()
         self.files: dict[str, Tree | None] = {}
@@ -158,6 +160,7 @@ class _Compiler:
         place = Path(os.path.realpath(root or default_root(loaded.data)))
         _check_root(place)
         inside = self.directory.is_relative_to(code_root)
+        sources = tuple(dict.fromkeys(problems.files))
         return Compiled(
             name=runs[0].spec["name"],
             root=place,
@@ -169,8 +172,12 @@ class _Compiler:
             repeats=expansion.repeats,
             extendable=extendable_keys,
             prerequisites=prerequisites,
-            sources=tuple(dict.fromkeys(problems.files)),
-            notes=(*loaded.notes, *_secrets(loaded.data, runs)),
+            sources=sources,
+            notes=(
+                *loaded.notes,
+                *_told((*sources, *problems.data_files), self.variables),
+                *_secrets(loaded.data, runs),
+            ),
             runs=tuple(runs),
         )
 
@@ -250,6 +257,18 @@ def _check_same(run: CompiledRun, first: CompiledRun, report: Reporter) -> None:
         if one != other:
             found = f"an experiment has one {what}, and a sweep makes it {one!r} and {other!r}"
             report.at(key, found)
+
+
+def _told(sources: Sequence[Path], variables: Set[str]) -> list[str]:
+    """Return a note of what another user's file has put into the plan of this environment."""
+    names = sorted(variables - {"HOME"})  # the default root has it, and every path tells it
+    whose = permissions.foreign(sources) if names else None
+    if whose is None:
+        return []
+    return [
+        f"the values of {listed(names, 8)} in your environment are in the plan, where everybody "
+        f"who may read the experiment reads them: {whose}"
+    ]
 
 
 def _secrets(cluster: dict[str, Any], runs: Sequence[CompiledRun]) -> list[str]:

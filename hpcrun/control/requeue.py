@@ -227,7 +227,7 @@ def _prepare(
     permissions.use_umask(earlier.cluster)
     wanted = {decision.run for decision in decisions}
     runs = [run for run in earlier.runs if run.number in wanted]
-    unchecked = python_probe.unchecked(source) or preflight.foreign([source.plan])
+    unchecked = python_probe.unchecked(source) or permissions.foreign([source.plan])
     found = preflight.check_python(runs, earlier.cluster, unchecked=unchecked, say=say)
     with Draft(experiment) as draft:
         compiled = Compiled(

@@ -118,6 +118,21 @@ def stranger(path: str | os.PathLike[str]) -> str | None:
     return next((user_name(uid) for uid in owners if uid not in trusted_users()), None)
 
 
+def foreign(paths: Iterable[Path]) -> str | None:
+    """Return which of the files is another user's, in words; None if none is.
+
+    What such a file says is executed in jobs alone.
+    """
+    for path in paths:
+        try:
+            owner = stranger(path)
+        except OSError as error:
+            return f"{path}: {error.strerror}"
+        if owner is not None:
+            return f"{path} belongs to {owner}"
+    return None
+
+
 def is_planted(path: Path) -> bool:
     """Check whether this is a stranger's, in a directory where everybody may make files."""
     try:

@@ -78,7 +78,7 @@ def check_runs(
     check_time_limits(runs, experiment)
     check_initial_weights(runs, experiment, coming)
     check_world_sizes([run for run in runs if run.number in resumed], experiment, say)
-    return check_python(runs, cluster, unchecked=foreign(sources), say=say)
+    return check_python(runs, cluster, unchecked=permissions.foreign(sources), say=say)
 
 
 def check_time_limits(runs: Sequence[RunPlan], experiment: ExperimentPaths) -> None:
@@ -153,24 +153,12 @@ def check_world_sizes(runs: Sequence[RunPlan], experiment: ExperimentPaths, say:
         )
 
 
-def foreign(sources: Sequence[Path]) -> str | None:
-    """Return which of the files is another user's, whose words are executed in jobs alone."""
-    for path in sources:
-        try:
-            owner = permissions.stranger(path)
-        except OSError as error:
-            return f"{path}: {error.strerror}"
-        if owner is not None:
-            return f"{path} belongs to {owner}"
-    return None
-
-
 def check_python(
     runs: Sequence[RunPlan], cluster: dict[str, Any], *, unchecked: str | None, say: Say
 ) -> Probe:
     """`probe` each Python that the runs use, once; return the first answer.
 
-    None is started for a reason ``unchecked``, such as `foreign` returns.
+    None is started for a reason ``unchecked``, such as `hpcrun.state.permissions.foreign` returns.
     """
     answers: dict[str, Probe] = {}
     for run in runs:

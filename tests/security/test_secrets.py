@@ -24,7 +24,7 @@ def spec(tmp_path: Path) -> Path:
 
 
 def refused(spec: Path) -> str:
-    """What `hpcrun plan` says as it refuses the file of secrets, within seconds."""
+    """Return the words with which `hpcrun plan` refuses the file of secrets, within seconds."""
     done = hpcrun("plan", spec, timeout=20)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"{spec}:3: environment.secrets_file: " in done.stderr
@@ -143,3 +143,29 @@ def test_what_jobs_execute_is_nobody_elses_to_write(tmp_path: Path, profile: str
             assert not each.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH), each
             if each == root:
                 break
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "reference",
+    ["${oc.env:HPCRUN_SESAME}", "${oc.${config.env}:HPCRUN_SESAME}", "in a DeepSpeed file"],
+)
+def test_variables_that_a_strangers_file_puts_into_the_plan_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference: str
+) -> None:
+    monkeypatch.setenv("HPCRUN_SESAME", "7")
+    spec, engine = tmp_path / "spec.yaml", tmp_path / "ds.json"
+    theirs = spec
+    text = f"{SPEC}config: {{env: env, a: '{reference}'}}\n"
+    if "DeepSpeed" in reference:
+        theirs, text = engine, SPEC + "deepspeed_config: ds.json\n"
+        engine.write_text('{"train_batch_size": 8, "wandb": {"team": "${oc.env:HPCRUN_SESAME}"}}')
+    spec.write_text(text)
+    said = "the values of HPCRUN_SESAME in your environment are in the plan"
+    own = hpcrun("plan", spec)
+    assert (own.returncode, own.stderr) == (0, "")
+    STRANGER.owns(theirs)
+    done = hpcrun("plan", spec)
+    assert (done.returncode, done.stdout) == (0, own.stdout)
+    assert f"{said}, where everybody who may read the experiment" in done.stderr
+    assert f"{theirs} belongs to " in done.stderr

@@ -6,6 +6,7 @@ Those are filled in on compute nodes.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
     UnsupportedInterpolationType,
 )
+from omegaconf.resolvers import oc
 
 from hpcrun.compile.source import limits
 from hpcrun.compile.source.marked_tree import Key, Tree, dotted, get_at, keys, map_leaves
@@ -40,14 +42,41 @@ def _literal(name: str) -> str:
     return f"${{hpcrun:{name}}}"
 
 
-try:
-    OmegaConf.register_resolver("hpcrun", _literal, replace=True)
-except TypeError:  # before OmegaConf 2.4 this name had another meaning
-    OmegaConf.register_new_resolver("hpcrun", _literal, replace=True)
+# Each takes the names of variables that are read in the block of a `variables_read`.
+_readers: list[set[str]] = []
+
+
+def _variable(*arguments: Any) -> Any:
+    """Resolve ``${oc.env:NAME}`` as OmegaConf does, and note the name of a variable that is set."""
+    if arguments and arguments[0] in os.environ:
+        for names in _readers:
+            names.add(arguments[0])
+    return oc.env(*arguments)
+
+
+for _name, _resolver in (("hpcrun", _literal), ("oc.env", _variable)):
+    try:
+        OmegaConf.register_resolver(_name, _resolver, replace=True)
+    except TypeError:  # before OmegaConf 2.4 this method had another meaning
+        OmegaConf.register_new_resolver(_name, _resolver, replace=True)
+
+
+@contextlib.contextmanager
+def variables_read() -> Iterator[set[str]]:
+    """Collect the names of the environment variables that interpolations read in the block.
+
+    A reference can be put together from others, so that its text may not tell what it reads.
+    """
+    names: set[str] = set()
+    _readers.append(names)
+    try:
+        yield names
+    finally:
+        _readers.pop()
 
 
 class _Meter:
-    """What the references that were followed led to: each may hold others, many times over."""
+    """The count of what references led to, each of which may hold others, many times over."""
 
     def __init__(self) -> None:
         self.copied = 0

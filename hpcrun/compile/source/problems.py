@@ -31,6 +31,8 @@ class Problems:
         In the order in which they were found, each once.
     files
         The YAML files that were read.
+    data_files
+        The JSON files that were read.
     unreadable
         True after a file could not be read: keys that seem to be missing may be in it.
     extent
@@ -40,6 +42,7 @@ class Problems:
     def __init__(self) -> None:
         self.found: list[Problem] = []
         self.files: list[Path] = []
+        self.data_files: list[Path] = []
         self.unreadable = False
         self.extent = Extent()
         self._known: set[Problem] = set()

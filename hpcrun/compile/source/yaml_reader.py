@@ -96,6 +96,7 @@ def read_yaml(path: Path, shown: str, problems: Problems) -> Tree | None:
 
 def read_json(path: Path, shown: str, problems: Problems) -> Tree | None:
     """Read one JSON file whose top level is an object, as `read_yaml` does."""
+    problems.data_files.append(path)
     text = read_text(path, shown, problems)
     if text is None:
         return None
