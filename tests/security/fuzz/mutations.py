@@ -8,7 +8,7 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 ESCAPES = "\x1b[31mred\x1b[0m \x1b]0;title\x07 \x9b2J \r\b\x7f"
 # JSON that no Python value is dumped as: written in place of a string of this name.
@@ -49,6 +49,8 @@ SHAPES: tuple[Any, ...] = (
     *("@raw:surrogate@", "@raw:deep-list@", "@raw:deep-object@", "@raw:twice@"),
 )
 CONSTANTS: tuple[Any, ...] = (None, True, False)
+Text = TypeVar("Text", str, bytes)
+
 BYTES: tuple[bytes, ...] = (
     *(b"\x00", b"\xff\xfe", b"\x1b[2J", b"\x9b31m", b"\n", b"\r\n", b"\n\n\n"),
     *(b"\xc3", b"\xed\xa0\x80"),
@@ -78,7 +80,7 @@ class Draw:
     made: int = 0
     """The number of mutations that were offered so far."""
     notes: list[str] = field(default_factory=list)
-    """What the case consists of, for whoever repeats it."""
+    """The parts of the case, for whoever repeats it."""
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.name)
@@ -247,14 +249,22 @@ def flip_bits(data: bytes, rng: random.Random) -> bytes:
     return bytes(changed)
 
 
+def _inserted(text: Text, words: Sequence[Text], rng: random.Random) -> Text:
+    at = rng.randint(0, len(text))
+    return text[:at] + rng.choice(words) + text[at:]
+
+
+def _deleted(text: Text, lengths: Sequence[int], rng: random.Random) -> Text:
+    at = rng.randint(0, len(text))
+    return text[:at] + text[at + rng.choice(lengths) :]
+
+
 def insert_bytes(data: bytes, rng: random.Random) -> bytes:
-    at = rng.randint(0, len(data))
-    return data[:at] + rng.choice(BYTES) + data[at:]
+    return _inserted(data, BYTES, rng)
 
 
 def delete_bytes(data: bytes, rng: random.Random) -> bytes:
-    at = rng.randint(0, len(data))
-    return data[:at] + data[at + rng.choice([1, 2, 10, 100]) :]
+    return _deleted(data, [1, 2, 10, 100], rng)
 
 
 def truncate(data: bytes, rng: random.Random) -> bytes:
@@ -347,13 +357,11 @@ def blob(draw: Draw, data: bytes) -> bytes:
 
 
 def _word_in(text: str, rng: random.Random) -> str:
-    at = rng.randint(0, len(text))
-    return text[:at] + rng.choice(WORDS) + text[at:]
+    return _inserted(text, WORDS, rng)
 
 
 def _cut(text: str, rng: random.Random) -> str:
-    at = rng.randint(0, len(text))
-    return text[:at] + text[at + rng.choice([1, 1, 3, 20]) :]
+    return _deleted(text, [1, 1, 3, 20], rng)
 
 
 def _twice(text: str, rng: random.Random) -> str:
