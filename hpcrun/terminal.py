@@ -37,7 +37,7 @@ class VisibleStream(io.TextIOWrapper):
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Have all that is printed during the block made visible."""
+    """Make visible all that is printed during the block."""
     before = {name: getattr(sys, name) for name in ("stdout", "stderr")}
     guards = {
         name: VisibleStream(stream)

@@ -74,7 +74,7 @@ class Compiled:
     sources: tuple[Path, ...] = ()
     """The YAML files that it was compiled from."""
     notes: tuple[str, ...] = ()
-    """What the user should know beside the plan."""
+    """Messages for the user about a spec that is right."""
 
     @property
     def file(self) -> str:

@@ -41,7 +41,7 @@ class TooMuch(Exception):
 
 
 class Extent:
-    """How much the files of a spec hold, those that were read so far."""
+    """A count of what the files of a spec hold, of those that were read so far."""
 
     def __init__(self) -> None:
         self.files = self.values = self.characters = 0

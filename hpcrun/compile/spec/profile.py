@@ -39,7 +39,7 @@ class LoadedProfile:
     resources: Tree
     """The defaults that its file gives for the resources of specs."""
     notes: tuple[str, ...] = ()
-    """That its file hides another one of the same name."""
+    """A message for the user if its file hides another one of the same name."""
 
 
 def default_name() -> str:

@@ -64,7 +64,7 @@ class Class:
 
 @dataclass
 class Result:
-    """What a campaign did."""
+    """The cases of a campaign, their cost and what they found."""
 
     seed: int
     cases: int = 0

@@ -43,7 +43,7 @@ class Finding(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command printed, and how it ended."""
+    """The output and the end of a command."""
 
     code: int
     out: str
