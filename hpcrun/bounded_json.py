@@ -34,8 +34,8 @@ def parse_line(line: bytes) -> dict[str, Any] | bytes:
         if len(line) > _HARMLESS:
             check(line)
         text = line.decode().strip()
-        record, end = _decode(text)
-    except (ValueError, RecursionError):
+        record, end = _scan(text, 0)
+    except (ValueError, RecursionError, StopIteration):
         return line
     return record if type(record) is dict and end == len(text) else line
 
@@ -85,4 +85,4 @@ _DIGITS = re.compile(rb"[0-9]{3}").search
 _AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _NOT_COUNTED = bytes(byte for byte in range(256) if byte not in b"[{,")
-_decode = json.JSONDecoder().raw_decode
+_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
