@@ -7,21 +7,39 @@ fields that nobody knows may hold anything, so that records of other versions ca
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 
-class Kind(NamedTuple):
-    """What a field may hold."""
+class Kind:
+    """The condition on a field, a quick test that most values pass, and the words for both."""
 
-    usual: type | None
-    """The type that most values have; between ``low`` and ``high`` they need no further look."""
-    low: Any
-    high: Any
-    words: str
-    accepts: Callable[[Any], bool]
-    """The whole condition."""
-    fields: Mapping[str, Kind] | None = None
-    """The fields of a mapping."""
+    # No named tuple: thousands of records are checked, and its fields are slow to take.
+    __slots__ = ("accepts", "fields", "high", "low", "usual", "words")
+
+    def __init__(
+        self,
+        usual: type | None,
+        low: Any,
+        high: Any,
+        words: str,
+        accepts: Callable[[Any], bool],
+        fields: Mapping[str, Kind] | None = None,
+    ) -> None:
+        """Make a kind.
+
+        Parameters
+        ----------
+        usual, low, high
+            The type that most values have; between ``low`` and ``high`` they pass.
+        words
+            A noun for the values.
+        accepts
+            The whole condition.
+        fields
+            The fields of a mapping.
+        """
+        self.usual, self.low, self.high, self.words = usual, low, high, words
+        self.accepts, self.fields = accepts, fields
 
 
 Kinds = Mapping[str, Kind]
@@ -51,23 +69,31 @@ def _is_index(value: Any) -> bool:
     return type(value) is int and 0 <= value <= _MOST_INDEX
 
 
+_ONLY_TEXT, _NUMBERS = frozenset({str}), frozenset({int, float})
+
 TEXT = Kind(str, None, None, "text", _is(str))
 FLAG = Kind(bool, None, None, "true or false", _is(bool))
 WHOLE = Kind(
-    *(int, -MOST, MOST, "a whole number", lambda value: type(value) is int and _is_number(value))
+    *(
+        int,
+        -int(MOST) + 1,
+        int(MOST) - 1,
+        "a whole number",
+        lambda value: type(value) is int and _is_number(value),
+    )
 )
 INDEX = Kind(int, 0, _MOST_INDEX, "a whole number from 0", _is_index)
 NUMBER = Kind(float, -MOST, MOST, "a number", _is_number)
 # Seconds since the epoch.
 TIME = Kind(
-    *(float, 0, LAST_TIME, "a time"), lambda value: _is_number(value) and 0 <= value <= LAST_TIME
+    *(float, 0.0, LAST_TIME, "a time"), lambda value: _is_number(value) and 0 <= value <= LAST_TIME
 )
 # Of a file or directory: no path, and not a directory above.
 NAME = Kind(*(None, None, None, "a name"), lambda value: type(value) is str and _is_name(value))
 PATH = Kind(*(None, None, None, "a path"), lambda value: type(value) is str and "\0" not in value)
 TEXTS = Kind(
     *(None, None, None, "a list of texts"),
-    lambda value: type(value) is list and set(map(type, value)) <= {str},
+    lambda value: type(value) is list and _ONLY_TEXT.issuperset(map(type, value)),
 )
 INDICES = Kind(
     *(None, None, None, "a list of whole numbers from 0"),
@@ -78,7 +104,7 @@ MAPPING = Kind(dict, None, None, "a mapping", _is(dict))
 # A metric that is infinite or no number was logged so.
 METRICS = Kind(
     *(None, None, None, "a mapping of numbers"),
-    lambda value: type(value) is dict and set(map(type, value.values())) <= {int, float},
+    lambda value: type(value) is dict and _NUMBERS.issuperset(map(type, value.values())),
 )
 
 
@@ -94,14 +120,14 @@ def wrong(record: Mapping[str, Any], kinds: Kinds, needed: Collection[str] = ())
     """
     for name, value in record.items():
         if name in kinds:
-            usual, low, high, words, accepts, fields = kinds[name]
-            if type(value) is usual and (low is None or low <= value <= high):
+            kind = kinds[name]
+            if type(value) is kind.usual and (kind.low is None or kind.low <= value <= kind.high):
                 continue
             if value is None:
                 continue
-            if not accepts(value):
-                return f"{name} is {shown(value)}, not {words}"
-            if fields is not None and (inner := wrong(value, fields)):
+            if not kind.accepts(value):
+                return f"{name} is {shown(value)}, not {kind.words}"
+            if kind.fields is not None and (inner := wrong(value, kind.fields)):
                 return f"{name}.{inner}"
     for name in needed:
         if record.get(name) is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcrun.compile import Compiled, CompiledRun, freeze
-from hpcrun.errors import UsageError
+from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.observe.read.selection import Selected
 from hpcrun.slurm import client, queue
 from hpcrun.state import history, ledger, permissions, plan_file
@@ -26,6 +26,8 @@ from hpcrun.text import Say, listed
 SUBMIT = "submit"
 REQUEUE = "requeue"
 LEAVE = "leave"
+
+_COMPLETED = "completed already; `hpcrun submit --new` runs it afresh"
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,14 @@ class RequeueStep:
 def look(selected: Sequence[Selected]) -> list[RequeueStep]:
     """Return what `restart` would do now, once the jobs of cancelled runs have ended.
 
-    Raise UsageError if all of them have completed, and as `hpcrun.submit.run_actions.decide`.
+    Raise UsageError if all of them have completed, BrokenFile if the intent of none can be read,
+    and as `hpcrun.submit.run_actions.decide`.
     """
+    readable, left = _readable(selected)
+    if left and not readable:
+        raise BrokenFile(str(left[0].reason))
     steps: list[RequeueStep] = []
-    for experiment, runs in _by_experiment(selected).items():
+    for experiment, runs in _by_experiment(readable).items():
         decisions = [
             dataclasses.replace(one, action=run_actions.RESUMED)
             if one.action == run_actions.CANCELLING
@@ -71,11 +77,8 @@ def look(selected: Sequence[Selected]) -> list[RequeueStep]:
             for one in run_actions.decide(experiment, list(runs))
         ]
         steps += _steps(experiment, decisions, runs)
-    completed = [
-        step.name
-        for step in steps
-        if ledger.intent(step.experiment.run(step.run)) == ledger.FINISHED
-    ]
+    steps += left
+    completed = [step.name for step in steps if step.reason == _COMPLETED]
     if completed and len(completed) == len(steps):
         have = "has" if len(completed) == 1 else "have"
         raise UsageError(
@@ -92,7 +95,8 @@ def restart(selected: Sequence[Selected], *, argv: Sequence[str], say: Say) -> l
     `hpcrun.submit.feeder.send`.
     """
     done: list[RequeueStep] = []
-    for experiment, runs in _by_experiment(selected).items():
+    readable, left = _readable(selected)
+    for experiment, runs in _by_experiment(readable).items():
         preflight.check_root(experiment.directory.parent)
         with lock.held(experiment, say) as renew:
             permissions.check_mine(experiment, runs, "requeue")
@@ -107,7 +111,22 @@ def restart(selected: Sequence[Selected], *, argv: Sequence[str], say: Say) -> l
                     _requeue(step.job_id)
                     say(f"requeued job {step.job_id}: run {step.run}")
         done += [dataclasses.replace(step, job_id=ids.get(step.run, step.job_id)) for step in steps]
-    return done
+    return [*done, *left]
+
+
+def _readable(selected: Sequence[Selected]) -> tuple[list[Selected], list[RequeueStep]]:
+    """Return the runs whose intent can be read, and the steps of the others, which are left."""
+    readable: list[Selected] = []
+    left: list[RequeueStep] = []
+    for one in selected:
+        try:
+            ledger.intent(one.paths)
+        except BrokenFile as error:
+            step = RequeueStep(one.experiment, one.run.number, LEAVE, error.message, one.job_id)
+            left.append(step)
+        else:
+            readable.append(one)
+    return readable, left
 
 
 def _by_experiment(selected: Sequence[Selected]) -> dict[ExperimentPaths, dict[int, bool]]:
@@ -144,7 +163,7 @@ def _action(
     """Return the action on a run, and why it is left alone."""
     job = decision.job
     if decision.action == run_actions.COMPLETED:
-        return LEAVE, "completed already; `hpcrun submit --new` runs it afresh"
+        return LEAVE, _COMPLETED
     if decision.action == run_actions.CANCELLING:
         return LEAVE, "its cancelled job has not ended yet; repeat the command in a minute"
     if decision.is_submitted:

@@ -43,7 +43,8 @@ class Table:
 
     def add(self, *cells: str) -> None:
         """Append a row; each cell becomes one line, without control characters."""
-        self.rows.append([*map(one_line, cells)])
+        plain = "".join(cells).isprintable()
+        self.rows.append(cells if plain else [*map(one_line, cells)])
 
     def print(self, *, color: bool, stream: TextIO | None = None) -> None:
         """Write to ``stream`` (stdout), for a terminal or for a pipe.

@@ -90,11 +90,6 @@ class RunPlan(RunSpec):
     """The resolved spec as plain data, ``deepspeed`` complete with the solved batch triple.
     ``${hpcrun:…}`` stays literal."""
 
-    def __post_init__(self) -> None:
-        """Raise ValueError if a field is not of its kind."""
-        _check("a run", vars(self), _RUN, _RUN)
-        _check("the spec of a run", self.spec, _SPEC)
-
     @property
     def trackers(self) -> tuple[str, ...]:
         """Names of the trackers that its metrics are forwarded to; those of their libraries."""
@@ -213,7 +208,7 @@ class Plan:
         check_format(data, FORMAT)
         runs = [RunPlan(**{**run, "entry": Entry.from_data(run["entry"])}) for run in data["runs"]]
         for run in runs:
-            blocks.check(run.spec)
+            check_spec(run.spec)
         return cls.of_runs(runs, data)
 
     @classmethod
@@ -224,6 +219,9 @@ class Plan:
         """
         _check("the plan", data, _PLAN, ("name", "spec_file", "code_root", "directory", "cluster"))
         _check("cluster", data["cluster"], _CLUSTER)
+        runs = tuple(runs)
+        for run in runs:
+            _check("a run", vars(run), _RUN, _RUN)
         for one in data["arrays"]:
             _check("an array", one, _ARRAY, ("runs", "script", "gpu_hours"))
         for one in data.get("depends_on") or ():
@@ -231,7 +229,7 @@ class Plan:
         simple = ("name", "spec_file", "code_root", "directory", "cluster", "max_parallel")
         return cls(
             **{name: data[name] for name in simple},
-            runs=tuple(runs),
+            runs=runs,
             arrays=tuple(Array(**{**one, "runs": tuple(one["runs"])}) for one in data["arrays"]),
             repeats=tuple(data.get("repeats") or ()),
             depends_on=tuple(
@@ -248,6 +246,12 @@ def check_format(data: dict[str, Any], known: int) -> None:
             f"this plan has format {data.get('format')!r}, this hpcrun reads {known}",
             hint="read it with the hpcrun that submitted it",
         )
+
+
+def check_spec(spec: Any, among: Collection[str] = BLOCKS) -> None:
+    """Raise ValueError if a part of a run's spec, or a key in these blocks, is not of its kind."""
+    _check("the spec of a run", spec, _SPEC)
+    blocks.check(spec, among)
 
 
 def _check(what: str, data: Any, kinds: Kinds, needed: Collection[str] = ()) -> None:

@@ -15,8 +15,7 @@ from hpcrun import bounded_json
 from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.state import files
 from hpcrun.state.patched import Patched
-from hpcrun.state.plan import Entry, Plan, RunPlan, check_format
-from hpcrun.state.spec import blocks
+from hpcrun.state.plan import Entry, Plan, RunPlan, check_format, check_spec
 from hpcrun.state.spec.blocks import BLOCKS
 from hpcrun.text import size
 
@@ -104,7 +103,7 @@ def unpack(data: dict[str, Any]) -> Plan:
         raise ValueError(f"it has {len(data['runs']):,} runs")
     models = [(model, Entry.from_data(model["entry"])) for model in data["models"]]
     for model, _ in models:
-        blocks.check(model["spec"])
+        check_spec(model["spec"])
     left = [_MOST_COPIED]
     return Plan.of_runs((_run(models, left, *run) for run in data["runs"]), data)
 
@@ -124,15 +123,17 @@ def _run(
     touched: set[str] = set()
     for path, value in changes:
         patched.put(path, value)
-        touched.update(path[1:2] or BLOCKS)
+        # Deeper in another part, everything may be there.
+        if len(path) <= 2 or path[1] in BLOCKS:
+            touched.update(path[1:2] or BLOCKS)
     left[0] -= patched.copied
     if left[0] < 0:
         raise ValueError("its runs differ in larger parts than any plan's")
     own = patched.data
     if own["entry"] is not original["entry"]:
         entry = Entry.from_data(own["entry"])
-    if not touched.isdisjoint(BLOCKS):
-        blocks.check(own["spec"], BLOCKS & touched)
+    if touched:
+        check_spec(own["spec"], BLOCKS & touched)
     return RunPlan(number, identity, label, swept, entry, own["spec"])
 
 

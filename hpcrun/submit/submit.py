@@ -125,8 +125,6 @@ def prepare(
     The caller holds the experiment's lock. Raises as `submit`, and leaves nothing behind then.
     """
     say = request.say
-    for note in compiled.notes:
-        say(note)
     paths = experiment(compiled.root, compiled.name)
     plans = history.plans(paths)
     numbers = _numbers(compiled, plans, request.new)
@@ -174,8 +172,6 @@ def prepare(
 
 
 def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence, ...]) -> Plan:
-    for note in compiled.notes:
-        request.say(note)
     preflight.check_root(compiled.root)
     paths = experiment(compiled.root, compiled.name)
     earlier = paths.submissions()

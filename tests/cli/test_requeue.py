@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -130,6 +131,23 @@ def test_each_run_by_where_it_stands(submitted: Place, shim: Shim) -> None:
     assert asked(shim) == [["sbatch", str(script)], ["scontrol", "requeue", "50_1"]]
     assert ledger.intent(submitted.paths.run(0)) == "finished"
     assert ledger.intent(submitted.paths.run(3)) is None
+
+
+def test_an_intent_that_cannot_be_read_costs_its_own_row(submitted: Place, shim: Shim) -> None:
+    intent = submitted.paths.run(2).intent
+    intent.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(intent)
+    done = submitted.requeue("e", "--yes")
+    assert [(one["run"], one["action"]) for one in done] == [
+        (0, "left"),
+        (1, "requeued"),
+        (3, "submitted"),
+        (2, "left"),
+    ]
+    assert done[-1]["reason"] == f"{intent}: a FIFO, not a regular file"
+    alone = submitted.hpcrun("requeue", "e/2")
+    assert alone.returncode == 2
+    assert f"{intent}: a FIFO" in alone.stderr
 
 
 def test_the_plan_and_the_code_are_those_of_before(submitted: Place, shim: Shim) -> None:

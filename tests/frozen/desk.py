@@ -102,7 +102,7 @@ class Answer:
 
 
 def _be(user: str, patch: pytest.MonkeyPatch) -> None:
-    """Have all files be ada's, and this process be this user's."""
+    """Make all files appear as ada's, and this process as this user's."""
     ada = os.getuid()
     patch.setattr(pwd, "getpwuid", lambda uid: _Account("ada" if uid == ada else "bob"))
     patch.setattr(os, "geteuid", lambda: ada if user == "ada" else ada + 1)

@@ -371,6 +371,17 @@ def test_a_large_program_is_searched_and_not_parsed(place: Path, text: str) -> N
     assert "train.py has no 'none'" in told.err
 
 
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [("a" * 300 + ":main", "there is no module"), ("a/" * 3000 + "b.py", "there is no file")],
+)
+def test_an_entry_of_a_name_that_no_file_can_have_is_told(
+    place: Path, entry: str, words: str
+) -> None:
+    (place / "spec.yaml").write_text(HEAD.replace("train.py", f"'{entry}'"))
+    refused(run(place, "plan", "spec.yaml"), "spec.yaml:2: entry:", words)
+
+
 def test_a_huge_program_is_not_read(place: Path) -> None:
     with (place / "train.py").open("r+b") as stream:
         stream.truncate(30_000_000_000)

@@ -83,6 +83,16 @@ def planted(shared: Shared, name: str) -> Path:
     return taken
 
 
+def refused(shared: Shared, where: str, taken: Path, told: str) -> None:
+    """Check that a requeue of mine says why not, and that the planted command never runs."""
+    done = shared.hpcrun("requeue", where, "--yes")
+    if done.returncode == 0:
+        until(taken.exists, "the stranger's command ran", 20)
+    assert not taken.exists()
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr
+
+
 # --- a stranger's records -----------------------------------------------------------------------
 
 
@@ -93,12 +103,7 @@ def test_a_strangers_plan_is_not_requeued_as_me(shared: Shared) -> None:
         path.chmod(0o777)
     (shared.root / "study").chmod(0o777)
     STRANGER.owns(shared.root / "study")
-    done = shared.hpcrun("requeue", "study", "--yes")
-    if done.returncode == 0:
-        until(taken.exists, "the stranger's command ran", 20)
-    assert not taken.exists()
-    assert done.returncode == 2, done.stderr
-    assert f"study: these runs are {STRANGER.name}'s" in done.stderr
+    refused(shared, "study", taken, f"study: these runs are {STRANGER.name}'s")
 
 
 def test_a_strangers_submission_in_my_experiment_is_not_requeued(shared: Shared) -> None:
@@ -108,12 +113,7 @@ def test_a_strangers_submission_in_my_experiment_is_not_requeued(shared: Shared)
     submissions = layout.experiment(shared.root, "study").submissions_directory
     (submissions / "1").rename(submissions / "2")
     STRANGER.owns(submissions / "2")
-    done = shared.hpcrun("requeue", "study/0", "--yes")
-    if done.returncode == 0:
-        until(taken.exists, "the stranger's command ran", 20)
-    assert not taken.exists()
-    assert done.returncode == 2, done.stderr
-    assert f"{submissions / '2'} is {STRANGER.name}'s" in done.stderr
+    refused(shared, "study/0", taken, f"{submissions / '2'} is {STRANGER.name}'s")
 
 
 def test_cancel_ends_no_job_that_a_stranger_names(shared: Shared) -> None:

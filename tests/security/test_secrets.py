@@ -169,3 +169,13 @@ def test_variables_that_a_strangers_file_puts_into_the_plan_are_named(
     assert (done.returncode, done.stdout) == (0, own.stdout)
     assert f"{said}, where everybody who may read the experiment" in done.stderr
     assert f"{theirs} belongs to " in done.stderr
+
+
+@pytest.mark.parametrize("command", [["submit", "--dry-run"], ["submit"], ["run"]])
+def test_what_looks_like_a_secret_is_named_once(
+    spec: Path, tmp_path: Path, command: list[str]
+) -> None:
+    spec.write_text(SPEC + "args: [--api-key, sesame]\n")
+    done = hpcrun(*command, spec, root=tmp_path / "root")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("this looks like a secret") == 1

@@ -39,8 +39,8 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
 def test_what_could_not_be_read_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded_json, "MOST_VALUES", 50)
-    with pytest.raises(UsageError, match="study: the plan of 2 runs has more than 50 values"):
+    monkeypatch.setattr(bounded_json, "MOST_MEMORY", 5_000)
+    with pytest.raises(UsageError, match="study: the plan of 2 runs has so many values"):
         plan_file.write(_plan(), tmp_path / "plan.json")
     assert list(tmp_path.iterdir()) == []
 

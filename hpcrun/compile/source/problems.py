@@ -11,6 +11,7 @@ from typing import Any
 from hpcrun.compile.source.limits import Extent
 from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, dotted
 from hpcrun.errors import Problem, SpecError
+from hpcrun.host import is_there
 from hpcrun.text import listed, shortened
 
 MOST = 100
@@ -128,7 +129,8 @@ class Reporter:
         pattern
             The files of the directory that could have been meant.
         """
-        siblings = sorted(one.name for one in path.parent.glob(pattern))
+        near = path.parent.glob(pattern) if is_there(path.parent.is_dir) else ()
+        siblings = sorted(one.name for one in near)
         hint = did_you_mean(path.name, siblings)
         if hint is None and most and siblings:
             hint = f"there are {listing(siblings, most)}"

@@ -205,7 +205,7 @@ def _in_module(
     relative = Path(*module.split("."))
     for base in roots:
         for path in (base / f"{relative}.py", base / relative / "__init__.py"):
-            if path.is_file():
+            if is_there(path.is_file):
                 fine = _check_function(path, function, report)
                 return LocatedEntry("function", module, function, path, base) if fine else None
     installed, origin = _installed(module, python)
@@ -288,7 +288,7 @@ def _names(body: list[ast.stmt]) -> Iterator[str]:
 
 
 def _modules(directory: Path) -> list[str]:
-    if not directory.is_dir():
+    if not is_there(directory.is_dir):
         return []
     found = [path for path in directory.iterdir() if path.suffix == ".py" or path.is_dir()]
     return [path.stem for path in found if path.stem.isidentifier()]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, NamedTuple
 
+from hpcrun.errors import BrokenFile
 from hpcrun.fields import TIME
 from hpcrun.observe.report.curves import differences, rounded
 from hpcrun.state import files
@@ -21,7 +20,7 @@ Sample = tuple[float, dict[str, float]]
 _VALUES, _MOST, _LEAST, _NODES = 20_000, 240, 12, 16
 _DIGITS = 3
 # Samples of a run that are kept in memory; a node takes one in ten seconds.
-_MOST_READ = 500_000
+MOST_READ = 500_000
 _HUGE = 1e100  # the sum of smaller values is finite
 _GIB = 1 << 30
 _MB = 1e6
@@ -71,6 +70,10 @@ class RunTelemetry:
     """The number of samples read."""
     left_out: int = 0
     """The number of nodes that only the summary has."""
+    is_cut: bool = False
+    """There are more than `MOST_READ` samples, and the rest was not read."""
+    unread: tuple[str, ...] = ()
+    """Why files could not be read."""
 
     def to_data(self) -> dict[str, Any]:
         """Return plain data for the page, by quantity; times are differences in whole seconds."""
@@ -89,19 +92,25 @@ def read(run: RunPaths, runs: int) -> RunTelemetry:
     """Read the telemetry of all attempts of one of so many runs."""
     samples: dict[str, list[Sample]] = {}
     starts = []
-    left = _MOST_READ
+    unread = []
+    left, is_cut = MOST_READ, False
     for attempt in run.attempts():
         for node, path in attempt.telemetries():
-            # A file that cannot be read is no sample.
             found: list[Sample] = []
-            with contextlib.suppress(OSError):
-                found.extend(islice(_samples(files.read_lines(path)), left))
-            left -= len(found)
+            try:
+                for sample in _samples(files.read_lines(path)):
+                    if not left:
+                        is_cut = True
+                        break
+                    found.append(sample)
+                    left -= 1
+            except OSError as error:
+                unread.append(BrokenFile.of(path, error).message)
             if found:
                 samples.setdefault(node, []).extend(found)
                 starts.append(found[0][0])
     if not samples:
-        return RunTelemetry()
+        return RunTelemetry(unread=tuple(unread))
     shown = sorted(samples)[:_NODES]
     keys = {key for node in shown for _, values in samples[node] for key in values}
     room = _VALUES // (runs * len(shown) * max(1, len(keys)))
@@ -123,6 +132,8 @@ def read(run: RunPaths, runs: int) -> RunTelemetry:
         summary=tuple(_summary(node, found) for node, found in sorted(samples.items())),
         samples=sum(map(len, samples.values())),
         left_out=len(samples) - len(shown),
+        is_cut=is_cut,
+        unread=tuple(unread),
     )
 
 

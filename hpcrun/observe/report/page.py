@@ -24,7 +24,7 @@ from hpcrun.observe.diagnosis.goodput import WORDS
 from hpcrun.observe.read import detail
 from hpcrun.observe.read.filter import MISSING, show
 from hpcrun.observe.report import curves, svg
-from hpcrun.observe.report.node_usage import SERIES
+from hpcrun.observe.report.node_usage import MOST_READ, SERIES
 from hpcrun.observe.report.report import CodeVersion, Report, RunReport
 from hpcrun.observe.report.svg import ChartLine, TimelineMark
 from hpcrun.observe.tables import number
@@ -298,6 +298,12 @@ def _notes(found: Report) -> list[str]:
         )
     if samples := sum(run.telemetry.samples for run in found.runs):
         notes.append(f"Telemetry is averaged from {samples:,} samples.")
+    if cut := [run.name for run in found.runs if run.telemetry.is_cut]:
+        notes.append(
+            f"Of {listed(cut, 6)}, only the first {MOST_READ:,} samples of telemetry were read."
+        )
+    if unread := [reason for run in found.runs for reason in run.telemetry.unread]:
+        notes.append(f"Telemetry that cannot be read is left out: {listed(unread, 6)}.")
     if nodes := sum(run.telemetry.left_out for run in found.runs):
         notes.append(f"The charts of telemetry leave out {plural(nodes, 'node')}.")
     return notes

@@ -36,12 +36,17 @@ def _end(paths: RunPaths, number: int, kind: str, reached: int, action: str) -> 
     ledger.write(paths, ledger.DECIDED, number, action=action, reason="", exclude=[])
 
 
-def test_what_each_fault_cost(tmp_path: Path) -> None:
-    paths = RunPaths(tmp_path)
+def _restarted(paths: RunPaths) -> None:
+    """Write a run whose first attempt lost a rank, and the beginning of its second."""
     _attempt(paths, 1, 0, 10.0)
     _hurt(paths, 1, "kill-rank", 100.0)
     _end(paths, 1, "rank_crash", 17, "restart")
     _attempt(paths, 2, 10, 109.26)
+
+
+def test_what_each_fault_cost(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    _restarted(paths)
     _hurt(paths, 2, "preempt", 200.0)
     _end(paths, 2, "signal", 30, "requeue")
     # It never got to a step, and the one after it went on.
@@ -93,10 +98,7 @@ def test_a_fault_that_came_too_late(tmp_path: Path) -> None:
 
 def test_metrics_that_cannot_be_read_are_none(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
-    _attempt(paths, 1, 0, 10.0)
-    _hurt(paths, 1, "kill-rank", 100.0)
-    _end(paths, 1, "rank_crash", 17, "restart")
-    _attempt(paths, 2, 10, 109.26)
+    _restarted(paths)
     for path in (paths.attempt(2).metrics, paths.attempt(2).session):
         path.unlink()
         path.symlink_to(path.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,18 @@ def test_many_nodes_are_drawn_in_part_and_summed_up_in_full(study: Experiment) -
 def test_nothing_was_sampled(study: Experiment) -> None:
     study.start(0, 1)
     assert node_usage.read(study.run(), runs=1) == node_usage.RunTelemetry()
+
+
+def test_what_is_not_read_is_told(study: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_usage, "MOST_READ", 3)
+    attempt = study.start(0, 1)
+    os.mkfifo(attempt.telemetry("n0"))
+    for node in ("n1", "n2"):
+        samples = [{"time": T0 + 10 * place, "cpu": 7.0} for place in range(2)]
+        files.append(attempt.telemetry(node), *samples)
+    found = node_usage.read(study.run(), runs=1)
+    assert (found.samples, found.is_cut) == (3, True)
+    assert found.unread == (f"{attempt.telemetry('n0')}: a FIFO, not a regular file",)
+    monkeypatch.setattr(node_usage, "MOST_READ", 4)
+    found = node_usage.read(study.run(), runs=1)
+    assert (found.samples, found.is_cut) == (4, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 from hpcrun import resources
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
 from hpcrun.observe.read.selection import Finder
+from hpcrun.observe.report import node_usage
+from hpcrun.observe.report import page as rendered
 from hpcrun.observe.report import report as observed
 from hpcrun.state import files, layout
 from tests.observe.report.page import Page
@@ -191,6 +194,21 @@ def test_no_run_has_begun(small: Experiment, tmp_path: Path) -> None:
     page = report(tmp_path, "study")
     assert page.count("section", id="curves") == 0
     assert page.data["metrics"] == []
+
+
+def test_telemetry_that_is_left_out_is_told(
+    small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.submit((0, 1))
+    attempts = [small.start(run) for run in (0, 1)]
+    os.mkfifo(attempts[0].telemetry("n1"))
+    samples = [{"time": T0 + place, "cpu": 7.0} for place in range(9)]
+    files.append(attempts[1].telemetry("n1"), *samples)
+    monkeypatch.setattr(node_usage, "MOST_READ", 5)
+    found = observed.collect(Finder(tmp_path / "root").resolve(["study"]))
+    text = Page(rendered.render(found)).text
+    assert "Of study/1, only the first 500,000 samples of telemetry were read." in text
+    assert f"left out: {attempts[0].telemetry('n1')}: a FIFO, not a regular file." in text
 
 
 def test_thousands_of_attempts(small: Experiment, tmp_path: Path) -> None:
