@@ -46,13 +46,15 @@ def _submit(desk: Desk, hear: Callable[[str], None] = print) -> Submitted:
     return submit(compiled, Request(["hpcrun"], hear))
 
 
-def _ends_one_after_the_other(desk: Desk, over: threading.Event, room: int = 2) -> threading.Thread:
-    """A job ends whenever the queue was full for a moment."""
+def _ends_one_after_the_other(
+    desk: Desk, over: threading.Event, room: int = 2, since: Callable[[], bool] = lambda: True
+) -> threading.Thread:
+    """A job ends whenever the queue was full for a moment, once ``since`` is true."""
 
     def end() -> None:
         ended = 0
         while not over.wait(0.4):
-            if sum(len(runs_of(script)) for script in desk.scripts) - ended == room:
+            if since() and sum(len(runs_of(script)) for script in desk.scripts) - ended == room:
                 ended += 1
                 _put(desk, "over", ended)
 
@@ -65,7 +67,11 @@ def test_the_rest_follows_as_jobs_end(desk: Desk) -> None:
     _put(desk, "room", 2)
     said: list[str] = []
     over = threading.Event()
-    thread = _ends_one_after_the_other(desk, over)
+
+    def is_told() -> bool:
+        return any("3 of 5 runs wait here" in line for line in said)
+
+    thread = _ends_one_after_the_other(desk, over, since=is_told)
     try:
         submitted = _submit(desk, said.append)
     finally:

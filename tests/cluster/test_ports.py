@@ -49,7 +49,7 @@ def _other(cluster: Cluster, machine: str, *program: str) -> subprocess.Popen[An
 
 
 def test_a_run_on_whose_node_and_network_strangers_are(slurm: Cluster) -> None:
-    bench = Workbench(slurm, "ports")
+    bench = Workbench(slurm, "strangers")
     bench.write("rank.py", RANK)
     spec = {
         "cluster": "bed",
@@ -57,18 +57,20 @@ def test_a_run_on_whose_node_and_network_strangers_are(slurm: Cluster) -> None:
         "recovery": {"requeue": False},
         "resources": {"nodes": 2, "time": "00:05:00", "mem": 500},
     }
-    directory = bench.root / "ports" / "runs" / "0"
+    directory = bench.root / "strangers" / "runs" / "0"
     with contextlib.ExitStack() as strangers:
         names = [_other(slurm, node, TAKE_NAMES) for node in slurm.nodes]
         for taker in names:
             strangers.enter_context(taker)
             assert taker.stdout is not None
             assert int(taker.stdout.readline()) > 1000
-        bench.hpcrun("submit", bench.spec("ports", spec))
+        bench.hpcrun("submit", bench.spec("strangers", spec))
         until(lambda: [*directory.rglob("rank-00001.log")], "two ranks", 120)
-        node = bench.status("ports")[0]["nodes"][0]
+        node = bench.status("strangers")[0]["nodes"][0]
         shown = slurm.on(node, ["sh", "-c", TOLD], user=True).stdout
-        (host, port), *_ = re.findall(r"--supervisor\0([^\0]+):(\d+)", shown)
+        found = re.search(r"--supervisor\0([^\0]+):(\d+)", shown)
+        assert found, bench.explain("strangers")
+        host, port = found.groups()
         attackers = [
             strangers.enter_context(_other(slurm, machine, STRANGER, host, port, str(seed)))
             for seed, machine in enumerate((node, LOGIN))
@@ -77,21 +79,21 @@ def test_a_run_on_whose_node_and_network_strangers_are(slurm: Cluster) -> None:
         # Of the user's own processes: root could read the memory too.
         environments = slurm.on(node, ["sh", "-c", TOLD], user=True).stdout
         slurm.run(["touch", str(directory / "over")])
-        bench.hpcrun("logs", "ports", "-f", "--exit-with-run", check=False)
+        bench.hpcrun("logs", "strangers", "-f", "--exit-with-run", check=False)
         for taker in names:
             taker.communicate(timeout=60)
-    (run,) = bench.status("ports")
-    assert (run["state"], run["attempt"]) == ("completed", 1), bench.explain("ports")
+    (run,) = bench.status("strangers")
+    assert (run["state"], run["attempt"]) == ("completed", 1), bench.explain("strangers")
     for tried in told:
         assert tried["idle"] > 1000
         assert tried["tries"] > 10
         assert tried["told"] == [""]
-    printed = bench.hpcrun("logs", "ports").stdout
+    printed = bench.hpcrun("logs", "strangers").stdout
     for text in (environments, printed):
         assert "HPCRUN_START" in text
         assert "HPCRUN_TOKEN" not in text
         assert not SECRET.search(text.encode())
-    assert "Traceback" not in bench.explain("ports")
+    assert "Traceback" not in bench.explain("strangers")
 
 
 def _after(stranger: subprocess.Popen[Any], seconds: float) -> dict[str, Any]:
