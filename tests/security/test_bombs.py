@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,38 +46,46 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _limited() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE,) * 2)
-    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR,) * 2)
+# Runs a command within limits and writes what it took: its code, seconds of a processor, MB.
+# A small process of its own, because a child's most memory starts at what its parent ever had.
+METER = f"""
+import json, os, resource, subprocess, sys
+def limited():
+    resource.setrlimit(resource.RLIMIT_AS, ({ADDRESS_SPACE}, {ADDRESS_SPACE}))
+    resource.setrlimit(resource.RLIMIT_CPU, ({PROCESSOR}, {PROCESSOR}))
+process = subprocess.Popen(sys.argv[2:], preexec_fn=limited)
+_, status, used = os.wait4(process.pid, 0)
+took = os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+with open(sys.argv[1], "w") as file:
+    json.dump(took, file)
+"""
 
 
 def run(place: Path, *arguments: str, within: float = SECONDS) -> Told:
     """Run a command; what it took of a processor and of memory is within the limits."""
     with open(place / "out", "w+") as out, open(place / "err", "w+") as err:
         process = subprocess.Popen(
-            argv(*arguments),
+            [sys.executable, "-I", "-S", "-c", METER, place / "took", *argv(*arguments)],
             cwd=place,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
             env={**os.environ, "HOME": str(place / "home"), "HPCRUN_ROOT": str(place / "root")},
-            preexec_fn=_limited,
+            start_new_session=True,
         )
-        signal.signal(signal.SIGALRM, lambda *_: process.kill())
-        signal.alarm(GIVE_UP)
         try:
-            _, status, used = os.wait4(process.pid, 0)
-        finally:
-            signal.alarm(0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        seconds, megabytes = used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
-        told = Told(
-            process.returncode,
-            (place / "out").read_text(errors="replace"),
-            (place / "err").read_text(errors="replace"),
-            seconds,
-            megabytes,
-        )
+            process.wait(GIVE_UP)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    code, seconds, megabytes = json.loads((place / "took").read_text())
+    told = Told(
+        code,
+        (place / "out").read_text(errors="replace"),
+        (place / "err").read_text(errors="replace"),
+        seconds,
+        megabytes,
+    )
     assert "Traceback" not in told.err, told.err[-2000:]
     assert told.code in (0, 2), (told.code, told.err[-2000:])
     assert seconds < within
