@@ -206,7 +206,9 @@ def _acted_on(experiment: ExperimentPaths, runs: Iterable[int]) -> Iterator[Path
     for submission in experiment.submissions():
         yield from (submission.directory, submission.plan, submission.submission)
         yield from (submission.journal, submission.package)
-    for run in map(experiment.run, runs):
+    # A submission is of thousands of runs that have no directory yet.
+    begun = set(experiment.run_numbers())
+    for run in map(experiment.run, filter(begun.__contains__, runs)):
         yield from (run.directory, run.intent, run.ledger)
 
 
