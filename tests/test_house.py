@@ -113,6 +113,7 @@ COVERED_BY: dict[str, str] = {
     "state/plan_file": "state/test_plan.py",
     "state/spec/cluster_profile": "compile/spec/test_reference.py",
     "state/spec/experiment": "state/spec/test_blocks.py",
+    "state/spec/recovery_block": "compile/spec/test_reference.py",
     "state/spec/sweep_block": "compile/spec/test_reference.py",
     "submit/code/frozen_code": "security/test_archives.py",
     "submit/code/secret_files": "security/test_archives.py",

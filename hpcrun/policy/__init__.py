@@ -9,6 +9,7 @@ In reading order:
 - `retention`: which checkpoints stay.
 - `batch`: train batch = micro batch x accumulation x ranks.
 - `secret_names`: what looks like a secret, and is warned about or not frozen.
+- `frameworks`: what the ranks of each training framework find, and what is read of them.
 - `faults`: what `hpcrun drill` can do to a run.
 
 To add a cause: a kind in `causes` with its place in ``decide``, its budget in `recovery`, its

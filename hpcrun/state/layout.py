@@ -20,6 +20,8 @@
           intent.json                   finished or cancelled; every start reads it first
           origin.json                   the source of its weights (checkpoint.initialize_from)
           ledger.jsonl                  events, by supervisors alone (hpcrun.state.ledger)
+          work/                         what the program writes to relative paths: mirrors the code
+          work/rank-00000/              the same of one rank (`working_directory: rank`)
           tracking/NAME/                files of a tracker: events, runs to be sent
           tracking/NAME.json            how far the tracker has come
           checkpoints/step-00000100-a1/ saved at step 100 by attempt 1
@@ -153,6 +155,7 @@ class RunPaths(Directory):
     intent = NamedFile("intent.json")
     ledger = NamedFile("ledger.jsonl")
     origin = NamedFile("origin.json")
+    work = NamedFile("work")
     tracking = NamedFile("tracking")
     checkpoints = NamedFile("checkpoints")
     attempts_directory = NamedFile("attempts")
@@ -160,6 +163,10 @@ class RunPaths(Directory):
     @property
     def experiment(self) -> ExperimentPaths:
         return ExperimentPaths(self.directory.parent.parent)
+
+    def rank_work(self, rank: int) -> Path:
+        """The ``work`` of one rank, where each has its own."""
+        return self.work / f"rank-{rank:05d}"
 
     def tracker_state(self, name: str) -> Path:
         return self.tracking / f"{name}.json"

@@ -78,6 +78,15 @@ class Launch(SpecBlocks):
         """The directory whose existence means that the next attempt has been claimed."""
         return self.run_paths.attempt(self.attempt + 1).directory
 
+    def mirror(self, rank: int = 0) -> Path:
+        """The directory on shared storage that mirrors the code's root for a rank."""
+        alone = self.spec.get("working_directory") == "rank"
+        return self.run_paths.rank_work(rank) if alone else self.run_paths.work
+
+    def directory_of(self, rank: int = 0) -> Path:
+        """The working directory of a rank, the same in all attempts."""
+        return self.mirror(rank) / self.working_directory
+
     def node_of(self, rank: int) -> LaunchNode:
         return self.nodes[rank // self.ranks_per_node]
 

@@ -1,6 +1,7 @@
 """The blocks and keys of a spec.
 
-The reference page docs/spec.md is generated from this file, `sweep_block` and `cluster_profile`.
+The reference page docs/spec.md is generated from this file, `recovery_block`, `sweep_block` and
+`cluster_profile`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any, Literal
 
+from hpcrun.state.spec.recovery_block import Recovery
 from hpcrun.state.spec.spec_dataclass import spec_dataclass
 from hpcrun.state.spec.sweep_block import Sweep
 
@@ -96,64 +98,6 @@ class Checkpoint:
 
     keep_best: int = 0
     """Also kept: so many of the best by ``objective``."""
-
-
-@spec_dataclass
-class Recovery:
-    """What happens when an attempt ends before the run is finished."""
-
-    requeue: bool = True
-    """Start the run again by itself, from its newest checkpoint: in its allocation where that can
-    be, else by a requeue. A run that finished or was cancelled never is."""
-
-    in_place: int = 2
-    """How many times in a row, with no new checkpointed step, a run that failed is restarted in its
-    allocation, which takes seconds, before it is requeued; 0 requeues it at once."""
-
-    warm_after: str | None = "00:01:00"
-    """How long a run trains, in one of Slurm's forms, before a second set of its ranks is started,
-    which import torch, DeepSpeed and what of the usual libraries the first did, and wait for the
-    next restart on the same nodes: it takes seconds less. Each takes about 300 MB of its node's
-    memory. For functions, and scripts that use ``hpcrun.session()``; null for none, as for a
-    program that sets variables which torch reads as it is imported."""
-
-    shrink: bool = False
-    """Go on with fewer nodes in the same allocation where nodes were lost and no spare is left. The
-    global batch stays as it is (``train_batch_size`` is divided anew, in micro batches that are no
-    larger), and a requeue brings the full number back. The numerics change a little with the number
-    of ranks, so this is the user's choice. Values that were interpolated from the batch or the
-    nodes stay what they were: ask ``session.deepspeed_config``."""
-
-    max_failures: int = 3
-    """Ends in a row that the run itself caused (a crash, out of memory, a time limit, …) and that
-    brought no new checkpointed step, after which it stops. Preemptions and lost nodes do not
-    count."""
-
-    budgets: dict[str, int] = field(default_factory=dict)
-    """Kind of end -> how many of them stop the run, counted from its last submission; see
-    ``hpcrun why``. By default node_failure 20, supervisor_lost, rank_crash and hang 10, launch 5,
-    out_of_memory and unknown 3, non_finite_loss and bad_checkpoint 2; the others have none."""
-
-    hang_after: str | None = "00:05:00"
-    """How long no rank may move while the run trains, in one of Slurm's forms, before it counts as
-    hung: the ranks' stacks are kept and the run is restarted. Ten of its longest steps always fit
-    in; one rank that moves (a long evaluation), and a start, a save or a restore, have six times as
-    long. Null for never. Programs that do not use ``hpcrun.session()`` are not watched."""
-
-    stop_before: str | None = None
-    """How long before its time limit a run is asked to save and leave, in one of Slurm's forms.
-    Null for what its saves were measured to take, and a minute where none was measured yet."""
-
-    stop_signal: str | None = None
-    """Signal that tells a script or command to save and exit, such as ``SIGUSR1``; null sends none.
-    Programs that use ``hpcrun.session()`` need none."""
-
-    resume_args: list[str] = field(default_factory=list)
-    """Arguments added to a script or command from attempt 2 on."""
-
-    non_finite_steps: int = 3
-    """Steps in a row with an infinite or undefined loss (or objective) after which the run fails;
-    0 for never. Nothing is saved at such steps."""
 
 
 @spec_dataclass

@@ -1,0 +1,175 @@
+"""Training frameworks: what their ranks find in their environment, and what is read of them.
+
+The spec's ``framework`` names one. `TABLE` is the one place that says what each gets; see
+docs/frameworks.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+AUTO, NONE = "auto", "none"
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """One rank among all ranks of an attempt, as the variables of a framework need it."""
+
+    rank: int
+    ranks_per_node: int
+    addresses: tuple[str, ...]
+    """The nodes' fast addresses, in the order of NODE_RANK."""
+    master_port: int
+    """The port of the rendezvous on the first node."""
+    ports: tuple[int, ...] = ()
+    """The first free port of each rank, by rank; empty where none could be kept."""
+    gpus_per_node: int = 0
+    run: str = ""
+    """The run, such as ``finetune/3``."""
+    deepspeed_config: str | None = None
+    """The path of the attempt's DeepSpeed JSON; None where the spec has no such configuration."""
+
+    @property
+    def nodes(self) -> int:
+        return len(self.addresses)
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def node_rank(self) -> int:
+        return self.rank // self.ranks_per_node
+
+    @property
+    def local_rank(self) -> int:
+        return self.rank % self.ranks_per_node
+
+
+def _no_variables(_place: RankPlace) -> dict[str, str]:
+    return {}
+
+
+def _no_arguments(_place: RankPlace) -> list[str]:
+    return []
+
+
+@dataclass(frozen=True)
+class Framework:
+    """What one framework's ranks get beyond RANK, WORLD_SIZE, MASTER_ADDR and their like."""
+
+    name: str
+    variables: Callable[[RankPlace], dict[str, str]] = _no_variables
+    """Further environment variables of a rank; the user's own of the same names win."""
+    arguments: Callable[[RankPlace], list[str]] = _no_arguments
+    """Arguments that a rank's program gets after all others."""
+    hidden: frozenset[str] = frozenset()
+    """Variables that its ranks do not find, though other programs' do."""
+    progress: str = AUTO
+    """The default of the spec's progress source."""
+    resume: str | None = None
+    """The default of ``recovery.resume``: a recipe's name. It holds only where the spec names the
+    framework, because a recipe adds arguments and a detected framework may not take them."""
+    one_per_node: bool = False
+    """One process a node is started and has all its GPUs, in place of one process a GPU."""
+    meets: bool = True
+    """Its ranks meet at MASTER_ADDR:MASTER_PORT or at their own ports, so that ranks of which
+    nobody ever did have trained alone."""
+
+
+def _torchelastic(place: RankPlace) -> dict[str, str]:
+    """Return what torchrun sets beside RANK and its like; Lightning then leaves Slurm alone."""
+    return {
+        "TORCHELASTIC_RUN_ID": place.run,
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "GROUP_RANK": str(place.node_rank),
+        "GROUP_WORLD_SIZE": str(place.nodes),
+        "ROLE_RANK": str(place.rank),
+        "ROLE_WORLD_SIZE": str(place.world_size),
+        "ROLE_NAME": "default",
+    }
+
+
+def _accelerate(place: RankPlace) -> dict[str, str]:
+    """Return what ``accelerate launch`` sets: without it, ranks on CPUs believe to be alone."""
+    if not place.gpus_per_node:
+        return {"ACCELERATE_USE_CPU": "true"}
+    if place.deepspeed_config is None:
+        return {}
+    return {
+        "ACCELERATE_USE_DEEPSPEED": "true",
+        "ACCELERATE_DEEPSPEED_CONFIG_FILE": place.deepspeed_config,
+    }
+
+
+def _huggingface(place: RankPlace) -> dict[str, str]:
+    """Return what the Trainer needs; ``--deepspeed`` among its arguments names the JSON."""
+    return {} if place.gpus_per_node else {"ACCELERATE_USE_CPU": "true"}
+
+
+def _torchrun(place: RankPlace) -> dict[str, str]:
+    """Return torchrun's defaults, which its own arguments override."""
+    found = {
+        "PET_NNODES": str(place.nodes),
+        "PET_NODE_RANK": str(place.node_rank),
+        "PET_MASTER_ADDR": place.addresses[0],
+        "PET_MASTER_PORT": str(place.master_port),
+    }
+    return {**found, "PET_NPROC_PER_NODE": str(place.gpus_per_node or 1)}
+
+
+def _local_rank(place: RankPlace) -> list[str]:
+    return [f"--local_rank={place.local_rank}"]
+
+
+def _tensorflow(place: RankPlace) -> dict[str, str]:
+    """Return TF_CONFIG, without which each rank of a MultiWorkerMirroredStrategy trains alone."""
+    if not place.ports:
+        return {}
+    workers = [
+        f"{place.addresses[rank // place.ranks_per_node]}:{port}"
+        for rank, port in enumerate(place.ports)
+    ]
+    task = {"type": "worker", "index": place.rank}
+    return {"TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task})}
+
+
+def _jax(place: RankPlace) -> dict[str, str]:
+    """Return what `jax.distributed.initialize` reads in place of arguments."""
+    return {
+        "JAX_COORDINATOR_ADDRESS": f"{place.addresses[0]}:{place.master_port}",
+        "JAX_NUM_PROCESSES": str(place.world_size),
+        "JAX_PROCESS_ID": str(place.rank),
+    }
+
+
+_RANKS = frozenset(
+    {
+        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"),
+        *("MASTER_ADDR", "MASTER_PORT"),
+    }
+)
+TABLE = {
+    one.name: one
+    for one in (
+        Framework(AUTO),
+        Framework(NONE, meets=False),
+        Framework("accelerate", _accelerate),
+        Framework("composer"),
+        Framework("deepspeed", arguments=_local_rank, resume="deepspeed-checkpoint"),
+        Framework("huggingface", _huggingface, progress="trainer_state", resume="hf-trainer"),
+        Framework("jax", _jax),
+        Framework("lightning", _torchelastic, progress="lightning", resume="lightning"),
+        Framework("single", hidden=_RANKS, one_per_node=True, meets=False),
+        Framework("tensorflow", _tensorflow),
+        Framework("torchrun", _torchrun, one_per_node=True),
+    )
+}
+
+
+def of(name: object) -> Framework:
+    """Return the framework of that name; that of ``none`` for an unknown one."""
+    return TABLE.get(str(name), TABLE[NONE])
