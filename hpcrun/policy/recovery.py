@@ -10,7 +10,7 @@ from hpcrun.policy import causes
 from hpcrun.state.ledger import Attempt, same_start
 
 if TYPE_CHECKING:
-    from hpcrun.state.spec.experiment import Recovery
+    from hpcrun.state.spec.recovery_block import Recovery
 
 # Seconds for which a node that was lost once is not used.
 _SUSPECTED = 86_400.0

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
         Environment,
         Notify,
         Objective,
-        Recovery,
         Resources,
         Telemetry,
     )
+    from hpcrun.state.spec.recovery_block import Recovery
 
 BLOCKS = frozenset(
     {
