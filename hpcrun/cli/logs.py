@@ -15,7 +15,7 @@ from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
 from hpcrun.text import listed, shortened, whole_number
 
 if TYPE_CHECKING:
-    from hpcrun.observe.logs.tail import Tail
+    from hpcrun.observe.logs.tail import Source, Tail
     from hpcrun.observe.read.selection import Selected
 
 
@@ -114,7 +114,15 @@ def command(
         return EXIT_INTERRUPTED
     if not some:
         output.say("no lines" + (" match" if grep or exclude else " yet"))
+    elif quiet := _without_logs(selected, found):
+        output.say(f"no output of {listed(quiet, 4)}")
     return EXIT_OK
+
+
+def _without_logs(selected: Sequence[Selected], found: Iterable[Source]) -> list[str]:
+    """Return the names of the runs that have no log file."""
+    there = {(source.experiment, source.run) for source in found}
+    return [one.name for one in selected if (one.experiment.name, one.run.number) not in there]
 
 
 def _write(parts: Iterable[bytes]) -> bool:

@@ -152,6 +152,14 @@ def test_nothing_yet(root: Path) -> None:
     assert "no lines yet" in done.stderr
 
 
+def test_runs_without_output_beside_others_are_named(study: Experiment, root: Path) -> None:
+    other = Experiment(root, "silent")
+    other.submit(range(2))
+    done = hpcrun("logs", "study", "silent", root=root)
+    assert "a2 r0 line 0" in done.stdout
+    assert done.stderr.splitlines()[-1] == "no output of silent/0, silent/1"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
