@@ -78,15 +78,17 @@ def _several(found: Sequence[RunStory], output: Output) -> None:
         if story is None or group.kind not in (story.kind, "no_end"):
             output.line(f"  {narrative.headline(example)}")
         else:
-            told = example.attempts[-1] if group.kind == "no_end" else story
-            output.line(f"  {example.status.name}: {narrative.end(told, example, now)}")
+            ended = example.attempts[-1] if group.kind == "no_end" else story
+            output.line(f"  {example.status.name}: {narrative.end(ended, example, now)}")
         output.line(f"  Next: {advise(example, names, several=len(group.runs) > 1)}")
         click.echo()
     fine: dict[str, list[RunStory]] = {}
     for run in found:
         if run.kind is None:
             again = " in several attempts" if len(run.attempts) > 1 else ""
-            fine.setdefault(run.status.state + again, []).append(run)
+            alone = run.attempts[-1].attempt.alone if run.attempts else None
+            told = f", but {alone}" if alone else ""
+            fine.setdefault(run.status.state + again + told, []).append(run)
     for what, runs in fine.items():
         replayed = sum(run.replayed for run in runs)
         more = f"; {narrative.steps(replayed)} replayed" if replayed else ""

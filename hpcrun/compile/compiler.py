@@ -177,6 +177,7 @@ class _Compiler:
                 *loaded.notes,
                 *_told((*sources, *problems.data_files), self.variables),
                 *_secrets(loaded.data, runs),
+                *templates.notes,
             ),
             runs=tuple(runs),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ from hpcrun.compile.freeze import CompiledRun
 from hpcrun.compile.source.problems import Problems, Reporter
 from hpcrun.compile.spec import checks, schema
 from hpcrun.compile.sweep.resolver import Resolved
-from hpcrun.compile.target import deepspeed, entry
+from hpcrun.compile.target import deepspeed, entry, framework_detection
 from hpcrun.errors import Problem, UsageError
+from hpcrun.policy import frameworks
 from hpcrun.state.spec.experiment import Spec
 from hpcrun.text import size
 
@@ -31,6 +33,8 @@ class RunTemplate:
     # The entry and the directory that is frozen; None after a problem.
     located: entry.LocatedEntry | None
     root: Path | None
+    framework: str
+    """The framework that ranks are prepared for."""
     directory: Path
     """The directory of the spec's file."""
     problems: list[Problem]
@@ -53,6 +57,7 @@ class RunTemplate:
         if self.located is None or self.root is None:
             return None
         found = entry.finish(self.located, self.root, spec, config, report)
+        found = dataclasses.replace(found, framework=self.framework)
         if problems:
             return None
         if self._digest is None:
@@ -75,6 +80,8 @@ class RunTemplates:
     ----------
     code_root
         The directory that is frozen, once an entry was found.
+    notes
+        What was detected of the frameworks of entries, for the user.
     """
 
     def __init__(self, directory: Path, limits: dict[str, Any]) -> None:
@@ -82,6 +89,7 @@ class RunTemplates:
         self._templates: dict[str, RunTemplate] = {}
         self._entries: dict[str, tuple[entry.LocatedEntry | None, list[Problem]]] = {}
         self.code_root: Path | None = None
+        self.notes: dict[str, None] = {}
         self._text = 0
 
     def of(self, resolved: Resolved) -> RunTemplate:
@@ -104,9 +112,11 @@ class RunTemplates:
         kind = located.kind if located else None
         config = spec["deepspeed"] = deepspeed.without_nulls(spec["deepspeed"])
         wanted = spec["resources"]
+        framework = self._framework(located, spec, report)
         deepspeed.check(config, kind, wanted["gpus_per_node"], report.below("deepspeed"))
         if not problems.under(*_SHAPE):
-            per_node = wanted["ntasks_per_node"] or wanted["gpus_per_node"] or 1
+            # Also where one process of a node has all its GPUs, and starts the others.
+            per_node = wanted["gpus_per_node"] or wanted["ntasks_per_node"] or 1
             world_size, size = wanted["nodes"] * per_node, spec["model_parallel_size"]
             ranks = deepspeed.data_parallel(config, world_size, size, report)
             if ranks is not None:
@@ -114,7 +124,26 @@ class RunTemplates:
                 spec["deepspeed"] = deepspeed.solve_batch(config, kind or "script", ranks, below)
         spec = {name: spec[name] for name in spec if name not in ("extends", "sweep")}
         found, own = problems.found, self._directory
-        return RunTemplate(spec, located, self.code_root, own, found, self._count)
+        return RunTemplate(spec, located, self.code_root, framework, own, found, self._count)
+
+    def _framework(
+        self, located: entry.LocatedEntry | None, spec: dict[str, Any], report: Reporter
+    ) -> str:
+        """Return the name of the framework, and set the tasks of a node where it decides them."""
+        name: str = spec["framework"]
+        if located is None or report.problems.under("framework", *_SHAPE):
+            return name
+        if name == frameworks.AUTO:
+            directory = report.mark("entry").directory
+            if not directory.is_absolute():
+                directory = self._directory
+            name, note = framework_detection.detect(located, spec, directory)
+            if note is not None:
+                self.notes[note] = None
+        framework_detection.check(name, located.kind, spec["resources"], report)
+        if frameworks.of(name).one_per_node and spec["resources"]["gpus_per_node"] > 1:
+            spec["resources"]["ntasks_per_node"] = 1
+        return name
 
     def _count(self, length: int) -> None:
         self._text += length

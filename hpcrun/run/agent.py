@@ -9,6 +9,8 @@ The supervisor asks and the agent answers, in this order::
     supervisor  prepare  fabric: the profile's block, first: it is the first node of the attempt,
                          alone: it is the only one, devices: its GPUs where hpcrun shares them out
     agent       ready    the fields of launch.LaunchNode, and on the first node the port
+    agent       met      (the first node's) somebody listens on the rendezvous' port, or on one that
+                         was kept free for ranks
     supervisor  kill     end the ranks at once (Slurm no longer ends single steps of a job that it
                          is ending itself)
     agent       killed   none is left; gone: those that had ended by themselves, in mid-work
@@ -48,7 +50,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.policy import faults
 from hpcrun.run.health import native_stack, progress
 from hpcrun.run.job.takeover import Takeover
-from hpcrun.run.node import rank_processes, telemetry
+from hpcrun.run.node import rank_processes, rendezvous_port, telemetry
 from hpcrun.run.node.log_sizes import LogSizes
 from hpcrun.run.node.node_dir import NodeDir
 from hpcrun.run.node.prepare import NodePreparation
@@ -94,6 +96,8 @@ class Agent:
         self._progress: dict[int, progress.RankProgress] = {}
         self._log_sizes = LogSizes()
         self._telemetry: telemetry.NodeTelemetry | None = None
+        # Where the attempt's ranks meet; empty once they have, and on other nodes than the first.
+        self._meeting_ports: tuple[int, ...] = ()
         for number in stop_flag.SIGNALS:
             signal.signal(number, self._on_signal)
 
@@ -137,7 +141,7 @@ class Agent:
     def leave(self) -> None:
         """Remove what is node-local."""
         self._stop_telemetry()
-        self.preparation.release_port()
+        self.preparation.release_ports()
         self._node_dir.remove()
 
     @property
@@ -149,6 +153,7 @@ class Agent:
         if time.monotonic() < self._report_at:
             return
         self._report_at = time.monotonic() + INTERVAL
+        self._look_for_meeting(channel)
         before, self._progress = self._progress, progress.read(self.scratch)
         for rank, found in self._progress.items():
             # What a rank waits for may be a program that it has started.
@@ -164,6 +169,11 @@ class Agent:
         if ranks or logs or self.preparation.watches_link:
             report = {"type": "pulse", "attempt": self.attempt, "ranks": ranks, "fabric": trouble}
             channel.send({**report, "logs": logs})
+
+    def _look_for_meeting(self, channel: Channel) -> None:
+        if rendezvous_port.in_use(self._meeting_ports):
+            self._meeting_ports = ()
+            channel.send({"type": "met", "attempt": self.attempt})
 
     def _act(self, message: dict[str, Any], channel: Channel) -> None:
         if message["type"] == "alive":
@@ -195,6 +205,7 @@ class Agent:
             self._begin(messages.number(message.get("number"), "number", newest))
             return None
         if kind == "kill":
+            self._look_for_meeting(channel)
             before = progress.read(self.scratch)
             rank_processes.kill(self.scratch)
             if rank_processes.gone(self.scratch, RANKS_GONE):
@@ -221,6 +232,7 @@ class Agent:
             fabric, first, alone = message["fabric"], message["first"], message["alone"]
             prepare = self.preparation.prepare
             found = prepare(self.scratch, self.attempt, fabric, first=first, alone=alone)
+            self._meeting_ports = self.preparation.ports if first else ()
             self._expect_warm_ranks()
             self._start_telemetry(fabric, found["node"], message["devices"])
             return {"type": "ready", **found}

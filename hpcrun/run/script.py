@@ -24,13 +24,12 @@ def main() -> None:
     arguments = parser.parse_args()
     rank: int = arguments.rank
     called = worker.wait_to_be_called(Launch.read(arguments.launch), rank, imports=True)
-    node = called.node_of(rank)
     worker.take_place(called, rank)
     for number in stop_flag.SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     if worker.ignores_slurms_signal(called):
         worker.ignore_slurms_signal()
-    _, *sys.argv = worker.command(called, node)
+    _, *sys.argv = worker.command(called, rank)
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = str(Path(sys.argv[0]).parent)
     runpy.run_path(sys.argv[0], run_name="__main__")

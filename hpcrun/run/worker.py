@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
+from hpcrun.policy import frameworks
+from hpcrun.policy.frameworks import RankPlace
 from hpcrun.run.node import rank_processes
 from hpcrun.run.protocol import output, stop_flag
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
@@ -31,6 +33,7 @@ from hpcrun.run.rank import warm_up
 from hpcrun.state import files, session_log
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.spec import secrets_file
+from hpcrun.state.spec.blocks import is_late
 from hpcrun.text import signal_name
 
 _LOOK_EVERY = 0.2
@@ -54,41 +57,73 @@ def rank_of(launch: Launch, argument: int | None) -> int:
 def environment(launch: Launch, rank: int) -> dict[str, str]:
     """Return the variables that frameworks and fabric libraries read in this rank.
 
-    Values that the user or the site set for the fabric libraries stay.
+    Values that the user or the site set for the fabric libraries stay, and those of the spec's
+    ``environment.variables`` for its framework.
     """
-    node_rank, local_rank = divmod(rank, launch.ranks_per_node)
-    node = launch.nodes[node_rank]
+    place = rank_place(launch, rank)
+    node = launch.node_of(rank)
     resources = launch.resources
+    framework = frameworks.of(launch.entry.framework)
     forced = {
         "RANK": str(rank),
         "WORLD_SIZE": str(launch.world_size),
-        "LOCAL_RANK": str(local_rank),
+        "LOCAL_RANK": str(place.local_rank),
         "LOCAL_WORLD_SIZE": str(launch.ranks_per_node),
-        "NODE_RANK": str(node_rank),
-        "MASTER_ADDR": launch.nodes[0].address,
+        "NODE_RANK": str(place.node_rank),
+        "MASTER_ADDR": place.addresses[0],
         "MASTER_PORT": str(launch.master_port),
         VARIABLE: str(launch.paths.launch),
         "HPCRUN_DIRECTORY": launch.directory,
         "HPCRUN_ATTEMPT": str(launch.attempt),
         "HPCRUN_RUN": f"{launch.experiment}/{launch.run}",
         "HPCRUN_METRICS_FILE": str(launch.paths.metrics),
+        "HPCRUN_NODES": str(place.nodes),
+        "HPCRUN_HOSTS": ",".join(place.addresses),
         rank_processes.SCRATCH_VARIABLE: node.scratch,
         "PYTHONUNBUFFERED": "1",
     }
+    if ports := launch.ports_of(rank):
+        forced["HPCRUN_PORTS"] = ",".join(map(str, ports))
     if node.extensions:
         forced["TORCH_EXTENSIONS_DIR"] = node.extensions
     if node.devices is not None:
         forced["CUDA_VISIBLE_DEVICES"] = node.devices
+    # Those of a launcher share the processors of its task.
+    processes = resources.gpus_per_node or 1 if framework.one_per_node else 1
     defaults = {
         "GLOO_SOCKET_IFNAME": node.interface,
         "NCCL_SOCKET_IFNAME": node.interface,
-        "OMP_NUM_THREADS": str(resources.cpus_per_task or 1),
+        "OMP_NUM_THREADS": str(max(1, (resources.cpus_per_task or 1) // processes)),
     }
     if node.hca:
         defaults["NCCL_IB_HCA"] = node.hca
     if not resources.gpus_per_node:
         defaults["DS_ACCELERATOR"] = "cpu"
-    return {**{name: os.environ.get(name, value) for name, value in defaults.items()}, **forced}
+    users = launch.environment.variables
+    own = framework.variables(place).items()
+    found = {
+        **{name: os.environ.get(name, value) for name, value in defaults.items()},
+        **{name: value for name, value in own if name not in users},
+        # The job's script has set the others, and its setup lines may have added to them.
+        **{name: launch.fill(value, node) for name, value in users.items() if is_late(value)},
+        **forced,
+    }
+    return {name: value for name, value in found.items() if name not in framework.hidden}
+
+
+def rank_place(launch: Launch, rank: int) -> RankPlace:
+    """Return a rank's place among the others, for what its framework is told."""
+    ports = [launch.ports_of(other)[:1] for other in range(launch.world_size)]
+    return RankPlace(
+        rank=rank,
+        ranks_per_node=launch.ranks_per_node,
+        addresses=tuple(node.address for node in launch.nodes),
+        master_port=launch.master_port,
+        ports=tuple(port for (port,) in ports) if all(ports) else (),
+        gpus_per_node=launch.resources.gpus_per_node,
+        run=f"{launch.experiment}/{launch.run}",
+        deepspeed_config=str(launch.paths.deepspeed) if launch.deepspeed else None,
+    )
 
 
 def import_paths(launch: Launch, node: LaunchNode) -> list[str]:
@@ -128,6 +163,8 @@ def take_place(launch: Launch, rank: int) -> None:
     """Take on a rank's environment variables, the user's secrets and its directory."""
     os.environ.update(secrets_file.read(launch.environment.secrets_file))
     os.environ.update(environment(launch, rank))
+    for name in frameworks.of(launch.entry.framework).hidden:
+        os.environ.pop(name, None)
     os.chdir(Path(launch.node_of(rank).code) / launch.working_directory)
 
 
@@ -156,16 +193,16 @@ def call_function(launch: Launch, node: LaunchNode, rank: int) -> int:
     return EXIT_OK
 
 
-def command(launch: Launch, node: LaunchNode) -> list[str]:
+def command(launch: Launch, rank: int) -> list[str]:
     """Return the command line of a script or command."""
-    entry = launch.entry
+    entry, node = launch.entry, launch.node_of(rank)
     arguments: list[str] = launch.fill(list(entry.argv), node)
     if entry.kind == "script":
         assert entry.file is not None
         arguments = [sys.executable, str(Path(node.code) / entry.file), *arguments]
     if launch.attempt > 1:
         arguments += launch.fill(launch.recovery.resume_args, node)
-    return arguments
+    return arguments + frameworks.of(entry.framework).arguments(rank_place(launch, rank))
 
 
 def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None = None) -> int:
@@ -177,7 +214,7 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
     scratch = Path(node.scratch)
     stop_flag.outlive_signals(scratch)
     if child is None or child.poll() is not None:
-        child = _start(launch, node)
+        child = _start(launch, rank)
     asked = False
     fence = AttemptFence(launch.successor)
     while (code := _ended(child)) is None:
@@ -197,8 +234,8 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
     return code
 
 
-def _start(launch: Launch, node: LaunchNode) -> Child:
-    arguments = command(launch, node)
+def _start(launch: Launch, rank: int) -> Child:
+    arguments = command(launch, rank)
     ignores = ignores_slurms_signal(launch)
     try:
         return subprocess.Popen(arguments, preexec_fn=ignore_slurms_signal if ignores else None)

@@ -23,6 +23,9 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
 ``straggler``
     The other ranks wait for this one, step after step: ``rank``, ``node``, and the shares of the
     time that it ``waits`` and that the least of the ``others_wait``.
+``never_met``
+    No rank of the attempt listened on the rendezvous' port, or on one of its own, by its end: each
+    of the ``world_size`` ranks worked alone.
 ``fault``
     A drill is about to inject a fault: ``fault``, ``rank``, ``node``.
 ``notified``
@@ -65,12 +68,13 @@ STOPPING = "stopping"
 DECIDED = "decided"
 FAULT = "fault"
 STRAGGLER = "straggler"
+NEVER_MET = "never_met"
 NOTIFIED = "notified"
 
 # The events whose record an attempt keeps, and its field.
 _KEPT = {
     **{STARTED: "started", ENDED: "ended", STOPPING: "stopping"},
-    **{DECIDED: "decided", STRAGGLER: "straggler"},
+    **{DECIDED: "decided", STRAGGLER: "straggler", NEVER_MET: "never_met"},
 }
 
 _HEAD: Kinds = {"event": TEXT, "time": TIME, "attempt": INDEX}
@@ -105,6 +109,7 @@ _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
         {**_HEAD, "rank": INDEX, "node": TEXT, "waits": NUMBER, "others_wait": NUMBER},
         ("rank", "node", "waits", "others_wait"),
     ),
+    NEVER_MET: ({**_HEAD, "world_size": INDEX}, ("world_size",)),
     FAULT: ({**_HEAD, "fault": TEXT, "rank": INDEX, "node": TEXT}, ("attempt", "fault", "time")),
     NOTIFIED: ({**_HEAD, "what": TEXT}, ()),
 }
@@ -127,6 +132,7 @@ class Attempt:
     stopping: dict[str, Any] | None = None
     decided: dict[str, Any] | None = None
     straggler: dict[str, Any] | None = None
+    never_met: dict[str, Any] | None = None
     notified: str | None = None
     warm: bool = False
 
@@ -169,6 +175,13 @@ class Attempt:
     def kind(self) -> str | None:
         """The cause's kind, one of `hpcrun.policy.causes`."""
         return self.cause.get("kind")
+
+    @property
+    def alone(self) -> str | None:
+        """A sentence if its ranks never met; None if they did, or were not to."""
+        if self.never_met is None:
+            return None
+        return f"its {self.never_met['world_size']:,} ranks never met: each worked alone"
 
     @property
     def action(self) -> str | None:

@@ -60,6 +60,10 @@ class Entry:
     """For a script its arguments (flags of ``config``, then ``args``); for a command all of it.
     May hold ``${hpcrun:…}``, filled in as an attempt starts."""
 
+    framework: str = "none"
+    """The framework that its ranks are prepared for, by its name in `hpcrun.policy.frameworks`: the
+    spec's, or the one that was detected."""
+
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Entry:
         """Return the entry of its fields as plain data; raise ValueError if they are not."""
@@ -265,13 +269,13 @@ _UMASK = Kind(
     lambda value: type(value) is str and 0 < len(value) < 5 and set(value) <= set("01234567"),
 )
 _ENTRY: Kinds = {
-    **dict.fromkeys(("kind", "module", "function"), TEXT),
+    **dict.fromkeys(("kind", "module", "function", "framework"), TEXT),
     **{"import_root": PATH, "file": PATH, "argv": TEXTS},
 }
 _RUN: Kinds = {"number": INDEX, "identity": TEXT, "label": TEXT, "swept": MAPPING, "spec": MAPPING}
 _SPEC: Kinds = {
     **dict.fromkeys((*BLOCKS, "config", "deepspeed", "tracking"), MAPPING),
-    "model_parallel_size": INDEX,
+    **{"model_parallel_size": INDEX, "framework": TEXT},
 }
 _CLUSTER: Kinds = {
     **dict.fromkeys(("name", "executor", "group"), TEXT),

@@ -20,6 +20,7 @@ from hpcrun.state import manifest, permissions
 from hpcrun.state.init_from import Origin
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.state.spec.blocks import early
 from hpcrun.submit.python_probe import Probe, Unchecked, probe
 from hpcrun.submit.submission_dir import unwritable
 from hpcrun.text import Say, listed, runs_text
@@ -174,7 +175,7 @@ def check_python(
             answers[key] = probe(
                 str(own.python),
                 setup=[*cluster["setup"], *own.setup],
-                variables={**cluster["variables"], **own.variables},
+                variables={**cluster["variables"], **early(own.variables)},
                 needs=needs,
             )
         except Unchecked as why:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +14,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.run import worker
 from hpcrun.run.protocol.launch import Launch, LaunchNode
 from hpcrun.state import files
+from hpcrun.state.plan import Entry
 from tests.support.place import launch_of
 
 NODES = (
@@ -52,6 +57,8 @@ def test_every_variable_of_a_rank(launch: Launch) -> None:
         "HPCRUN_RUN": "study/3",
         "HPCRUN_METRICS_FILE": f"{attempt}/metrics.jsonl",
         "HPCRUN_SCRATCH": "/n1",
+        "HPCRUN_NODES": "2",
+        "HPCRUN_HOSTS": "10.9.0.1,10.9.0.2",
         "PYTHONUNBUFFERED": "1",
         "TORCH_EXTENSIONS_DIR": "/n1/ext",
         "GLOO_SOCKET_IFNAME": "ib0",
@@ -89,6 +96,74 @@ def test_what_says_which_rank_this_is_never_stays(
         monkeypatch.setenv(name, "stale")
     found = worker.environment(launch, 0)
     assert [found[name] for name in forced] == ["0", "4", "0", "0", "10.9.0.1", "12345"]
+
+
+def _of(tmp_path: Path, framework: str, **spec: Any) -> Launch:
+    nodes = (replace(NODES[0], ports=15000), replace(NODES[1], ports=16000))
+    entry = Entry("command", argv=("train", "-x"), framework=framework)
+    return launch_of(tmp_path, nodes=nodes, ranks_per_node=2, entry=entry, **spec)
+
+
+def test_each_rank_has_free_ports_of_its_own(tmp_path: Path) -> None:
+    launch = _of(tmp_path, "auto")
+    found = [worker.environment(launch, rank)["HPCRUN_PORTS"] for rank in range(4)]
+    assert found == [
+        *("15000,15001,15002,15003", "15004,15005,15006,15007"),
+        *("16000,16001,16002,16003", "16004,16005,16006,16007"),
+    ]
+
+
+def test_tensorflow_gets_the_first_port_of_every_rank(tmp_path: Path) -> None:
+    found = json.loads(worker.environment(_of(tmp_path, "tensorflow"), 2)["TF_CONFIG"])
+    assert found["cluster"]["worker"] == [
+        *("10.9.0.1:15000", "10.9.0.1:15004", "10.9.0.2:16000", "10.9.0.2:16004"),
+    ]
+    assert found["task"] == {"type": "worker", "index": 2}
+
+
+def test_lightning_finds_a_launcher_that_is_not_slurm(tmp_path: Path) -> None:
+    found = worker.environment(_of(tmp_path, "lightning"), 3)
+    assert (found["TORCHELASTIC_RUN_ID"], found["GROUP_RANK"], found["RANK"]) == (
+        "study/3",
+        "1",
+        "3",
+    )
+
+
+def test_accelerate_gets_the_configuration_of_the_attempt(tmp_path: Path) -> None:
+    resources = {"gpus_per_node": 2}
+    launch = _of(tmp_path, "accelerate", resources=resources, deepspeed={"train_batch_size": 8})
+    found = worker.environment(launch, 0)
+    assert found["ACCELERATE_DEEPSPEED_CONFIG_FILE"] == str(launch.paths.deepspeed)
+    assert "ACCELERATE_USE_CPU" not in found
+
+
+def test_the_users_own_variable_wins_over_a_frameworks(tmp_path: Path) -> None:
+    variables = {"ACCELERATE_USE_CPU": "false", "OUT": "${hpcrun:directory}/out", "A": "b"}
+    launch = _of(tmp_path, "accelerate", environment={"variables": variables})
+    found = worker.environment(launch, 0)
+    # What needs no filling in was set by the job's script, whose setup lines may have changed it.
+    assert not {"ACCELERATE_USE_CPU", "A"} & found.keys()
+    assert found["OUT"] == f"{launch.directory}/out"
+
+
+def test_a_single_process_finds_no_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "environ", dict(os.environ, RANK="7", MASTER_PORT="1"))
+    node = LaunchNode("n1", str(tmp_path), str(tmp_path), "lo", "127.0.0.1")
+    entry = Entry("command", argv=("true",), framework="single")
+    resources = {"gpus_per_node": 4, "cpus_per_task": 8}
+    worker.take_place(launch_of(tmp_path, nodes=(node,), entry=entry, resources=resources), 0)
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_PORT")
+    assert not os.environ.keys() & set(names)
+    assert os.environ["OMP_NUM_THREADS"] == "2"
+
+
+def test_an_older_deepspeed_script_gets_its_local_rank_last(tmp_path: Path) -> None:
+    launch = _of(tmp_path, "deepspeed", recovery={"resume_args": ["--resume"]})
+    assert worker.command(launch, 3) == ["train", "-x", "--local_rank=1"]
+    again = replace(launch, attempt=2)
+    assert worker.command(again, 2) == ["train", "-x", "--resume", "--local_rank=0"]
 
 
 def test_with_gpus_deepspeed_finds_them_itself(tmp_path: Path) -> None:

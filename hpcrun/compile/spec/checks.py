@@ -26,6 +26,7 @@ from hpcrun.policy.causes import KINDS
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.init_from import Origin
 from hpcrun.state.spec import secrets_file
+from hpcrun.state.spec.blocks import is_late
 
 _ADDRESS = re.compile(r"[^\s,@]+(?:@[^\s,@]+)?")
 # Blocks that are used before an attempt starts.
@@ -221,8 +222,12 @@ def _check_arguments(data: dict[str, Any], report: Reporter) -> None:
 
 
 def _no_placeholders(data: Any, report: Reporter) -> None:
+    """Report values that are needed earlier; ranks set their environment's variables themselves."""
     for key, value in leaves(data):
-        if isinstance(value, str) and "${hpcrun:" in value:
+        if is_late(value) and key[:1] != ("variables",):
             found = f"found {value!r}, which is known only as an attempt starts"
-            hint = "it can be used in config, args, entry, deepspeed and recovery.resume_args"
+            hint = (
+                "it can be used in config, args, entry, deepspeed, environment.variables and "
+                "recovery.resume_args"
+            )
             report.at(key, found, hint)

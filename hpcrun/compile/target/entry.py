@@ -27,7 +27,7 @@ FORMS = (
     "command as a list ([python, train.py])"
 )
 # A larger file is not parsed: an f-string takes the square of its length, and a kB takes one MB.
-_MOST_PARSED = 200_000
+MOST_PARSED = 200_000
 _FLAG = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _COMMAND = re.compile(r"^(?:\S*/)?(?:python[0-9.]*|bash|sh|torchrun|deepspeed|srun)\s")
@@ -264,7 +264,7 @@ def _check_function(path: Path, function: str, report: Reporter) -> bool:
 
 def _names_in(source: bytes, path: Path, function: str) -> set[str]:
     """Return the names that a module defines; of a large one at most those that are looked for."""
-    if len(source) > _MOST_PARSED:
+    if len(source) > MOST_PARSED:
         words = {function: function, "import *": "*"}
         return {name for word, name in words.items() if word.encode() in source}
     return set(_names(ast.parse(source, str(path)).body))

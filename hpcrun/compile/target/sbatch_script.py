@@ -12,6 +12,7 @@ from hpcrun import resources
 from hpcrun.errors import UsageError
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
+from hpcrun.state.spec.blocks import early
 from hpcrun.state.spec.experiment import Resources
 from hpcrun.text import ranges, visible
 
@@ -58,7 +59,7 @@ def script(
     text: str = _template().render(
         options=_options(name, cluster, first, array, submission),
         setup=[*cluster["setup"], *own.setup],
-        variables={**cluster["variables"], **own.variables},
+        variables={**cluster["variables"], **early(own.variables)},
         package=str(submission.package),
         python=own.python,
         submission=str(submission.directory),

@@ -19,7 +19,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # Environment variables that the job sets itself.
 _SET_BY_JOB = """
 RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT HPCRUN_ATTEMPT
-HPCRUN_DIRECTORY HPCRUN_LAUNCH HPCRUN_METRICS_FILE HPCRUN_RUN HPCRUN_SCRATCH
+HPCRUN_DIRECTORY HPCRUN_HOSTS HPCRUN_LAUNCH HPCRUN_METRICS_FILE HPCRUN_NODES HPCRUN_PORTS HPCRUN_RUN
+HPCRUN_SCRATCH
 """
 _OWNED_VARIABLES = frozenset(_SET_BY_JOB.split())
 _FORMS: dict[str, tuple[re.Pattern[str], str]] = {
@@ -116,7 +117,10 @@ def check_time(value: Any, key: str, report: Reporter) -> None:
 
 
 def check_resources(resources: dict[str, Any], report: Reporter) -> None:
-    """Report what sbatch would refuse in a block of resources."""
+    """Report what sbatch would refuse in a block of resources.
+
+    One task of a node that has several GPUs is for `framework_detection.check` to judge.
+    """
     for name, most in _MOST.items():
         least = 0 if name in ("gpus_per_node", "spare_nodes") else 1
         report.at_least(name, resources[name], least, most)
@@ -126,7 +130,7 @@ def check_resources(resources: dict[str, Any], report: Reporter) -> None:
         if value is not None and not form.fullmatch(value):
             report.at(name, f"found {value!r}; accepted is {accepted}")
     gpus, tasks = resources["gpus_per_node"], resources["ntasks_per_node"]
-    if gpus > 0 and tasks not in (None, gpus):
+    if gpus > 0 and tasks not in (None, gpus, 1):
         found = f"found {tasks} with gpus_per_node={gpus}; with GPUs there is one rank per GPU"
         report.at("ntasks_per_node", found, "leave ntasks_per_node out")
     elif (ranks := resources["nodes"] * (tasks or gpus or 1)) > MOST_RANKS:

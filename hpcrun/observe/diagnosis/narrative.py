@@ -44,7 +44,8 @@ def headline(run: RunStory) -> str:
 
 def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
     """Describe an attempt: its end, how far it came, what went wrong before, what followed."""
-    parts = [_progress(one), _straggler(one), *_events(one.events), _followed(one, run)]
+    parts = [_progress(one), _alone(one), _straggler(one), *_events(one.events)]
+    parts.append(_followed(one, run))
     return [end(one, run, now), *filter(None, parts)]
 
 
@@ -122,6 +123,18 @@ def _progress(one: AttemptStory) -> str:
         return f"{text}."
     saved = f"its newest checkpoint was of step {one.kept:,}" if one.kept else "nothing was saved"
     return f"{text}; {saved}: {steps(one.lost) if one.lost else 'nothing'} lost."
+
+
+def _alone(one: AttemptStory) -> str:
+    found = one.attempt.alone
+    if found is None:
+        return ""
+    return (
+        f"{found[0].upper()}{found[1:]}, as nobody listened on MASTER_ADDR:MASTER_PORT. If they "
+        "were to train together, say what they train with, as 'framework: accelerate' or "
+        "'framework: tensorflow' does (see docs/frameworks.md); 'framework: none' says that this "
+        "is meant."
+    )
 
 
 def _straggler(one: AttemptStory) -> str:

@@ -129,7 +129,7 @@ def _decide(evidence: RunEvidence) -> Verdict:
         return Verdict(UNKNOWN, evidence.broken)
     last = evidence.current
     if evidence.intent == INTENT_FINISHED or (last and last.outcome == "completed"):
-        return Verdict(COMPLETED, over=True)
+        return Verdict(COMPLETED, last.alone if last else None, over=True)
     if evidence.intent == INTENT_CANCELLED:
         return _cancelled(evidence, last)
     if last is None:

@@ -76,6 +76,8 @@ class Agents:
         """Rank -> its newest progress in this attempt."""
         self.log_sizes: dict[int, int] = {}
         """Rank -> the bytes of its log where it has grown."""
+        self.met = False
+        """Ranks of this attempt have used the port of the rendezvous, or one of their own."""
         self.gone: list[int] = []
         """Ranks that had ended by themselves when `kill_ranks` was called."""
         self._unusable: set[str] = set()
@@ -121,7 +123,7 @@ class Agents:
         ``between`` is called on each turn meanwhile, and raises to give up. Raises NodesUnusable if
         an agent failed, ended, or did not answer in time, NodesLost if one fell silent.
         """
-        self._number, self.working = attempt, tuple(nodes)
+        self._number, self.working, self.met = attempt, tuple(nodes), False
         for kind in ("ready", "killed", "stacks"):
             self._answers.pop(kind, None)
         for stale in (self.pulses, self.log_sizes, self.gone, self._cut_off):
@@ -299,6 +301,8 @@ class Agents:
             answers(kind, {})[node] = messages.gone(message, ranks)
         elif kind == "stacks":
             answers(kind, {})[node] = messages.stacks(message, ranks)
+        elif kind == "met":
+            self.met = True
         elif kind == "built":
             answers(kind, {})[node] = None
         else:

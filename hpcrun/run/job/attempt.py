@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from hpcrun.errors import EXIT_SAVED, HpcrunError
+from hpcrun.policy import frameworks
 from hpcrun.policy.causes import Evidence
 from hpcrun.run.job import evidence
 from hpcrun.run.job.agents import Agents, NodesLost, NodesUnusable
@@ -28,6 +29,8 @@ from hpcrun.state.plan import Plan, RunPlan
 OTHERS_GRACE = 0.5
 LEAVE_TOGETHER = 30.0
 START_TRIES = 3
+# Seconds after which ranks that ended badly would have met.
+MEET_WITHIN = 300.0
 
 
 class EachTurn(Protocol):
@@ -60,6 +63,7 @@ class RunningAttempt:
         # On each turn of every loop: messages first, since they may ask for a stop.
         self._always: tuple[EachTurn, ...] = (agents, stop_request)
         self._workers: Workers | None = None
+        self._began = time.monotonic()
 
     def bring_to_end(self, nodes: Sequence[str]) -> Evidence:
         """Run it on these nodes until no rank is left, and return what was seen of its end."""
@@ -96,6 +100,7 @@ class RunningAttempt:
                     seen.update(lost_nodes=(*known, *lost), cut_off=None)
                 if code != 0:
                     self._workers.kill(nodes_are_lost=bool(lost))
+                self._record_if_alone(code)
         failure = None if self._workers is None else self._failure(self._workers, first)
         return Evidence(
             finished=code == 0 and evidence.session(self._paths).finished,
@@ -145,6 +150,7 @@ class RunningAttempt:
             warm = {} if self._workers is None else {"warm": True}
             if self._workers is None:
                 self._workers = self._launcher.start_workers(self._run, self._paths, nodes)
+            self._began = time.monotonic()
             self._record(ledger.WORKERS, **warm)
             code = self._watch(self._workers)
             refusal = self._workers.refusal() if code else None
@@ -158,6 +164,15 @@ class RunningAttempt:
     def _record(self, event: str, **details: Any) -> None:
         write = partial(ledger.write, self._paths.run, event, self._paths.number, **details)
         files.patiently(write, say, "the ledger")
+
+    def _record_if_alone(self, code: int | None) -> None:
+        """Record that the ranks never met, unless they may have ended before they would have."""
+        run = self._run
+        meets = run.world_size > 1 and frameworks.of(run.entry.framework).meets
+        waited = time.monotonic() - self._began > MEET_WITHIN
+        if meets and not self._agents.met and (code == 0 or waited):
+            say(f"the {run.world_size} ranks never met")
+            self._record(ledger.NEVER_MET, world_size=run.world_size)
 
     def _record_straggler(self, found: dict[str, Any]) -> None:
         say("rank {rank} on {node} holds up the others".format(**found))

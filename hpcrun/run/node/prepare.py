@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import tarfile
 import zlib
@@ -12,6 +13,7 @@ from typing import Any
 from hpcrun.errors import HpcrunError
 from hpcrun.run.node import network, op_cache
 from hpcrun.run.node.rendezvous_port import PortReservation
+from hpcrun.run.protocol.launch import ports_per_rank
 from hpcrun.run.protocol.output import say
 from hpcrun.state import files, history
 from hpcrun.state.layout import SubmissionPaths, extension_caches
@@ -20,6 +22,8 @@ from hpcrun.state.plan import Plan, RunPlan
 
 # Twice the bytes that a submission freezes at most.
 _MOST_CODE = 200_000_000
+# The search for the ranks' own ports begins far from where that for the rendezvous does.
+_APART = 128
 
 
 class NodePreparation:
@@ -37,7 +41,7 @@ class NodePreparation:
         uses_deepspeed = run.entry.kind == "function" or run.deepspeed
         self._builders = op_cache.needed(run) if uses_deepspeed else []
         self.key = op_cache.key(self._builders) if self._builders else None
-        self._port: PortReservation | None = None
+        self._ports: list[PortReservation] = []
         # The fast interface and its adapters, where other nodes are to be reached over them.
         self._link: tuple[str, str | None] | None = None
 
@@ -57,7 +61,8 @@ class NodePreparation:
         ``scratch`` is the attempt's node-local directory, ``fabric`` the profile's block. With
         ``first``, the rendezvous is on this node; with ``alone``, there is no other node, so that
         the fabric does not matter. Returns ``node`` (the fields of
-        `hpcrun.run.protocol.launch.LaunchNode`) and, if ``first``, the rendezvous' ``port``.
+        `hpcrun.run.protocol.launch.LaunchNode`) and, if ``first``, the rendezvous' ``port``; the
+        ranks' own ports are among the fields of a node that has enough free ones.
         """
         paths = ScratchPaths(scratch)
         self._unpack(paths.code)
@@ -68,7 +73,7 @@ class NodePreparation:
             if problem := network.trouble(*link):
                 raise HpcrunError(f"it is cut off from the fabric: {problem}")
             self._link = link
-        node = {
+        node: dict[str, Any] = {
             "name": self._node,
             "code": str(paths.code),
             "scratch": str(scratch),
@@ -81,10 +86,15 @@ class NodePreparation:
             op_cache.copy(cache, self.key, paths.extensions)
             node["extensions"] = str(paths.extensions)
         answer: dict[str, Any] = {"node": node}
-        self.release_port()
+        self.release_ports()
         if first:
-            self._port = PortReservation(self._seed + attempt)
-            answer["port"] = self._port.port
+            self._ports.append(PortReservation(self._seed + attempt))
+            answer["port"] = self._ports[0].port
+        if count := self._run.ranks_per_node * ports_per_rank(self._run.ranks_per_node):
+            # Most programs need none of their own, so a node that has none left is no worse.
+            with contextlib.suppress(HpcrunError):
+                self._ports.append(PortReservation(self._seed + attempt + _APART, count))
+                node["ports"] = self._ports[-1].port
         say(f"ready: {interface} {address}, code in {paths.code}")
         return answer
 
@@ -101,10 +111,14 @@ class NodePreparation:
         """Return why this node cannot reach the others; None while its links are up."""
         return network.trouble(*self._link) if self._link else None
 
-    def release_port(self) -> None:
-        if self._port:
-            self._port.release()
-            self._port = None
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """All ports that are kept for the attempt on this node."""
+        return tuple(port for kept in self._ports for port in kept.ports)
+
+    def release_ports(self) -> None:
+        while self._ports:
+            self._ports.pop().release()
 
     def _unpack(self, destination: Path) -> None:
         """Unpack the frozen code, and link the data directories that the spec names."""

@@ -1,8 +1,10 @@
-"""The TCP port of the rendezvous, reserved while an attempt lasts."""
+"""TCP ports of the rendezvous and of ranks, reserved while an attempt lasts."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 
 from hpcrun.errors import HpcrunError
@@ -12,37 +14,66 @@ _TRIES = 256
 
 
 class PortReservation:
-    """A TCP port for the rendezvous, kept from other jobs on the same node if that can be.
+    """TCP ports, by default one for the rendezvous, kept from other jobs on the node if possible.
 
-    The port lies outside the ephemeral range. It is reserved by binding an abstract Unix socket
-    that carries its number: hpcrun jobs of all users on the node see it at once, and the kernel
-    releases it when this process ends, however it ends. The search begins at ``start``, any integer
-    such as a job id. Any user can take such names, so where all have one that is taken, a port that
-    is free goes without. Raises HpcrunError if no port is free.
+    They lie outside the ephemeral range, one after the other. Each is reserved by binding an
+    abstract Unix socket that carries its number: hpcrun jobs of all users on the node see it at
+    once, and the kernel releases it when this process ends, however it ends. The search begins at
+    ``start``, any integer such as a job id. Any user can take such names, so where all have one
+    that is taken, ports that are free go without. Raises HpcrunError if there are no free ports.
+
+    Attributes
+    ----------
+    ports
+        All of them.
+    port
+        The first of them.
     """
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int, count: int = 1) -> None:
         low, high = port_range()
-        self._guard: socket.socket | None = None
+        self._guards: list[socket.socket] = []
         without: int | None = None
-        for offset in range(high - low):
+        for tried, offset in enumerate(range(0, high - low, count)):
             port = low + (start * 16 + offset) % (high - low)
-            if not _is_free(port):
+            block = range(port, port + count)
+            if block.stop > high or not all(map(_is_free, block)):
                 continue
-            self._guard = _guard(port)
-            if self._guard is not None:
-                self.port = port
+            if self._guard_all(block):
+                self.ports, self.port = block, port
                 return
             without = port if without is None else without
-            if offset >= _TRIES:
+            if tried >= _TRIES:
                 break
         if without is None:
             raise HpcrunError(f"no TCP port between {low} and {high} is free on this node")
-        self.port = without
+        self.ports, self.port = range(without, without + count), without
+
+    def _guard_all(self, block: range) -> bool:
+        for port in block:
+            if (guard := _guard(port)) is None:
+                self.release()
+                return False
+            self._guards.append(guard)
+        return True
 
     def release(self) -> None:
-        if self._guard is not None:
-            self._guard.close()
+        while self._guards:
+            self._guards.pop().close()
+
+
+def in_use(ports: Iterable[int]) -> bool:
+    """Check whether a TCP socket of this machine listens on, or is or was connected by, a port.
+
+    Connections that were closed are there for another minute.
+    """
+    needles = [b":%04X " % port for port in ports]
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            table = Path("/proc/net", name).read_bytes()
+            if any(needle in table for needle in needles):
+                return True
+    return False
 
 
 def _is_free(port: int) -> bool:

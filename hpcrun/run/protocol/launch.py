@@ -19,6 +19,8 @@ from hpcrun.state.plan import Entry
 from hpcrun.state.spec.blocks import SpecBlocks
 
 VARIABLE = "HPCRUN_LAUNCH"
+# Ports of each rank, and of all ranks of a node together: a socket is open for each.
+_PORTS, _MOST_PORTS = 4, 256
 _PLACEHOLDER = re.compile(r"\$\{hpcrun:([A-Za-z_]+)\}")
 
 
@@ -41,6 +43,9 @@ class LaunchNode:
     """The warm TORCH_EXTENSIONS_DIR."""
     devices: str | None = None
     """CUDA_VISIBLE_DEVICES where hpcrun shares out the GPUs."""
+    ports: int | None = None
+    """The first of the ports that were kept free for its ranks: `ports_per_rank` for each in turn;
+    None where there were not enough."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,14 @@ class Launch(SpecBlocks):
         """The working directory of a rank, the same in all attempts."""
         return self.mirror(rank) / self.working_directory
 
+    def ports_of(self, rank: int) -> tuple[int, ...]:
+        """Return the free ports of a rank on its node; empty where it has none."""
+        first, each = self.node_of(rank).ports, ports_per_rank(self.ranks_per_node)
+        if first is None:
+            return ()
+        first += rank % self.ranks_per_node * each
+        return tuple(range(first, first + each))
+
     def node_of(self, rank: int) -> LaunchNode:
         return self.nodes[rank // self.ranks_per_node]
 
@@ -129,3 +142,8 @@ class Launch(SpecBlocks):
             return known[match[1]]
 
         return _PLACEHOLDER.sub(replace, value)
+
+
+def ports_per_rank(ranks_per_node: int) -> int:
+    """Return how many ports are kept free for each rank of a node that has so many ranks."""
+    return min(_PORTS, _MOST_PORTS // ranks_per_node)

@@ -133,6 +133,9 @@ def ready(
     _require(isinstance(interface, str) and _INTERFACE.fullmatch(interface), "interface")
     hca = fields.pop("hca", None)
     _require(hca is None or (isinstance(hca, str) and _ADAPTERS.fullmatch(hca)), "hca")
+    ports = fields.pop("ports", None)
+    if ports is not None:
+        number(ports, "ports", range(1024, 1 << 16))
     address = text(fields.pop("address", None), "address")
     try:
         socket.inet_pton(socket.AF_INET, address)
@@ -141,4 +144,5 @@ def ready(
     _require(not fields, "node")
     port = number(message.get("port"), "port", range(1, 1 << 16)) if first else None
     code = str(paths.code)
-    return LaunchNode(node, code, scratch, str(interface), address, hca, operators), port
+    found = LaunchNode(node, code, scratch, str(interface), address, hca, operators, ports=ports)
+    return found, port

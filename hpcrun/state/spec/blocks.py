@@ -162,3 +162,13 @@ def _fits(value: Any, kind: str) -> bool:
         return of_values == "Any" or all(_fits(one, of_values) for one in value.values())
     # A block in a block.
     return isinstance(value, dict)
+
+
+def is_late(value: object) -> bool:
+    """Check whether a value holds ``${hpcrun:…}``, which is known only as an attempt starts."""
+    return isinstance(value, str) and "${hpcrun:" in value
+
+
+def early(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables that the job's script can set; ranks get the others."""
+    return {name: value for name, value in variables.items() if not is_late(value)}

@@ -26,7 +26,9 @@ class Resources:
     within seconds and without a requeue. They are allocated, and charged, as the others are."""
 
     ntasks_per_node: int | None = None
-    """Ranks on each node when there are no GPUs; with GPUs there is one rank per GPU."""
+    """Ranks on each node when there are no GPUs; with GPUs there is one rank per GPU, or 1 for a
+    script or command that is a launcher, or a ``framework`` with one process a node: that has all
+    GPUs of its node."""
 
     gpus_per_node: int = 0
     """GPUs on each node; 0 trains on CPUs."""
@@ -257,6 +259,25 @@ class Spec:
 
     args: list[str] = field(default_factory=list)
     """Further arguments of a script or command."""
+
+    framework: Literal[
+        "auto",
+        "none",
+        "accelerate",
+        "composer",
+        "deepspeed",
+        "huggingface",
+        "jax",
+        "lightning",
+        "single",
+        "tensorflow",
+        "torchrun",
+    ] = "auto"
+    """What the program trains with, which decides what ranks find in their environment, and the
+    defaults of progress and resume; see docs/frameworks.md. ``auto`` looks at the entry's words and
+    imports and says what it found; where it is not sure, ranks get what they get of ``none``, and
+    ranks that never met are told. ``torchrun`` and ``single`` start one process a node, which has
+    all its GPUs."""
 
     config: dict[str, Any] = field(default_factory=dict)
     """The entry's own configuration, free in form: flags ``--key=value`` of a script (true is bare,

@@ -33,6 +33,7 @@ from hpcrun.host import start_logged, start_ticks
 from hpcrun.state import files, journal, ledger, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.state.spec.blocks import early
 from hpcrun.submit import dependencies
 from hpcrun.submit.local import processes
 from hpcrun.submit.local.processes import LocalProcess
@@ -294,7 +295,7 @@ def job_environment(
 
 
 def _variables(plan: Plan, run: RunPlan) -> dict[str, str]:
-    variables = {**(plan.cluster.get("variables") or {}), **run.environment.variables}
+    variables = {**(plan.cluster.get("variables") or {}), **early(run.environment.variables)}
     return {name: str(value) for name, value in variables.items()}
 
 

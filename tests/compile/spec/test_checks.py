@@ -165,8 +165,8 @@ TABLE = [
           "did you mean 'oc.env'?", drop="config", add="config: {a: '${env:HOME}'}"),
     wrong("unknown placeholder", "config.a:", "${hpcrun:dir} does not exist", "${hpcrun:scratch}",
           drop="config", add="config: {a: '${hpcrun:dir}'}"),
-    wrong("placeholder too early", "environment.variables.OUT:", "known only as an attempt starts",
-          "config, args", add="environment: {variables: {OUT: '${hpcrun:directory}'}}"),
+    wrong("placeholder too early", "environment.setup.0:", "known only as an attempt starts",
+          "config, args", add="environment: {setup: ['cd ${hpcrun:directory}']}"),
     wrong("mandatory value", "config.data:", "must be given", "config.data=VALUE", drop="config",
           add="config: {data: '???'}"),
     # files

@@ -477,3 +477,33 @@ def test_json(study: Experiment, tmp_path: Path) -> None:
     assert "program's own" in first["advice"]
     assert last["advice"] is None
     assert [one["outcome"] for one in last["attempts"]] == ["failed", "completed"]
+
+
+def test_a_run_whose_ranks_never_met(study: Experiment) -> None:
+    study.submit((0, 1))
+    for run in (0, 1):
+        study.start(run, 1)
+        end(study, run, outcome="completed", came=(None, None, None))
+    ledger.write(study.run(1), ledger.NEVER_MET, 1, world_size=4)
+    fine, alone = told(study, "COMPLETED")
+    assert narrative.headline(fine) == "study/0: completed in 1 attempt"
+    assert narrative.headline(alone) == (
+        "study/1: completed in 1 attempt; its 4 ranks never met: each worked alone"
+    )
+    (sentence,) = [line for line in lines(alone) if "never met" in line]
+    assert "'framework: accelerate'" in sentence
+    assert "'framework: none' says that this is meant" in sentence
+    assert not [line for line in lines(fine) if "never met" in line]
+
+
+def test_of_several_runs_those_whose_ranks_never_met_are_apart(
+    study: Experiment, tmp_path: Path
+) -> None:
+    study.submit((0, 1, 2))
+    for run in (0, 1, 2):
+        study.start(run, 1)
+        end(study, run, outcome="completed")
+    ledger.write(study.run(1), ledger.NEVER_MET, 1, world_size=4)
+    said = hpcrun("why", "study", root=tmp_path / "root", env={"PATH": "/nonexistent"}).stdout
+    assert "2 runs completed: study/0,2" in said
+    assert "1 run completed, but its 4 ranks never met: each worked alone: study/1" in said

@@ -94,3 +94,33 @@ def test_when_every_port_is_taken_the_message_says_which(monkeypatch: pytest.Mon
     ):
         PortReservation(1)
     held.release()
+
+
+def test_ports_one_after_the_other_for_ranks(start: int) -> None:
+    first, second = PortReservation(start, 64), PortReservation(start, 64)
+    try:
+        assert list(first.ports) == list(range(first.port, first.port + 64))
+        assert not set(first.ports) & set(second.ports)
+        # Each of them is kept from those who look for one.
+        alone = [PortReservation(start) for _ in range(8)]
+        assert not {each.port for each in alone} & {*first.ports, *second.ports}
+        for each in alone:
+            each.release()
+    finally:
+        first.release()
+        second.release()
+
+
+def test_a_port_is_in_use_until_a_while_after_its_connections(start: int) -> None:
+    reservation = PortReservation(start)
+    port = reservation.port
+    assert not rendezvous_port.in_use([port])
+    with closing(socket.create_server(("127.0.0.1", port))) as server:
+        assert rendezvous_port.in_use([port - 1, port])
+        client = socket.create_connection(("127.0.0.1", port))
+        served, _ = server.accept()
+        client.close()
+        served.close()
+    assert rendezvous_port.in_use([port])
+    assert not rendezvous_port.in_use([])
+    reservation.release()

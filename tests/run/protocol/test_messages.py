@@ -33,6 +33,7 @@ def _ready(**changes: Any) -> tuple[LaunchNode, int | None]:
 
 
 def test_what_sound_agents_say() -> None:
+    assert _ready(ports=11_000)[0].ports == 11_000
     node, port = _ready(extensions=f"{SCRATCH}/torch_extensions")
     assert (node.name, node.scratch, node.address, port) == ("n1", SCRATCH, "10.9.0.1", 10_000)
     assert (node.code, node.extensions) == (f"{SCRATCH}/code", f"{SCRATCH}/torch_extensions")
@@ -66,6 +67,8 @@ def test_what_sound_agents_say() -> None:
         {"address": "10.9.0.1\0"},
         {"hca": "mlx5_0"},
         {"devices": "0"},
+        {"ports": 80},
+        {"ports": "11000"},
     ],
     ids=str,
 )

@@ -1,0 +1,175 @@
+"""Detects the framework of an entry from its words and its imports; nothing of it is executed."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+from hpcrun.compile.source.problems import Reporter
+from hpcrun.compile.target.entry import MOST_PARSED, LocatedEntry
+from hpcrun.policy import frameworks
+from hpcrun.state import files
+
+_PYTHON = re.compile(r"python[0-9.]*")
+# Options of Python that take the next word as their value.
+_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+_TRAINERS = {"Trainer", "TrainingArguments", "Seq2SeqTrainer", "Seq2SeqTrainingArguments"}
+_LIGHTNING = {"lightning", "pytorch_lightning", "lightning_fabric"}
+_LAUNCHER = (
+    "{words} starts processes of its own, in each of the {ranks} ranks that hpcrun starts: name "
+    "the script itself as the entry, with framework: {name}"
+)
+_MEANING = {
+    "accelerate": "its ranks are told that they train together, on CPUs too",
+    "huggingface": "its ranks are told that they train together, on CPUs too",
+    "jax": "its ranks find their coordinator in JAX_COORDINATOR_ADDRESS",
+    "lightning": "it takes its ranks from hpcrun, and does not have its job requeued itself",
+    "tensorflow": "its ranks find each other in TF_CONFIG",
+    "torchrun": "one process a node is started, with all its GPUs and torchrun's settings",
+}
+
+
+def detect(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> tuple[str, str | None]:
+    """Return the name of an entry's framework, and a note for the user.
+
+    The name is ``auto`` where it is not sure: then nothing changes for the ranks. Relative paths of
+    a command are relative to ``directory``.
+    """
+    resources = spec["resources"]
+    words = spec["entry"] if located.kind == "command" else []
+    launcher = _launcher(words)
+    ranks = resources["nodes"] * (resources["ntasks_per_node"] or resources["gpus_per_node"] or 1)
+    if launcher == "torchrun":
+        tasks = resources["ntasks_per_node"] or 1
+        found = (launcher, f"the entry is {PurePath(words[0]).name}") if tasks == 1 else None
+    elif launcher is not None:
+        shown = "accelerate launch" if launcher == "accelerate" else launcher
+        note = _LAUNCHER.format(words=f"{shown!r}", ranks=ranks, name=launcher)
+        return frameworks.AUTO, note if ranks > 1 else None
+    else:
+        found = _of_module(words) or _of_file(located, words, directory)
+    if found is None or (found[0] == "lightning" and spec["recovery"]["stop_signal"] == "SIGUSR1"):
+        # Lightning saves at SIGUSR1 only where it believes to be alone with Slurm.
+        return frameworks.AUTO, None
+    name, why = found
+    rest = f"'framework: none' switches that off, 'framework: {name}' is the same without this note"
+    return name, f"framework: {name} ({why}): {_MEANING[name]}; {rest}"
+
+
+def check(name: str, kind: str, resources: dict[str, Any], report: Reporter) -> None:
+    """Report a framework that does not go with the entry or the shape of the run."""
+    gpus, tasks = resources["gpus_per_node"], resources["ntasks_per_node"]
+    if not frameworks.of(name).one_per_node:
+        if kind == "function" and tasks == 1 < gpus:
+            found = f"found 1 with gpus_per_node={gpus}; with GPUs there is one rank per GPU"
+            report.at("resources.ntasks_per_node", found, "leave ntasks_per_node out")
+    elif kind == "function":
+        found = f"{name} starts one process a node, and a function is called in each rank"
+        report.at("framework", found, "make the entry a script or a command")
+    elif (tasks or 1) > 1:
+        found = f"found {tasks} with framework {name}, which starts one process a node"
+        hint = "leave it out" + ("; --nproc-per-node is torchrun's" if name == "torchrun" else "")
+        report.at("resources.ntasks_per_node", found, hint)
+    elif name == "single" and resources["nodes"] > 1:
+        found = f"found {resources['nodes']} with framework single, which is one process"
+        report.at("resources.nodes", found)
+
+
+def _launcher(words: Sequence[str]) -> str | None:
+    """Return the launcher that a command starts, by its framework's name."""
+    first = PurePath(words[0]).name if words else ""
+    module = _python_module(words)
+    if first == "torchrun" or module in ("torch.distributed.run", "torch.distributed.launch"):
+        return "torchrun"
+    if (first, *words[1:2]) == ("accelerate", "launch") or module == "accelerate.commands.launch":
+        return "accelerate"
+    return first if first in ("deepspeed", "composer") else None
+
+
+def _of_module(words: Sequence[str]) -> tuple[str, str] | None:
+    """Return the framework of ``python -m MODULE``, and the reason."""
+    module = _python_module(words) or ""
+    if module.partition(".")[0] == "trl":
+        return "huggingface", f"the entry is python -m {module}"
+    return None
+
+
+def _python_module(words: Sequence[str]) -> str | None:
+    found = _python_target(words)
+    return found[1] if found and found[0] == "-m" else None
+
+
+def _python_target(words: Sequence[str]) -> tuple[str, str] | None:
+    """Return ``("-m", module)`` or ``("", file)`` of a command that starts Python."""
+    if not words or not _PYTHON.fullmatch(PurePath(words[0]).name):
+        return None
+    rest = iter(words[1:])
+    for word in rest:
+        if word == "-m":
+            return "-m", next(rest, "")
+        if word in _WITH_VALUE:
+            next(rest, None)
+        elif not word.startswith("-"):
+            return "", word
+        elif word == "-c":
+            return None
+    return None
+
+
+def _of_file(
+    located: LocatedEntry, words: Sequence[str], directory: Path
+) -> tuple[str, str] | None:
+    """Return the framework that a Python file imports, and the reason."""
+    path = located.file
+    if path is None and (target := _python_target(words)) is not None:
+        path = directory / target[1] if target[0] == "" else None
+    if path is None or path.suffix != ".py":
+        return None
+    name = _of_path(path)
+    return (name, f"{path.name} imports it") if name else None
+
+
+@functools.lru_cache(maxsize=64)
+def _of_path(path: Path) -> str | None:
+    try:
+        source = files.read_bytes(path, MOST_PARSED)
+        tree = ast.parse(source, str(path))
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+    return _of_names(set(_names(tree)))
+
+
+def _of_names(names: set[str]) -> str | None:
+    """Return the framework of a program by the modules and names that it uses; None if unsure."""
+    found = set()
+    roots = {name.partition(":")[2] for name in names if name.startswith("import:")}
+    if roots & _LIGHTNING:
+        found.add("lightning")
+    elif "trl" in roots or ("transformers" in roots and names & _TRAINERS):
+        found.add("huggingface")
+    elif "accelerate" in roots and "Accelerator" in names:
+        found.add("accelerate")
+    if "tensorflow" in roots and "MultiWorkerMirroredStrategy" in names:
+        found.add("tensorflow")
+    if "jax" in roots and {"distributed", "initialize"} <= names:
+        found.add("jax")
+    return found.pop() if len(found) == 1 else None
+
+
+def _names(tree: ast.AST) -> Iterator[str]:
+    """Yield ``import:ROOT`` for each module that is imported, and all names that are used."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (f"import:{one.name.partition('.')[0]}" for one in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield f"import:{node.module.partition('.')[0]}"
+            yield from (one.name for one in node.names)
+            yield from node.module.split(".")[1:]
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Name):
+            yield node.id

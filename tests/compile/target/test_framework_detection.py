@@ -1,0 +1,208 @@
+"""Frameworks are detected from words and imports, where that is sure; nothing is executed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from hpcrun.compile import compile_spec
+from hpcrun.errors import SpecError
+from hpcrun.policy import frameworks
+from hpcrun.state.spec.experiment import Spec
+
+BASE = "cluster: local\nenvironment: {python: /opt/bin/python}\n"
+
+
+def compiled(project: Any, text: str, script: str = "") -> Any:
+    project.write("train.py", script)
+    return compile_spec(project.write("spec.yaml", BASE + text))
+
+
+def test_the_spec_accepts_the_names_of_the_table() -> None:
+    assert set(get_args(get_type_hints(Spec)["framework"])) == set(frameworks.TABLE)
+
+
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [
+        ("import lightning as L\n", "lightning"),
+        (
+            "from pytorch_lightning.callbacks import ModelCheckpoint\nimport transformers\n",
+            "lightning",
+        ),
+        ("def main():\n    from lightning.pytorch import Trainer\n", "lightning"),
+        ("from transformers import AutoModel, Trainer, TrainingArguments\n", "huggingface"),
+        ("import transformers\ntransformers.Seq2SeqTrainer()\n", "huggingface"),
+        ("from trl import SFTTrainer\n", "huggingface"),
+        ("from accelerate import Accelerator\n", "accelerate"),
+        (
+            "import tensorflow as tf\nx = tf.distribute.MultiWorkerMirroredStrategy()\n",
+            "tensorflow",
+        ),
+        ("import jax\njax.distributed.initialize()\n", "jax"),
+        # Nothing is sure here.
+        ("import torch\n", "auto"),
+        ("from transformers import AutoTokenizer\n", "auto"),
+        ("import tensorflow as tf\n", "auto"),
+        ("import jax\n", "auto"),
+        ("import accelerate\n", "auto"),
+        ("'''\nimport lightning\n'''\n", "auto"),
+        ("import lightning\nimport jax\njax.distributed.initialize()\n", "auto"),
+        ("from .lightning import x\n", "auto"),
+        ("import lightning(\n", "auto"),
+        ("import lightning\n" + "# long\n" * 40_000, "auto"),
+    ],
+)
+@pytest.mark.parametrize("entry", ["train.py", "[python3.11, -u, -X, dev, train.py, x]"])
+def test_what_a_script_imports(project: Any, script: str, name: str, entry: str) -> None:
+    found = compiled(project, f"entry: {entry}\n", script)
+    assert found.runs[0].entry.framework == name
+    noted = [note for note in found.notes if note.startswith("framework:")]
+    assert len(noted) == (name != "auto")
+    for note in noted:
+        assert f"framework: {name} (train.py imports it)" in note
+        assert "'framework: none' switches that off" in note
+
+
+@pytest.mark.parametrize(
+    ("entry", "name"),
+    [
+        ("[torchrun, train.py]", "torchrun"),
+        ("[/venv/bin/torchrun, --nproc-per-node, gpu, train.py]", "torchrun"),
+        ("[python, -m, torch.distributed.run, train.py]", "torchrun"),
+        ("[python, -m, trl.scripts.sft]", "huggingface"),
+        ("[bash, -c, torchrun train.py]", "auto"),
+        ("[python, -c, import lightning]", "auto"),
+        ("[python, nowhere.py]", "auto"),
+        ("[python, ../../../../dev/zero.py]", "auto"),
+    ],
+)
+def test_the_words_of_a_command(project: Any, entry: str, name: str) -> None:
+    assert compiled(project, f"entry: {entry}\n").runs[0].entry.framework == name
+
+
+@pytest.mark.parametrize(
+    "word", ["accelerate, launch", "deepspeed", "python, -m, accelerate.commands.launch"]
+)
+def test_a_launcher_in_each_rank_is_told(project: Any, word: str) -> None:
+    text = f"entry: [{word}, train.py]\nresources: {{ntasks_per_node: 2}}\n"
+    found = compiled(project, text)
+    assert found.runs[0].entry.framework == "auto"
+    (note,) = [one for one in found.notes if "processes of its own" in one]
+    assert "in each of the 2 ranks" in note
+    assert "name the script itself as the entry" in note
+    assert not compiled(project, f"entry: [{word}, train.py]\n").notes
+
+
+def test_a_framework_that_is_named_is_not_detected(project: Any) -> None:
+    found = compiled(project, "entry: train.py\nframework: none\n", "import lightning\n")
+    assert found.runs[0].entry.framework == "none"
+    assert found.notes == ()
+    found = compiled(project, "entry: train.py\nframework: jax\n", "import lightning\n")
+    assert found.runs[0].entry.framework == "jax"
+
+
+def test_who_relies_on_lightnings_own_signal_keeps_it(project: Any) -> None:
+    text = "entry: train.py\nrecovery: {stop_signal: SIGUSR1}\n"
+    assert compiled(project, text, "import lightning\n").runs[0].entry.framework == "auto"
+
+
+def test_the_identity_of_a_run_does_not_depend_on_it(project: Any) -> None:
+    first, second = (
+        compiled(project, f"entry: train.py\nframework: {name}\n").runs[0].identity
+        for name in ("none", "lightning")
+    )
+    assert first == second
+
+
+@pytest.mark.parametrize("name", ["torchrun", "single"])
+def test_one_process_of_a_node_has_all_its_gpus(project: Any, name: str) -> None:
+    text = (
+        f"entry: [torchrun, train.py]\nframework: {name}\ndeepspeed: {{train_batch_size: 32, "
+        "train_micro_batch_size_per_gpu: 4}\nresources: {nodes: 1, gpus_per_node: 4}\n"
+    )
+    run = compiled(project, text).runs[0]
+    assert (run.ranks_per_node, run.world_size, run.resources.gpus_per_node) == (1, 1, 4)
+    # DeepSpeed's ranks are the GPUs all the same.
+    assert run.deepspeed["gradient_accumulation_steps"] == 2
+
+
+def test_torchrun_of_several_nodes(project: Any) -> None:
+    text = "entry: [torchrun, train.py]\nresources: {nodes: 2, gpus_per_node: 8}\n"
+    run = compiled(project, text).runs[0]
+    assert (run.entry.framework, run.ranks_per_node, run.world_size) == ("torchrun", 1, 2)
+
+
+def test_torchrun_in_each_rank_of_a_node_is_left_alone(project: Any) -> None:
+    text = "entry: [torchrun, train.py]\nresources: {ntasks_per_node: 2}\n"
+    run = compiled(project, text).runs[0]
+    assert (run.entry.framework, run.ranks_per_node) == ("auto", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "message"),
+    [
+        ("framework: lightnin", "framework", "did you mean 'lightning'?"),
+        (
+            "framework: torchrun\nresources: {ntasks_per_node: 2}",
+            "resources.ntasks_per_node",
+            "starts one process a node",
+        ),
+        ("framework: single\nresources: {nodes: 2}", "resources.nodes", "one process"),
+    ],
+)
+def test_what_does_not_go_together(
+    project: Any, hpcrun: Callable[..., Any], text: str, key: str, message: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        compiled(project, f"entry: train.py\n{text}\n")
+    (problem,) = caught.value.problems
+    assert problem.key == key
+    assert message in f"{problem.message} {problem.hint}"
+
+
+@pytest.mark.parametrize("entry", ["[bash, -c, torchrun x.py]", "train.py"])
+def test_any_launcher_may_be_one_task_of_a_node(project: Any, entry: str) -> None:
+    text = f"entry: {entry}\nresources: {{gpus_per_node: 4, ntasks_per_node: 1}}\n"
+    assert compiled(project, text).runs[0].ranks_per_node == 1
+
+
+def test_a_function_is_called_in_each_rank(project: Any) -> None:
+    text = "entry: train.py:f\nresources: {gpus_per_node: 4, ntasks_per_node: 1}\n"
+    with pytest.raises(SpecError, match="with GPUs there is one rank per GPU"):
+        compiled(project, text, "def f(session): ...\n")
+    text = "entry: train.py:f\nframework: torchrun\n"
+    with pytest.raises(SpecError, match="a function is called in each rank"):
+        compiled(project, text, "def f(session): ...\n")
+
+
+def test_plan_says_what_was_detected(project: Any, hpcrun: Callable[..., Any]) -> None:
+    project.write("train.py", "import lightning\n")
+    project.write("spec.yaml", BASE + "entry: train.py\n")
+    answer = hpcrun("plan", "spec.yaml")
+    assert answer.code == 0
+    assert "framework: lightning (train.py imports it)" in answer.err
+    assert hpcrun("plan", "spec.yaml", "framework=lightning").err == ""
+
+
+def _documented() -> list[str]:
+    page = Path(__file__).parents[3] / "docs" / "frameworks.md"
+    return re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def test_every_framework_is_documented_with_a_spec() -> None:
+    specs = "".join(_documented())
+    named = set(re.findall(r"^framework: (\w+)$", specs, re.MULTILINE))
+    assert named == frameworks.TABLE.keys() - {"auto", "none"}
+
+
+@pytest.mark.parametrize("text", _documented(), ids=lambda text: text.split()[1])
+def test_the_specs_of_the_documentation(project: Any, text: str) -> None:
+    found = compiled(project, text)
+    (run,) = found.runs
+    assert run.entry.framework == run.spec["framework"]
+    assert found.notes == ()
