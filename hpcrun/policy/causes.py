@@ -114,7 +114,8 @@ class Evidence:
     unusable_nodes: tuple[str, ...] = ()
     """The nodes that failed to start; empty if all failed, or none."""
     hang: Mapping[str, Any] | None = None
-    """``message``, ``rank`` and ``node`` of ranks that made no progress; None if they did."""
+    """``message``, ``rank`` and ``node`` of ranks that made no progress, and the ``lock`` that they
+    wait for if one was found; None if they did."""
     supervisor_lost: bool = False
     """The supervisor recorded no end of the attempt."""
     orphaned: bool = False
@@ -161,8 +162,8 @@ def decide(evidence: Evidence) -> End:
     if evidence.launch_error:
         return _end(LAUNCH, evidence.launch_error, evidence.unusable_nodes)
     if evidence.hang is not None:
-        found = evidence.hang
-        return _end(HANG, found["message"], details={key: found[key] for key in ("rank", "node")})
+        found = dict(evidence.hang)
+        return _end(HANG, found.pop("message"), details=found)
     if evidence.failure is not None:
         return _rank_failed(evidence, evidence.failure)
     if evidence.supervisor_lost:

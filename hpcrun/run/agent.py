@@ -15,7 +15,8 @@ The supervisor asks and the agent answers, in this order::
                          is ending itself)
     agent       killed   none is left; gone: those that had ended by themselves, in mid-work
     supervisor  stacks   the ranks hang: where are they?
-    agent       stacks   rank -> its Python stacks; written beside the ranks' logs too
+    agent       stacks   rank -> its Python stacks; written beside the ranks' logs too; and the
+                         locks of torch's builds that ranks wait for
     supervisor  hurt     fault injection: signal one rank
     supervisor  fall_silent  fault injection: behave like a node that lost its power
     supervisor  call     the warm ranks that an attempt started (of) are those of this attempt
@@ -24,8 +25,9 @@ The supervisor asks and the agent answers, in this order::
     supervisor  dismiss  the agent removes its node-local directory and leaves
 
 Both send ``alive`` every two seconds. The agent sends the progress of its ranks (``pulse``, of
-`hpcrun.run.health.progress`) with the state of its links to the fabric, and ``signal`` when its
-step receives one; the supervisor sends ``stop`` when the ranks are to save and leave.
+`hpcrun.run.health.progress`; of ranks without a session what `hpcrun.run.node.program_activity`
+sees) with the state of its links to the fabric, and ``signal`` when its step receives one; the
+supervisor sends ``stop`` when the ranks are to save and leave.
 An agent that loses its supervisor without a ``dismiss`` ends the ranks of its node and has its job
 requeued.
 """
@@ -48,18 +50,20 @@ from typing import Any
 
 from hpcrun.errors import HpcrunError
 from hpcrun.policy import faults
-from hpcrun.run.health import native_stack, progress
+from hpcrun.run.health import native_stack, progress, python_stacks
 from hpcrun.run.job.takeover import Takeover
-from hpcrun.run.node import rank_processes, rendezvous_port, telemetry
+from hpcrun.run.node import program_activity, rank_processes, rendezvous_port, telemetry
 from hpcrun.run.node.log_sizes import LogSizes
 from hpcrun.run.node.node_dir import NodeDir
 from hpcrun.run.node.prepare import NodePreparation
+from hpcrun.run.node.program_activity import ProgramActivity
 from hpcrun.run.protocol import messages, stop_flag
 from hpcrun.run.protocol.channel import Channel
 from hpcrun.run.protocol.heartbeat import INTERVAL, SILENCE, Heartbeat, PeerLiveness
 from hpcrun.run.protocol.job_secret import JobSecret
 from hpcrun.run.protocol.output import say
 from hpcrun.run.rank import warm_up
+from hpcrun.slurm.parse import parse_duration
 from hpcrun.state import plan_file
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.node_layout import ScratchPaths
@@ -94,7 +98,9 @@ class Agent:
         self._signals: list[int] = []
         self._report_at = 0.0
         self._progress: dict[int, progress.RankProgress] = {}
-        self._log_sizes = LogSizes()
+        hang_after = parse_duration(self.run.recovery.hang_after or "") or 0.0
+        self._log_sizes = LogSizes(program_activity.look_every(hang_after))
+        self._programs = ProgramActivity(hang_after, leads=self.run.entry.kind != "function")
         self._telemetry: telemetry.NodeTelemetry | None = None
         # Where the attempt's ranks meet; empty once they have, and on other nodes than the first.
         self._meeting_ports: tuple[int, ...] = ()
@@ -166,9 +172,11 @@ class Agent:
         ranks = {rank: asdict(found) for rank, found in self._progress.items()}
         trouble = self.preparation.link_trouble()
         logs = self._log_sizes.changed(self.scratch, self._paths)
-        if ranks or logs or self.preparation.watches_link:
+        living = [rank for rank, one in self._progress.items() if one.state != progress.GONE]
+        programs = self._programs.changed(self.scratch, living, self._log_sizes.output())
+        if ranks or logs or programs or self.preparation.watches_link:
             report = {"type": "pulse", "attempt": self.attempt, "ranks": ranks, "fabric": trouble}
-            channel.send({**report, "logs": logs})
+            channel.send({**report, "logs": logs, **programs})
 
     def _look_for_meeting(self, channel: Channel) -> None:
         if rendezvous_port.in_use(self._meeting_ports):
@@ -221,10 +229,14 @@ class Agent:
             rank = int(message["rank"])
             pulse = progress.living(self.scratch).get(rank)
             pid = pulse.pid if pulse else rank_processes.leader(self.scratch, rank)
-            os.kill(pid, signal.Signals[message["signal"]])
+            number = signal.Signals[message["signal"]]
+            # Where the rank leads a shell or a script, that is what stops.
+            (os.kill if pulse or number != signal.SIGSTOP else os.killpg)(pid, number)
             return None
         if kind == "stacks":
-            return {"type": "stacks", "ranks": self._stacks()}
+            texts = self._stacks()
+            locks = self._programs.locks(self.scratch, texts)
+            return {"type": "stacks", "ranks": texts, "locks": locks}
         if kind == "build":
             self.preparation.build(channel.hung_up)
             return {"type": "built"}
@@ -235,6 +247,7 @@ class Agent:
             self._meeting_ports = self.preparation.ports if first else ()
             self._expect_warm_ranks()
             self._start_telemetry(fabric, found["node"], message["devices"])
+            self._programs.begin(*telemetry.links(fabric, found["node"]))
             return {"type": "ready", **found}
         return {"type": "failed", "message": f"unknown message {kind!r}"}
 
@@ -280,27 +293,41 @@ class Agent:
         rank_processes.kill(self.scratch)
         time.sleep(SILENT_FOR)
 
-    def _stacks(self) -> dict[str, str]:
+    def _stacks(self) -> dict[int, str]:
         """Have the ranks write their Python stacks; rank -> the text's end."""
         progress.ask_for_stacks(self.scratch)
-        time.sleep(STACKS_TAKE)
-        found = progress.stacks(self.scratch)
+        programs = self._programs.processes(self.scratch, progress.living(self.scratch))
+        with ThreadPoolExecutor(len(programs) or 1) as pool:
+            later = {
+                rank: pool.submit(python_stacks.stacks, pids, STACKS_TAKE)
+                for rank, pids in programs.items()
+            }
+            time.sleep(STACKS_TAKE)
+            found = progress.stacks(self.scratch)
+            found.update({rank: each.result() for rank, each in later.items()})
         self._keep_stacks(found)
         most = min(STACKS_MOST, ALL_STACKS_MOST // max(1, len(found)))
-        return {str(rank): text[-most:] for rank, text in found.items()}
+        return {rank: text[-most:] for rank, text in found.items()}
 
     def _keep_native_stacks(self) -> None:
         """Add the native stacks to the files; the supervisor has those of Python by now."""
         living = progress.living(self.scratch)
-        with ThreadPoolExecutor(len(living) or 1) as pool:
-            texts = pool.map(lambda one: native_stack.stacks(one.pid, NATIVE_TAKE), living.values())
-            self._keep_stacks(dict(zip(living, texts, strict=True)))
+        programs = self._programs.processes(self.scratch, living)
+        pids = {rank: one.pid for rank, one in living.items()}
+        for rank, found in programs.items():
+            if found:
+                pids[rank] = [*found, *python_stacks.pythons(found)][-1]
+        with ThreadPoolExecutor(len(pids) or 1) as pool:
+            texts = pool.map(lambda pid: native_stack.stacks(pid, NATIVE_TAKE), pids.values())
+            self._keep_stacks(dict(zip(pids, texts, strict=True)))
 
     def _keep_stacks(self, found: dict[int, str]) -> None:
         paths = self._paths
 
         def keep() -> None:
             for rank, text in found.items():
+                if not text:
+                    continue
                 with contextlib.suppress(OSError), open(paths.stacks(rank), "a") as stream:
                     stream.write(text + "\n")
 

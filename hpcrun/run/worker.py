@@ -165,6 +165,11 @@ def take_place(launch: Launch, rank: int) -> None:
     os.environ.update(environment(launch, rank))
     for name in frameworks.of(launch.entry.framework).hidden:
         os.environ.pop(name, None)
+    start_up = ScratchPaths(Path(launch.node_of(rank).scratch)).start_up
+    if start_up.is_dir():
+        # So that programs without a session can tell where they hang.
+        paths = [str(start_up), os.environ.get("PYTHONPATH")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     os.chdir(Path(launch.node_of(rank).code) / launch.working_directory)
 
 

@@ -12,7 +12,8 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     ``outcome`` (``completed``, ``failed``, ``cancelled``, ``stopped``), ``exit_code`` and, unless
     completed, ``cause``: a mapping with ``kind`` (of `hpcrun.policy.causes`) and ``message``, and
     if known ``rank``, ``node``, ``exit_code``, ``signal``, ``exception``, ``log_tail`` (list of
-    lines), ``nodes`` (those that were lost, or could not be used). ``restored_step``,
+    lines), ``nodes`` (those that were lost, or could not be used), ``lock`` (a file that a rank
+    that hangs waits for). ``restored_step``,
     ``reached_step``, ``checkpoint_step`` and ``total_steps`` are its progress, ``metrics`` their
     last values, ``logged`` the time of these (`hpcrun.run.job.evidence.AttemptProgress`).
     An end that the attempt's own supervisor did not live to record is recorded by the next one,
@@ -81,7 +82,7 @@ _HEAD: Kinds = {"event": TEXT, "time": TIME, "attempt": INDEX}
 # Whoever wrote the line, an option of scancel or a path is no job.
 _JOB_ID = Kind(None, None, None, "the id of a job", is_job_id)
 _CAUSE: Kinds = {
-    **dict.fromkeys(("kind", "message", "node", "exception"), TEXT),
+    **dict.fromkeys(("kind", "message", "node", "exception", "lock"), TEXT),
     "signal": Kind(str, None, None, "a signal", lambda value: type(value) in (str, int)),
     **{"rank": INDEX, "exit_code": WHOLE, "log_tail": TEXTS, "nodes": TEXTS},
 }

@@ -10,6 +10,7 @@
       attempt-1/                      an attempt's scratch directory
         code/                         the frozen code, unpacked
         torch_extensions/             compiled DeepSpeed operators
+        python/sitecustomize.py       has the Pythons of programs write their stacks when asked
         stop                          the ranks are to save and leave
         heard-SIGTERM                 the agent, and so the whole step, got this signal
         modules                       what warm ranks import
@@ -63,6 +64,7 @@ class ScratchPaths(Directory):
 
     code = NamedFile("code")
     extensions = NamedFile("torch_extensions")
+    start_up = NamedFile("python")
     stop = NamedFile("stop")
     modules = NamedFile("modules")
 

@@ -58,6 +58,23 @@ def test_ranks_that_hang(reference: Reference, hangs: dict[str, str]) -> None:
     assert "the others wait in" in last["message"]
 
 
+def test_a_script_of_which_a_rank_is_stopped(reference: Reference) -> None:
+    """It never heard of hpcrun: its node sees it, and the other rank tells where it is."""
+    ward = reference.ward
+    resources = {"nodes": 2, "cpus_per_task": 1, "time": "00:10:00", "mem": 2000}
+    recovery = {"hang_after": f"00:00:{AFTER}"}
+    spec = {"entry": "plain.py", "cluster": "bed", "resources": resources, "recovery": recovery}
+    ward.hpcrun("submit", ward.spec("plain", spec))
+    ward.wait_for_end("plain")
+    assert ward.kinds("plain") == ["hang", None], ward.explain("plain")
+    first = ward.attempts("plain")[0]
+    assert "rank 1 has been stopped (SIGSTOP) for" in first.cause["message"]
+    assert (first.cause["rank"], first.cause["node"]) == (1, first.started["nodes"][1])
+    assert first.end["time"] - (first.workers_started or 0.0) < 3 * AFTER + 10
+    assert "plain.py" in ward.paths("plain").attempt(1).stacks(0).read_text()
+    assert "rank 1 has been stopped (SIGSTOP)" in ward.hpcrun("why", "plain").stdout
+
+
 @pytest.mark.usually
 @pytest.mark.parametrize(
     ("after", "compilation", "save", "evaluation", "pause"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,9 +32,6 @@ _TEXTS = {
     causes.SUPERVISOR_LOST: _OUTSIDE,
     causes.LAUNCH: "The ranks could not be started; `hpcrun logs {name} --stream batch` tells "
     "more, and `--stream agent` what each node said. {go_on}.",
-    causes.HANG: "Look at where the ranks stood: {attempt}/stacks-*.txt, one file a rank. A run "
-    "that is only slow there needs a longer recovery.hang_after, or calls session.step() or "
-    "session.log() between. {go_on}.",
     CANCELLED: "It stays cancelled until you want it again: {go_on}.",
     NO_END: "Nobody was left to record the end; the next start does so. `hpcrun logs {name} "
     "--stream batch` may tell more. {go_on}.",
@@ -242,10 +240,31 @@ def _checkpoint(case: _Case) -> str:
     )
 
 
+def _hang(case: _Case) -> str:
+    """Say where to look; a program without the session shows that it lives by what it writes."""
+    if lock := case.cause.get("lock"):
+        return (
+            "torch waits for this lock until it is removed, and nobody on the node held it. Where "
+            f"no other job builds there: `rm {shlex.quote(str(lock))}`. With "
+            "environment.variables.TORCH_EXTENSIONS_DIR a run meets no locks of others. "
+            f"{case.go_on}."
+        )
+    calls = "calls session.step() or session.log() between"
+    if case.plan.entry.kind != "function":
+        calls = f"prints a line now and then (with hpcrun.session(), it {calls})"
+    text = (
+        "Look at where the ranks stood: {attempt}/stacks-*.txt, one file a rank. A run that is "
+        "only slow there needs a longer recovery.hang_after (null if it waits by design), or "
+        f"{calls}. "
+    )
+    return case.format(text + "{go_on}.")
+
+
 _KINDS: dict[str, Callable[[_Case], str]] = {
     causes.RANK_CRASH: _crash,
     causes.OUT_OF_MEMORY: _memory,
     causes.NON_FINITE: _non_finite,
     causes.NODE_FAILURE: _node,
     causes.BAD_CHECKPOINT: _checkpoint,
+    causes.HANG: _hang,
 }

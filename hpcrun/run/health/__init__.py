@@ -1,8 +1,9 @@
 """Progress of the ranks: written by them, judged by the supervisor.
 
 Reading order: `progress` (what a rank writes), `hang_detector` and `straggler` (decisions from it),
-`stack_summary` and `native_stack` (where a rank that hangs is).
+`program_hangs` (decisions about programs without a session), `stack_summary`, `python_stacks` and
+`native_stack` (where a rank that hangs is).
 
-To change a threshold: the constants at the top of `hang_detector` and `straggler`; users set
-``recovery.hang_after``.
+To change a threshold: the constants at the top of `hang_detector`, `program_hangs` and `straggler`;
+users set ``recovery.hang_after``.
 """

@@ -72,8 +72,8 @@ class HangDetector:
                     self._longest = max(self._longest, now - self._progressed)
                 self._progressed = now
             self._step = max(self._step, pulse.step)
-            seen.stopped = _since(seen.stopped, pulse.state == _STOPPED_STATE, now)
-            seen.gone = _since(seen.gone, pulse.state == GONE and pulse.phase != ENDING, now)
+            seen.stopped = since(seen.stopped, pulse.state == _STOPPED_STATE, now)
+            seen.gone = since(seen.gone, pulse.state == GONE and pulse.phase != ENDING, now)
             seen.pulse = pulse
 
     def vanished(self, now: float) -> bool:
@@ -83,7 +83,8 @@ class HangDetector:
 
     def hang(self, now: float) -> Hang | None:
         """Return the hang, if there is one."""
-        if not self._hang_after or not self._seen:
+        if not self._hang_after or all(seen.pulse.state == GONE for seen in self._seen.values()):
+            # What a shell does after the program with the session is watched as other programs are.
             return None
         for rank, seen in sorted(self._seen.items()):
             if seen.stopped is not None and now - seen.stopped > STOPPED:
@@ -132,7 +133,7 @@ class HangDetector:
                 seen.gone += gap
 
 
-def _since(before: float | None, holds: bool, now: float) -> float | None:
+def since(before: float | None, holds: bool, now: float) -> float | None:
     """Return since when a condition holds; None while it does not."""
     if not holds:
         return None

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from hpcrun.errors import HpcrunError
+from hpcrun.run.health.program_hangs import NodeTraffic, RankActivity
 from hpcrun.run.health.progress import RankProgress
 from hpcrun.run.job.launchers import Launcher
 from hpcrun.run.node import network
@@ -74,6 +75,12 @@ class Agents:
         """Names of the signals that agents received and nobody has acted on yet."""
         self.pulses: dict[int, RankProgress] = {}
         """Rank -> its newest progress in this attempt."""
+        self.programs: dict[int, RankActivity] = {}
+        """Rank without a session -> what its node sees of it."""
+        self.traffic: dict[str, NodeTraffic] = {}
+        """Node -> the bytes that it has moved."""
+        self.locks: dict[int, str] = {}
+        """Rank that hangs -> the lock of a build that it waits for."""
         self.log_sizes: dict[int, int] = {}
         """Rank -> the bytes of its log where it has grown."""
         self.met = False
@@ -126,8 +133,10 @@ class Agents:
         self._number, self.working, self.met = attempt, tuple(nodes), False
         for kind in ("ready", "killed", "stacks"):
             self._answers.pop(kind, None)
-        for stale in (self.pulses, self.log_sizes, self.gone, self._cut_off):
+        for stale in (self.pulses, self.programs, self.traffic, self.locks):
             stale.clear()
+        for old in (self.log_sizes, self.gone, self._cut_off):
+            old.clear()
         self._switchboard.broadcast(self._current)
         hello = self._gather(nodes, "hello", START_TIMEOUT, between)
         builders = {hello[node]: node for node in reversed(nodes)}
@@ -280,8 +289,11 @@ class Agents:
         answers, ranks = self._answers.setdefault, self._ranks(node)
         if kind == "pulse":
             pulses, sizes = messages.progress(message, ranks), messages.log_sizes(message, ranks)
+            programs, traffic = messages.activity(message, ranks), messages.traffic(message)
             problem = messages.link_trouble(message)
             self.pulses.update(pulses)
+            self.programs.update(programs)
+            self.traffic.update({} if traffic is None else {node: traffic})
             self.log_sizes.update(sizes)
             if problem:
                 self._cut_off.setdefault(node, (time.monotonic(), problem))
@@ -300,7 +312,9 @@ class Agents:
         elif kind == "killed":
             answers(kind, {})[node] = messages.gone(message, ranks)
         elif kind == "stacks":
-            answers(kind, {})[node] = messages.stacks(message, ranks)
+            texts, locks = messages.stacks(message, ranks), messages.locks(message, ranks)
+            answers(kind, {})[node] = texts
+            self.locks.update(locks)
         elif kind == "met":
             self.met = True
         elif kind == "built":

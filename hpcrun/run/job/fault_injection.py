@@ -66,7 +66,7 @@ class FaultInjection:
         pulses = self._agents.pulses.values()
         if not pulses and self._run.entry.kind != "function":
             waited = time.monotonic() - self._began > _BLIND
-            return waited and fault not in (faults.CORRUPT_CHECKPOINT, faults.STOP_RANK)
+            return waited and fault != faults.CORRUPT_CHECKPOINT
         if len(pulses) < self._run.world_size:
             return False
         step = min(pulse.step for pulse in pulses)

@@ -8,7 +8,9 @@ from typing import Any
 
 from hpcrun.errors import HpcrunError
 from hpcrun.run.health import stack_summary
-from hpcrun.run.health.hang_detector import HangDetector
+from hpcrun.run.health.hang_detector import Hang, HangDetector
+from hpcrun.run.health.program_hangs import ProgramHangDetector
+from hpcrun.run.health.progress import GONE
 from hpcrun.run.health.straggler import StragglerDetector
 from hpcrun.run.job.agents import Agents
 from hpcrun.slurm.parse import parse_duration
@@ -24,7 +26,8 @@ class RankVanished(Exception):
 class Hung(HpcrunError):
     """The ranks make no progress any more.
 
-    ``found`` has ``message``, and ``rank`` and ``node`` of the one to blame (None if unknown).
+    ``found`` has ``message``, ``rank`` and ``node`` of the one to blame (None if unknown), and
+    where it waits for a build of torch's that ended, the ``lock``.
     """
 
     def __init__(self, found: dict[str, Any]) -> None:
@@ -43,8 +46,9 @@ class HangWatch:
     ) -> None:
         self._run, self._agents, self._on_straggler = run, agents, on_straggler
         self._stragglers = StragglerDetector()
-        hang_after = parse_duration(run.recovery.hang_after or "") or 0.0
-        self._hangs = HangDetector(hang_after, time.monotonic())
+        self._hang_after = parse_duration(run.recovery.hang_after or "") or 0.0
+        self._hangs = HangDetector(self._hang_after, time.monotonic())
+        self._programs = ProgramHangDetector(self._hang_after, time.monotonic())
         self._look_at = 0.0
 
     def turn(self) -> None:
@@ -60,17 +64,37 @@ class HangWatch:
         # A script or command may end when it likes.
         if self._run.entry.kind == "function" and self._hangs.vanished(now):
             raise RankVanished
-        hang = self._hangs.hang(now)
-        if hang is None:
-            return
-        texts = self._agents.stacks()
-        steps = {rank: progress.step for rank, progress in ranks.items()}
+        hang = self._hangs.hang(now) or self._hang_of_programs(now)
+        if hang is not None:
+            raise Hung(self._explain(hang))
+
+    def _hang_of_programs(self, now: float) -> Hang | None:
+        """Judge programs by what their nodes see, for as long as no rank has a session."""
+        if any(one.state != GONE for one in self._agents.pulses.values()):
+            self._agents.programs.clear()
+            self._programs = ProgramHangDetector(self._hang_after, now)
+            return None
+        self._programs.update(self._agents.programs, self._agents.traffic, now)
+        return self._programs.hang(now)
+
+    def _explain(self, hang: Hang) -> dict[str, Any]:
+        """Return the fields of `Hung`, after the ranks were asked for their stacks."""
+        texts, locks = self._agents.stacks(), self._agents.locks
+        steps = {rank: progress.step for rank, progress in self._agents.pulses.items()}
         everybody = range(self._run.world_size)
         positions = {rank: stack_summary.position(texts.get(rank, "")) for rank in everybody}
-        rank = hang.rank if hang.rank is not None else stack_summary.culprit(positions, steps)
-        where = stack_summary.describe(positions, None if hang.rank is not None else rank)
-        message = "; ".join(filter(None, [hang.message, where]))
-        raise Hung({"message": message, "rank": rank, "node": self._node(rank)})
+        rank, where = hang.rank, ""
+        if rank is None and locks:
+            rank = min(locks)
+        elif rank is None and (steps or any(positions.values())):
+            rank = stack_summary.culprit(positions, steps)
+        if steps or any(positions.values()):
+            where = stack_summary.describe(positions, None if hang.rank is not None else rank)
+        lock = locks.get(rank) if rank is not None else None
+        held = lock and f"it waits for {lock}, which a build that was ended has left"
+        message = "; ".join(filter(None, [hang.message, where, held]))
+        found = {"message": message, "rank": rank, "node": self._node(rank)}
+        return {**found, "lock": lock} if lock else found
 
     def _node(self, rank: int | None) -> str | None:
         return None if rank is None else self._agents.working[rank // self._run.ranks_per_node]

@@ -60,6 +60,11 @@ class Counters:
                 found[name] = rates
         return found
 
+    def moved(self) -> dict[str, int]:
+        """Return the bytes that were received and sent so far, of what is counted."""
+        found = {name: self._traffic(name) for name in ("network", "fabric")}
+        return {name: int(sum(pair)) for name, pair in found.items() if pair is not None}
+
     def _busy(self, now: float) -> float | None:
         """Return the share of the processors' time that was used since the last reading."""
         used = self._cgroup.processor_seconds()

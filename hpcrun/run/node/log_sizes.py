@@ -22,24 +22,30 @@ EVERY_A_RANK = 0.1
 
 
 class LogSizes:
-    """The agent's side."""
+    """The agent's side, which looks ``every`` so many seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, every: float = EVERY) -> None:
+        self._every = min(every, EVERY)
         self._paths: AttemptPaths | None = None
         self._told: dict[int, int] = {}
         self._found: dict[int, int] = {}
+        self._metrics = 0
         self._look_at = 0.0
         self._thread: threading.Thread | None = None
+
+    def output(self) -> dict[int, int]:
+        """Return rank -> the bytes that its log had last, for rank 0 with those of its metrics."""
+        return {rank: size + (not rank) * self._metrics for rank, size in self._told.items()}
 
     def changed(self, scratch: Path, paths: AttemptPaths) -> dict[int, int]:
         """Return rank -> bytes of the logs that have grown, and measure again when that is due."""
         if paths != self._paths:
-            self._paths, self._told, self._found = paths, {}, {}
+            self._paths, self._told, self._found, self._metrics = paths, {}, {}, 0
         found, self._found = self._found, {}
         found = {rank: size for rank, size in found.items() if self._told.get(rank) != size}
         self._told.update(found)
         if time.monotonic() >= self._look_at and not (self._thread and self._thread.is_alive()):
-            self._look_at = time.monotonic() + EVERY
+            self._look_at = time.monotonic() + self._every
             self._thread = threading.Thread(target=self._look, args=(scratch, paths), daemon=True)
             self._thread.start()
         return found
@@ -49,8 +55,12 @@ class LogSizes:
         for rank, _ in ScratchPaths(scratch).pids():
             with contextlib.suppress(OSError):
                 found[rank] = os.stat(paths.rank_log(rank)).st_size
+        metrics = 0
+        if 0 in found:
+            with contextlib.suppress(OSError):
+                metrics = os.stat(paths.metrics).st_size
         if paths == self._paths:
-            self._found = found
+            self._found, self._metrics = found, metrics
 
 
 class LogSizeRecord:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -11,7 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hpcrun.errors import HpcrunError
-from hpcrun.run.node import network, op_cache
+from hpcrun.run.health import python_stacks
+from hpcrun.run.node import build_locks, network, op_cache
 from hpcrun.run.node.rendezvous_port import PortReservation
 from hpcrun.run.protocol.launch import ports_per_rank
 from hpcrun.run.protocol.output import say
@@ -19,6 +21,7 @@ from hpcrun.state import files, history
 from hpcrun.state.layout import SubmissionPaths, extension_caches
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.text import listed
 
 # Twice the bytes that a submission freezes at most.
 _MOST_CODE = 200_000_000
@@ -85,6 +88,10 @@ class NodePreparation:
             cache = op_cache.usable(extension_caches(self._submission), self.key)
             op_cache.copy(cache, self.key, paths.extensions)
             node["extensions"] = str(paths.extensions)
+        elif self._builds_apart():
+            node["extensions"] = str(paths.extensions)
+        if self._is_watched and self._run.entry.kind != "function":
+            python_stacks.write_start_up(paths.start_up)
         answer: dict[str, Any] = {"node": node}
         self.release_ports()
         if first:
@@ -97,6 +104,30 @@ class NodePreparation:
                 node["ports"] = self._ports[-1].port
         say(f"ready: {interface} {address}, code in {paths.code}")
         return answer
+
+    @property
+    def _is_watched(self) -> bool:
+        return bool(self._run.recovery.hang_after) and os.environ.get(python_stacks.SWITCH) != "0"
+
+    def _builds_apart(self) -> bool:
+        """Deal with locks of builds; return whether torch is to build in the attempt's directory.
+
+        A directory that the user chose stays.
+        """
+        locks = build_locks.left_behind(os.environ)
+        if not locks:
+            return False
+        found, own = listed([*map(str, locks)], 3), build_locks.directory(os.environ)
+        run = self._submission.experiment.run(self._run.number).directory
+        if own is None:
+            say(f"{found}: no process here holds it; torch builds in the attempt's own directory")
+        elif run in own.parents:
+            # No rank of this run is alive, on any node.
+            build_locks.remove(locks)
+            say(f"removed {found}, left by a build that was ended")
+        else:
+            say(f"{found}: no process here holds it; torch waits for it unless it is removed")
+        return own is None
 
     def reset(self) -> None:
         """Forget the links of the attempt before."""

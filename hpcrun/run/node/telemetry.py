@@ -40,10 +40,15 @@ def begin(
     every = run.telemetry.every
     if not every:
         return None
-    is_apart = node["interface"] != network.management(fabric)[0]
-    counters = Counters(node["interface"] if is_apart else None, node["hca"])
+    counters = Counters(*links(fabric, node))
     open_gpus = (lambda: Gpus(devices)) if run.resources.gpus_per_node else None
     return NodeTelemetry(path, counters, open_gpus, float(every), run.nodes)
+
+
+def links(fabric: dict[str, Any], node: dict[str, Any]) -> tuple[str | None, str | None]:
+    """Return the arguments of `Counters` for a node that is prepared; see `begin`."""
+    is_apart = node["interface"] != network.management(fabric)[0]
+    return node["interface"] if is_apart else None, node["hca"]
 
 
 class NodeTelemetry:

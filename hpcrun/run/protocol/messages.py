@@ -11,8 +11,9 @@ import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from hpcrun.run.health.program_hangs import NodeTraffic, RankActivity
 from hpcrun.run.health.progress import PHASES, RankProgress
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import LaunchNode
@@ -24,6 +25,9 @@ _KEY = re.compile(r"[0-9a-f]{20}")
 _INTERFACE = re.compile(r"[!-~]{1,64}")
 _ADAPTERS = re.compile(r"=[!-~]{1,4000}")
 _PROGRESS = {field.name for field in dataclasses.fields(RankProgress)}
+
+
+_Counts = TypeVar("_Counts", RankActivity, NodeTraffic)
 
 
 class BadMessage(ValueError):
@@ -83,6 +87,32 @@ def progress(message: Mapping[str, Any], ranks: range) -> dict[int, RankProgress
     return found
 
 
+def activity(message: Mapping[str, Any], ranks: range) -> dict[int, RankActivity]:
+    """Return the activity of ranks without a session, where it has changed."""
+    return {
+        rank: _counts(RankActivity, fields, "programs")
+        for rank, fields in _by_rank(message.get("programs", {}), ranks, "programs").items()
+    }
+
+
+def traffic(message: Mapping[str, Any]) -> NodeTraffic | None:
+    """Return what a node has moved; None if it does not say."""
+    found = message.get("traffic")
+    return None if found is None else _counts(NodeTraffic, found, "traffic")
+
+
+def _counts(kind: type[_Counts], fields: Any, what: str) -> _Counts:
+    """Return a dataclass of whole numbers and the letter of a state."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    _require(isinstance(fields, dict) and fields.keys() == names, what)
+    for name, value in fields.items():
+        if name == "state":
+            _require(isinstance(value, str) and len(value) == 1, name)
+        else:
+            number(value, name, range(1 << 63))
+    return kind(**fields)
+
+
 def log_sizes(message: Mapping[str, Any], ranks: range) -> dict[int, int]:
     """Return the sizes of logs that have grown."""
     found = _by_rank(message.get("logs"), ranks, "logs")
@@ -100,6 +130,12 @@ def stacks(message: Mapping[str, Any], ranks: range) -> dict[int, str]:
     found = _by_rank(message.get("ranks"), ranks, "ranks")
     _require(all(isinstance(one, str) for one in found.values()), "ranks")
     return found
+
+
+def locks(message: Mapping[str, Any], ranks: range) -> dict[int, str]:
+    """Return the locks of builds that ended, which ranks wait for."""
+    found = _by_rank(message.get("locks", {}), ranks, "locks")
+    return {rank: text(path, "locks") for rank, path in found.items()}
 
 
 def gone(message: Mapping[str, Any], ranks: range) -> list[int]:

@@ -47,7 +47,10 @@ class Recovery:
     """How long no rank may move while the run trains, in one of Slurm's forms, before it counts as
     hung: the ranks' stacks are kept and the run is restarted. Ten of its longest steps always fit
     in; one rank that moves (a long evaluation), and a start, a save or a restore, have six times as
-    long. Null for never. Programs that do not use ``hpcrun.session()`` are not watched."""
+    long. Programs that do not use ``hpcrun.session()`` are watched from outside: they hang if no
+    rank writes or computes anything for so long, or a rank is stopped; a silent computation never
+    counts unless its ranks wrote regularly before, and then after six times as long. Null for
+    never, as for a server, or a program that waits by design."""
 
     stop_before: str | None = None
     """How long before its time limit a run is asked to save and leave, in one of Slurm's forms.

@@ -310,6 +310,16 @@ HOST = {
         ({"kind": "preempted", "message": "x"}, {}, ["did nothing wrong"]),
         ({"kind": "supervisor_lost", "message": "x"}, {}, ["did nothing wrong"]),
         ({"kind": "bad_checkpoint", "message": "x"}, {}, ["Set aside as damaged: step-00000040"]),
+        (
+            {"kind": "hang", "message": "x"},
+            {},
+            ["attempts/1/stacks-*.txt", "a longer recovery.hang_after", "session.log() between"],
+        ),
+        (
+            {"kind": "hang", "message": "x", "rank": 0, "lock": "/home/me/my {cache}/lock"},
+            {},
+            ["`rm '/home/me/my {cache}/lock'`", "environment.variables.TORCH_EXTENSIONS_DIR"],
+        ),
         ({"kind": "unknown", "message": "x"}, {}, ["`hpcrun logs study/0 --stream all"]),
     ],
 )

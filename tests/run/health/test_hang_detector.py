@@ -157,6 +157,12 @@ def test_a_rank_that_is_gone(phase: int, seen: bool) -> None:
     assert told == (list(range(10 + int(VANISHED) + 1, 60)) if seen else [])
 
 
+def test_what_a_shell_does_after_the_session_is_no_concern_of_its() -> None:
+    """Its node watches it as it does programs without a session."""
+    over = lambda now: {rank: pulse(phase=ENDING, state=GONE) for rank in (0, 1)}  # noqa: E731
+    assert first_alarm(over, 5000) is None
+
+
 def test_the_first_rank_that_still_removes_what_is_old_is_waited_for() -> None:
     ranks = lambda now: {0: pulse(phase=SAVING), 1: pulse(phase=ENDING)}  # noqa: E731
     assert first_alarm(ranks, int(PATIENCE * AFTER)) is None

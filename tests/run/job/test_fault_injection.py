@@ -77,6 +77,19 @@ def test_the_last_rank_is_hurt_once_it_made_steps(
     assert (done["fault"], done["rank"], done["node"]) == (fault, 3, "n2")
 
 
+def test_a_program_without_a_session_is_stopped_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents = Agents()
+    injection, _ = _injection(tmp_path / "3", agents, [faults.STOP_RANK])
+    injection._run.entry.kind = "script"  # type: ignore[misc]
+    injection.turn()
+    assert agents.sent == []
+    monkeypatch.setattr(fault_injection, "_BLIND", -1.0)
+    injection.turn()
+    assert agents.sent == [("n2", {"type": "hurt", "rank": 3, "signal": "SIGSTOP"})]
+
+
 def test_the_next_attempt_gets_the_next_fault(tmp_path: Path) -> None:
     agents, wanted = Agents(), [faults.KILL_RANK, faults.PREEMPT]
     agents.at(5)

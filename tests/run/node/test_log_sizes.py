@@ -51,6 +51,20 @@ def test_what_has_grown_is_told_once(
     assert next_look(sizes, scratch, paths) == {}
 
 
+def test_the_output_of_rank_0_has_its_metrics_too(
+    tmp_path: Path, paths: AttemptPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_sizes, "EVERY", 0.0)
+    (tmp_path / "scratch").mkdir()
+    for rank in (0, 3):
+        (tmp_path / "scratch" / f"rank-{rank}.pid").write_text("1")
+        paths.rank_log(rank).write_text("four")
+    paths.metrics.write_text("seven..")
+    sizes = LogSizes()
+    assert next_look(sizes, tmp_path / "scratch", paths) == {0: 4, 3: 4}
+    assert sizes.output() == {0: 11, 3: 4}
+
+
 def test_nobody_looks_between(paths: AttemptPaths, scratch: Path) -> None:
     sizes = LogSizes()
     next_look(sizes, scratch, paths)

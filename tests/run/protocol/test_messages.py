@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun.run.health.program_hangs import NodeTraffic, RankActivity
 from hpcrun.run.health.progress import RankProgress
 from hpcrun.run.protocol import messages
 from hpcrun.run.protocol.launch import LaunchNode
@@ -24,6 +25,7 @@ PROGRESS = {
     **{"pid": 7, "step": 3, "phase": 1, "moves": 2, "looks": 5, "state": "S"},
     **{"processor": 12, "waits": 1},
 }
+ACTIVITY = {"output": 5, "processor": 7, "io": 9, "state": "D"}
 RANKS = range(4, 8)
 
 
@@ -43,6 +45,12 @@ def test_what_sound_agents_say() -> None:
     assert messages.log_sizes(pulse, RANKS) == {7: 100}
     assert messages.link_trouble(pulse) == "ib0 has no carrier"
     assert messages.link_trouble({}) is None
+    pulse = {"programs": {"5": ACTIVITY}, "traffic": {"fabric": 3, "storage": 4}}
+    assert messages.activity(pulse, RANKS) == {5: RankActivity(5, 7, 9, "D")}
+    assert messages.traffic(pulse) == NodeTraffic(3, 4)
+    assert (messages.activity({}, RANKS), messages.traffic({})) == ({}, None)
+    assert messages.locks({"locks": {"4": "/home/me/lock"}}, RANKS) == {4: "/home/me/lock"}
+    assert messages.locks({}, RANKS) == {}
     assert messages.gone({"gone": [4, 7]}, RANKS) == [4, 7]
     assert messages.stacks({"ranks": {"4": "Thread"}}, RANKS) == {4: "Thread"}
     assert messages.signal_name({"signal": "SIGUSR2"}) == "SIGUSR2"
@@ -97,6 +105,25 @@ def test_progress_is_of_the_nodes_own_ranks_and_of_whole_numbers(ranks: Any) -> 
         messages.progress({"ranks": ranks}, RANKS)
 
 
+@pytest.mark.parametrize(
+    "programs",
+    [
+        *({"3": ACTIVITY}, {"4": {**ACTIVITY, "io": -1}}, {"4": {**ACTIVITY, "output": 1.0}}),
+        *({"4": {**ACTIVITY, "state": "DD"}}, {"4": {**ACTIVITY, "more": 1}}, {"4": {}}, [], None),
+    ],
+    ids=str,
+)
+def test_activity_is_of_the_nodes_own_ranks_and_of_counts(programs: Any) -> None:
+    with pytest.raises(BadMessage):
+        messages.activity({"programs": programs}, RANKS)
+
+
+@pytest.mark.parametrize("traffic", [{}, {"fabric": 1}, {"fabric": -1, "storage": 2}, [], 3])
+def test_traffic_is_of_counts(traffic: Any) -> None:
+    with pytest.raises(BadMessage):
+        messages.traffic({"traffic": traffic})
+
+
 def test_nonsense_is_never_an_exception_of_another_kind() -> None:
     chance = random.Random(17)
     taken = refused = 0
@@ -104,6 +131,7 @@ def test_nonsense_is_never_an_exception_of_another_kind() -> None:
         message = json.loads(json.dumps(nonsense(chance, 2)))
         for check in (
             *(messages.progress, messages.log_sizes, messages.stacks, messages.gone),
+            *(messages.activity, messages.traffic, messages.locks),
             *(messages.signal_name, messages.extensions, messages.link_trouble),
             lambda said, _: messages.ready(said, "n1", START, 2, first=True),
         ):

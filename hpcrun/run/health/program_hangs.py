@@ -1,0 +1,215 @@
+"""Hang detection for programs without a session, from what their nodes see of them.
+
+Nobody knows the step of such a program. What is seen from outside is the output of its ranks, and
+what the kernel counts for them: processor time, bytes read and written, and the state of their
+processes. Three things are a hang:
+
+- a rank whose processes were stopped (SIGSTOP);
+- no rank does anything for `recovery.hang_after`, as where all wait for a lock, a socket or a file
+  system that is gone;
+- several ranks keep their processors busy and nothing comes of it, as where NCCL waits: only after
+  regular output, and for six times as long, because a computation looks alike.
+
+One process that computes in silence is never one, nor are several that never wrote regularly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from hpcrun.run.health.hang_detector import GAP, PATIENCE, STEPS, STOPPED, Hang, since
+from hpcrun.run.health.progress import GONE
+
+# Share of a processor, and bytes a second, that a rank may use while it does nothing: it polls.
+IDLE_SHARE = 0.02
+IDLE_BYTES = 4096.0
+# Bytes a second of a node that may be monitoring, keep-alive packets and hpcrun itself.
+QUIET_TRAFFIC = 100_000.0
+# A program writes regularly if it was seen to write so often, over `recovery.hang_after` at least.
+RHYTHM = 6
+TICKS = 100
+STOPPED_STATE, STORAGE_STATE, SLEEPING = "T", "D", "S"
+
+
+@dataclass(frozen=True)
+class RankActivity:
+    """A rank's processes, seen from outside at one moment; counts are since its start."""
+
+    output: int
+    """Bytes of its log, and for rank 0 of the metrics file."""
+    processor: int
+    """Clock ticks (hundredths of a second) of processor time, of children that have ended too."""
+    io: int
+    """Bytes that its living processes have read and written, by whatever call."""
+    state: str
+    """``T`` if all that work are stopped, ``D`` if one waits for storage, `GONE` if none is left,
+    else ``S``."""
+
+
+@dataclass(frozen=True)
+class NodeTraffic:
+    """Bytes that a node has moved since it started."""
+
+    fabric: int
+    """Over the fast interface and its adapters; over all where none is apart."""
+    storage: int
+    """Over all interfaces, and to and from disks."""
+
+
+@dataclass
+class _Seen:
+    newest: RankActivity
+    base: RankActivity
+    """What the newest is compared with, and ``since`` when; at most `recovery.hang_after` old."""
+    since: float
+    moved: float
+    stopped: float | None = None
+
+    def begin_again(self, found: RankActivity, now: float) -> None:
+        self.base, self.since = found, now
+
+
+class ProgramHangDetector:
+    """The ranks of one attempt, from the time ``now`` of any monotonic clock.
+
+    ``hang_after`` is in seconds; 0 for never.
+    """
+
+    def __init__(self, hang_after: float, now: float) -> None:
+        self._hang_after = hang_after
+        self._seen: dict[int, _Seen] = {}
+        # Node -> what it had moved when, which the newest is compared with.
+        self._traffic: dict[str, tuple[NodeTraffic, float]] = {}
+        # The time of the last output, and of the last bytes of any kind.
+        self._wrote = self._active = self._looked = now
+        self._first: float | None = None
+        self._outputs = 0
+        self._longest = 0.0
+
+    def update(
+        self, ranks: Mapping[int, RankActivity], traffic: Mapping[str, NodeTraffic], now: float
+    ) -> None:
+        """Add what nodes have seen; to be called every second."""
+        self._forgive(now)
+        wrote = False
+        for rank, found in ranks.items():
+            if rank not in self._seen:
+                self._seen[rank] = _Seen(found, found, now, now)
+                self._active = now
+            seen = self._seen[rank]
+            wrote |= found.output != seen.newest.output
+            if found.state == GONE != seen.newest.state:
+                self._all_move(now)
+            bytes_move = self._moves_bytes(seen.base, found)
+            if bytes_move:
+                self._active = now
+            if bytes_move or self._computes(seen.base, found):
+                seen.moved = now
+                seen.begin_again(found, now)
+            elif now - seen.since >= self._hang_after:
+                seen.begin_again(found, now)
+            seen.stopped = since(seen.stopped, found.state == STOPPED_STATE, now)
+            seen.newest = found
+        if wrote:
+            self._note_output(now)
+        self._note_traffic(traffic, now)
+
+    def hang(self, now: float) -> Hang | None:
+        """Return the hang, if there is one."""
+        if not self._hang_after:
+            return None
+        living = {rank: seen for rank, seen in self._seen.items() if seen.newest.state != GONE}
+        for rank, seen in sorted(living.items()):
+            if seen.stopped is not None and now - seen.stopped > min(STOPPED, self._hang_after):
+                seconds = now - seen.stopped
+                return Hang(f"rank {rank} has been stopped (SIGSTOP) for {seconds:.0f} s", rank)
+        still = {
+            rank: now - seen.moved
+            for rank, seen in living.items()
+            if now - seen.moved > self._hang_after
+        }
+        if living and len(still) == len(living):
+            seconds = min(still.values())
+            ended = len(self._seen) - len(living)
+            rest = f"; {ended} of {len(self._seen)} ranks have ended" if ended else ""
+            return Hang(
+                f"no rank has written or computed anything for {seconds:.0f} s{rest}",
+                _only(rank for rank in still if living[rank].newest.state == STORAGE_STATE),
+            )
+        return self._hang_of_busy_ranks(living, still, now)
+
+    def _hang_of_busy_ranks(
+        self, living: Mapping[int, _Seen], still: Collection[int], now: float
+    ) -> Hang | None:
+        if len(living) < 2 or self._first is None or self._outputs < RHYTHM:
+            return None
+        if self._wrote - self._first < self._hang_after:
+            return None
+        limit = max(PATIENCE * self._hang_after, STEPS * self._longest)
+        silent = now - max(self._wrote, self._active)
+        if silent <= limit:
+            return None
+        return Hang(
+            f"no rank has written anything for {silent:.0f} s, though processors are busy and "
+            f"no pause was longer than {self._longest:.0f} s before",
+            _only(still),
+        )
+
+    def _computes(self, base: RankActivity, found: RankActivity) -> bool:
+        # The time of an orphan that ended is in no count any more.
+        used = abs(found.processor - base.processor) / TICKS
+        return used > IDLE_SHARE * self._hang_after
+
+    def _moves_bytes(self, base: RankActivity, found: RankActivity) -> bool:
+        if found.output != base.output:
+            return True
+        return abs(found.io - base.io) > IDLE_BYTES * self._hang_after
+
+    def _note_output(self, now: float) -> None:
+        if self._first is None:
+            self._first = now
+        elif self._outputs:
+            self._longest = max(self._longest, now - self._wrote)
+        self._outputs += 1
+        self._wrote = now
+
+    def _note_traffic(self, traffic: Mapping[str, NodeTraffic], now: float) -> None:
+        """Take traffic as movement: of the fabric, and of storage where a rank waits for that."""
+        most = QUIET_TRAFFIC * self._hang_after
+        for node, found in traffic.items():
+            base, began = self._traffic.setdefault(node, (found, now))
+            fabric = abs(found.fabric - base.fabric) > most
+            storage = abs(found.storage - base.storage) > most
+            if fabric or storage or now - began >= self._hang_after:
+                self._traffic[node] = found, now
+            waiting = [one for one in self._seen.values() if one.newest.state == STORAGE_STATE]
+            if fabric or (storage and waiting):
+                self._active = now
+            for seen in waiting if storage else ():
+                seen.moved = now
+
+    def _all_move(self, now: float) -> None:
+        for seen in self._seen.values():
+            seen.moved = now
+
+    def _forgive(self, now: float) -> None:
+        """Leave out time without updates, in which the job was suspended."""
+        gap = now - self._looked
+        self._looked = now
+        if gap <= GAP:
+            return
+        self._wrote += gap
+        self._active += gap
+        if self._first is not None:
+            self._first += gap
+        for seen in self._seen.values():
+            seen.moved += gap
+            if seen.stopped is not None:
+                seen.stopped += gap
+
+
+def _only(ranks: Iterable[int]) -> int | None:
+    """Return the one rank, if there is one alone."""
+    found = list(ranks)
+    return found[0] if len(found) == 1 else None
