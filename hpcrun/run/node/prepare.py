@@ -114,11 +114,14 @@ class NodePreparation:
 
         A directory that the user chose stays.
         """
-        locks = build_locks.left_behind(os.environ)
+        run = self._submission.experiment.run(self._run.number).directory
+        environment = dict(os.environ)
+        if chosen := self._run.environment.variables.get(build_locks.VARIABLE):
+            environment[build_locks.VARIABLE] = chosen.replace("${hpcrun:directory}", str(run))
+        locks, own = build_locks.left_behind(environment), build_locks.directory(environment)
         if not locks:
             return False
-        found, own = listed([*map(str, locks)], 3), build_locks.directory(os.environ)
-        run = self._submission.experiment.run(self._run.number).directory
+        found = listed([*map(str, locks)], 3)
         if own is None:
             say(f"{found}: no process here holds it; torch builds in the attempt's own directory")
         elif run in own.parents:

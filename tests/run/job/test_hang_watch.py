@@ -113,8 +113,10 @@ def test_a_lock_in_the_runs_directory_is_removed(place: Place) -> None:
     own = place.run.directory / "extensions"
     (own / "adder").mkdir(parents=True)
     (own / "adder/lock").touch()
-    place.submit("test ! -e $TORCH_EXTENSIONS_DIR/adder/lock")
-    assert place.supervise(TORCH_EXTENSIONS_DIR=str(own))[0] == 0
+    variables = {"TORCH_EXTENSIONS_DIR": "${hpcrun:directory}/extensions"}
+    place.submit("ls $TORCH_EXTENSIONS_DIR/adder", environment={"variables": variables})
+    assert place.supervise()[0] == 0
+    assert place.output() == ""
 
 
 # What looks like a hang for a while; each takes longer than `recovery.hang_after`.
