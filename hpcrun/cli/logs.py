@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--grep", metavar="RE", help="Only lines that this regular expression is found in.")
 @click.option("--exclude", metavar="RE", help="No lines that this is found in.")
 @click.option("--highlight", metavar="RE", help="Show what this finds in reverse.")
-@click.option("--no-fold", is_flag=True, help="Each rank's lines, also where all wrote the same.")
+@click.option("--no-fold", is_flag=True, help="Every line: of each rank, of progress bars.")
 @click.option("--raw", is_flag=True, help="The bytes as they are: no prefix, nothing folded.")
 @click.option(
     "--exit-with-run", is_flag=True, help="With -f: leave with 1 unless all runs completed."
@@ -67,7 +67,8 @@ def command(
 
     WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
     without it, your newest experiment. Lines that several ranks wrote alike are shown once, with
-    the ranks. A run that has no output of ranks shows what its agents and its batch step said.
+    the ranks; of the updates of a progress bar, the last. A run that has no output of ranks shows
+    what its agents and its batch step said.
     """
     from hpcrun.observe.logs import log_times
     from hpcrun.observe.logs.log_files import LogChoice, parse_ranks, sources
@@ -85,7 +86,9 @@ def command(
         node=node,
         attempt=_attempt(attempt or ("all" if since else None)),
     )
-    begin = _beginning(tail, log_times.parse_moment(since) if since else None, timestamps)
+    fold = not (no_fold or raw or output.json or timestamps)
+    moment = log_times.parse_moment(since) if since else None
+    begin = _beginning(tail, moment, timestamps, bars=fold and not follow and grep is None)
     chosen = LineFilter(_pattern("--grep", grep), _pattern("--exclude", exclude))
     marked = _pattern("--highlight", highlight)
     selected = select(output, where, conditions)
@@ -97,7 +100,6 @@ def command(
         timestamps=timestamps,
         highlight=marked,
     )
-    fold = not (no_fold or raw or output.json or timestamps)
     if follow:
         _announce(selected, output)
         watch = Watch(selected, choice)
@@ -135,14 +137,17 @@ def _write(parts: Iterable[bytes]) -> bool:
 
 
 def _beginning(
-    tail: int | None, since: float | None, timestamps: bool
+    tail: int | None, since: float | None, timestamps: bool, *, bars: bool
 ) -> Callable[[Tail], object] | None:
-    """Return what sets where to begin in a file, and the times of its lines."""
+    """Return what sets where to begin in a file, and the times of its lines.
+
+    With ``bars``, the updates of a progress bar count as one line.
+    """
     from hpcrun.observe.logs import log_times
 
     def begin(one: Tail) -> None:
         if tail is not None:
-            one.begin_with(tail)
+            one.begin_with(tail, bars=bars)
         if since is not None:
             one.begin_at(log_times.start(one.source, since))
         if timestamps:

@@ -41,6 +41,7 @@ def command(where: tuple[str, ...], conditions: tuple[str, ...], output: Output)
 def _one(run: RunStory, output: Output) -> None:
     from hpcrun.observe.diagnosis import narrative
     from hpcrun.observe.diagnosis.advice import advise
+    from hpcrun.policy.log_excerpt import folded
 
     now = time.time()
     output.line(narrative.headline(run))
@@ -51,13 +52,15 @@ def _one(run: RunStory, output: Output) -> None:
             output.line(f"  {line}")
     if spent := run.goodput(now):
         click.echo(f"\n{narrative.spent(spent)}")
+    if notice := narrative.notice(run):
+        click.echo(f"\n{one_line(notice)}")
     bad = run.bad
     tail = bad.attempt.cause.get("log_tail") if bad and run.kind else None
     if bad and tail:
         rank = bad.attempt.cause.get("rank")
         click.echo(f"\nThe last lines of rank {rank} in attempt {bad.attempt.number}:")
-        for line in "\n".join(map(str, tail)).splitlines():
-            click.echo(f"  | {click.unstyle(line)}")
+        for told in folded("\n".join(map(str, tail)).encode(errors="replace")):
+            click.echo(f"  | {click.unstyle(told.decode(errors='replace'))}")
     advice = advise(run, run.status.name)
     if advice:
         click.echo(f"\nNext: {one_line(advice)}")

@@ -10,6 +10,7 @@ In reading order:
 - `batch`: train batch = micro batch x accumulation x ranks.
 - `secret_names`: what looks like a secret, and is warned about or not frozen.
 - `frameworks`: what the ranks of each training framework find, and what is read of them.
+- `log_excerpt`: the lines of a log that tell why its program ended; progress bars count once.
 - `faults`: what `hpcrun drill` can do to a run.
 
 To add a cause: a kind in `causes` with its place in ``decide``, its budget in `recovery`, its

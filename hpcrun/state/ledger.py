@@ -5,9 +5,11 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
 
 ``attempt_started``
     ``job_id`` (``123``, ``123_4`` or ``local:PID``), ``submission``, ``nodes`` (list of names),
-    ``restart_count``, ``host``, ``pid``, ``world_size``.
+    ``spare_nodes`` (those that stand by, if any), ``restart_count``, ``host``, ``pid``,
+    ``world_size``.
 ``workers_started``
     The agents are ready and the ranks were started; ``warm`` where they had been waiting.
+    ``notice``: the network interface that was guessed, and what to write instead.
 ``attempt_ended``
     ``outcome`` (``completed``, ``failed``, ``cancelled``, ``stopped``), ``exit_code`` and, unless
     completed, ``cause``: a mapping with ``kind`` (of `hpcrun.policy.causes`) and ``message``, and
@@ -90,12 +92,13 @@ _CAUSE: Kinds = {
 _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
     STARTED: (
         {
-            **{**_HEAD, "job_id": _JOB_ID, "submission": INDEX, "nodes": TEXTS, "host": TEXT},
+            **{**_HEAD, "job_id": _JOB_ID, "submission": INDEX, "host": TEXT},
+            **dict.fromkeys(("nodes", "spare_nodes"), TEXTS),
             **dict.fromkeys(("restart_count", "pid", "world_size"), INDEX),
         },
         (),
     ),
-    WORKERS: ({**_HEAD, "warm": FLAG}, ()),
+    WORKERS: ({**_HEAD, "warm": FLAG, "notice": TEXT}, ()),
     ENDED: (
         {
             **{**_HEAD, "outcome": TEXT, "exit_code": WHOLE, "cause": mapping(_CAUSE)},
@@ -136,6 +139,7 @@ class Attempt:
     never_met: dict[str, Any] | None = None
     notified: str | None = None
     warm: bool = False
+    notice: str | None = None
 
     @property
     def job_id(self) -> str | None:
@@ -151,6 +155,11 @@ class Attempt:
     def nodes(self) -> list[str] | None:
         """The names of its nodes."""
         return self.started.get("nodes")
+
+    @property
+    def spare_nodes(self) -> list[str] | None:
+        """The names of the job's nodes that stood by as it began; None if it has not begun."""
+        return self.started.get("spare_nodes", []) if self.started else None
 
     @property
     def began(self) -> float | None:
@@ -228,6 +237,7 @@ def read(run: RunPaths) -> list[Attempt]:
         elif event == WORKERS:
             attempt.workers_started = record.get("time")
             attempt.warm = bool(record.get("warm"))
+            attempt.notice = record.get("notice")
         elif event == NOTIFIED:
             attempt.notified = record.get("what")
     return [attempts[number] for number in sorted(attempts)]

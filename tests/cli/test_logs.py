@@ -293,6 +293,30 @@ def test_lines_that_ranks_wrote_alike_are_shown_once(study: Experiment, root: Pa
     assert lines("study/1", "--exclude", "all|two", root=root) == expected[1:3]
 
 
+def test_updates_of_a_progress_bar_are_one_line(study: Experiment, root: Path) -> None:
+    """The last lines hold what was written before the bar, which a program writes line by line."""
+    bars = [f" {n}%|██    | {n}/100 [00:01<00:07, 11.5it/s]" for n in range(100)]
+    study.start(2, 3, world=4)
+    study.log(
+        2, 3, 1, "\n".join(["begin", *bars[:50], "saved", *bars[50:], "KeyError: 'lr'"]) + "\n"
+    )
+    folded = [
+        f"{bars[49]}  (the last of 50 updates)",
+        "saved",
+        f"{bars[99]}  (the last of 50 updates)",
+        "KeyError: 'lr'",
+    ]
+    for arguments in (("--rank", "1"), ()):
+        found = lines("study/2", *arguments, root=root)
+        assert found == [f"r1 | {line}" for line in ("begin", *folded)]
+        last = lines("study/2", *arguments, "--tail", "4", root=root)
+        assert last == found[1:]
+    assert len(lines("study/2", "--no-fold", root=root)) == 103
+    assert len(lines("study/2", "--tail", "4", "--no-fold", root=root)) == 4
+    assert len(lines("study/2", "--grep", "it/s", root=root)) == 100
+    assert len(lines("study/2", "--raw", root=root)) == 103
+
+
 def test_followed_lines_that_ranks_wrote_alike_are_shown_once(root: Path, tmp_path: Path) -> None:
     study = Experiment(root)
     study.submit((1,), world=3)

@@ -91,6 +91,8 @@ class Experiment:
         nodes: Sequence[str] = ("node1",),
         world: int = 2,
         restart_count: int = 0,
+        spares: Sequence[str] = (),
+        notice: str | None = None,
     ) -> AttemptPaths:
         """What a supervisor does when an attempt starts."""
         paths = self.run(run)
@@ -103,11 +105,12 @@ class Experiment:
                 **{"submission": submission, "nodes": list(nodes)},
                 **{"restart_count": restart_count},
                 **{"host": nodes[0], "pid": 1, "world_size": world},
+                **({"spare_nodes": list(spares)} if spares else {}),
             },
         )
         if workers:
             event = {"event": ledger.WORKERS, "time": when + 1, "attempt": attempt}
-            files.append(paths.ledger, event)
+            files.append(paths.ledger, {**event, **({"notice": notice} if notice else {})})
         return found
 
     def end(self, run: int = 0, attempt: int = 1, outcome: str = "completed", **cause: Any) -> None:

@@ -76,6 +76,8 @@ class AttemptStory:
             "attempt": found.number,
             "job_id": found.job_id,
             "nodes": found.nodes,
+            "spare_nodes": found.spare_nodes,
+            "notice": found.notice,
             "started": found.began,
             "ended": found.end.get("time"),
             "outcome": found.outcome,

@@ -44,9 +44,23 @@ def headline(run: RunStory) -> str:
 
 def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
     """Describe an attempt: its end, how far it came, what went wrong before, what followed."""
-    parts = [_progress(one), _alone(one), _straggler(one), *_events(one.events)]
-    parts.append(_followed(one, run))
+    spares = one.attempt.spare_nodes
+    parts = [
+        _progress(one),
+        f"{listed(spares, _MOST)} stood by." if spares else "",
+        _alone(one),
+        _straggler(one),
+        *_events(one.events),
+        _followed(one, run),
+    ]
     return [end(one, run, now), *filter(None, parts)]
+
+
+def notice(run: RunStory) -> str:
+    """Describe what was guessed as the newest attempt's ranks were started; once a run."""
+    if not run.attempts or not (found := run.attempts[-1].attempt.notice):
+        return ""
+    return f"Of the network: {one_line(found)}."
 
 
 def end(one: AttemptStory, run: RunStory, now: float) -> str:

@@ -6,10 +6,14 @@ import os
 import sys
 from typing import BinaryIO
 
+from hpcrun.policy.log_excerpt import is_bar, shown
+
 MAX_LINE = 1 << 20
 # So far back the beginning of a line is searched: a log may be one hole of many gigabytes.
 MOST_SEARCHED = 1 << 26
 CHUNK = 1 << 18
+# So far back the lines between progress bars are searched.
+_MOST_FOLDED = 1 << 24
 
 
 class LineSplitter:
@@ -71,9 +75,8 @@ class LineSplitter:
 
 def _overwritten(line: bytes, *, keep_last: bool) -> bytes:
     """Return what a terminal would still show; ``keep_last`` keeps a final ``\\r``."""
-    body = line.rstrip(b"\r")
-    shown = body.rpartition(b"\r")[2]
-    return shown + b"\r" if keep_last and len(body) < len(line) else shown
+    found = shown(line)
+    return found + b"\r" if keep_last and line.endswith(b"\r") else found
 
 
 def _pieces(line: bytes, limit: int) -> list[bytes]:
@@ -131,3 +134,24 @@ def start_of_tail(stream: BinaryIO, count: int) -> int:
             cut = block.rindex(b"\n", 0, cut)
         return position + cut + 1
     return position
+
+
+def start_of_folded_tail(stream: BinaryIO, count: int) -> int:
+    """Return the same where the updates of a progress bar that follow each other are one line."""
+    end = stream.seek(0, os.SEEK_END)
+    wanted = count
+    while True:
+        start = start_of_tail(stream, wanted)
+        if count <= 0 or end - start > _MOST_FOLDED:
+            return start
+        stream.seek(start)
+        begins, offset, in_bar = [], start, False
+        for line in stream.read(end - start).removesuffix(b"\n").split(b"\n"):
+            before, in_bar = in_bar, is_bar(shown(line))
+            if not (before and in_bar):
+                begins.append(offset)
+            offset += len(line) + 1
+        # The first one may be the end of a longer run of updates.
+        if start == 0 or len(begins) > count or (len(begins) == wanted == count):
+            return begins[-count] if len(begins) >= count else start
+        wanted *= 8

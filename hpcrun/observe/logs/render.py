@@ -17,6 +17,7 @@ from hpcrun.observe.logs.follow import descriptors
 from hpcrun.observe.logs.lines import CHUNK
 from hpcrun.observe.logs.log_format import Printer
 from hpcrun.observe.logs.tail import LineBlock, Source, Tail
+from hpcrun.policy.log_excerpt import BarFolder
 
 DELAY = 0.5
 # Seconds for a block of lines, which has some MB at most.
@@ -174,9 +175,11 @@ def read(
     """Yield the printed lines of files as they are now, run by run, attempt by attempt.
 
     ``begin`` is called with each file, to choose where to begin in it. ``fold`` folds the ranks of
-    an attempt, in memory for 16 MiB of lines at a time, or for 8 KiB and a line of each rank;
-    otherwise one file comes after another. ``raw`` leaves the bytes unchanged.
+    an attempt, in memory for 16 MiB of lines at a time, or for 8 KiB and a line of each rank, and
+    the updates of progress bars, unless lines are searched for; otherwise one file comes after
+    another. ``raw`` leaves the bytes unchanged.
     """
+    bars = fold and chosen.grep is None
     most_open = descriptors()
     together: dict[object, list[Source]] = {}
     for source in sources:
@@ -188,39 +191,50 @@ def read(
             for tail in tails.values():
                 begin(tail)
         if len(tails) == 1:
-            parts = _alone(tails.popitem()[1], printer, chosen)
+            parts = _alone(tails.popitem()[1], printer, chosen, bars)
         else:
-            parts = _folded(tails, printer, chosen, close=len(tails) > most_open)
+            parts = _folded(tails, printer, chosen, bars, close=len(tails) > most_open)
         for part in filter(None, parts):
             yield (printer.new_attempt(group[0]) or b"") + part
 
 
-def _alone(tail: Tail, printer: Printer, chosen: LineFilter) -> Iterator[bytes]:
+def _alone(tail: Tail, printer: Printer, chosen: LineFilter, bars: bool) -> Iterator[bytes]:
     read = 1
+    folder = BarFolder() if bars else None
     while read:
-        data, read = tail.read()
-        written = tail.written
-        data = data if read else data + tail.finish()
-        kept = chosen.block(LineBlock(tail.source, data, written)) if data else None
+        data, read = _next(tail, folder)
+        kept = chosen.block(LineBlock(tail.source, data, tail.written)) if data else None
         if kept is not None:
             yield printer.format(kept)
 
 
+def _next(tail: Tail, folder: BarFolder | None, size: int = CHUNK) -> tuple[bytes, int]:
+    """Return the next whole lines, and 0 where they are the last ones."""
+    data, read = tail.read(size)
+    if not read:
+        data += tail.finish()
+    if folder is not None:
+        data = folder.feed_block(data)
+        if not read:
+            data += b"".join(line + b"\n" for line in folder.flush())
+    return data, read
+
+
 def _folded(
-    tails: dict[int, Tail], printer: Printer, chosen: LineFilter, *, close: bool
+    tails: dict[int, Tail], printer: Printer, chosen: LineFilter, bars: bool, *, close: bool
 ) -> Iterator[bytes]:
     size = min(CHUNK, max(LEAST_CHUNK, WINDOW // len(tails)))
     source = next(iter(tails.values())).source
     left = dict(tails)
     window: dict[int, list[bytes]] = {rank: [] for rank in tails}
+    folders = {rank: BarFolder() if bars else None for rank in tails}
     wanted = size // 128
     while left or any(window.values()):
         for rank, tail in list(left.items()):
             if len(window[rank]) >= wanted:
                 continue
-            data, read = tail.read(size)
+            data, read = _next(tail, folders[rank], size)
             if not read:
-                data += tail.finish()
                 del left[rank]
             elif close:
                 tail.close()

@@ -18,7 +18,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from hpcrun.observe.logs.lines import CHUNK, LineSplitter, start_of_line, start_of_tail
+from hpcrun.observe.logs.lines import (
+    CHUNK,
+    LineSplitter,
+    start_of_folded_tail,
+    start_of_line,
+    start_of_tail,
+)
 from hpcrun.state import files
 
 _KEPT = 32
@@ -106,9 +112,13 @@ class Tail:
     def is_open(self) -> bool:
         return self._descriptor >= 0
 
-    def begin_with(self, count: int) -> None:
-        """Begin with the last ``count`` lines of the file as it is now."""
-        self._begin(lambda stream: start_of_tail(stream, count))
+    def begin_with(self, count: int, *, bars: bool = False) -> None:
+        """Begin with the last ``count`` lines of the file as it is now.
+
+        With ``bars``, the updates of a progress bar that follow each other count as one.
+        """
+        start = start_of_folded_tail if bars else start_of_tail
+        self._begin(lambda stream: start(stream, count))
 
     def begin_at(self, offset: int) -> None:
         """Begin with the line that contains this byte; the latest of several beginnings counts."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from hpcrun.errors import EXIT_SAVED
 from hpcrun.fields import FLAG, INDEX, TEXT, TEXTS, TIME, WHOLE, wrong
+from hpcrun.policy import log_excerpt
 from hpcrun.run.health.progress import COLLECTIVE
 from hpcrun.run.job.launchers import RankEnd
 from hpcrun.run.protocol.output import say
@@ -18,8 +18,8 @@ from hpcrun.state import files, manifest, metrics_file, session_log
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.session_log import SessionLog
 
-TAIL_LINES = 20
-_TAIL_BYTES = 16384
+# Progress bars may write that much after the cause.
+_TAIL_BYTES = 1 << 20
 # Modules that wait for other ranks: a traceback through one counts as that of a collective.
 WAITING_MODULES = ("hpcrun.run.rank.async_allreduce", "hpcrun.run.checkpoint.node_copy")
 _WAITED = re.compile(
@@ -164,9 +164,8 @@ def _saved(record: Mapping[str, Any]) -> bool:
 
 
 def tail(path: Path) -> list[str]:
-    """Return the last lines of a log, from its last 16 KiB; empty if there is none."""
+    """Return the lines at a log's end that tell why, from its last MiB; empty if there is none."""
     try:
-        data = files.read_tail(path, _TAIL_BYTES)
+        return log_excerpt.excerpt(files.read_tail(path, _TAIL_BYTES))
     except OSError:
         return []
-    return list(deque(data.decode(errors="replace").splitlines(), TAIL_LINES))

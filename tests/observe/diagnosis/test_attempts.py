@@ -466,6 +466,29 @@ def test_the_command_for_one(study: Experiment, tmp_path: Path) -> None:
     assert "The last lines" not in completed
 
 
+def test_a_guess_about_the_network_is_told_once(study: Experiment, tmp_path: Path) -> None:
+    words = "ranks talk over ib0, for its name: fabric.fast_interface decides"
+    study.submit((0,))
+    for attempt in (1, 2):
+        study.start(0, attempt, notice=words)
+        end(study, attempt=attempt, cause=CRASH, decided=STOP)
+    done = hpcrun("why", "study/0", root=tmp_path / "root", env={"PATH": "/nonexistent"})
+    assert done.stdout.count(f"Of the network: {words}.") == 1
+
+
+def test_a_progress_bar_in_an_older_ledger_is_one_line(study: Experiment, tmp_path: Path) -> None:
+    bars = [f" {n}%|██    | {n}/100 [00:01<00:07, 11.5it/s]" for n in range(18)]
+    cause = {**CRASH, "log_tail": ["ValueError: batch 17 is bad", *bars]}
+    study.submit((0,))
+    study.start(0, 1)
+    end(study, cause=cause, decided=STOP)
+    done = hpcrun("why", "study/0", root=tmp_path / "root", env={"PATH": "/nonexistent"})
+    assert [line for line in done.stdout.splitlines() if line.startswith("  | ")] == [
+        "  | ValueError: batch 17 is bad",
+        f"  | {bars[-1]}  (the last of 18 updates)",
+    ]
+
+
 def test_json(study: Experiment, tmp_path: Path) -> None:
     _sweep(study)
     event(study, "save_failed", 0, step=8, message="No space left on device")

@@ -1,0 +1,100 @@
+"""The lines of a log's end that tell why a program ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcrun.policy.log_excerpt import BarFolder, excerpt, folded, is_bar
+
+
+def bar(number: int) -> str:
+    return f"Epoch 1: {number}%|███▌      | {number}/100 [00:01<00:07, 11.5it/s, lr=[0.1]]"
+
+
+BARS = [
+    bar(12),
+    "  0%|          | 0/100 [00:00<?, ?it/s]",
+    "12it [00:01, 11.5it/s]",
+    "weights: 45.2MB [01:00:10, 4.5MB/s]",
+    "100%|##########|",
+    "Loading checkpoint shards: 100%|██████████| 2/2 [00:00<00:00,  2.5it/s]\x1b[A",
+    " 12/100 ━━━━━━━━ 1s 10ms/step - loss: 0.5",
+    "\x1b[1m 3/Unknown\x1b[0m \x1b[32m━━━\x1b[0m 1s",
+    "12/100 [==>......] - ETA: 1s",
+]
+NO_BARS = [
+    "",
+    "| accuracy | 12%| 3 |",
+    "step 12/100 [rank 1]",
+    "[00:01] hello",
+    "[12:34:56, 7] loss 2.5",
+    "{'loss': 2.5, 'epoch': 0.1}",
+    f"{bar(12)}Traceback (most recent call last):",
+    "x" * 2_000 + bar(1),
+]
+TRACEBACK = [
+    "Traceback (most recent call last):",
+    '  File "train.py", line 7, in <module>',
+    "    step()",
+    "ValueError: batch 17 is bad",
+]
+
+
+def text(lines: list[str], end: str = "\n") -> bytes:
+    return "".join(line + end for line in lines).encode()
+
+
+@pytest.mark.parametrize("line", BARS)
+def test_a_bar(line: str) -> None:
+    assert is_bar(line.encode())
+
+
+@pytest.mark.parametrize("line", NO_BARS)
+def test_no_bar(line: str) -> None:
+    assert not is_bar(line.encode())
+
+
+@pytest.mark.parametrize("end", ["\n", "\r"])
+def test_a_bar_after_the_cause_is_one_line(end: str) -> None:
+    found = excerpt(text(["begun", *TRACEBACK]) + text([bar(n % 100) for n in range(5_000)], end))
+    assert found == ["begun", *TRACEBACK, f"{bar(99)}  (the last of 5000 updates)"]
+
+
+def test_the_cause_is_shown_where_other_lines_follow_it() -> None:
+    after = [f"warning {number}" for number in range(400)]
+    found = excerpt(text([*TRACEBACK, *after]))
+    assert found == [*TRACEBACK, "… (385 lines)", *after[-15:]]
+    assert excerpt(text(["CUDA error: out of memory", *after]))[0] == "CUDA error: out of memory"
+    assert excerpt(text(after)) == after[-20:]
+
+
+def test_a_traceback_is_shown_from_both_ends() -> None:
+    calls = [f'  File "deep.py", line {number}, in f' for number in range(50)]
+    ranked = [f"[rank0]: {line}" for line in (TRACEBACK[0], *calls, TRACEBACK[-1])]
+    found = excerpt(text([*ranked, *("more" for _ in range(30))]))
+    expected = [ranked[0], "… (41 lines)", *ranked[-10:], "… (23 lines)", *["more"] * 7]
+    assert found == expected
+    assert len(found) == 20
+
+
+def test_a_traceback_on_the_line_of_a_bar_is_apart_from_it() -> None:
+    written = "\r".join(bar(n) for n in range(90)).encode() + text(TRACEBACK)
+    assert excerpt(written) == [bar(89), *TRACEBACK]
+
+
+def test_a_line_is_what_a_terminal_shows_and_bounded() -> None:
+    assert excerpt(b"one\rtwo\r\nthree\r") == ["two", "three"]
+    (line,) = excerpt(b"x" * 1_000_000)
+    assert len(line) < 2_100
+    assert excerpt(b"") == []
+    assert folded(b"a\n\nb\n") == [b"a", b"", b"b"]
+
+
+def test_bars_are_folded_over_blocks() -> None:
+    folder = BarFolder()
+    assert folder.feed_block(text(["a", bar(1), bar(2)])) == b"a\n"
+    assert folder.feed_block(text([bar(3)])) == b""
+    shown = f"{bar(3)}  (the last of 3 updates)"
+    assert folder.feed_block(b"b\n") == text([shown, "b"])
+    assert folder.feed_block(text([bar(4), "c"])) == text([bar(4), "c"])
+    assert folder.flush() == []
