@@ -178,6 +178,7 @@ class _Compiler:
                 *_told((*sources, *problems.data_files), self.variables),
                 *_secrets(loaded.data, runs),
                 *templates.notes,
+                *problems.notes,
             ),
             runs=tuple(runs),
         )

@@ -38,6 +38,8 @@ class Problems:
         True after a file could not be read: keys that seem to be missing may be in it.
     extent
         How much the files that were read hold.
+    notes
+        Messages on what is no mistake, as problems are told.
     """
 
     def __init__(self) -> None:
@@ -46,6 +48,7 @@ class Problems:
         self.data_files: list[Path] = []
         self.unreadable = False
         self.extent = Extent()
+        self.notes: list[str] = []
         self._known: set[Problem] = set()
 
     def __bool__(self) -> bool:
@@ -116,6 +119,13 @@ class Reporter:
         full = shortened(dotted(self._full(key)), _LONGEST_KEY)
         hint = shortened(hint) if hint else hint
         self.problems.add(Problem(mark.file, full, shortened(message), hint, mark.line))
+
+    def note(self, key: Key | str, message: str, hint: str | None = None) -> None:
+        """Add a message about the value at ``key``, which is no problem; after `MOST`, none."""
+        mark, notes = self.mark(key), self.problems.notes
+        if len(notes) < MOST:
+            full = shortened(dotted(self._full(key)), _LONGEST_KEY)
+            notes.append(str(Problem(mark.file, full, shortened(message), hint, mark.line)))
 
     def no_file(
         self, key: Key | str, written: str, path: Path, pattern: str, *, most: int = 0

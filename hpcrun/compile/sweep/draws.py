@@ -2,23 +2,26 @@
 
 Each key draws from a stream of its own, made from the seed and its name: more samples, or another
 key after it, change none of the values that were there. Numbers are rounded to a small part of
-what they are drawn from, which no difference between math libraries reaches.
+what they are drawn from, which no difference between math libraries reaches. A point that was
+drawn before is drawn anew, as long as there are others.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from itertools import count
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcrun.compile.source.marked_tree import Key
 from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of, listing
 from hpcrun.compile.sweep.point import Assignment, Point
 from hpcrun.compile.sweep.values import MOST, is_number, is_whole, tidy
+from hpcrun.text import plural
 
 _SIGNIFICANT = 6
 _FORMS = {
@@ -30,12 +33,24 @@ _FORMS = {
     "choices": "{choices: {label: value}}",
 }
 
-# From a number in (0, 1) to a key's value.
-Inverse = Callable[[float], Assignment]
+# Draws beyond the samples: so many of each, and so many values together.
+_MOST_AGAIN, _MOST_VALUES = 10, 200_000
+
+
+class Distribution(NamedTuple):
+    """The distribution of one key."""
+
+    inverse: Callable[[float], tuple[Assignment, Hashable]]
+    """From a number in (0, 1) to the key's value, and what is equal for equal values."""
+    size: int | None
+    """The number of its values; None for what is continuous."""
 
 
 def samples(block: dict[str, Any], place: Key, report: Reporter) -> list[Point]:
-    """Return the points drawn; none after a problem.
+    """Return the points drawn, all of them different; none after a problem.
+
+    They are fewer than asked for where the keys have no more values, or where so many draws find no
+    others; that is noted.
 
     Parameters
     ----------
@@ -49,14 +64,49 @@ def samples(block: dict[str, Any], place: Key, report: Reporter) -> list[Point]:
     if not block["keys"]:
         report.at((*place, "keys"), "is empty; accepted is a mapping of keys to distributions")
         return []
-    columns = []
+    wanted = block["samples"]
+    columns: list[Iterator[tuple[Assignment, Hashable]]] = []
+    space: int | None = 1
     for dimension, (name, form) in enumerate(block["keys"].items()):
         key = tuple(name.split("."))
-        inverse = _inverse(key, form, (*place, "keys", name), report)
+        distribution = _distribution(key, form, (*place, "keys", name), report)
         stream = _stream(block["method"], f"{block['seed']}:{name}", dimension)
-        if inverse is not None:
-            columns.append([inverse(next(stream)) for _ in range(block["samples"])])
-    return list(zip(*columns, strict=True)) if len(columns) == len(block["keys"]) else []
+        if distribution is not None:
+            columns.append(map(distribution.inverse, stream))
+            space = space * distribution.size if space and distribution.size else None
+    if len(columns) < len(block["keys"]):
+        return []
+    points, drawn = _different(zip(*columns, strict=True), wanted, space, len(columns))
+    if len(points) < wanted:
+        number = plural(len(points), "run", ",")
+        if len(points) == space:
+            message = (
+                f"its keys have {plural(space, 'point', ',')} in all: {number}, not {wanted:,}"
+            )
+            hint = f"`grid` lists them; `samples: {space}` asks for no more"
+        else:
+            message = f"{drawn:,} draws found {len(points):,} different points: {number}"
+            hint = "the others are too rare; a `grid` has them all"
+        report.note((*place, "samples"), f"{wanted:,} were asked for, and {message}", hint)
+    return points
+
+
+def _different(
+    draws: Iterator[tuple[tuple[Assignment, Hashable], ...]],
+    wanted: int,
+    space: int | None,
+    keys: int,
+) -> tuple[list[Point], int]:
+    """Return different points in the order drawn, and the number of draws."""
+    most = wanted + min(_MOST_AGAIN * wanted + 100, _MOST_VALUES // keys)
+    enough = wanted if space is None else min(wanted, space)
+    found: dict[tuple[Hashable, ...], Point] = {}
+    drawn = 0
+    while len(found) < enough and drawn < most:
+        drawn += 1
+        point, values = zip(*next(draws), strict=True)
+        found.setdefault(values, point)
+    return list(found.values()), drawn
 
 
 def _stream(method: str, seed: str, dimension: int) -> Iterator[float]:
@@ -102,8 +152,8 @@ def _prime(number: int) -> int:
     return found[-1]
 
 
-def _inverse(key: Key, form: Any, place: Key, report: Reporter) -> Inverse | None:
-    """Return the inverse of a distribution function; None after a problem."""
+def _distribution(key: Key, form: Any, place: Key, report: Reporter) -> Distribution | None:
+    """Return the distribution that a form describes; None after a problem."""
     mark = report.mark(place)
     if isinstance(form, list):
         form = {"choices": form}
@@ -122,21 +172,26 @@ def _inverse(key: Key, form: Any, place: Key, report: Reporter) -> Inverse | Non
         return None
     quantile = _QUANTILES[str(name)](*bounds)
 
-    def inverse(drawn: float) -> Assignment:
+    def inverse(drawn: float) -> tuple[Assignment, Hashable]:
         value = quantile(drawn)
-        return Assignment(key, value, value, mark)
+        return Assignment(key, value, value, mark), value
 
-    return inverse
+    is_whole_number = str(name).startswith("int_")
+    return Distribution(inverse, bounds[1] - bounds[0] + 1 if is_whole_number else None)
 
 
-def _choice(key: Key, options: Any, place: Key, report: Reporter) -> Inverse | None:
+def _choice(key: Key, options: Any, place: Key, report: Reporter) -> Distribution | None:
     if not isinstance(options, (dict, list)) or not options:
         report.at(place, f"found {options!r}; accepted is at least one value")
         return None
     labelled = options.items() if isinstance(options, dict) else zip(options, options, strict=True)
     mark = report.mark(place)
-    values = [Assignment(key, value, label, mark) for label, value in labelled]
-    return lambda drawn: values[int(drawn * len(values))]
+    values = [
+        (Assignment(key, value, label, mark), json.dumps(label, sort_keys=True))
+        for label, value in labelled
+    ]
+    different = len({text for _, text in values})
+    return Distribution(lambda drawn: values[int(drawn * len(values))], different)
 
 
 def _mistake(name: str, bounds: Any) -> str | None:

@@ -22,7 +22,7 @@ from hpcrun.compile.sweep.point import Assignment, KeyExists, Point, keys_of, sw
 from hpcrun.compile.sweep.references import overlap
 from hpcrun.compile.sweep.values import MOST
 from hpcrun.errors import Problem
-from hpcrun.text import shortened
+from hpcrun.text import plural, shortened
 
 _NOT_SWEPT = {
     "name": "an experiment has one name",
@@ -114,7 +114,10 @@ class Expansion:
             inside = (*place, "exclude", str(index))
             self._spend_on_rule(rule, points, inside)
             if self._matcher.check(rule, points, inside, outside):
-                points = [one for one in points if not self._matcher.fits(rule, one)]
+                left = [one for one in points if not self._matcher.fits(rule, one)]
+                if len(left) == len(points) > 0:
+                    self._report.note(inside, "leaves out no run: none has these values together")
+                points = left
         if block["exclude"] and not points:
             self._report.at((*place, "exclude"), "leaves no run")
         self.repeats = tuple(dict.fromkeys((*self.repeats, *block["repeat"])))
@@ -190,12 +193,10 @@ class Expansion:
         self._spend(8 * max(0, min(block["samples"], MOST)) * len(block["keys"]), place)
         points = draws.samples(block, place, self._report)
         self._check_among(points[0] if points else (), place)
-        found: dict[str, Point] = {}
         for point in points:
             for one in point:
                 self._name_of(one, place)
-            found.setdefault(_name(point), point)
-        return list(found.values())
+        return points
 
     def _union(self, blocks: list[Block], place: Key, outside: frozenset[Key]) -> Dimension:
         found: Dimension = []
@@ -218,8 +219,11 @@ class Expansion:
             sets = self._assignments(rule["set"], (*place, "set"), is_set=True)
             self._check_apart(keys_of(more), sets, place)
         found: list[Point] = []
-        for point in points:
-            if self._matcher.fits(match, point):
+        matched = [self._matcher.fits(match, point) for point in points]
+        if points and not any(matched):
+            self._report.note((*place, "match"), "matches no run: none has these values together")
+        for point, is_matched in zip(points, matched, strict=True):
+            if is_matched:
                 self._spend(sum(len(point) + len(one) + len(sets) for one in more), place)
                 found += [self._joined(point, (*one, *sets), place) for one in more]
             else:
@@ -330,6 +334,12 @@ class Expansion:
                 message = f"two runs have {shown or 'no swept value'} and differ in what rules set"
                 self._report.at("sweep", message, "sweep a key that tells them apart")
                 break
+        if twins := len(points) - len(found):
+            again = "is one that was there" if twins == 1 else "are ones that were there"
+            message = (
+                f"of {len(points):,} points {twins:,} {again}: {plural(len(found), 'run', ',')}"
+            )
+            self._report.note("sweep", message)
         return list(found.values())
 
 

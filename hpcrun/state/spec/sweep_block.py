@@ -13,7 +13,8 @@ class Draw:
     """Random or quasi-random samples of several keys at once."""
 
     samples: int = 0
-    """How many. More of them later keep those that were there."""
+    """How many different points. More of them later keep those that were there. Where the keys have
+    fewer points than that, all of them are runs, and that is said."""
 
     seed: int = 0
     """Another one draws other values."""

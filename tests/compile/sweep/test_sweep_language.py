@@ -184,6 +184,92 @@ def test_draws_that_come_again_are_one_run(project: Any) -> None:
     assert sorted(labels(project, sweep)) == ["layers=1", "layers=2", "layers=3"]
 
 
+FINITE = "random: {samples: %d, keys: {config.lr: [1, 2, 3], config.model.layers: [4, 5, 6]}}"
+
+
+def test_a_space_with_fewer_points_than_samples_is_drawn_whole_and_that_is_said(
+    project: Any,
+) -> None:
+    found = compiled(project, FINITE % 20)
+    assert len({run.label for run in found.runs}) == len(found.runs) == 9
+    (note,) = found.notes
+    assert "demo.yaml:" in note
+    assert (
+        "sweep.random.samples: 20 were asked for, and its keys have 9 points in all: 9 runs" in note
+    )
+    assert "`samples: 9`" in note
+    assert compiled(project, FINITE % 9).notes == ()
+
+
+def test_a_point_that_was_drawn_before_is_drawn_anew(project: Any) -> None:
+    """As long as there are others; those that were drawn once stay what they were."""
+    assert len(labels(project, FINITE % 8)) == 8
+    for method in ("uniform", "halton"):
+        keys = "{config.lr: {int_uniform: [1, 9]}}"
+        sweep = f"random: {{samples: %d, method: {method}, keys: {keys}}}"
+        few, many = labels(project, sweep % 5), labels(project, sweep % 9)
+        assert many[:5] == few
+        assert sorted(many) == [f"lr={number}" for number in range(1, 10)]
+
+
+def test_points_too_rare_to_be_drawn_are_told(project: Any) -> None:
+    often = ", ".join(["1"] * 400)
+    sweep = f"random: {{samples: 3, keys: {{config.lr: [{often}, 2, 3]}}}}"
+    found = compiled(project, sweep)
+    assert len(found.runs) < 3
+    assert "3 were asked for, and 133 draws found" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("sweep", "runs", "note"),
+    [
+        (
+            "grid: {config.lr: [1, 2]}\n"
+            "when: [{match: {config.lr: 1}, set: {config.model.layers: 7}}]\n"
+            "exclude: [{config.lr: 2, config.model.layers: 7}]",
+            2,
+            "sweep.exclude.0: leaves out no run: none has these values together",
+        ),
+        (
+            "grid: {config.lr: [1, 2]}\nexclude: [{config.model.heads: 99}]",
+            2,
+            "sweep.exclude.0: leaves out no run",
+        ),
+        (
+            "grid: {config.lr: [1, 2]}\n"
+            "when: [{match: {config.model.heads: 99}, grid: {config.model.layers: [1, 2]}}]",
+            2,
+            "sweep.when.0.match: matches no run",
+        ),
+        (
+            "points: [{config.lr: 1}, {config.lr: 2}, {config.lr: 1}]",
+            2,
+            "sweep: of 3 points 1 is one that was there: 2 runs",
+        ),
+        (
+            "union: [{grid: {config.lr: [1, 2]}}, {grid: {config.lr: [1, 2, 3]}}]",
+            3,
+            "sweep: of 5 points 2 are ones that were there: 3 runs",
+        ),
+    ],
+)
+def test_what_a_sweep_drops_or_does_not_find_is_said(
+    project: Any, sweep: str, runs: int, note: str
+) -> None:
+    found = compiled(project, sweep)
+    assert len(found.runs) == runs
+    (said,) = found.notes
+    assert note in said
+    assert "demo.yaml" in said
+
+
+def test_a_sweep_that_drops_nothing_says_nothing(project: Any) -> None:
+    sweep = (
+        "grid: {config.lr: [1, 2, 3]}\nexclude: [{config.lr: 2}]\nrepeat: {config.model.layers: 2}"
+    )
+    assert compiled(project, sweep).notes == ()
+
+
 def test_a_union_of_blocks(project: Any) -> None:
     sweep = (
         "union:\n"
