@@ -80,11 +80,9 @@ def _head(plan: Plan, root: str) -> Iterator[str]:
 def summary(plan: Plan) -> str:
     """Return a line such as ``4 runs in 1 array, at most 16 GPU-hours``."""
     runs = sum(len(array.runs) for array in plan.arrays)
-    hours = sum(array.gpu_hours for array in plan.arrays)
     where = f"in {plan.shapes}" if plan.cluster["executor"] == "slurm" else "on this machine"
     parallel = f", at most {plan.max_parallel} at once" if plan.max_parallel else ""
-    cost = f"at most {hours:g} GPU-hours" if hours else "no GPUs"
-    return f"{plural(runs, 'run')} {where}{parallel}, {cost}"
+    return f"{plural(runs, 'run')} {where}{parallel}, {plan.most_hours}"
 
 
 def _row(run: RunPlan) -> list[str]:

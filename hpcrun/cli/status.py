@@ -34,7 +34,9 @@ LONG = 2.0
 @where_argument
 @click.option("--watch", is_flag=True, help="A live screen, until all runs are over.")
 @click.option(
-    "--cost", is_flag=True, help="Where the GPU-hours went: by run, by experiment and by cause."
+    "--cost",
+    is_flag=True,
+    help="Where the GPU- or CPU-hours went: by run, by experiment and by cause.",
 )
 @common
 def command(

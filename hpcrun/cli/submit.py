@@ -16,8 +16,8 @@ from hpcrun.text import listed
 
 if TYPE_CHECKING:
     from hpcrun.compile import Compiled
-    from hpcrun.state.plan import Plan
     from hpcrun.submit.submission_dir import Submitted
+    from hpcrun.submit.submit import Preview
 
 
 @click.command("submit")
@@ -65,7 +65,7 @@ def command(
 
     request = Request(command_line(), output.say, new, only)
     if dry_run:
-        _show(preview_chain(chain, request), str(chain[-1].root), bool(only), output)
+        _show(preview_chain(chain, request), str(chain[-1].root), output)
         return EXIT_OK
     done = submit_chain(chain, request)
     if output.json:
@@ -75,20 +75,18 @@ def command(
     return _wait(done, output) if wait else EXIT_OK
 
 
-def _show(plans: Sequence[Plan], root: str, is_filtered: bool, output: Output) -> None:
+def _show(previews: Sequence[Preview], root: str, output: Output) -> None:
     from hpcrun.cli import plan as printing
 
-    *others, plan = plans
+    *others, last = previews
     if output.json:
-        data = {"root": root, **plan.to_data()}
+        data = {"root": root, **last.to_data()}
         output.data({**data, "before": [one.to_data() for one in others]} if others else data)
         return
-    for one in plans:
-        if one.arrays:
-            click.echo("\n".join(printing.lines(one, root)) + ("\n" if one is not plan else ""))
-        else:
-            done = "no run is left" if is_filtered and one is plan else "every run has completed"
-            output.say(f"{one.name}: {done}; nothing to submit")
+    for one in previews:
+        if one.plan.arrays:
+            lines = "\n".join(printing.lines(one.submitted, root))
+            click.echo(lines + ("\n" if one is not last else ""))
 
 
 def _tell(done: Sequence[Submitted], compiled: Compiled, output: Output) -> None:

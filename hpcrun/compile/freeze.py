@@ -159,16 +159,17 @@ def _arrays(
     found = []
     for index, ((runs, offset), limit) in enumerate(zip(chunks, limits, strict=True)):
         wanted = runs[0].resources
-        hours = (parse_duration(wanted.time) or 0) / 3600
-        gpus = runs[0].all_nodes * wanted.gpus_per_node
+        hours = len(runs) * (parse_duration(wanted.time) or 0) / 3600
         text = ""
         if compiled.cluster["executor"] == "slurm":
             name, cluster = compiled.name, compiled.cluster
             text = sbatch_script.script(name, cluster, runs, limit, paths, offset)
         numbers = tuple(run.number for run in runs)
-        gpu_hours = round(len(runs) * gpus * hours, 3)
+        gpu_hours, cpu_hours = (
+            round(devices * hours, 3) for devices in (runs[0].all_gpus, runs[0].all_cpus)
+        )
         after = index - most if most is not None and index >= most else None
-        found.append(Array(numbers, text, gpu_hours, offset, limit, after))
+        found.append(Array(numbers, text, gpu_hours, offset, limit, after, cpu_hours))
     return tuple(found)
 
 

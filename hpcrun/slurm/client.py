@@ -206,13 +206,13 @@ def nodes(partition: str) -> list[dict[str, str]]:
     return parse_rows(text, ("name", "state", "build"))
 
 
-def jobs_by_script() -> dict[str, list[str]]:
+def jobs_by_script(patience: float | None = None) -> dict[str, list[str]]:
     """Return path of the script -> ids of my jobs that were submitted from it, oldest first.
 
-    Raises ClusterUnreachable if Slurm does not answer.
+    Raises ClusterUnreachable if Slurm does not answer, within ``patience`` seconds if given.
     """
     found: dict[str, set[str]] = {}
-    for line in _my_jobs("--states=all", "--format=%F|%o").splitlines():
+    for line in _my_jobs("--states=all", "--format=%F|%o", patience=patience).splitlines():
         job, _, script = line.partition("|")
         found.setdefault(script.strip(), set()).add(job.strip())
     return {script: sorted(jobs, key=int) for script, jobs in found.items()}
@@ -226,9 +226,9 @@ def queued() -> int:
     return len(_my_jobs("--array", "--format=%i").split())
 
 
-def _my_jobs(*options: str) -> str:
+def _my_jobs(*options: str, patience: float | None = None) -> str:
     try:
-        return ask(["squeue", "--me", "--noheader", *options])
+        return ask(["squeue", "--me", "--noheader", *options], patience)
     except CommandFailed as error:
         raise ClusterUnreachable(f"squeue: {error}", hint="repeat the same command") from None
 

@@ -123,6 +123,9 @@ class Array:
     after: int | None = None
     """The index of the array that has to end first, if there are more arrays than that."""
 
+    cpu_hours: float = 0.0
+    """The same of processors: runs x ranks x CPUs of each x time limit; 0 in older plans."""
+
     @property
     def is_array(self) -> bool:
         return len(self.runs) > 1
@@ -187,6 +190,16 @@ class Plan:
     def numbers(self) -> tuple[str, tuple[int, ...]]:
         """The experiment's name and its runs' numbers."""
         return self.name, tuple(run.number for run in self.runs)
+
+    @property
+    def most_hours(self) -> str:
+        """``at most 16 GPU-hours``, or ``at most 64 CPU-hours (no GPUs)``."""
+        gpu = sum(array.gpu_hours for array in self.arrays)
+        cpu = sum(array.cpu_hours for array in self.arrays if not array.gpu_hours)
+        parts = [f"{gpu:,.10g} GPU-hours" if gpu else "", f"{cpu:,.10g} CPU-hours" if cpu else ""]
+        found = " and ".join(filter(None, parts))
+        rest = "" if gpu else " (no GPUs)"
+        return f"at most {found}{rest}" if found else f"without a limit of time{rest}"
 
     @property
     def shapes(self) -> str:
@@ -282,7 +295,7 @@ _CLUSTER: Kinds = {
     **{"umask": _UMASK, "root": PATH, "fabric": MAPPING, "resources": MAPPING},
 }
 _ARRAY: Kinds = {
-    **{"runs": INDICES, "script": TEXT, "gpu_hours": NUMBER, "offset": WHOLE},
+    **{"runs": INDICES, "script": TEXT, "gpu_hours": NUMBER, "cpu_hours": NUMBER, "offset": WHOLE},
     **dict.fromkeys(("parallel", "after"), INDEX),
 }
 _DEPENDENCE: Kinds = {"experiment": NAME, "runs": INDICES, "when": TEXT, "each": FLAG}

@@ -136,8 +136,11 @@ class _Feed:
                 raise
             note(journal.SUBMITTED, job_id=job_id)
             self._unknown = ()
-            hours = round(array.gpu_hours * len(runs) / len(array.runs), 3)
-            self._accepted.append(SubmittedArray(index, runs, job_id, hours, offset))
+            gpu, cpu = (
+                round(hours * len(runs) / len(array.runs), 3)
+                for hours in (array.gpu_hours, array.cpu_hours)
+            )
+            self._accepted.append(SubmittedArray(index, runs, job_id, gpu, offset, cpu))
         self._pause = PAUSES[0]
         done = sum(len(one.runs) for one in self._accepted)
         total = done + len(self._missing())
@@ -343,6 +346,8 @@ def _to_this_machine(prepared: Prepared) -> list[SubmittedArray]:
     for index, array in enumerate(arrays):
         journal.write(submission, journal.SUBMITTED, index, array.runs, **entry)
     return [
-        SubmittedArray(index, array.runs, entry["job_id"], array.gpu_hours)
+        SubmittedArray(
+            index, array.runs, entry["job_id"], array.gpu_hours, cpu_hours=array.cpu_hours
+        )
         for index, array in enumerate(arrays)
     ]

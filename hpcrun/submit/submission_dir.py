@@ -163,6 +163,7 @@ class SubmittedArray:
     job_id: str
     gpu_hours: float
     offset: int = 0
+    cpu_hours: float = 0.0
 
     def jobs(self) -> dict[int, str]:
         """Return run -> its job id."""

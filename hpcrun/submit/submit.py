@@ -11,11 +11,12 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hpcrun.compile import Compiled, extendable, freeze
 from hpcrun.compile.chain import in_order
 from hpcrun.errors import EXIT_OK, UsageError
-from hpcrun.state import history, journal, ledger, permissions
+from hpcrun.state import history, permissions
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.state.plan import Dependence, Plan, RunPlan
 from hpcrun.submit import code_changes, feeder, lock, preflight, run_actions
@@ -56,10 +57,40 @@ def submit_chain(chain: Sequence[Compiled], request: Request) -> list[Submitted]
     return list(in_order(chain, lambda one, waits: submit(one, request.of(chain, one), waits)))
 
 
-def preview_chain(chain: Sequence[Compiled], request: Request) -> list[Plan]:
-    """Return the plans that `submit_chain` would freeze now, as far as the disk alone tells.
+@dataclass(frozen=True)
+class Preview:
+    """A submission as it would be made now."""
 
-    Nothing is written and no cluster is asked; runs that have completed are in no array.
+    plan: Plan
+    """The plan as it would be frozen; its arrays have the runs that would be submitted."""
+    decisions: Sequence[Decision]
+
+    @property
+    def numbers(self) -> tuple[str, tuple[int, ...]]:
+        """The experiment's name and the numbers of all its runs."""
+        return self.plan.numbers
+
+    @property
+    def submitted(self) -> Plan:
+        """The plan of the runs that would be submitted alone."""
+        chosen = {run for array in self.plan.arrays for run in array.runs}
+        runs = tuple(run for run in self.plan.runs if run.number in chosen)
+        return dataclasses.replace(self.plan, runs=runs)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the plan of what would be submitted, the action on each run, and their number."""
+        return {
+            **self.submitted.to_data(),
+            "decisions": [{"run": one.run, "action": one.action} for one in self.decisions],
+            "counts": dict(Counter(one.action for one in self.decisions)),
+        }
+
+
+def preview_chain(chain: Sequence[Compiled], request: Request) -> list[Preview]:
+    """Return the submissions that `submit_chain` would make now.
+
+    Nothing is written. Slurm is asked for a moment which runs are queued or running; where it does
+    not answer, that is said, and the disk alone decides.
     """
     return list(in_order(chain, lambda one, waits: _preview(one, request.of(chain, one), waits)))
 
@@ -133,16 +164,9 @@ def prepare(
     wanted = [run.number for run in plan.runs]
     permissions.check_mine(paths, wanted, "change")
     decisions = run_actions.settle(paths, wanted, say)
-    if compiled.extendable:
-        decisions = _extended(plans, plan, decisions, say)
-    if request.only is not None:
-        asked = request.only(paths, plan.runs)
-        decisions = [
-            dataclasses.replace(decision, action=run_actions.SKIPPED)
-            if decision.is_submitted and decision.run not in asked
-            else decision
-            for decision in decisions
-        ]
+    decisions = _asked_for(compiled, request, plans, plan, decisions)
+    over = [one for one in decisions if one.action == run_actions.EXTENDED]
+    run_actions.wait_for_ends(over, say)
     older = _report_other_code(paths, plan, decisions, say)
     chosen = {decision.run for decision in decisions if decision.is_submitted}
     if not chosen:
@@ -171,29 +195,45 @@ def prepare(
     return Prepared(paths, plan, decisions, draft, older)
 
 
-def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence, ...]) -> Plan:
+def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence, ...]) -> Preview:
     preflight.check_root(compiled.root)
     paths = experiment(compiled.root, compiled.name)
     earlier = paths.submissions()
     plans = history.plans(paths)
     numbers = _numbers(compiled, plans, request.new)
     plan = freeze(compiled, numbers=numbers, select=())
-    extended: set[int] = set()
-    if compiled.extendable:
-        extended = run_actions.changed(journal.newest_jobs(paths), plans, plan)
-    asked = request.only(paths, plan.runs) if request.only else None
-
-    def wanted(run: RunPlan) -> bool:
-        left = ledger.intent(paths.run(run.number)) != ledger.FINISHED
-        return (left or run.number in extended) and (asked is None or run.number in asked)
-
-    return freeze(
+    decisions = run_actions.preview(paths, [run.number for run in plan.runs], request.say)
+    decisions = _asked_for(compiled, request, plans, plan, decisions)
+    plan = freeze(
         compiled,
         submission=earlier[-1].number + 1 if earlier else 1,
         numbers=numbers,
-        select=wanted,
+        select={decision.run for decision in decisions if decision.is_submitted},
         depends_on=depends_on,
     )
+    request.say(summary(plan, decisions))
+    return Preview(plan, decisions)
+
+
+def _asked_for(
+    compiled: Compiled,
+    request: Request,
+    plans: Mapping[int, Plan],
+    plan: Plan,
+    decisions: list[Decision],
+) -> list[Decision]:
+    """Return the decisions with completed runs extended, and without what was not asked for."""
+    if compiled.extendable:
+        decisions = _extended(plans, plan, decisions, request.say)
+    if request.only is None:
+        return decisions
+    asked = request.only(experiment(compiled.root, compiled.name), plan.runs)
+    return [
+        dataclasses.replace(decision, action=run_actions.SKIPPED)
+        if decision.is_submitted and decision.run not in asked
+        else decision
+        for decision in decisions
+    ]
 
 
 def _with_executor(compiled: Compiled, executor: str) -> Compiled:
@@ -212,8 +252,6 @@ def _extended(
     """Return the decisions, with completed runs extended if an extendable key has a new value."""
     jobs = {one.run: one.job for one in decisions if one.job is not None}
     changed = run_actions.changed(jobs, plans, plan)
-    over = [one for one in decisions if one.run in changed and one.action == run_actions.COMPLETED]
-    run_actions.wait_for_ends(over, say)
     living = [
         one.run for one in decisions if one.run in changed and one.action == run_actions.ATTACHED
     ]
@@ -249,7 +287,7 @@ def _report_other_code(
 
 
 def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
-    """Return one line: numbers of runs and arrays, and the most GPU-hours that they use."""
+    """Return one line: numbers of runs and arrays, and the most hours that they use."""
     words = {
         run_actions.NEW: "new",
         run_actions.RESUMED: "go on where they stopped",
@@ -266,8 +304,7 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
         return f"{text}; nothing to submit"
     if plan.cluster["executor"] == "local":
         return f"{text}; on this machine, {plan.max_parallel or 1} at a time"
-    hours = sum(array.gpu_hours for array in plan.arrays)
-    return f"{text}; {plan.shapes}; at most {hours:,.10g} GPU-hours"
+    return f"{text}; {plan.shapes}; {plan.most_hours}"
 
 
 def _numbers(compiled: Compiled, plans: Mapping[int, Plan], new: bool) -> dict[str, int]:

@@ -60,6 +60,20 @@ def test_it_says_the_same_every_time_and_writes_nothing(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demo.yaml", "train.py"]
 
 
+def test_runs_without_gpus_cost_hours_of_their_processors(tmp_path: Path) -> None:
+    shape = [
+        "resources.gpus_per_node=0",
+        "resources.ntasks_per_node=4",
+        "resources.cpus_per_task=2",
+    ]
+    out = plan(tmp_path, *shape).stdout
+    assert "2 runs in 1 array, at most 64 CPU-hours (no GPUs)" in out
+    spared = json.loads(plan(tmp_path, *shape, "resources.spare_nodes=1", "--json").stdout)
+    assert [(one["gpu_hours"], one["cpu_hours"]) for one in spared["arrays"]] == [(0, 96)]
+    (array,) = json.loads(plan(tmp_path, "--json").stdout)["arrays"]
+    assert (array["gpu_hours"], array["cpu_hours"]) == (16, 16)
+
+
 def test_text_has_runs_hours_script_and_configuration(tmp_path: Path) -> None:
     out = plan(tmp_path).stdout
     assert "2 runs in 1 array, at most 16 GPU-hours" in out

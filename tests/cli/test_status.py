@@ -49,6 +49,19 @@ def test_text(study: Experiment, tmp_path: Path) -> None:
     assert "1 completed, 1 failed, 1 unknown" in done.stderr
 
 
+def test_spare_nodes_are_told_apart(study: Experiment, tmp_path: Path) -> None:
+    """They are a part of the job, and paid for."""
+    study.start(2, job_id="100_2", nodes=("n1", "n2"), spares=("n3",))
+    table = hpcrun("status", "study/2", root=tmp_path / "root", env={"COLUMNS": "400"}).stdout
+    assert "n1,n2 (+n3 spare)" in table
+    (told,) = json.loads(hpcrun("status", "study/2", "--json", root=tmp_path / "root").stdout)
+    assert (told["nodes"], told["spare_nodes"]) == (["n1", "n2"], ["n3"])
+    why = hpcrun("why", "study/2", root=tmp_path / "root").stdout
+    assert "n3 stood by." in why
+    (told,) = json.loads(hpcrun("status", "study/1", "--json", root=tmp_path / "root").stdout)
+    assert told["spare_nodes"] == []
+
+
 def test_json(study: Experiment, tmp_path: Path) -> None:
     done = hpcrun("status", "study/0-1", "--json", root=tmp_path / "root")
     first, second = json.loads(done.stdout)

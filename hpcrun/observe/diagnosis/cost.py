@@ -138,6 +138,4 @@ def sentences(total: Cost) -> list[str]:
 
 
 def _devices(plan: RunPlan, unit: str) -> int:
-    if unit == GPU:
-        return plan.all_nodes * plan.resources.gpus_per_node
-    return plan.all_nodes * plan.ranks_per_node * (plan.resources.cpus_per_task or 1)
+    return plan.all_gpus if unit == GPU else plan.all_cpus

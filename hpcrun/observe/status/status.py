@@ -75,6 +75,8 @@ class RunStatus:
     """Estimated seconds that are left, while it runs."""
     queued: float | None = None
     """Seconds that it has waited, while it waits in the queue."""
+    spare_nodes: list[str] | None = None
+    """Names of the nodes that stand by beside these; they are paid for too."""
 
     @property
     def name(self) -> str:
@@ -236,9 +238,9 @@ def _status(
         reason = f"{verdict.reason}: {why}" if verdict.reason else why
         verdict = replace(verdict, reason=reason)
     cause = last.cause if last and verdict.state in _WITH_CAUSE else {}
-    nodes = last.nodes if last else None
+    nodes, spares = (last.nodes, last.spare_nodes) if last else (None, None)
     if evidence.job is not None and evidence.current is None:
-        nodes = _names(evidence.job.nodes)
+        nodes, spares = _names(evidence.job.nodes), None
     job_id = submission.job_id if submission else None
     runs = verdict.state == run_state.RUNNING
     gpu = _gpu(selected, last) if last and runs and latest.time is not None else {}
@@ -261,6 +263,7 @@ def _status(
         over=verdict.over,
         previous_cause=attempts[-2].kind if len(attempts) > 1 else None,
         tokens_per_second=latest.tokens_per_second if runs else None,
+        spare_nodes=spares,
         gpu_memory=gpu.get("memory"),
         gpu_memory_total=gpu.get("memory_total"),
         remaining=latest.remaining if runs else None,

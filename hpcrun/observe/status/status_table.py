@@ -115,7 +115,7 @@ def _cells(
         "" if left is None else duration(left),
         "" if wait is None else duration(wait),
         status.job_id or "",
-        _nodes(status.nodes),
+        _nodes(status.nodes, status.spare_nodes),
         f"{age(now - status.updated)} ago" if status.updated else "",
         status.reason or "",
     ]
@@ -128,10 +128,12 @@ def _memory(status: RunStatus) -> str:
     return f"{used}/{status.gpu_memory_total / _GIB:.0f}GiB" if status.gpu_memory_total else used
 
 
-def _nodes(nodes: list[str] | None) -> str:
+def _nodes(nodes: list[str] | None, spares: list[str] | None) -> str:
+    """Return ``n1,n2 (+n3 spare)``."""
     if not nodes:
         return ""
-    return listed(nodes, 4, ",", ",+{}")
+    shown = listed(nodes, 4, ",", ",+{}")
+    return f"{shown} (+{listed(spares, 2, ',', ',+{}')} spare)" if spares else shown
 
 
 def _metric(selected: Sequence[Selected], found: Sequence[RunStatus]) -> str | None:

@@ -113,6 +113,16 @@ class RunSpec(SpecBlocks):
         return self.nodes + self.spare_nodes
 
     @property
+    def all_gpus(self) -> int:
+        """GPUs of its job."""
+        return self.all_nodes * self.resources.gpus_per_node
+
+    @property
+    def all_cpus(self) -> int:
+        """Processors of its job."""
+        return self.all_nodes * self.ranks_per_node * (self.resources.cpus_per_task or 1)
+
+    @property
     def outlives_nodes(self) -> bool:
         """The job is to go on without a node that was lost."""
         return self.spare_nodes > 0 or (self.recovery.shrink and self.nodes > 1)
