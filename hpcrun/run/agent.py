@@ -2,12 +2,13 @@
 
 The supervisor asks and the agent answers, in this order::
 
-    agent       hello    its process, extension key
+    agent       hello    its process, extension key, interfaces that may reach other nodes
     supervisor  attempt  number: what follows is for this attempt
     supervisor  build    (one agent a key) compile DeepSpeed's operators into the cache
     agent       built
-    supervisor  prepare  fabric: the profile's block, first: it is the first node of the attempt,
-                         alone: it is the only one, devices: its GPUs where hpcrun shares them out
+    supervisor  prepare  fabric: the profile's block, with the interface that all nodes agreed on,
+                         first: it is the first node of the attempt, alone: it is the only one,
+                         devices: its GPUs where hpcrun shares them out
     agent       ready    the fields of launch.LaunchNode, and on the first node the port
     agent       met      (the first node's) somebody listens on the rendezvous' port, or on one that
                          was kept free for ranks
@@ -52,7 +53,13 @@ from hpcrun.errors import HpcrunError
 from hpcrun.policy import faults
 from hpcrun.run.health import native_stack, progress, python_stacks
 from hpcrun.run.job.takeover import Takeover
-from hpcrun.run.node import program_activity, rank_processes, rendezvous_port, telemetry
+from hpcrun.run.node import (
+    network,
+    program_activity,
+    rank_processes,
+    rendezvous_port,
+    telemetry,
+)
 from hpcrun.run.node.log_sizes import LogSizes
 from hpcrun.run.node.node_dir import NodeDir
 from hpcrun.run.node.prepare import NodePreparation
@@ -109,8 +116,8 @@ class Agent:
 
     def greet(self, channel: Channel) -> None:
         """Send the first message."""
-        key = self.preparation.key
-        channel.send({"type": "hello", "pid": os.getpid(), "extensions": key})
+        key, own = self.preparation.key, network.candidates()
+        channel.send({"type": "hello", "pid": os.getpid(), "extensions": key, "interfaces": own})
 
     def serve(self, channel: Channel) -> None:
         """Answer the supervisor until it dismisses this agent, or is gone."""

@@ -154,6 +154,7 @@ class Supervisor:
                 job_id=self._launcher.job_id,
                 submission=self.submission.number,
                 nodes=list(nodes),
+                **self._spares(nodes),
                 restart_count=self._launcher.restart_count,
                 host=os.uname().nodename,
                 pid=os.getpid(),
@@ -169,6 +170,11 @@ class Supervisor:
             ) from error
         say(f"attempt {attempt.number} of {self.plan.name}/{self.run.number} on {', '.join(nodes)}")
         return attempt
+
+    def _spares(self, nodes: Sequence[str]) -> dict[str, list[str]]:
+        usable = self._launcher.nodes if self._agents is None else self._agents.usable
+        spares = [node for node in usable if node not in nodes]
+        return {"spare_nodes": spares} if spares else {}
 
     def _claim(self) -> AttemptPaths:
         """Take the next attempt's number; the directory's creation is the claim."""

@@ -227,6 +227,7 @@ def test_a_spare_takes_the_place_of_a_node_whose_agent_is_gone(place: Place) -> 
         ["local0", "local1"],
         ["local1", "local2"],
     ]
+    assert [attempt.spare_nodes for attempt in ledger.read(place.run)] == [["local2"], []]
     _restarted(place)
     assert place.cause()["nodes"] == ["local0"]
 

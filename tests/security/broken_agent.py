@@ -28,7 +28,7 @@ ODD: list[Any] = [
 KINDS = ["pulse", "hello", "ready", "built", "killed", "stacks", "signal", "gone", "dismiss", ""]
 KEYS = [
     *("attempt", "ranks", "logs", "fabric", "gone", "node", "port", "signal", "extensions"),
-    *("message", "launch", "number", "of", "joins"),
+    *("message", "launch", "number", "of", "joins", "interfaces"),
 ]
 
 

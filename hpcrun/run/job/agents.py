@@ -20,7 +20,7 @@ from hpcrun.run.node.rank_processes import START_VARIABLE
 from hpcrun.run.protocol import messages
 from hpcrun.run.protocol.heartbeat import SILENCE, Heartbeat, PeerLiveness
 from hpcrun.run.protocol.job_secret import JobSecret
-from hpcrun.run.protocol.launch import LaunchNode
+from hpcrun.run.protocol.launch import Interface, LaunchNode
 from hpcrun.run.protocol.output import say
 from hpcrun.run.protocol.switchboard import GONE, Switchboard
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
@@ -85,9 +85,13 @@ class Agents:
         """Rank -> the bytes of its log where it has grown."""
         self.met = False
         """Ranks of this attempt have used the port of the rendezvous, or one of their own."""
+        self.network_notice: str | None = None
+        """What was guessed of the interfaces in this attempt, and what to write instead."""
         self.gone: list[int] = []
         """Ranks that had ended by themselves when `kill_ranks` was called."""
         self._unusable: set[str] = set()
+        # Node -> the interfaces that it found as it started.
+        self._interfaces: dict[str, list[Interface]] = {}
         self._listeners: dict[str, PeerLiveness] = {}
         # Kind of answer -> node -> what it says, in this attempt.
         self._answers: dict[str, dict[str, Any]] = {}
@@ -113,12 +117,17 @@ class Agents:
             self._agents[node] = launcher.start_agent(node, attempt.agent_log(node), command)
             secret.hand_over(self._agents[node])
 
+    @property
+    def usable(self) -> list[str]:
+        """The job's nodes that an attempt may use, in Slurm's order."""
+        return [node for node in self._launcher.nodes if node not in self._unusable]
+
     def seats(self, most: int) -> tuple[str, ...]:
         """Return at most so many nodes for the next attempt, in Slurm's order.
 
         Usable nodes of the last attempt stay, and spares take the places of the others.
         """
-        usable = [node for node in self._launcher.nodes if node not in self._unusable]
+        usable = self.usable
         chosen = sorted(usable, key=lambda node: node not in self.working)[:most]
         return tuple(node for node in usable if node in chosen)
 
@@ -144,9 +153,17 @@ class Agents:
         self._ask(building, {"type": "build"})
         self._gather(building, "built", None, between)
         devices = {node: self._launcher.devices(node, self._run) for node in nodes}
-        question = {"type": "prepare", "fabric": self._launcher.fabric, "alone": len(nodes) == 1}
+        fabric = self._launcher.fabric
+        known = {node: self._interfaces.get(node, []) for node in nodes}
+        choice, notice = network.agree(fabric, known)
+        if notice and notice != self.network_notice:
+            say(notice)
+        self.network_notice = notice
+        question = {"type": "prepare", "alone": len(nodes) == 1}
         for node in nodes:
-            self._ask([node], {**question, "devices": devices[node], "first": node == nodes[0]})
+            own = {**fabric, "fast_interface": choice[node]} if node in choice else fabric
+            asked = {"fabric": own, "devices": devices[node], "first": node == nodes[0]}
+            self._ask([node], {**question, **asked})
         ready = self._gather(nodes, "ready", START_TIMEOUT, between)
         found = tuple(replace(ready[node][0], devices=devices[node]) for node in nodes)
         return found, ready[nodes[0]][1]
@@ -279,6 +296,7 @@ class Agents:
         if kind == "signal":
             self.signals.append(messages.signal_name(message))
         elif kind == "hello":
+            self._interfaces[node] = messages.interfaces(message)
             self._answers.setdefault(kind, {})[node] = messages.extensions(message)
             self._switchboard.send(node, self._current)
         elif kind != "alive" and message.get("attempt") == self._number:

@@ -147,11 +147,13 @@ class RunningAttempt:
         refusals = 0
         while True:
             self._workers = self._warm_ranks.take(self._run, self._paths, nodes, self._stop_request)
-            warm = {} if self._workers is None else {"warm": True}
+            details: dict[str, Any] = {} if self._workers is None else {"warm": True}
+            if notice := self._agents.network_notice:
+                details["notice"] = notice
             if self._workers is None:
                 self._workers = self._launcher.start_workers(self._run, self._paths, nodes)
             self._began = time.monotonic()
-            self._record(ledger.WORKERS, **warm)
+            self._record(ledger.WORKERS, **details)
             code = self._watch(self._workers)
             refusal = self._workers.refusal() if code else None
             if refusal is None:

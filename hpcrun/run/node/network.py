@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import fcntl
+import re
 import socket
 import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import HpcrunError
+from hpcrun.run.protocol.launch import Interface
+from hpcrun.text import listed
 
 _SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915
 _IFF_RUNNING = 0x40
 _ARPHRD_INFINIBAND = "32"
+# The kernel's and systemd's names of IPoIB interfaces (ib0, ibp65s0, ibs1), and Slingshot's.
+_FAST_NAME = re.compile(r"ib(?:\d|[ps]\d)|hsn\d")
+# Interfaces that reach no other node: of containers, virtual machines and tunnels.
+_INSIDE = re.compile(r"(?:lo$|docker|podman|br-|virbr|cni|flannel|cali|lxc|lxd|vnet|tun|tap|wg)")
 
 
 @dataclass(frozen=True)
@@ -80,14 +88,92 @@ def fast(fabric: dict[str, Any], sysfs: Path = Path("/sys")) -> tuple[str, str]:
     """Return the interface and address of the rendezvous and the gradients.
 
     The profile's ``fabric.fast_interface``; else the first interface of type InfiniBand that has an
-    address; else the management interface.
+    address, or is named as one; else the management interface.
     """
     if named := _named(fabric.get("fast_interface"), "fast_interface"):
         return named
+    best = next((one for one in candidates(sysfs) if one.sign), None)
+    return best[:2] if best else management(fabric)
+
+
+def candidates(sysfs: Path = Path("/sys")) -> list[Interface]:
+    """Return the interfaces with an address that may reach other nodes, the best one first.
+
+    Of type InfiniBand, then those named as such, then the default route's, then the others.
+    """
+    default = default_interface()
+    found = []
     for name in interfaces(sysfs):
-        if is_infiniband(name, sysfs) and (found := address(name)):
-            return name, found
-    return management(fabric)
+        if not _INSIDE.match(name) and (own := address(name)):
+            by_name = "name" if _FAST_NAME.match(name) else ""
+            found.append(Interface(name, own, "type" if is_infiniband(name, sysfs) else by_name))
+    order = ("type", "name", "")
+    return sorted(found, key=lambda one: (order.index(one.sign), one.name != default))
+
+
+def agree(
+    fabric: dict[str, Any], found: Mapping[str, Sequence[Interface]]
+) -> tuple[dict[str, str], str | None]:
+    """Choose one interface for all nodes of an attempt, where the profile names none.
+
+    Parameters
+    ----------
+    found
+        Node -> its `candidates`.
+
+    Returns
+    -------
+    choice
+        Node -> the name of its interface; nodes that are not in it choose by themselves, alike.
+    notice
+        What was guessed, and what to write; None where there was nothing to guess.
+    """
+    if fabric.get("fast_interface") or len(found) < 2 or not all(found.values()):
+        return {}, None
+    first, *others = found.values()
+    there = [{one.name for one in own} for own in others]
+    common = [one for one in first if all(one.name in names for names in there)]
+    write = "fabric.fast_interface in the cluster profile decides"
+    signs = {node: bool(own[0].sign) for node, own in found.items()}
+    if not any(signs.values()):
+        if len(first) == 1:
+            return {}, None
+        chosen = fabric.get("management_interface") or first[0].name
+        rest = listed([one.name for one in first if one.name != chosen], 4)
+        return (
+            {},
+            f"ranks talk over {chosen}, the way to the other nodes; there is {rest} too: {write}",
+        )
+    if all(signs.values()) and (best := next((one for one in common if one.sign), None)):
+        choice = dict.fromkeys(found, best.name)
+        if all(
+            one.sign == "type" for own in found.values() for one in own if one.name == best.name
+        ):
+            return choice, None
+        return choice, f"ranks talk over {best.name}, for its name: {write}"
+    if all(signs.values()):
+        choice = {node: own[0].name for node, own in found.items()}
+        return choice, f"ranks talk over {_told(choice)}, which differ in name: {write}"
+    lacking = listed([node for node, has in signs.items() if not has], 4)
+    plain = fabric.get("management_interface") or next(
+        (one.name for one in common if not one.sign), None
+    )
+    choice = {
+        node: plain or next((one.name for one in own if not one.sign), own[0].name)
+        for node, own in found.items()
+    }
+    fast_name = next(own[0].name for own in found.values() if own[0].sign)
+    return choice, f"ranks talk over {_told(choice)}: {lacking} has no {fast_name}; {write}"
+
+
+def _told(choice: Mapping[str, str]) -> str:
+    """Return ``eth0``, or ``ib0 (n1), ib1 (n2)``."""
+    nodes: dict[str, list[str]] = {}
+    for node, name in choice.items():
+        nodes.setdefault(name, []).append(node)
+    if len(nodes) == 1:
+        return next(iter(nodes))
+    return ", ".join(f"{name} ({listed(own, 3)})" for name, own in nodes.items())
 
 
 def ports(sysfs: Path = Path("/sys")) -> list[HcaPort]:

@@ -10,7 +10,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcrun.errors import HpcrunError
 from hpcrun.state import files
@@ -22,6 +22,16 @@ VARIABLE = "HPCRUN_LAUNCH"
 # Ports of each rank, and of all ranks of a node together: a socket is open for each.
 _PORTS, _MOST_PORTS = 4, 256
 _PLACEHOLDER = re.compile(r"\$\{hpcrun:([A-Za-z_]+)\}")
+
+
+class Interface(NamedTuple):
+    """An interface of a node over which other nodes may be reached."""
+
+    name: str
+    address: str
+    """IPv4."""
+    sign: str
+    """Why it is taken for the fast one: ``type``, ``name``, or empty."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from hpcrun.run.health.program_hangs import NodeTraffic, RankActivity
 from hpcrun.run.health.progress import PHASES, RankProgress
 from hpcrun.run.protocol import stop_flag
-from hpcrun.run.protocol.launch import LaunchNode
+from hpcrun.run.protocol.launch import Interface, LaunchNode
 from hpcrun.state.node_layout import PREFIX, NodePaths, ScratchPaths
 
 _NUMBERS = range(-(1 << 63), 1 << 63)
@@ -71,6 +71,17 @@ def extensions(message: Mapping[str, Any]) -> str | None:
     key = message.get("extensions")
     _require(key is None or (isinstance(key, str) and _KEY.fullmatch(key)), "extensions")
     return key
+
+
+def interfaces(message: Mapping[str, Any]) -> list[Interface]:
+    """Return the interfaces over which a node may reach others, the best one first."""
+    found = message.get("interfaces") or []
+    _require(isinstance(found, list) and len(found) <= 100, "interfaces")
+    for one in found:
+        _require(isinstance(one, list) and len(one) == 3, "interfaces")
+        _require(all(isinstance(part, str) and len(part) <= 64 for part in one), "interfaces")
+        _require(_INTERFACE.fullmatch(one[0]), "interfaces")
+    return [Interface(*one) for one in found]
 
 
 def progress(message: Mapping[str, Any], ranks: range) -> dict[int, RankProgress]:

@@ -17,7 +17,9 @@ class Fabric:
     """Interface for hpcrun's own traffic, such as ``eth0``."""
 
     fast_interface: str | None = None
-    """Interface for rendezvous and gradients, such as ``ib0``."""
+    """Interface for rendezvous and gradients, such as ``ib0``; null for the first that all nodes
+    of a run have, of type InfiniBand, else with such a name (``ib0``, ``ibp65s0``, ``hsn0``), else
+    that of the default route. ``hpcrun why`` says what had to be guessed."""
 
     hca: list[str] = field(default_factory=list)
     """InfiniBand adapters for NCCL, such as ``[mlx5_0, mlx5_1]``; empty for those that are active

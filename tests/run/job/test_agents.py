@@ -24,7 +24,10 @@ address, node, fate, after = sys.argv[1:]
 if fate == "mute":
     time.sleep(60)
 channel = Channel.connect(address, node, JobSecret.take())
-channel.send({"type": "hello", "extensions": None})
+# Such as "ib0 eth0": it has these interfaces, and fails with the one that it is told to take.
+names = fate.split() if "0" in fate else []
+own = [[name, "127.0.0.1", "name" if name.startswith("ib") else ""] for name in names]
+channel.send({"type": "hello", "extensions": None, "interfaces": own})
 while fate == "cut off" and not channel.closed:
     words = "ib0 has no carrier"
     channel.send({"type": "pulse", "attempt": 1, "ranks": {}, "logs": {}, "fabric": words})
@@ -35,7 +38,8 @@ while not channel.closed:
             time.sleep(float(after))
             if fate == "dies":
                 sys.exit(7)
-            channel.send({"type": "failed", "message": "no space left", "attempt": 1})
+            words = message["fabric"].get("fast_interface") if own else "no space left"
+            channel.send({"type": "failed", "message": str(words), "attempt": 1})
 """
 
 
@@ -101,6 +105,16 @@ def test_what_is_wrong_with_all_is_no_nodes_fault(tmp_path: Path) -> None:
     refused = _refusal(tmp_path, n1=("fails", 1.0), n2=("fails", 0))
     assert refused.nodes == ()
     assert refused.message == "node n2 cannot be used: no space left (and 1 more)"
+
+
+@pytest.mark.parametrize(("second", "told"), [("ib0 eth0", "ib0"), ("eth0", "lo")])
+def test_all_nodes_are_told_the_same_interface(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], second: str, told: str
+) -> None:
+    refused = _refusal(tmp_path, n1=("ib0 eth0", 0), n2=(second, 0.5))
+    assert refused.message == f"node n1 cannot be used: {told} (and 1 more)"
+    said = capfd.readouterr()
+    assert "fabric.fast_interface in the cluster profile decides" in said.out + said.err
 
 
 def test_one_that_never_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

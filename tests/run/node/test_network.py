@@ -6,13 +6,16 @@ No machine of ours has InfiniBand: its ports are a mock here, a tree in the form
 
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpcrun.errors import HpcrunError
 from hpcrun.run.node import network
+from hpcrun.run.protocol.launch import Interface
 
 
 class Sysfs:
@@ -101,6 +104,93 @@ def test_the_profile_comes_first(sysfs: Sysfs, addresses: dict[str, str]) -> Non
     sysfs.interface("ib0", 3, kind=32)
     addresses.update(ib0="10.9.0.5", hsn0="10.7.0.5")
     assert network.fast({"fast_interface": "hsn0"}, sysfs.root) == ("hsn0", "10.7.0.5")
+
+
+def test_a_name_of_infiniband_comes_before_the_default_route(
+    sysfs: Sysfs, addresses: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of another type: an Ethernet one on our test bed, or under a driver of its own."""
+    monkeypatch.setattr(network, "default_interface", lambda: "eth1")
+    for index, name in enumerate(("lo", "docker0", "eth0", "eth1", "ibp65s0", "ibex0")):
+        sysfs.interface(name, index + 1)
+        addresses[name] = f"10.{index}.0.5"
+    assert network.fast({}, sysfs.root) == ("ibp65s0", "10.4.0.5")
+    found = [one.name for one in network.candidates(sysfs.root)]
+    assert found == ["ibp65s0", "eth1", "eth0", "ibex0"]
+    sysfs.interface("ib7", 9, kind=32)
+    addresses["ib7"] = "10.7.0.5"
+    assert network.fast({}, sysfs.root) == ("ib7", "10.7.0.5")
+
+
+def _node(*names: str, sign: str = "name") -> list[Interface]:
+    is_fast = re.compile("ib").match
+    return [Interface(name, "10.0.0.1", sign if is_fast(name) else "") for name in names]
+
+
+TYPED = _node("ib0", "eth0", sign="type")
+# name: (fabric, first node, second node) -> their interfaces, and the words of the notice
+AGREEMENTS: dict[str, tuple[dict[str, Any], Any, Any, dict[str, str], str]] = {
+    "InfiniBand on both": ({}, TYPED, TYPED, {"n1": "ib0", "n2": "ib0"}, ""),
+    "the profile decides": ({"fast_interface": "eth0"}, TYPED, _node("eth0"), {}, ""),
+    "one way only": ({}, _node("eth0"), _node("eth0"), {}, ""),
+    "by its name": (
+        {},
+        _node("ib0", "eth0"),
+        _node("ib0", "eth0"),
+        {"n1": "ib0", "n2": "ib0"},
+        "ranks talk over ib0, for its name",
+    ),
+    "the one that both have": (
+        {},
+        _node("ib0", "ib1", "eth0", sign="type"),
+        _node("ib1", "eth0", sign="type"),
+        {"n1": "ib1", "n2": "ib1"},
+        "",
+    ),
+    "none that both have": (
+        {},
+        _node("ib0", "eth0", sign="type"),
+        _node("ibs1", "eth0", sign="type"),
+        {"n1": "ib0", "n2": "ibs1"},
+        "ranks talk over ib0 (n1), ibs1 (n2), which differ in name",
+    ),
+    "one node has no address on it": (
+        {},
+        TYPED,
+        _node("eth0"),
+        {"n1": "eth0", "n2": "eth0"},
+        "ranks talk over eth0: n2 has no ib0",
+    ),
+    "the profile names the other one": (
+        {"management_interface": "eno1"},
+        _node("ib0", "eth0", "eno1"),
+        _node("eth0", "eno1"),
+        {"n1": "eno1", "n2": "eno1"},
+        "ranks talk over eno1: n2 has no ib0",
+    ),
+    "two of Ethernet": (
+        {},
+        _node("eth0", "eth1"),
+        _node("eth0"),
+        {},
+        "ranks talk over eth0, the way to the other nodes; there is eth1 too",
+    ),
+    "nothing is known": ({}, TYPED, [], {}, ""),
+}
+
+
+@pytest.mark.parametrize("name", AGREEMENTS)
+def test_all_nodes_take_the_same_interface(name: str) -> None:
+    fabric, first, second, expected, words = AGREEMENTS[name]
+    choice, notice = network.agree(fabric, {"n1": first, "n2": second})
+    assert choice == expected
+    assert (notice or "").startswith(words)
+    assert bool(notice) == bool(words)
+    assert not words or "fabric.fast_interface in the cluster profile decides" in str(notice)
+
+
+def test_a_node_alone_needs_no_agreement() -> None:
+    assert network.agree({}, {"n1": TYPED}) == ({}, None)
 
 
 @pytest.mark.parametrize("key", ["fast_interface", "management_interface"])
