@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
-from collections.abc import Iterator
+import shlex
+from collections.abc import Collection, Iterator, Sequence
 
 import click
 
 from hpcrun.cli.options import Output, common, spec_arguments
-from hpcrun.policy import batch
+from hpcrun.policy import batch, resume
 from hpcrun.state.plan import Plan, RunPlan
-from hpcrun.text import one_line, plural, runs_text
+from hpcrun.text import listed, one_line, plural, runs_text
 
 # Configurations that are compared, and the lines of two: the comparison takes their cube.
 _MOST_SHOWN, _MOST_COMPARED = 100, 1_000
+_MOST_COMMANDS = 12
 
 
 @click.command("plan")
@@ -33,16 +36,18 @@ def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], outp
     *_, plan = in_order(chain, lambda one, waits: freeze(one, depends_on=waits))
     root = str(chain[-1].root)
     if output.json:
-        output.data({"root": root, **plan.to_data()})
+        commands = {run.number: _command(run, run.entry.argv) for run in plan.runs}
+        output.data({"root": root, "commands": commands, **plan.to_data()})
         return
-    click.echo("\n".join(lines(plan, root)))
+    click.echo("\n".join(lines(plan, root, chain[-1].no_flags)))
 
 
-def lines(plan: Plan, root: str) -> Iterator[str]:
+def lines(plan: Plan, root: str, no_flags: Collection[str] = ()) -> Iterator[str]:
     """Yield the lines of a plan; no value of the spec begins a line of its own."""
     yield from map(one_line, _head(plan, root))
     yield ""
     yield from _table([_row(run) for run in plan.runs])
+    yield from _commands(plan, no_flags)
     for index, array in enumerate(plan.arrays):
         if array.script:
             yield f"\n--- script {index}: {runs_text(array.runs)}"
@@ -64,6 +69,40 @@ def lines(plan: Plan, root: str) -> Iterator[str]:
     if len(others) > _MOST_SHOWN:
         left = len(others) - _MOST_SHOWN
         yield f"\n--- {left:,} more DeepSpeed configurations; --json has them"
+
+
+def _command(run: RunPlan, argv: Sequence[str]) -> list[str] | None:
+    """Return what each rank executes; None for a function."""
+    if run.entry.kind == "function":
+        return None
+    script = [] if run.entry.file is None else [str(run.environment.python), run.entry.file]
+    return [*script, *argv]
+
+
+def _commands(plan: Plan, no_flags: Collection[str]) -> Iterator[str]:
+    """Yield what the ranks of each run execute, as a shell would need it quoted."""
+    commands: dict[str, list[int]] = {}
+    for run in plan.runs:
+        if words := _command(run, run.entry.argv):
+            commands.setdefault(shlex.join(words), []).append(run.number)
+    if not commands:
+        return
+    yield "\n--- commands, one a rank"
+    if no_flags:
+        yield f"(no flags, as the command refers to them: {listed([*no_flags], 8)})"
+    for text, numbers in itertools.islice(commands.items(), _MOST_COMMANDS):
+        yield one_line(f"{runs_text(numbers)}: {text}")
+    if len(commands) > _MOST_COMMANDS:
+        yield f"{len(commands) - _MOST_COMMANDS:,} more; --json has them"
+    first = plan.runs[0]
+    found = resume.of(first.spec["recovery"], first.spec.get("framework"), first.entry.argv)
+    if found is None or first.entry.resumed is None:
+        return
+    there = f"where {' or '.join(found.when)} exists" if found.when else "once something was saved"
+    yield ""
+    yield one_line(f"--- a command that resumes, from attempt 2 on, {there}")
+    words = _command(first, first.entry.resumed) or []
+    yield one_line(f"{runs_text([first.number])}: {shlex.join(words)}")
 
 
 def _head(plan: Plan, root: str) -> Iterator[str]:

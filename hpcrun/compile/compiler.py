@@ -20,9 +20,9 @@ from hpcrun.compile.spec import compose, profile, schema
 from hpcrun.compile.sweep.expansion import Expansion
 from hpcrun.compile.sweep.matcher import Matcher
 from hpcrun.compile.sweep.point import Assignment, Point, label, short_names
-from hpcrun.compile.sweep.references import has_interpolation
+from hpcrun.compile.sweep.references import has_interpolation, interpolations, overlap, referred
 from hpcrun.compile.sweep.resolver import Resolver
-from hpcrun.compile.target import deepspeed
+from hpcrun.compile.target import command_line, deepspeed
 from hpcrun.errors import Problem, UsageError
 from hpcrun.host import expand_home
 from hpcrun.policy import secret_names
@@ -33,6 +33,7 @@ from hpcrun.state.spec.experiment import Spec
 from hpcrun.state.spec.sweep_block import Sweep
 from hpcrun.text import listed
 
+_MOST_NOTES = 3
 # Points with mistakes, after which no more are looked for.
 _ENOUGH = 500
 
@@ -151,7 +152,8 @@ class _Compiler:
         prerequisites = chain.prerequisites(Reporter(base, problems), points)
         whole = Reporter(self._with_deepspeed(base, Problems()), problems)
         extendable_keys = extendable.keys(whole, points, exists)
-        templates = RunTemplates(self.directory, limits)
+        arrived = _referred(base, points)
+        templates = RunTemplates(self.directory, limits, arrived)
         runs = self._runs(resolve, points, templates)
         problems.check()
         assert loaded is not None
@@ -179,7 +181,9 @@ class _Compiler:
                 *_secrets(loaded.data, runs),
                 *templates.notes,
                 *problems.notes,
+                *_started_alike(runs),
             ),
+            no_flags=_no_flags(runs, arrived),
             runs=tuple(runs),
         )
 
@@ -250,6 +254,47 @@ class _Compiler:
                 break
         self.problems.add(*gathered(reports))
         return list(runs.values())
+
+
+def _referred(base: Tree, points: Sequence[Point]) -> frozenset[Key]:
+    """Return the keys of ``config`` that have arrived where a command refers to them."""
+    places: tuple[Key, ...] = (("entry",), ("args",), ("environment", "variables"))
+    texts = [one for key in places for one in interpolations(get_at(base.data, key), key)]
+    for point in points:
+        for one in point:
+            if any(overlap(one.key, key) for key in places):
+                texts += interpolations(one.value, one.key)
+    return referred(texts, "config")
+
+
+def _no_flags(runs: Sequence[CompiledRun], arrived: Set[Key]) -> tuple[str, ...]:
+    """Return the full keys of ``config`` that are no flags of the commands among the runs."""
+    is_command = any(run.entry.kind == "command" for run in runs)
+    has_flags = any(run.spec["flags"] != command_line.NO_FLAGS for run in runs)
+    return tuple(sorted(map(dotted, arrived))) if is_command and has_flags else ()
+
+
+def _started_alike(runs: Sequence[CompiledRun]) -> list[str]:
+    """Return a note of runs whose program cannot tell which of them it is."""
+    alike: dict[tuple[str, ...], list[CompiledRun]] = {}
+    for run in runs:
+        if run.entry.kind != "function":
+            alike.setdefault(run.entry.argv, []).append(run)
+    notes = []
+    for group in alike.values():
+        seen: dict[str, CompiledRun] = {}
+        for run in group if len(group) > 1 else ():
+            rest = {name: run.spec[name] for name in run.spec if name not in ("config", "name")}
+            other = seen.setdefault(json.dumps(rest, sort_keys=True, default=str), run)
+            if other is not run:
+                keys = [key for key in run.swept if run.swept[key] != other.swept.get(key)]
+                notes.append(
+                    f"{other.label or 'a run'} and {run.label}: their programs are started with "
+                    "the same arguments, variables and DeepSpeed configuration, as "
+                    f"{listed(keys, 8)} {'is no flag' if len(keys) == 1 else 'are no flags'}"
+                )
+    left = len(notes) - _MOST_NOTES
+    return [*notes[:_MOST_NOTES], *([f"and so are {left:,} more"] if left > 0 else [])]
 
 
 def _check_same(run: CompiledRun, first: CompiledRun, report: Reporter) -> None:

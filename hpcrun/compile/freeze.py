@@ -75,6 +75,8 @@ class Compiled:
     """The YAML files that it was compiled from."""
     notes: tuple[str, ...] = ()
     """Messages for the user about a spec that is right."""
+    no_flags: tuple[str, ...] = ()
+    """Full keys of ``config`` that a command refers to, so that they are no flags."""
 
     @property
     def file(self) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcrun.compile import identity
 from hpcrun.compile.freeze import CompiledRun
+from hpcrun.compile.source.marked_tree import Key
 from hpcrun.compile.source.problems import Problems, Reporter
 from hpcrun.compile.spec import checks, schema
 from hpcrun.compile.sweep.resolver import Resolved
@@ -41,6 +42,8 @@ class RunTemplate:
     """The problems of the spec, whatever its ``config``."""
     count: Callable[[int], object]
     """Takes the length of what each run computes."""
+    referred: Collection[Key] = ()
+    """The keys of ``config`` that a command refers to."""
     _digest: identity.Digester | None = None
 
     def run(
@@ -56,13 +59,13 @@ class RunTemplate:
             assert isinstance(config, dict)
         if self.located is None or self.root is None:
             return None
-        found = entry.finish(self.located, self.root, spec, config, report)
+        found, argv = entry.finish(self.located, self.root, spec, config, report, self.referred)
         found = dataclasses.replace(found, framework=self.framework)
         if problems:
             return None
         if self._digest is None:
             self._digest = identity.digester(found, self.root, self.directory, spec, self.count)
-        digest = self._digest(found, config, swept)
+        digest = self._digest(dataclasses.replace(found, argv=argv), config, swept)
         return CompiledRun(digest, label, swept, found, {**spec, "config": config})
 
 
@@ -75,6 +78,8 @@ class RunTemplates:
         The directory of the spec's file.
     limits
         The limits of the cluster profile.
+    referred
+        The keys of ``config`` that a command refers to.
 
     Attributes
     ----------
@@ -84,8 +89,10 @@ class RunTemplates:
         What was detected of the frameworks of entries, for the user.
     """
 
-    def __init__(self, directory: Path, limits: dict[str, Any]) -> None:
-        self._directory, self._limits = directory, limits
+    def __init__(
+        self, directory: Path, limits: dict[str, Any], referred: Collection[Key] = ()
+    ) -> None:
+        self._directory, self._limits, self._referred = directory, limits, referred
         self._templates: dict[str, RunTemplate] = {}
         self._entries: dict[str, tuple[entry.LocatedEntry | None, list[Problem]]] = {}
         self.code_root: Path | None = None
@@ -124,7 +131,9 @@ class RunTemplates:
                 spec["deepspeed"] = deepspeed.solve_batch(config, kind or "script", ranks, below)
         spec = {name: spec[name] for name in spec if name not in ("extends", "sweep")}
         found, own = problems.found, self._directory
-        return RunTemplate(spec, located, self.code_root, framework, own, found, self._count)
+        return RunTemplate(
+            *(spec, located, self.code_root, framework, own, found, self._count, self._referred)
+        )
 
     def _framework(
         self, located: entry.LocatedEntry | None, spec: dict[str, Any], report: Reporter

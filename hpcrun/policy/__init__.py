@@ -4,6 +4,7 @@ In reading order:
 
 - `causes`: why an attempt ended, from evidence.
 - `recovery`: what is done after that: restart, requeue or stop; which nodes are avoided.
+- `resume`: what a script or command is started with to go on, and the recipes that ship.
 - `notifications`: the ends of which a person is notified.
 - `stop_lead_time`: how long before its time limit a run is asked to stop.
 - `retention`: which checkpoints stay.

@@ -99,16 +99,31 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
         defaults["NCCL_IB_HCA"] = node.hca
     if not resources.gpus_per_node:
         defaults["DS_ACCELERATOR"] = "cpu"
-    users = launch.environment.variables
+    users = late_variables(launch, node)
     own = framework.variables(place).items()
     found = {
         **{name: os.environ.get(name, value) for name, value in defaults.items()},
-        **{name: value for name, value in own if name not in users},
-        # The job's script has set the others, and its setup lines may have added to them.
-        **{name: launch.fill(value, node) for name, value in users.items() if is_late(value)},
+        **{name: value for name, value in own if name not in launch.environment.variables},
+        **users,
         **forced,
     }
     return {name: value for name, value in found.items() if name not in framework.hidden}
+
+
+def late_variables(launch: Launch, node: LaunchNode) -> dict[str, str]:
+    """Return the user's variables that were known only as the attempt started.
+
+    The job's script has set the others, and its setup lines may have added to them.
+    """
+    given = launch.environment.variables.items()
+    wanted = {name: value for name, value in given if is_late(value)}
+    wanted.update((launch.resume or {}).get("variables") or {})
+    found: dict[str, str] = launch.fill(wanted, node)
+    if "PYTHONPATH" in found:
+        # The programs that a rank starts find hpcrun by it too.
+        ours = os.environ.get("PYTHONPATH")
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, [ours, found["PYTHONPATH"]]))
+    return found
 
 
 def rank_place(launch: Launch, rank: int) -> RankPlace:
@@ -165,6 +180,9 @@ def take_place(launch: Launch, rank: int) -> None:
     os.environ.update(environment(launch, rank))
     for name in frameworks.of(launch.entry.framework).hidden:
         os.environ.pop(name, None)
+    # This interpreter has read it already.
+    added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path += [path for path in added if path and path not in sys.path]
     start_up = ScratchPaths(Path(launch.node_of(rank).scratch)).start_up
     if start_up.is_dir():
         # So that programs without a session can tell where they hang.
@@ -205,8 +223,6 @@ def command(launch: Launch, rank: int) -> list[str]:
     if entry.kind == "script":
         assert entry.file is not None
         arguments = [sys.executable, str(Path(node.code) / entry.file), *arguments]
-    if launch.attempt > 1:
-        arguments += launch.fill(launch.recovery.resume_args, node)
     return arguments + frameworks.of(entry.framework).arguments(rank_place(launch, rank))
 
 

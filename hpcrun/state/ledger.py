@@ -23,6 +23,14 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
 ``decided``
     The response to that end, before Slurm is asked for it: ``action`` (``restart`` in the same
     allocation, ``requeue``, ``stop``, ``nothing``), ``reason``, ``exclude`` (nodes).
+``resume``
+    How the attempt of a script or command goes on from what earlier ones saved, before its ranks
+    start: whether it ``resumes``, the ``source`` (a path; None where none was asked for), the
+    ``arguments`` that are new, and ``message``, which completes "attempt 2 …". One that starts from
+    nothing has the step that had been ``reached``.
+``began_over``
+    A script or command logged a first ``step`` that is not beyond that of the first attempt, though
+    a later one had been ``reached``; ``message``.
 ``straggler``
     The other ranks wait for this one, step after step: ``rank``, ``node``, and the shares of the
     time that it ``waits`` and that the least of the ``others_wait``.
@@ -52,6 +60,7 @@ from hpcrun.fields import (
     INDEX,
     METRICS,
     NUMBER,
+    PATH,
     TEXT,
     TEXTS,
     TIME,
@@ -73,11 +82,14 @@ FAULT = "fault"
 STRAGGLER = "straggler"
 NEVER_MET = "never_met"
 NOTIFIED = "notified"
+RESUME = "resume"
+BEGAN_OVER = "began_over"
 
 # The events whose record an attempt keeps, and its field.
 _KEPT = {
     **{STARTED: "started", ENDED: "ended", STOPPING: "stopping"},
     **{DECIDED: "decided", STRAGGLER: "straggler", NEVER_MET: "never_met"},
+    **{RESUME: "resume", BEGAN_OVER: "began_over"},
 }
 
 _HEAD: Kinds = {"event": TEXT, "time": TIME, "attempt": INDEX}
@@ -116,6 +128,14 @@ _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
     NEVER_MET: ({**_HEAD, "world_size": INDEX}, ("world_size",)),
     FAULT: ({**_HEAD, "fault": TEXT, "rank": INDEX, "node": TEXT}, ("attempt", "fault", "time")),
     NOTIFIED: ({**_HEAD, "what": TEXT}, ()),
+    RESUME: (
+        {
+            **{**_HEAD, "resumes": FLAG, "source": PATH, "arguments": TEXTS},
+            **{"reached": WHOLE, "message": TEXT},
+        },
+        ("message",),
+    ),
+    BEGAN_OVER: ({**_HEAD, "step": WHOLE, "reached": WHOLE, "message": TEXT}, ("message",)),
 }
 _OTHER: tuple[Kinds, tuple[str, ...]] = (_HEAD, ())
 # More than any run has.
@@ -137,6 +157,8 @@ class Attempt:
     decided: dict[str, Any] | None = None
     straggler: dict[str, Any] | None = None
     never_met: dict[str, Any] | None = None
+    resume: dict[str, Any] | None = None
+    began_over: dict[str, Any] | None = None
     notified: str | None = None
     warm: bool = False
     notice: str | None = None
@@ -192,6 +214,12 @@ class Attempt:
         if self.never_met is None:
             return None
         return f"its {self.never_met['world_size']:,} ranks never met: each worked alone"
+
+    @property
+    def beginning(self) -> str | None:
+        """How it goes on from earlier attempts, in words; None where nothing is known of that."""
+        found = self.began_over or self.resume
+        return f"attempt {self.number} {found['message']}" if found else None
 
     @property
     def action(self) -> str | None:

@@ -57,18 +57,22 @@ class Entry:
     """For a script: its path relative to the code root."""
 
     argv: tuple[str, ...] = ()
-    """For a script its arguments (flags of ``config``, then ``args``); for a command all of it.
+    """For a script its arguments (``args``, then the flags of ``config``); for a command all of it.
     May hold ``${hpcrun:…}``, filled in as an attempt starts."""
 
     framework: str = "none"
     """The framework that its ranks are prepared for, by its name in `hpcrun.policy.frameworks`: the
     spec's, or the one that was detected."""
 
+    resumed: tuple[str, ...] | None = None
+    """The same as ``argv`` of an attempt that resumes; None where the spec says nothing of that."""
+
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Entry:
         """Return the entry of its fields as plain data; raise ValueError if they are not."""
         _check("entry", data, _ENTRY, ("kind",))
-        return cls(**{**data, "argv": tuple(data["argv"])})
+        resumed = None if data.get("resumed") is None else tuple(data["resumed"])
+        return cls(**{**data, "argv": tuple(data["argv"]), "resumed": resumed})
 
 
 @dataclass(frozen=True)
@@ -283,7 +287,7 @@ _UMASK = Kind(
 )
 _ENTRY: Kinds = {
     **dict.fromkeys(("kind", "module", "function", "framework"), TEXT),
-    **{"import_root": PATH, "file": PATH, "argv": TEXTS},
+    **{"import_root": PATH, "file": PATH, "argv": TEXTS, "resumed": TEXTS},
 }
 _RUN: Kinds = {"number": INDEX, "identity": TEXT, "label": TEXT, "swept": MAPPING, "spec": MAPPING}
 _SPEC: Kinds = {

@@ -79,7 +79,9 @@ def pack(plan: Plan) -> dict[str, Any]:
     models: list[dict[str, Any]] = []
     runs: list[list[Any]] = []
     for run in plan.runs:
-        data = {"entry": {**vars(run.entry), "argv": list(run.entry.argv)}, "spec": run.spec}
+        resumed = None if run.entry.resumed is None else list(run.entry.resumed)
+        entry = {**vars(run.entry), "argv": list(run.entry.argv), "resumed": resumed}
+        data = {"entry": entry, "spec": run.spec}
         changes = _changes(models[-1], data) if models else None
         if changes is None:
             models.append(data)

@@ -34,7 +34,7 @@ class Place:
         self.root = directory / "root"
         self.flag = directory / "flag"
         self.code.mkdir()
-        self.write("exit(0 if os.path.exists(sys.argv[-1]) else 3)")
+        self.write("exit(0 if os.path.exists(sys.argv[1]) else 3)")
 
     @property
     def paths(self) -> ExperimentPaths:
@@ -341,7 +341,7 @@ def test_on_this_machine(place: Place) -> None:
 
 
 def test_a_cancelled_run_on_this_machine(place: Place) -> None:
-    place.write("import time; time.sleep(0 if os.path.exists(sys.argv[-1]) else 300)")
+    place.write("import time; time.sleep(0 if os.path.exists(sys.argv[1]) else 300)")
     assert place.hpcrun("submit", "cluster=local").returncode == 0
     until(lambda: place.paths.run(0).attempt(1).rank_log(0).exists())
     (busy,) = place.requeue("e/0")

@@ -30,7 +30,7 @@ from hpcrun.state import ledger, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import Entry
 from hpcrun.submit.local import processes
-from tests.support.place import RESOURCES, Place, command_of
+from tests.support.place import REPOSITORY, RESOURCES, Place, command_of
 from tests.support.waiting import until
 
 FOREVER = "sleep 300"
@@ -451,17 +451,29 @@ def test_an_unknown_placeholder_ends_the_attempt_by_name(place: Place) -> None:
     assert "${hpcrun:nope} is not known; there are directory" in place.cause()["message"]
 
 
-def test_resume_arguments_from_the_second_attempt_on(place: Place) -> None:
-    program = f"{PRINT}; sys.exit(5)"
+def test_resume_arguments_once_something_was_saved(place: Place) -> None:
+    """The second attempt leaves a file; what looks like a log or lies in the code is none."""
+    save = "a = os.environ['HPCRUN_DIRECTORY'] + '/saved.pt'; n = os.environ['HPCRUN_ATTEMPT']"
+    program = f"{PRINT}; import os; {save}; n == '2' and open(a, 'w').write('x'); sys.exit(5)"
     entry = Entry("command", argv=("python3", "-c", program, "--lr=1"))
     place.submit(entry, recovery={"resume_args": ["--resume=${hpcrun:attempt}"]})
     assert place.supervise()[0] == 5
     assert [json.loads(place.output(attempt=number)) for number in (1, 2, 3)] == [
         ["--lr=1"],
-        ["--lr=1", "--resume=2"],
+        ["--lr=1"],
         ["--lr=1", "--resume=3"],
     ]
     assert [attempt.outcome for attempt in ledger.read(place.run)] == ["failed"] * 3
+
+
+def test_variables_are_filled_in_for_ranks_alone(place: Place) -> None:
+    given = {"OUT": "${hpcrun:directory}/o-${hpcrun:attempt}", "PYTHONPATH": "${hpcrun:code}/lib"}
+    (place.code / "lib").mkdir()
+    (place.code / "lib/own.py").write_text("import os, hpcrun; print(os.environ['OUT'])\n")
+    entry = Entry("command", argv=("python3", "-c", "import own"))
+    place.submit(entry, environment={"variables": given})
+    assert place.supervise(PYTHONPATH=str(REPOSITORY))[0] == 0, place.output()
+    assert place.output() == f"{place.run.directory}/o-1\n"
 
 
 def test_a_script_talks_back_by_the_metrics_file(place: Place) -> None:

@@ -160,9 +160,10 @@ def test_a_single_process_finds_no_rank(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_older_deepspeed_script_gets_its_local_rank_last(tmp_path: Path) -> None:
-    launch = _of(tmp_path, "deepspeed", recovery={"resume_args": ["--resume"]})
+    launch = _of(tmp_path, "deepspeed")
     assert worker.command(launch, 3) == ["train", "-x", "--local_rank=1"]
-    again = replace(launch, attempt=2)
+    # As the supervisor has it resume.
+    again = replace(launch, entry=replace(launch.entry, argv=("train", "-x", "--resume")))
     assert worker.command(again, 2) == ["train", "-x", "--resume", "--local_rank=0"]
 
 

@@ -21,12 +21,13 @@ from hpcrun.compile.target.slurm_options import (
 )
 from hpcrun.errors import HpcrunError
 from hpcrun.host import is_there
-from hpcrun.policy import notifications, stop_lead_time
+from hpcrun.policy import notifications, resume, stop_lead_time
 from hpcrun.policy.causes import KINDS
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.init_from import Origin
 from hpcrun.state.spec import secrets_file
 from hpcrun.state.spec.blocks import is_late
+from hpcrun.state.spec.recovery_block import NEWEST, NEWEST_DIRECTORY
 
 _ADDRESS = re.compile(r"[^\s,@]+(?:@[^\s,@]+)?")
 # Blocks that are used before an attempt starts.
@@ -46,6 +47,7 @@ _AT_LEAST = {
     "recovery.non_finite_steps": 0,
     "telemetry.every": 1,
 }
+_PLACEHOLDER = re.compile(r"\$\{hpcrun:(\w+)\}")
 # In a project's name, where Weights & Biases puts it into addresses.
 _NOT_IN_PROJECTS = "/\\#?%:"
 
@@ -54,6 +56,8 @@ def check(data: dict[str, Any], limits: dict[str, Any], report: Reporter) -> Non
     """Report every problem of a resolved spec that has nothing to do with entry or DeepSpeed."""
     for name in _PLAN_TIME:
         _no_placeholders(data[name], report.below(name))
+    for name in ("entry", "args", "deepspeed", "environment"):
+        _only_where_it_resumes(data[name], report.below(name))
     check_name(data["name"], report)
     check_resources(data["resources"], report.below("resources"))
     _check_limits(data["resources"], limits, report.below("resources"))
@@ -150,6 +154,7 @@ def _check_recovery(data: dict[str, Any], report: Reporter) -> None:
         else:
             report.at_least(key, number, 1)
     _check_signal(recovery, report)
+    _check_resume(recovery, report)
     for name, example in (("hang_after", "00:05:00"), ("warm_after", "00:01:00")):
         after = recovery[name]
         if after is not None and not 0 < (parse_duration(after) or 0) <= LONGEST_TIME:
@@ -196,6 +201,50 @@ def _check_signal(recovery: dict[str, Any], report: Reporter) -> None:
     recovery["stop_signal"] = name
 
 
+def _check_resume(recovery: dict[str, Any], report: Reporter) -> None:
+    given = recovery["resume"]
+    if given is None:
+        _only_where_it_resumes(recovery["resume_args"], report.below("resume_args"))
+        return
+    if recovery["resume_args"]:
+        found = "is short for resume: {args: […]}, and both are given"
+        report.at("resume_args", found, "move them to recovery.resume.args")
+    name = given if isinstance(given, str) else given["recipe"]
+    accepted = (*resume.RECIPES, resume.NONE)
+    if name is not None and name not in accepted:
+        key = "resume" if isinstance(given, str) else "resume.recipe"
+        found = f"there is no recipe {name!r}; there are {', '.join(accepted)}"
+        hint = did_you_mean(name, accepted)
+        report.at(key, found, hint or "say it yourself: resume: {when: PATTERN, args: […]}")
+    if isinstance(given, str):
+        return
+    check_variables(given["environment"], report.below("resume.environment"))
+    if isinstance(given["when"], str):
+        given["when"] = [given["when"]]
+    for index, pattern in enumerate(given["when"]):
+        placeholders = _PLACEHOLDER.findall(pattern)
+        if not pattern or "\x00" in pattern:
+            report.at(f"resume.when.{index}", "is no pattern; accepted is such as out/*/last.pt")
+        elif wrong := [one for one in placeholders if one != "directory"]:
+            found = (
+                f"found ${{hpcrun:{wrong[0]}}}; of these a pattern may have ${{hpcrun:directory}}"
+            )
+            report.at(f"resume.when.{index}", found)
+    if not given["when"] and name in (None, resume.NONE):
+        _only_where_it_resumes(given, report.below("resume"), "give recovery.resume.when")
+
+
+def _only_where_it_resumes(
+    data: Any, report: Reporter, hint: str = "it can be used in recovery.resume"
+) -> None:
+    """Report the placeholders of the newest match of ``recovery.resume.when``."""
+    for key, value in leaves(data):
+        for name in (NEWEST_DIRECTORY, NEWEST):
+            if isinstance(value, str) and f"${{hpcrun:{name}}}" in value:
+                found = f"found ${{hpcrun:{name}}}, which is a match of recovery.resume.when"
+                report.at(key, found, hint)
+
+
 def _check_tracking(tracking: dict[str, Any], report: Reporter) -> None:
     project = tracking["wandb"] and tracking["wandb"]["project"]
     if project is None:
@@ -213,6 +262,11 @@ def _check_arguments(data: dict[str, Any], report: Reporter) -> None:
         ("entry", data["entry"] if isinstance(data["entry"], list) else []),
         ("args", data["args"]),
         ("recovery.resume_args", data["recovery"]["resume_args"]),
+        *(
+            (f"recovery.resume.{name}", data["recovery"]["resume"][name] or [])
+            for name in ("args", "instead")
+            if isinstance(data["recovery"]["resume"], dict)
+        ),
         ("notify.command", data["notify"]["command"]),
     ):
         check_words(items, "an argument", report.below(key))
@@ -226,8 +280,6 @@ def _no_placeholders(data: Any, report: Reporter) -> None:
     for key, value in leaves(data):
         if is_late(value) and key[:1] != ("variables",):
             found = f"found {value!r}, which is known only as an attempt starts"
-            hint = (
-                "it can be used in config, args, entry, deepspeed, environment.variables and "
-                "recovery.resume_args"
-            )
+            hint = "it can be used in config, args, entry, deepspeed, environment.variables and "
+            hint += "recovery.resume"
             report.at(key, found, hint)

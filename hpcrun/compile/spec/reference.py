@@ -23,7 +23,8 @@ from hpcrun.compile.spec import schema
 from hpcrun.compile.sweep import expansion, values
 from hpcrun.compile.target import slurm_options
 from hpcrun.compile.target.slurm_options import OWNED, OWNED_BY_FIELD
-from hpcrun.state.spec import cluster_profile, experiment, sweep_block
+from hpcrun.policy import resume
+from hpcrun.state.spec import cluster_profile, experiment, recovery_block, sweep_block
 from hpcrun.text import size
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "spec.md"
@@ -52,6 +53,13 @@ mistakes, `3e-4` is a number, `no` is false.
 **Limits.** What is larger than anything that people write is told with its file and line, and not
 tried. Data and long texts belong in files that the program reads. Accepted are at most
 LIMITS"""
+_RECIPES = """
+## Recipes of `recovery.resume`
+`{option}` is the value that the program is given for that option, in whatever form.
+
+| recipe | for | `when` | flags |
+|---|---|---|---|
+"""
 _SWEEPS = """
 A sweep's runs are numbered at first submission, and are the same runs as long as they compute the
 same: a run's identity is its entry, config, args, DeepSpeed configuration, swept values and what
@@ -76,6 +84,9 @@ def page() -> str:
         block = schema.dataclass_of(annotation)
         if block:
             parts += _section(block, f"{name}.", f"`{name}`")
+        if name == "recovery":
+            parts += _section(recovery_block.Resume, "recovery.resume.", "`recovery.resume`")
+            parts += _recipes()
         if name == "tracking":
             parts += _section(experiment.Wandb, "tracking.wandb.", "`tracking.wandb`")
         if name == "sweep":
@@ -113,6 +124,14 @@ def _limits() -> str:
         f"{name:,} characters in a swept value: longer ones are named by `choices`",
     )
     return "".join(f"- {line}\n" for line in lines)
+
+
+def _recipes() -> Iterator[str]:
+    yield _RECIPES
+    for name, one in resume.RECIPES.items():
+        when = " or ".join(f"`{pattern}`" for pattern in one.when)
+        flags = [f"no `{key}`" if to is None else f"`{key}={to}`" for key, to in one.config.items()]
+        yield f"| `{name}` | {one.about} | {when} | {', '.join(flags)} |\n"
 
 
 def documentation(cls: type) -> dict[str, str]:
@@ -168,11 +187,11 @@ def _default(field: dataclasses.Field[Any], annotation: Any) -> str:
 
 
 def _accepts(annotation: Any) -> str:
-    if schema.dataclass_of(annotation):
-        return "mapping"
     if isinstance(annotation, types.UnionType):
         options = [one for one in get_args(annotation) if one is not types.NoneType]
         return " or ".join(_accepts(one) for one in options)
+    if schema.dataclass_of(annotation):
+        return "mapping"
     if get_origin(annotation) is Literal:
         return " or ".join(f"`{one}`" for one in get_args(annotation))
     if get_origin(annotation) is list:

@@ -92,7 +92,8 @@ def suggest(cls: type, root: type, key: Key) -> str | None:
     if near and not (spelled and word.lower() in spelled):
         return f"did you mean '{near}'?"
     elsewhere = [full for full in fields(root) if full.rsplit(".", 1)[-1] == word]
-    return f"did you mean '{elsewhere[0]}'?" if elsewhere else spelled
+    nearest = min(elsewhere, key=lambda full: full.count("."), default=None)
+    return f"did you mean '{nearest}'?" if nearest else spelled
 
 
 class SchemaChecker:
@@ -150,8 +151,12 @@ class SchemaChecker:
         if value is None and types.NoneType in options:
             return None
         rest = [option for option in options if option is not types.NoneType]
-        if len(rest) == 1:
-            return self.value(value, rest[0], key)
+        block = dataclass_of(annotation)
+        if len(rest) == 1 or (block and isinstance(value, dict)):
+            return self.value(value, block or rest[0], key)
+        if block:
+            accepted = f"a name, or a mapping of {listing(hints(block))}"
+            return value if isinstance(value, str) else self._wrong(key, value, accepted)
         if isinstance(value, list):
             return self._list(value, str, key)
         if isinstance(value, str):

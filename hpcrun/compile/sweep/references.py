@@ -27,6 +27,16 @@ def interpolations(value: Any, key: Key = ()) -> Iterator[tuple[Key, str]]:
             yield at, leaf
 
 
+def referred(texts: Iterable[tuple[Key, str]], block: str) -> frozenset[Key]:
+    """Return the keys of a block that texts refer to, those at their own keys."""
+    found: set[Key] = set()
+    for key, text in texts:
+        node = Interpolation.parse(key, text)
+        named = [tuple(name.split(".")) for name in re.findall(rf"\b{block}(?:\.[\w-]+)+", text)]
+        found.update(named if node is None else node.references)
+    return frozenset(key for key in found if key[0] == block and len(key) > 1)
+
+
 def has_interpolation(value: Any) -> bool:
     """Return whether a value is or holds a string with an interpolation."""
     if isinstance(value, str):

@@ -1,10 +1,10 @@
 """The systems that a run is compiled for: its own code, DeepSpeed, and sbatch.
 
-In reading order: `entry` (finds a script, function or command, and makes its flags),
-`framework_detection` (the framework of its words and imports), `deepspeed` (checks the
-configuration and solves the batch triple), `deepspeed_keys` (the keys that DeepSpeed reads),
-`slurm_options` (the values and options that sbatch accepts) and `sbatch_script` (renders the job
-script).
+In reading order: `entry` (finds a script, function or command), `command_line` (its arguments and
+flags, at first and as it resumes), `framework_detection` (the framework of its words and imports),
+`deepspeed` (checks the configuration and solves the batch triple), `deepspeed_keys` (the keys that
+DeepSpeed reads), `slurm_options` (the values and options that sbatch accepts) and `sbatch_script`
+(renders the job script).
 
 To add an option of sbatch with a field of its own, add the field to ``Resources`` in
 `hpcrun.state.spec.experiment`, its form to ``_FORMS`` and its name to ``OWNED_BY_FIELD`` in

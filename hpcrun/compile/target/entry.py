@@ -5,20 +5,21 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
-import math
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from hpcrun.compile.source import git, limits
+from hpcrun.compile.source.marked_tree import Key
 from hpcrun.compile.source.problems import Reporter, did_you_mean, listing
-from hpcrun.compile.target.slurm_options import check_words
+from hpcrun.compile.target.command_line import EQUALS, arguments
 from hpcrun.host import expand_home, is_there
+from hpcrun.policy import resume
 from hpcrun.state import files
 from hpcrun.state.plan import Entry
 
@@ -28,7 +29,6 @@ FORMS = (
 )
 # A larger file is not parsed: an f-string takes the square of its length, and a kB takes one MB.
 MOST_PARSED = 200_000
-_FLAG = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _COMMAND = re.compile(r"^(?:\S*/)?(?:python[0-9.]*|bash|sh|torchrun|deepspeed|srun)\s")
 
@@ -93,63 +93,39 @@ def locate(
 
 
 def finish(
-    located: LocatedEntry, root: Path, spec: dict[str, Any], config: Any, report: Reporter
-) -> Entry:
-    """Return the plan's entry: paths relative to the code root, and the arguments."""
-    args = spec["args"]
-    if located.kind == "command":
-        return Entry("command", argv=(*spec["entry"], *args))
-    if located.kind == "script":
-        assert located.file is not None
-        flags = flags_of(config, report)
-        check_words(flags, "a flag", report.below("config"))
-        return Entry("script", file=_relative(located.file, root), argv=(*flags, *args))
-    if args:
+    located: LocatedEntry,
+    root: Path,
+    spec: dict[str, Any],
+    config: Any,
+    report: Reporter,
+    referred: Collection[Key] = (),
+) -> tuple[Entry, tuple[str, ...]]:
+    """Return the plan's entry, with paths relative to the code root, and its identity's arguments.
+
+    ``referred`` are the keys of ``config`` that a command refers to.
+    """
+    if located.kind != "function":
+        found = arguments(located.kind, spec, config, report, referred)
+        file = None if located.file is None else _relative(located.file, root)
+        entry = Entry(located.kind, file=file, argv=found.argv, resumed=found.resumed)
+        return entry, found.identity
+    if spec["args"]:
         report.at("args", "a function takes no arguments", "put them in config: session.config")
+    if spec["flags"] != EQUALS:
+        report.at("flags", "a function takes no flags: its config is session.config")
+    if spec["recovery"]["resume"] not in (None, resume.NONE):
+        report.at("recovery.resume", "a function goes on by session.restore", "leave it out")
     base = located.import_root
     import_root = None if base is None else _relative(base, root)
-    return Entry(
+    function = Entry(
         "function", module=located.module, function=located.function, import_root=import_root
     )
+    return function, ()
 
 
 @functools.cache
 def _relative(path: Path, root: Path) -> str:
     return os.path.relpath(path, root)
-
-
-def flags_of(config: dict[str, Any], report: Reporter) -> list[str]:
-    """Return a script's flags: ``--key=value``; true is bare, false and null are left out."""
-    flags: list[str] = []
-    for name, value in config.items():
-        mistake = None
-        if not _FLAG.fullmatch(name):
-            mistake = f"{name!r} cannot be the name of a flag"
-        elif value is None or value is False:
-            continue
-        elif value is True:
-            flags.append(f"--{name}")
-        elif isinstance(value, dict):
-            mistake = "a nested mapping cannot be the flag of a script"
-        elif isinstance(value, list):
-            words = [_word(item) for item in value]
-            if any(word is None or "," in word for word in words):
-                mistake = "a list becomes --key=a,b: accepted are plain values, no commas"
-            else:
-                flags.append(f"--{name}=" + ",".join(word for word in words if word is not None))
-        else:
-            flags.append(f"--{name}={_word(value)}")
-        if mistake is not None:
-            report.at(("config", name), mistake, "use 'args'")
-    return flags
-
-
-def _word(value: Any) -> str | None:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return str(value) if isinstance(value, (str, int, float)) else None
 
 
 def code_root(

@@ -90,6 +90,8 @@ class AttemptStory:
             "replayed_steps": self.replayed,
             "decided": _without_head(found.decided),
             "straggler": _without_head(found.straggler),
+            "resume": _without_head(found.resume),
+            "began_over": _without_head(found.began_over),
             "events": list(self.events),
         }
 

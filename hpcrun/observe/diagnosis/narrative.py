@@ -46,6 +46,7 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
     """Describe an attempt: its end, how far it came, what went wrong before, what followed."""
     spares = one.attempt.spare_nodes
     parts = [
+        _beginning(one),
         _progress(one),
         f"{listed(spares, _MOST)} stood by." if spares else "",
         _alone(one),
@@ -119,6 +120,12 @@ def _first(one: AttemptStory) -> str:
     if rank is None or f"rank {rank}" in one.message:
         return ""
     return f" (first: rank {rank}" + (f" on {node})" if node else ")")
+
+
+def _beginning(one: AttemptStory) -> str:
+    """Describe how a script or command went on from earlier attempts."""
+    messages = [found["message"] for found in (one.attempt.resume, one.attempt.began_over) if found]
+    return " ".join(f"It {one_line(message)}." for message in messages)
 
 
 def _progress(one: AttemptStory) -> str:

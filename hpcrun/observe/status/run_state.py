@@ -235,7 +235,7 @@ def _attempt_open(evidence: RunEvidence, last: Attempt) -> Verdict:
         return _failed(f"{what}, {no_end}")
     if not job.is_alive:
         return Verdict(UNKNOWN, job.reason or None)
-    return Verdict(RUNNING, None if last.workers_started else "preparing its nodes")
+    return Verdict(RUNNING, last.beginning if last.workers_started else "preparing its nodes")
 
 
 def _failed(reason: str | None) -> Verdict:

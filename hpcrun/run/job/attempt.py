@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from hpcrun.run.job.agents import Agents, NodesLost, NodesUnusable
 from hpcrun.run.job.fault_injection import FaultInjection
 from hpcrun.run.job.hang_watch import HangWatch, Hung, RankVanished
 from hpcrun.run.job.launchers import Launcher, RankEnd, Workers
+from hpcrun.run.job.resume_source import StartOver, decided
 from hpcrun.run.job.stop_request import EndNow, StopRequest
 from hpcrun.run.job.warm_ranks import WarmRanks
 from hpcrun.run.node.log_sizes import LogSizeRecord
@@ -100,6 +102,7 @@ class RunningAttempt:
                     seen.update(lost_nodes=(*known, *lost), cut_off=None)
                 if code != 0:
                     self._workers.kill(nodes_are_lost=bool(lost))
+                self._start_over.look()
                 self._record_if_alone(code)
         failure = None if self._workers is None else self._failure(self._workers, first)
         return Evidence(
@@ -121,7 +124,7 @@ class RunningAttempt:
 
     def _prepare(self, names: Sequence[str]) -> None:
         nodes, port = self._agents.prepare(self._paths.number, names, self._stop_request.turn)
-        launch = Launch(
+        planned = Launch(
             experiment=self._plan.name,
             run=self._run.number,
             label=self._run.label,
@@ -135,9 +138,25 @@ class RunningAttempt:
             master_port=port,
             nodes=nodes,
         )
+        launch = self._resumed(planned)
         deepspeed = launch.fill(self._run.deepspeed, nodes[0])
         files.write_json(self._paths.deepspeed, deepspeed)
         launch.write()
+        self._start_over = StartOver(launch, self._record_start_over)
+
+    def _resumed(self, launch: Launch) -> Launch:
+        """Return the attempt as it goes on from earlier ones; looking takes long in large trees."""
+        executor = ThreadPoolExecutor(1)
+        found = executor.submit(decided, launch)
+        executor.shutdown(wait=False)
+        while wait([found], timeout=0.05).not_done:
+            _turn(self._always)
+        launch = found.result()
+        if launch.resume is not None:
+            details = {name: launch.resume[name] for name in launch.resume if name != "variables"}
+            say(f"attempt {launch.attempt} {details['message']}")
+            self._record(ledger.RESUME, **details)
+        return launch
 
     def _run_ranks(self, nodes: Sequence[str]) -> int | None:
         """Start the ranks and return their exit code; None if they are to be killed.
@@ -176,6 +195,10 @@ class RunningAttempt:
             say(f"the {run.world_size} ranks never met")
             self._record(ledger.NEVER_MET, world_size=run.world_size)
 
+    def _record_start_over(self, found: dict[str, Any]) -> None:
+        say(f"attempt {self._paths.number} {found['message']}")
+        self._record(ledger.BEGAN_OVER, **found)
+
     def _record_straggler(self, found: dict[str, Any]) -> None:
         say("rank {rank} on {node} holds up the others".format(**found))
         self._record(ledger.STRAGGLER, **found)
@@ -198,6 +221,7 @@ class RunningAttempt:
             HangWatch(self._run, self._agents, self._record_straggler),
             FaultInjection(self._run, self._paths, self._agents, self._stop_request.hear),
             LogSizeRecord(self._paths, self._run.world_size, self._agents.log_sizes),
+            self._start_over,
             self._warm_ranks,
         )
         while (code := workers.exit_code()) is None:

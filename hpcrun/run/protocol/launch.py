@@ -17,6 +17,7 @@ from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import Entry
 from hpcrun.state.spec.blocks import SpecBlocks
+from hpcrun.state.spec.recovery_block import NEWEST, NEWEST_DIRECTORY
 
 VARIABLE = "HPCRUN_LAUNCH"
 # Ports of each rank, and of all ranks of a node together: a socket is open for each.
@@ -79,6 +80,9 @@ class Launch(SpecBlocks):
     """The port of the rendezvous on the first node's fast address."""
     nodes: tuple[LaunchNode, ...]
     """In the order of NODE_RANK."""
+    resume: dict[str, Any] | None = None
+    """How it goes on from earlier attempts: the ledger's event ``resume``, and the ``variables``
+    that the ranks get then. None for a first attempt, and for functions."""
 
     @property
     def run_paths(self) -> RunPaths:
@@ -143,6 +147,8 @@ class Launch(SpecBlocks):
             "code": node.code,
             "scratch": node.scratch,
         }
+        if newest := (self.resume or {}).get("source"):
+            known[NEWEST], known[NEWEST_DIRECTORY] = newest, os.path.dirname(newest)  # noqa: PTH120
 
         def replace(match: re.Match[str]) -> str:
             if match[1] not in known:

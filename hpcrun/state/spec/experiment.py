@@ -119,7 +119,8 @@ class Environment:
 
     variables: dict[str, str] = field(default_factory=dict)
     """Environment variables of the job, over those of the cluster profile. They land in the script,
-    which is stored: secrets belong in ``secrets_file``."""
+    which is stored: secrets belong in ``secrets_file``. Those with ``${hpcrun:…}`` are filled in as
+    an attempt starts, for the ranks alone."""
 
     secrets_file: str | None = None
     """A file of ``NAME=value`` lines, yours and readable by you alone; read as the job starts."""
@@ -258,7 +259,7 @@ class Spec:
     ``package.module:function`` or ``path/file.py:function``, or a list, which is a command."""
 
     args: list[str] = field(default_factory=list)
-    """Further arguments of a script or command."""
+    """Arguments of a script or command, before the flags of ``config``."""
 
     framework: Literal[
         "auto",
@@ -280,8 +281,16 @@ class Spec:
     all its GPUs."""
 
     config: dict[str, Any] = field(default_factory=dict)
-    """The entry's own configuration, free in form: flags ``--key=value`` of a script (true is bare,
-    false and null are left out), ``session.config`` for a function."""
+    """The entry's own configuration, free in form: flags of a script or command,
+    ``session.config`` for a function. A key that ``entry``, ``args`` or ``environment.variables``
+    of a command refer to, as by ``${config.lr}``, has arrived there and is no flag."""
+
+    flags: Literal["--key=value", "--key value", "key=value", "none"] = "--key=value"
+    """How ``config`` becomes flags, which come after ``args``, so that they win over a file of the
+    program's own that is named there. With dashes, true is bare, false and null are left out, and
+    a list is ``a,b`` (``--key=value``) or several words (``--key value``). ``key=value`` is what
+    Hydra reads: all values, lists as ``[a,b]``, nested mappings as dotted keys. ``none`` makes
+    none."""
 
     extendable: list[str] = field(default_factory=list)
     """Full keys of ``config`` and ``deepspeed`` whose values may change without making another run,

@@ -3,8 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import field
+from typing import Any
 
 from hpcrun.state.spec.spec_dataclass import spec_dataclass
+
+# ``${hpcrun:…}`` for the newest match of ``resume.when``, and for the directory that it lies in.
+NEWEST, NEWEST_DIRECTORY = "newest", "newest_directory"
+
+
+@spec_dataclass
+class Resume:
+    """How a script or command goes on from what it saved by itself, from attempt 2 on; the name of
+    a recipe alone may be written as a string. Decided once as an attempt starts, and told by
+    ``status`` and ``why``."""
+
+    recipe: str | None = None
+    """A recipe that ships, for what is not given here; see `Recipes` below. ``none`` takes
+    away that of ``framework``."""
+
+    when: str | list[str] = field(default_factory=list)
+    """Patterns of files or directories of which one must exist, relative to the working directory:
+    ``out/checkpoint-*/trainer_state.json``, ``**/*.ckpt``. What was cut off as it was written does
+    not count: empty files, torn ones of ``torch.save``, and a ``latest`` of DeepSpeed whose
+    checkpoint is not whole. Without any, an earlier attempt must have saved a step or left a file
+    other than logs."""
+
+    args: list[str] = field(default_factory=list)
+    """Arguments added. ``${hpcrun:newest}`` is the newest match of ``when``, absolute, and
+    ``${hpcrun:newest_directory}`` the directory that it lies in."""
+
+    instead: list[str] | None = None
+    """Arguments in place of the spec's ``args``."""
+
+    config: dict[str, Any] = field(default_factory=dict)
+    """Keys of ``config`` that are replaced, so that other flags arrive; null takes one away."""
+
+    environment: dict[str, str] = field(default_factory=dict)
+    """Environment variables that the ranks get, over those of ``environment.variables``."""
 
 
 @spec_dataclass
@@ -60,8 +95,13 @@ class Recovery:
     """Signal that tells a script or command to save and exit, such as ``SIGUSR1``; null sends none.
     Programs that use ``hpcrun.session()`` need none."""
 
+    resume: Resume | str | None = None
+    """How a script or command goes on from what it saved by itself; null for what ``framework``
+    says. Functions and ``hpcrun.session()`` restore by themselves."""
+
     resume_args: list[str] = field(default_factory=list)
-    """Arguments added to a script or command from attempt 2 on."""
+    """Short for ``resume: {args: […]}``: arguments added to a script or command from attempt 2 on,
+    where an earlier attempt has saved something."""
 
     non_finite_steps: int = 3
     """Steps in a row with an infinite or undefined loss (or objective) after which the run fails;

@@ -92,7 +92,7 @@ NESTED = "config.model={choices: {s: {layers: 1}, l: {layers: 9}}}"
     [
         (("entry=train.py", *FLAT), "config.model=4,5"),
         (("entry=train.py:main",), NESTED),
-        (("entry=[echo, 'x${config.lr}']",), NESTED),
+        (("entry=[echo, 'x${config.lr}']", "flags=key=value"), NESTED),
     ],
 )
 def test_the_fast_way_is_the_slow_way(

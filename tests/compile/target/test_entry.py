@@ -22,7 +22,7 @@ def git(directory: Path, *arguments: str) -> None:
     subprocess.run(["git", "-C", str(directory), *arguments], check=True, capture_output=True)
 
 
-def test_a_script_gets_flags_then_arguments(project: Any) -> None:
+def test_a_script_gets_arguments_then_flags(project: Any) -> None:
     text = (
         "entry: train.py\nargs: [--extra, x y]\nconfig: {lr: 2.0e-5, name: a 'b', fast: true, "
         "slow: false, none: null, n: 3, betas: [0.9, 0.95], out: '${hpcrun:directory}/o'}\n"
@@ -30,14 +30,14 @@ def test_a_script_gets_flags_then_arguments(project: Any) -> None:
     entry = compiled(project, text).runs[0].entry
     assert (entry.kind, entry.file) == ("script", "train.py")
     assert entry.argv == (
+        "--extra",
+        "x y",
         "--lr=2e-05",
         "--name=a 'b'",
         "--fast",
         "--n=3",
         "--betas=0.9,0.95",
         "--out=${hpcrun:directory}/o",
-        "--extra",
-        "x y",
     )
 
 

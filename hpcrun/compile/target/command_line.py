@@ -1,0 +1,185 @@
+"""The arguments of a script or command: ``entry``, ``args``, and the flags made from ``config``."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcrun.compile.source.marked_tree import Key, dotted
+from hpcrun.compile.source.problems import Reporter
+from hpcrun.compile.target.slurm_options import check_words
+from hpcrun.policy import resume
+from hpcrun.state.spec.recovery_block import NEWEST
+
+EQUALS, WORDS, HYDRA, NO_FLAGS = "--key=value", "--key value", "key=value", "none"
+_NEWEST = f"${{hpcrun:{NEWEST}"
+_FLAG = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+# What Hydra reads as it is; all else is quoted, and so is what is filled in later.
+_PLAIN = re.compile(r"[\w./@%+*?|-][\w./@%+*?|:-]*")
+_SHELL = re.compile(r"(?:\S*/)?(?:ba|da|k|z)?sh -[a-z]*c")
+_USES_ARGUMENTS = re.compile(r"\$\{?[@*1-9]")
+_BEFORE_QUOTE = re.compile(r'(\\*)("|$)')
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of a run's program, of a command with the command itself."""
+
+    argv: tuple[str, ...]
+    resumed: tuple[str, ...] | None
+    """Those of an attempt that resumes; None where the spec says nothing about it."""
+    identity: tuple[str, ...]
+    """Those that count for the run's identity, where the order does not matter."""
+
+
+def arguments(
+    kind: str,
+    spec: Mapping[str, Any],
+    config: Mapping[str, Any],
+    report: Reporter,
+    referred: Collection[Key] = (),
+) -> Arguments:
+    """Return the arguments of a ``script`` or ``command``; report what cannot be a flag.
+
+    ``referred`` are the keys of ``config`` that have arrived in a command already.
+    """
+    is_command = kind == "command"
+    entry, args = list(spec["entry"]) if is_command else [], list(spec["args"])
+    gone = referred if is_command else ()
+    left = without(config, gone)
+    style = spec["flags"]
+    flags = flags_of(left, style, report.below("config"))
+    if any(_NEWEST in word for word in flags):
+        what = f"found {_NEWEST}…}}, which is a match of recovery.resume.when"
+        report.at("config", what, "it can be used in recovery.resume")
+    argv = _ordered(entry, args, flags)
+    # As before there were other styles: flags came first, and commands had none.
+    identity = argv if style != EQUALS else (*entry, *args) if is_command else (*flags, *args)
+    found = resume.of(spec["recovery"], spec.get("framework"), argv)
+    if found is None:
+        return Arguments(argv, None, identity)
+    own = report.below("recovery.resume")
+    _check(spec["recovery"]["resume"], found.config, argv, gone, own)
+    if found.config:
+        # Where config makes no flags, those that are replaced still do.
+        kept = {**({} if style == NO_FLAGS else left), **found.config}
+        kept = {name: kept[name] for name in kept if found.config.get(name, "") is not None}
+        flags = flags_of(kept, EQUALS if style == NO_FLAGS else style, own.below("config"))
+    instead = args if found.instead is None else found.instead
+    return Arguments(argv, _ordered(entry, instead, [*flags, *found.args]), identity)
+
+
+def _ordered(entry: Sequence[str], args: Sequence[str], flags: Sequence[str]) -> tuple[str, ...]:
+    """Put flags last, so that they win over a configuration file that ``args`` name.
+
+    After a ``--`` a script would not take them for flags; in a command it is a wrapper's. What
+    follows the script of ``sh -c`` is its ``$0`` and then ``$@``, if it uses that at all.
+    """
+    words = [*entry, *args]
+    if flags and len(words) == 3 and _SHELL.fullmatch(" ".join(words[:2])):
+        return (*words, words[0], *flags) if _USES_ARGUMENTS.search(words[2]) else tuple(words)
+    end = len(args) if entry or "--" not in args else args.index("--")
+    return (*entry, *args[:end], *flags, *args[end:])
+
+
+def _check(
+    written: Any,
+    config: Mapping[str, Any],
+    argv: Sequence[str],
+    referred: Collection[Key],
+    report: Reporter,
+) -> None:
+    """Report a recipe that does not fit the program, and values that would not arrive."""
+    name = written["recipe"] if isinstance(written, dict) else written
+    if name and (needed := resume.missing(name, argv)):
+        report.at((), f"{name} is for programs with {needed}, which neither config nor args give")
+    for one in config:
+        if written is not None and any(key[1] == one for key in referred):
+            found = f"the command refers to ${{config.{one}}}: another value would not arrive there"
+            report.at(("config", one), found, "use recovery.resume.args or .instead")
+
+
+def without(config: Mapping[str, Any], referred: Collection[Key]) -> dict[str, Any]:
+    """Return ``config`` without the keys that are referred to, full keys below ``config``."""
+    left = dict(config)
+    for _, name, *inner in referred:
+        if not inner:
+            left.pop(name, None)
+        elif isinstance(left.get(name), dict):
+            below = without(left[name], [("", *inner)])
+            left[name] = below
+            if not below:
+                del left[name]
+    return left
+
+
+def flags_of(config: Mapping[str, Any], style: str, report: Reporter) -> list[str]:
+    """Return the flags of a style of ``flags``, reported below ``config``."""
+    if style == NO_FLAGS:
+        return []
+    if style == HYDRA:
+        flags = [f"{dotted(key)}={text}" for key, text in _hydra(config, (), report)]
+    else:
+        flags = [word for name in config for word in _flag(name, config[name], style, report)]
+    check_words(flags, "a flag", report)
+    return flags
+
+
+def _flag(name: str, value: Any, style: str, report: Reporter) -> list[str]:
+    if not _FLAG.fullmatch(name):
+        report.at((name,), f"{name!r} cannot be the name of a flag", "use 'args'")
+        return []
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [f"--{name}"]
+    if isinstance(value, dict):
+        found = "a nested mapping cannot be the flag of a script or command"
+        report.at((name,), found, "use 'args', or flags: key=value, which makes dotted keys of it")
+        return []
+    words = [_word(item) for item in (value if isinstance(value, list) else [value])]
+    if any(word is None or (style == EQUALS and "," in word) for word in words) and isinstance(
+        value, list
+    ):
+        accepted = "plain values" if style == WORDS else "plain values, no commas"
+        form = "--key a b" if style == WORDS else "--key=a,b"
+        report.at((name,), f"a list becomes {form}: accepted are {accepted}", "use 'args'")
+        return []
+    plain = [str(word) for word in words]
+    return [f"--{name}", *plain] if style == WORDS else [f"--{name}={','.join(plain)}"]
+
+
+def _hydra(config: Mapping[str, Any], above: Key, report: Reporter) -> Iterator[tuple[Key, str]]:
+    for name, value in config.items():
+        key = (*above, name)
+        if not _FLAG.fullmatch(name):
+            report.at(key, f"{name!r} cannot be the name of a flag", "use 'args'")
+        elif isinstance(value, dict) and value:
+            yield from _hydra(value, key, report)
+        elif isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value):
+            found = "a list becomes key=[a,b]: accepted are plain values"
+            report.at(key, found, "use 'args'")
+        elif isinstance(value, list):
+            yield key, f"[{','.join(map(_quoted, value))}]"
+        else:
+            yield key, "{}" if value == {} else _quoted(value)
+
+
+def _quoted(value: Any) -> str:
+    """Return a value as Hydra reads it."""
+    text = "null" if value is None else str(_word(value))
+    if not isinstance(value, str) or _PLAIN.fullmatch(text):
+        return text
+    escaped = _BEFORE_QUOTE.sub(lambda found: found[1] * 2 + ('\\"' if found[2] else ""), text)
+    return f'"{escaped}"'
+
+
+def _word(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return str(value) if isinstance(value, (str, int, float)) else None

@@ -1,0 +1,134 @@
+"""Recipes of resuming: what must be there, and what a script or command is then started with."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcrun.policy import frameworks
+from hpcrun.state.spec.recovery_block import Resume
+
+NONE = "none"
+"""The recipe's name that takes away that of ``framework``."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What programs of one kind save, and which of their options resumes from it."""
+
+    about: str
+    """The programs, and what counts as complete."""
+    when: tuple[str, ...]
+    """Patterns; ``{OPTION}`` is the value of the program's own option."""
+    config: Mapping[str, Any]
+    """Flags that are replaced; None takes one away."""
+    options: Mapping[str, str | None] = field(default_factory=dict)
+    """Options of the program that name a directory, and their defaults; without a default the
+    program has to be given one."""
+
+
+RECIPES: dict[str, Recipe] = {
+    "accelerate": Recipe(
+        "Accelerate's complete examples (`accelerator.save_state`), which write the random states "
+        "last",
+        ("{output_dir}/epoch_*/random_states_0.pkl", "{output_dir}/step_*/random_states_0.pkl"),
+        {"resume_from_checkpoint": "${hpcrun:newest_directory}"},
+        {"output_dir": "."},
+    ),
+    "deepspeed-checkpoint": Recipe(
+        "DeepSpeed's examples with `--checkpoint_dir` or `--load_checkpoint_dir`, such as "
+        "HelloDeepSpeed; `latest` must name a checkpoint that is whole",
+        ("{checkpoint_dir}/latest", "{checkpoint_dir}/*/latest"),
+        {"checkpoint_dir": None, "load_checkpoint_dir": "${hpcrun:newest_directory}"},
+        {"checkpoint_dir": None},
+    ),
+    "hf-trainer": Recipe(
+        "scripts around Hugging Face's Trainer that pass `--resume_from_checkpoint` on; the "
+        "Trainer writes `trainer_state.json` last",
+        ("{output_dir}/checkpoint-*/trainer_state.json",),
+        {"resume_from_checkpoint": "${hpcrun:newest_directory}"},
+        {"output_dir": "trainer_output"},
+    ),
+    "imagenet": Recipe(
+        "PyTorch's imagenet example and those after it, which save `checkpoint.pth.tar`",
+        ("checkpoint.pth.tar", "model_best.pth.tar"),
+        {"resume": "${hpcrun:newest}"},
+    ),
+    "lightning": Recipe(
+        "Lightning's templates and `LightningCLI`, which take `ckpt_path`",
+        ("**/*.ckpt",),
+        {"ckpt_path": "${hpcrun:newest}"},
+    ),
+    "nanogpt": Recipe(
+        "nanoGPT and what is made from it: `ckpt.pt` in `out_dir`",
+        ("{out_dir}/ckpt.pt",),
+        {"init_from": "resume"},
+        {"out_dir": "out"},
+    ),
+}
+
+
+def of(recovery: Mapping[str, Any], framework: object, argv: Sequence[str]) -> Resume | None:
+    """Return how a script or command resumes; None where the spec says nothing about it.
+
+    Parameters
+    ----------
+    recovery
+        The block of the spec, as plain data.
+    framework
+        The spec's ``framework``, whose recipe is the default.
+    argv
+        The program's arguments, in which a recipe finds the program's own options.
+    """
+    given = recovery.get("resume")
+    if given is None and (args := recovery.get("resume_args")):
+        return Resume(args=list(args))
+    if given is None:
+        given = frameworks.of(framework).resume
+        if given is None or missing(given, argv):
+            return None
+    if isinstance(given, str):
+        given = {"recipe": given}
+    own = {name: value for name, value in given.items() if value or name == "instead"}
+    name = own.pop("recipe", None)
+    found = Resume(**own)
+    if name == NONE:
+        return None
+    if isinstance(found.when, str):
+        found.when = [found.when]
+    if name in RECIPES:
+        recipe = RECIPES[name]
+        found.when = found.when or _patterns(recipe, argv)
+        if not found.args and not found.config:
+            found.config = dict(recipe.config)
+    return found
+
+
+def missing(name: str, argv: Sequence[str]) -> str | None:
+    """Return an option that a recipe needs and the program is not given; None if there is none."""
+    recipe = RECIPES.get(name)
+    wanted = recipe.options.items() if recipe else ()
+    return next((one for one, default in wanted if _option(one, default, argv) is None), None)
+
+
+def _patterns(recipe: Recipe, argv: Sequence[str]) -> list[str]:
+    values = {
+        name: glob.escape(_option(name, default, argv) or ".")
+        for name, default in recipe.options.items()
+    }
+    return [os.path.normpath(pattern.format(**values)) for pattern in recipe.when]
+
+
+def _option(name: str, default: str | None, argv: Sequence[str]) -> str | None:
+    """Return the value of a program's option, however it is written; the last one counts."""
+    spellings = (f"--{name}", f"--{name.replace('_', '-')}", name)
+    for word, following in reversed([*zip(argv, [*argv[1:], ""], strict=False)]):
+        option, equals, value = word.partition("=")
+        if option in spellings and equals:
+            return value.strip("\"'")
+        if word in spellings[:2] and following and not following.startswith("--"):
+            return following
+    return default

@@ -1,0 +1,309 @@
+"""The files that a script or command resumes from: looked for once, as an attempt starts."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import glob
+import itertools
+import os
+import stat
+import time
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcrun.policy import resume
+from hpcrun.run.protocol.launch import Launch
+from hpcrun.state import files, session_log
+from hpcrun.state.layout import AttemptPaths, NamedFile, RunPaths
+from hpcrun.state.metrics_file import parse
+from hpcrun.state.spec.recovery_block import NEWEST_DIRECTORY, Resume
+from hpcrun.text import listed
+
+# Directories that are looked into, and the files of a checkpoint that are looked at.
+_MOST_DIRECTORIES, _MOST_FILES = 100_000, 2_000
+# What programs write before they save anything.
+_LOGS = frozenset(
+    {
+        *(".csv", ".err", ".html", ".lock", ".log", ".md", ".out", ".png", ".py", ".pyc", ".tsv"),
+        *(".txt", ".yaml", ".yml"),
+    }
+)
+_OWN = frozenset(one._name for one in vars(RunPaths).values() if isinstance(one, NamedFile))
+_LOOK_EVERY = 2.0
+
+
+class _Nothing(Exception):
+    """The attempt starts from nothing, for this reason."""
+
+
+def decided(launch: Launch) -> Launch:
+    """Return the attempt as its ranks start it: resumed, or as the first one was.
+
+    ``launch.resume`` then has the fields of the ledger's ``resume``, and ``variables``. It
+    stays None for a first attempt, for a function, and where the spec says nothing about resuming.
+    """
+    earlier = [one for one in launch.run_paths.attempts() if one.number < launch.attempt]
+    if not earlier or launch.entry.kind == "function":
+        return launch
+    block, entry = launch.spec.get("recovery") or {}, launch.entry
+    found = resume.of(block, launch.spec.get("framework"), entry.argv)
+    if found is None:
+        return launch
+    try:
+        source, message = _source(found, launch, earlier)
+    except _Nothing as nothing:
+        reached = max(_known(map(last_step, earlier)), default=None)
+        message = f"starts from nothing: {nothing}"
+        if reached is not None:
+            message += f"; step {reached:,} had been reached"
+        told = {"resumes": False, "message": message, "reached": reached}
+        return dataclasses.replace(launch, resume=told)
+    argv = (*entry.argv, *found.args) if entry.resumed is None else entry.resumed
+    told = {"resumes": True, "message": message, "source": source and str(source)}
+    started = dataclasses.replace(
+        launch,
+        entry=dataclasses.replace(entry, argv=argv),
+        resume={**told, "variables": found.environment},
+    )
+    new = [word for word in argv if word not in entry.argv]
+    told = {**told, "arguments": started.fill(new, launch.nodes[0])}
+    return dataclasses.replace(started, resume={**told, "variables": found.environment})
+
+
+def _source(
+    found: Resume, launch: Launch, earlier: Sequence[AttemptPaths]
+) -> tuple[Path | None, str]:
+    """Return the newest match, if matches are asked for, and words on it; raise `_Nothing`."""
+    if not found.when:
+        return None, f"resumes: {_trace(launch, earlier)}"
+    directory = launch.directory_of()
+    words = repr([found.args, found.instead, found.config, found.environment])
+    is_directory = f"${{hpcrun:{NEWEST_DIRECTORY}}}" in words
+    damaged: list[str] = []
+    for path in _newest_first(found.when, launch):
+        why = damage(path)
+        more = f" ({listed(damaged, 3, '; ')})" if damaged else ""
+        if why is None:
+            return (
+                path,
+                f"resumes from {_shown(path.parent if is_directory else path, directory)}{more}",
+            )
+        damaged.append(f"{_shown(path, directory)} {why}")
+    patterns = " or ".join(found.when)
+    if damaged:
+        raise _Nothing(f"of {patterns} {listed(damaged, 3, '; ')}")
+    raise _Nothing(f"no file matches {patterns}")
+
+
+def _newest_first(patterns: Sequence[str], launch: Launch) -> list[Path]:
+    """Return the files and directories that match, those that were changed last first."""
+    found: dict[Path, tuple[int, str]] = {}
+    for pattern in patterns:
+        for path in _matches(pattern, launch):
+            with contextlib.suppress(OSError):
+                state = path.stat()
+                if stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode):
+                    found[path] = (state.st_mtime_ns, str(path))
+    return sorted(found, key=lambda path: found[path], reverse=True)
+
+
+def _matches(pattern: str, launch: Launch) -> Iterator[Path]:
+    """Yield what a pattern matches; not in the code, nor through links below a ``**``."""
+    pattern = pattern.replace("${hpcrun:directory}", glob.escape(launch.directory))
+    code = tuple(os.path.realpath(node.code) + os.sep for node in launch.nodes)
+    head, stars, tail = pattern.partition("**/")
+    places: Iterator[str] = iter([""])
+    if stars:
+        tops = _glob(head, launch.directory_of()) if head else [""]
+        places = (place for top in tops for place, _, _ in _walk(launch.directory_of() / top))
+    for place in places:
+        root = launch.directory_of() / place
+        for name in _glob(tail if stars else pattern, root):
+            path = root / name
+            if not os.path.realpath(path).startswith(code):
+                yield path
+
+
+def _glob(pattern: str, root: Path) -> Iterator[str]:
+    # Unlike `Path.glob` it takes absolute patterns.
+    return glob.iglob(pattern, root_dir=root)  # noqa: PTH207
+
+
+def _walk(top: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk through directories that are neither hidden nor links."""
+    for place, directories, names in itertools.islice(os.walk(top), _MOST_DIRECTORIES):
+        directories[:] = [name for name in directories if not name.startswith(".")]
+        yield place, directories, names
+
+
+def damage(path: Path) -> str | None:
+    """Return why a file or directory is no complete save, in words; None if it is one."""
+    try:
+        if path.is_dir():
+            return _damage_inside(path, "has")
+        if path.name == "latest":
+            # DeepSpeed's: the name of the directory of the newest checkpoint.
+            name = files.read_tail(path, 256).decode(errors="replace").strip()
+            if not name or not (path.parent / name).is_dir():
+                return f"names {name!r}, which is not there"
+            return _damage_inside(path.parent / name, f"names {name}, in which is")
+        return _damage_of_file(path)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+
+
+def _damage_inside(directory: Path, words: str) -> str | None:
+    inside = (Path(place, name) for place, _, names in _walk(directory) for name in names)
+    number = 0
+    for path in itertools.islice(inside, _MOST_FILES):
+        number += 1
+        # A file that is empty is usual in a directory.
+        if path.is_file() and path.stat().st_size and (why := _damage_of_file(path)):
+            return f"{words} {path.name}, which {why}"
+    return None if number else f"{words} nothing"
+
+
+def _damage_of_file(path: Path) -> str | None:
+    with files.open_stream(path) as stream:
+        beginning = stream.read(4)
+        if not beginning:
+            return "is empty"
+        # torch.save writes an archive, whose directory comes last.
+        if beginning == b"PK\x03\x04" and not zipfile.is_zipfile(stream):
+            return "was cut off as it was written"
+    if path.suffix == ".json" and files.read_tail(path, 64).rstrip()[-1:] not in (b"}", b"]"):
+        return "was cut off as it was written"
+    return None
+
+
+def _trace(launch: Launch, earlier: Sequence[AttemptPaths]) -> str:
+    """Return what an earlier attempt may have saved, without a pattern; raise `_Nothing`."""
+    for attempt in earlier:
+        for event in session_log.read_any(attempt).of(session_log.SAVED):
+            return f"attempt {attempt.number} saved step {event.step}"
+    began = min(_began(attempt) for attempt in earlier)
+    places = [launch.run_paths.work]
+    with os.scandir(launch.directory) as entries:
+        places += [Path(entry.path) for entry in entries if entry.name not in _OWN]
+    for place, since in [*((one, 0.0) for one in places), *((p, began) for p in _named(launch))]:
+        if (left := _left(place, since)) is not None:
+            return f"an earlier attempt left {_shown(left, launch.directory_of())}"
+    stepped = next((one for one in earlier if last_step(one) is not None), None)
+    if stepped is not None and not _own_directories(launch):
+        # It writes nothing here, and so elsewhere.
+        return f"attempt {stepped.number} logged steps, and writes elsewhere"
+    raise _Nothing(
+        f"no earlier attempt has left a file in {launch.run_paths.work}, or where its arguments "
+        "point; recovery.resume.when can name what must be there"
+    )
+
+
+def _began(attempt: AttemptPaths) -> float:
+    try:
+        return attempt.launch.stat().st_mtime
+    except OSError:
+        return time.time()
+
+
+def _left(place: Path, since: float) -> Path | None:
+    """Return a file, of this time or later, that may be something saved: neither link nor log."""
+    if not place.is_dir():
+        return place if _is_saved(place, since) else None
+    inside = (Path(top, name) for top, _, names in _walk(place) for name in names)
+    return next((path for path in inside if _is_saved(path, since)), None)
+
+
+def _is_saved(path: Path, since: float) -> bool:
+    if path.suffix in _LOGS or path.name.startswith(".") or "tfevents" in path.name:
+        return False
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size > 0 and found.st_mtime >= since
+
+
+def _named(launch: Launch) -> list[Path]:
+    """Return the absolute paths among the arguments and the variables."""
+    words = [*launch.entry.argv, *launch.environment.variables.values()]
+    values = {value for word in words for value in (word, word.partition("=")[2])}
+    known = [value for value in values if "${hpcrun:newest" not in value]
+    filled = launch.fill(known, launch.nodes[0])
+    return [Path(value) for value in filled if value.startswith("/") and value.strip("/")]
+
+
+def _own_directories(launch: Launch) -> list[str]:
+    """Return the directories that the program has made in its working directory."""
+    directory = launch.directory_of()
+    code = Path(launch.nodes[0].code) / launch.working_directory
+    try:
+        with os.scandir(directory) as entries:
+            found = [one.name for one in entries if one.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    return [name for name in found if not name.startswith(".") and not (code / name).exists()]
+
+
+def _shown(path: Path, directory: Path) -> str:
+    return str(path.relative_to(directory) if path.is_relative_to(directory) else path)
+
+
+def first_step(attempt: AttemptPaths) -> int | None:
+    """Return the first step that an attempt logged; None if it logged none yet."""
+    try:
+        return next((line.step for line in parse(files.read_lines(attempt.metrics))), None)
+    except OSError:
+        return None
+
+
+def last_step(attempt: AttemptPaths) -> int | None:
+    """Return the last step that an attempt logged; None if it logged none."""
+    return next((line.step for line in parse([files.last_line(attempt.metrics) or {}])), None)
+
+
+def _known(steps: Iterable[int | None]) -> list[int]:
+    return [step for step in steps if step is not None]
+
+
+class StartOver:
+    """The watch for a script or command that begins again at the step of a first attempt.
+
+    ``on_found`` gets the fields of the ledger's ``began_over``.
+    """
+
+    def __init__(self, launch: Launch, on_found: Callable[[dict[str, Any]], None]) -> None:
+        self._launch, self._on_found = launch, on_found
+        self._look_at = 0.0
+        paths = launch.run_paths.attempts() if launch.entry.kind != "function" else []
+        earlier = [one for one in paths if one.number < launch.attempt]
+        self._first = min(_known(map(first_step, earlier)), default=None)
+        self._reached = max(_known(map(last_step, earlier)), default=0)
+        self._done = self._first is None or (launch.resume or {}).get("reached") is not None
+
+    def turn(self) -> None:
+        """Look at the first step that is logged, once there is one."""
+        if not self._done and time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_EVERY
+            self.look()
+
+    def look(self) -> None:
+        """Look now."""
+        if self._done or (step := first_step(self._launch.paths)) is None:
+            return
+        self._done = True
+        told = self._launch.resume or {}
+        # It may have saved before it first logged.
+        is_first = step == self._first == self._reached and told.get("resumes")
+        # A session knows by itself where it began.
+        restored = session_log.read_any(self._launch.paths).restored_step
+        if self._first is None or step > self._first or is_first or restored is not None:
+            return
+        why = "say how it goes on, by recovery.resume"
+        if told.get("resumes"):
+            why = f"it did not go on from {told.get('source') or 'what had been saved'}"
+        reached = f"though step {self._reached:,} had been reached"
+        message = f"began over at step {step:,}, {reached}; {why}"
+        self._on_found({"step": step, "reached": self._reached, "message": message})

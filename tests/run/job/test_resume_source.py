@@ -1,0 +1,406 @@
+"""What an attempt of a script resumes from: looked for in files, and seen by real programs."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.run.job.resume_source import StartOver, damage, decided
+from hpcrun.run.protocol.launch import Launch, LaunchNode
+from hpcrun.state import files, ledger, session_log
+from hpcrun.state.layout import ExperimentPaths, experiment
+from hpcrun.state.plan import Entry
+from hpcrun.submit.local import processes
+from tests.support import command
+from tests.support.place import launch_of
+
+
+def archive(path: Path, cut: int = 0) -> None:
+    """A file as torch.save writes it, perhaps cut off."""
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as stream:
+        stream.writestr("archive/data.pkl", "x" * 3_000)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(held.getvalue()[: -cut or None])
+
+
+def aged(path: Path, seconds: float) -> None:
+    moment = path.stat().st_mtime - seconds
+    os.utime(path, (moment, moment))
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    """The second attempt of a command, whose first has logged nothing and left nothing."""
+    code = tmp_path / "node" / "hpcrun-1" / "attempt-2" / "code"
+    code.mkdir(parents=True)
+    node = LaunchNode("n1", str(code), str(code.parent), "lo", "127.0.0.1")
+    entry = Entry("command", argv=("train", "--lr=1", "--out_dir=out"))
+    made = launch_of(tmp_path, nodes=(node,), attempt=2, entry=entry, recovery={})
+    replace(made, attempt=1).paths.directory.mkdir()
+    replace(made, attempt=1).write()
+    made.directory_of().mkdir(parents=True)
+    return made
+
+
+def with_resume(launch: Launch, resume: Any = None, **recovery: Any) -> Launch:
+    block = {"resume": resume, **recovery} if resume is not None else recovery
+    return replace(launch, spec={**launch.spec, "recovery": block})
+
+
+def logged(launch: Launch, *steps: int, attempt: int = 1) -> None:
+    files.append(launch.run_paths.attempt(attempt).metrics, *({"step": step} for step in steps))
+
+
+def told(launch: Launch) -> str:
+    assert launch.resume is not None
+    return str(launch.resume["message"])
+
+
+def test_the_newest_match_is_filled_in_for_all_ranks(launch: Launch) -> None:
+    work = launch.directory_of()
+    for step, age in ((500, 10), (1000, 0), (900, 20)):
+        archive(work / f"out/checkpoint-{step}/optimizer.pt")
+        state = work / f"out/checkpoint-{step}/trainer_state.json"
+        state.write_text('{"global_step": 1}')
+        aged(state, age)
+    # Killed while it saved: the Trainer writes its state last.
+    archive(work / "out/checkpoint-1500/optimizer.pt")
+    resume = {
+        "when": ["out/checkpoint-*/trainer_state.json"],
+        "args": ["--resume", "${hpcrun:newest_directory}"],
+        "environment": {"FROM": "${hpcrun:newest}"},
+    }
+    found = decided(with_resume(launch, resume))
+    newest = work / "out/checkpoint-1000"
+    assert told(found) == "resumes from out/checkpoint-1000"
+    assert found.resume is not None
+    assert found.resume["source"] == str(newest / "trainer_state.json")
+    assert found.resume["arguments"] == ["--resume", str(newest)]
+    filled = found.fill(list(found.entry.argv), found.nodes[0])
+    assert filled == [*launch.entry.argv, "--resume", str(newest)]
+    variables = found.fill(found.resume["variables"], found.nodes[0])
+    assert variables == {"FROM": str(newest / "trainer_state.json")}
+    found.write()
+    assert Launch.read(found.paths.launch) == found
+
+
+def test_nothing_matches(launch: Launch) -> None:
+    (launch.directory_of() / "out").mkdir()
+    given = with_resume(launch, {"when": ["out/*.pt", "last.pt"], "args": ["--resume"]})
+    found = decided(given)
+    assert found.entry == launch.entry
+    assert found.resume == {
+        "resumes": False,
+        "message": "starts from nothing: no file matches out/*.pt or last.pt",
+        "reached": None,
+    }
+    logged(launch, 10, 93)
+    assert told(decided(given)).endswith("out/*.pt or last.pt; step 93 had been reached")
+
+
+def test_a_first_attempt_and_a_spec_that_says_nothing_have_nothing_to_tell(launch: Launch) -> None:
+    archive(launch.directory_of() / "last.pt")
+    first = replace(with_resume(launch, {"when": ["*.pt"], "args": ["-r"]}), attempt=1)
+    assert decided(first) == first
+    assert decided(launch) == launch
+
+
+def test_what_was_cut_off_is_passed_over(launch: Launch) -> None:
+    work = launch.directory_of()
+    archive(work / "good.pt")
+    aged(work / "good.pt", 5)
+    archive(work / "torn.pt", cut=30)
+    resume = {"when": ["*.pt"], "args": ["--resume=${hpcrun:newest}"]}
+    found = decided(with_resume(launch, resume))
+    words = "resumes from good.pt (torn.pt was cut off as it was written)"
+    assert told(found) == words
+    (work / "good.pt").unlink()
+    nothing = "starts from nothing: of *.pt torn.pt was cut off as it was written"
+    assert told(decided(with_resume(launch, resume))) == nothing
+
+
+def _deepspeed(directory: Path, tag: str = "global_step4", cut: int = 0) -> Path:
+    for rank in (0, 1):
+        archive(directory / f"global_step4/zero_pp_rank_{rank}_optim_states.pt", cut=cut * rank)
+    (directory / "latest").write_text(tag)
+    return directory / "latest"
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda top: _deepspeed(top), None),
+        (lambda top: _deepspeed(top, cut=40), "names global_step4, in which is zero_pp_rank_1_o"),
+        (lambda top: _deepspeed(top, "global_step8"), "names 'global_step8', which is not there"),
+        (lambda top: _deepspeed(top, ""), "names '', which is not there"),
+        (lambda top: _deepspeed(top).parent, None),
+        (lambda top: _deepspeed(top, cut=40).parent, "has zero_pp_rank_1_optim_states.pt, which"),
+        (lambda top: top / "absent", "cannot be read: No such file"),
+        (lambda top: top, "has nothing"),
+    ],
+)
+def test_what_counts_as_a_whole_save(tmp_path: Path, make: Any, why: str | None) -> None:
+    top = tmp_path / "saves"
+    top.mkdir()
+    found = damage(make(top))
+    assert (found is None) if why is None else (found or "").startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [(b"", "is empty"), (b'{"a": 1', "was cut off as it was written"), (b'{"a": 1}\n', None)],
+)
+def test_a_json_file_is_whole(tmp_path: Path, content: bytes, why: str | None) -> None:
+    (tmp_path / "state.json").write_bytes(content)
+    assert damage(tmp_path / "state.json") == why
+
+
+def test_files_of_the_code_are_no_saves(launch: Launch) -> None:
+    code, work = Path(launch.nodes[0].code), launch.directory_of()
+    archive(code / "pretrained/model.ckpt")
+    (work / "pretrained").symlink_to(code / "pretrained")
+    resume = {"when": ["pretrained/*.ckpt", "**/*.ckpt"], "args": ["--resume"]}
+    assert "no file matches" in told(decided(with_resume(launch, resume)))
+    archive(work / "logs/runs/1/checkpoints/last.ckpt")
+    assert told(decided(with_resume(launch, resume))) == (
+        "resumes from logs/runs/1/checkpoints/last.ckpt"
+    )
+
+
+def test_a_pattern_may_lie_elsewhere(launch: Launch) -> None:
+    archive(launch.run_paths.directory / "output/last.pt")
+    resume = {"when": ["${hpcrun:directory}/output/*.pt"], "args": ["--resume"]}
+    expected = f"resumes from {launch.directory}/output/last.pt"
+    assert told(decided(with_resume(launch, resume))) == expected
+
+
+def _events(launch: Launch) -> None:
+    line = session_log.record(session_log.SAVED, step=5)
+    files.append(launch.run_paths.attempt(1).session, line)
+
+
+def _log_files(launch: Launch) -> None:
+    (launch.directory_of() / "out").mkdir()
+    for name in ("train.log", "out/events.out.tfevents.1", "out/metrics.csv", "out/.hidden"):
+        (launch.directory_of() / name).write_text("x")
+    (launch.directory_of() / "out/empty.pt").write_text("")
+
+
+def _made_a_directory(launch: Launch) -> None:
+    (launch.directory_of() / "out").mkdir()
+    logged(launch, 1, 2)
+
+
+def _elsewhere(launch: Launch) -> None:
+    archive(launch.run_paths.directory.parent / "far/model.pt")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda launch: None, "starts from nothing: no earlier attempt has left a file in "),
+        (_events, "resumes: attempt 1 saved step 5"),
+        (lambda launch: archive(launch.directory_of() / "out/ckpt.pt"), "resumes: an earlier "),
+        (lambda launch: archive(launch.run_paths.directory / "output/a.pt"), "resumes: an earlier"),
+        (_elsewhere, "resumes: an earlier attempt left "),
+        (_log_files, "starts from nothing: "),
+        # As nanoGPT does, long before it saves.
+        (_made_a_directory, "starts from nothing: "),
+        (lambda launch: logged(launch, 1), "resumes: attempt 1 logged steps, and writes elsewhere"),
+    ],
+)
+def test_without_a_pattern_something_must_have_been_left(
+    launch: Launch, prepare: Any, message: str
+) -> None:
+    far = launch.run_paths.directory.parent / "far"
+    argv = (*launch.entry.argv, f"--save={far}")
+    launch = replace(
+        with_resume(launch, resume_args=["--resume"]), entry=Entry("command", argv=argv)
+    )
+    prepare(launch)
+    found = decided(launch)
+    assert told(found).startswith(message)
+    added = ("--resume",) if message.startswith("resumes") else ()
+    assert found.entry.argv == (*argv, *added)
+
+
+@pytest.mark.parametrize(
+    ("steps", "first", "resume", "words"),
+    [
+        ((10, 20, 93), 10, None, "began over at step 10, though step 93 had been reached; say how"),
+        ((10, 20, 93), 10, {"resumes": True, "source": "/w/a.pt"}, "it did not go on from /w/a.pt"),
+        ((10, 20, 93), 90, None, None),
+        ((0, 1, 2), 0, None, "began over at step 0, though step 2"),
+        # It may have saved before it logged for the first time.
+        ((10,), 10, {"resumes": True}, None),
+        # Told already.
+        ((10, 20, 93), 10, {"resumes": False, "reached": 93}, None),
+        ((), 10, None, None),
+    ],
+)
+def test_a_program_that_begins_over(
+    launch: Launch, steps: tuple[int, ...], first: int, resume: Any, words: str | None
+) -> None:
+    logged(launch, *steps)
+    found: list[dict[str, Any]] = []
+    watch = StartOver(replace(launch, resume=resume), found.append)
+    watch.turn()
+    logged(launch, first, attempt=2)
+    watch.look()
+    watch.look()
+    assert len(found) == (words is not None)
+    if words is not None:
+        assert words in found[0]["message"]
+
+
+# Real attempts, of programs that never heard of hpcrun.
+HEAD = """
+import json, os, signal, sys, zipfile
+work = os.path.join(os.environ["HPCRUN_DIRECTORY"], "work")
+os.makedirs(work, exist_ok=True)
+os.chdir(work)
+attempt = int(os.environ["HPCRUN_ATTEMPT"])
+given = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
+def log(step):
+    with open(os.environ["HPCRUN_METRICS_FILE"], "a") as stream:
+        stream.write(json.dumps({"step": step}) + "\\n")
+def save(path, step):
+    with zipfile.ZipFile(path, "w") as stream:
+        stream.writestr("step", str(step))
+def load(path):
+    return int(zipfile.ZipFile(path).read("step"))
+"""
+# Killed before the first save, and after it.
+NANOGPT = (
+    HEAD
+    + """
+os.makedirs("out", exist_ok=True)
+step = load("out/ckpt.pt") if given.get("init_from") == "resume" else 0
+while step < 6:
+    step += 1
+    log(step)
+    if (attempt, step) in ((1, 1), (2, 4)):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if step % 2 == 0:
+        save("out/ckpt.pt", step)
+"""
+)
+# Killed in its second save, of which DeepSpeed's `latest` knows nothing yet.
+HELLO_DEEPSPEED = (
+    HEAD
+    + """
+assert ("checkpoint_dir" in given) != ("load_checkpoint_dir" in given), given
+top = given.get("load_checkpoint_dir") or given["checkpoint_dir"] + "/bert.1"
+os.makedirs(top, exist_ok=True)
+step = 0
+if "load_checkpoint_dir" in given:
+    step = load(top + "/" + open(top + "/latest").read() + "/states.pt")
+while step < 6:
+    step += 1
+    log(step)
+    if step % 2 == 0:
+        os.makedirs(f"{top}/global_step{step}", exist_ok=True)
+        if attempt == 1 and step == 4:
+            open(f"{top}/global_step4/states.pt", "wb").write(b"PK\\x03\\x04torn")
+            os.kill(os.getpid(), signal.SIGKILL)
+        save(f"{top}/global_step{step}/states.pt", step)
+        open(top + "/latest", "w").write(f"global_step{step}")
+"""
+)
+
+
+class Programs:
+    """A directory with a program and its spec, and a root beside it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.code, self.root = directory / "code", directory / "root"
+        self.code.mkdir()
+
+    @property
+    def paths(self) -> ExperimentPaths:
+        return experiment(self.root, "e")
+
+    def run(self, program: str, **spec: Any) -> None:
+        """Run it to its end on this machine."""
+        (self.code / "train.py").write_text(program)
+        own = {
+            **{"name": "e", "entry": "train.py", "resources": {"time": "00:10:00"}},
+            "environment": {"python": sys.executable},
+        }
+        (self.code / "e.yaml").write_text(json.dumps({**own, **spec}))
+        self.ended = self.hpcrun("submit", "e.yaml", "cluster=local", "--wait")
+
+    def hpcrun(self, *arguments: str) -> Any:
+        return command.hpcrun(*arguments, "--root", self.root, cwd=self.code)
+
+    def steps(self, attempt: int) -> list[int]:
+        lines = files.read_lines(self.paths.run(0).attempt(attempt).metrics)
+        return [line["step"] for line in lines]
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Programs]:
+    for name in ("HPCRUN_ROOT", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    found = Programs(tmp_path)
+    yield found
+    for submission in found.paths.submissions():
+        processes.kill_all(submission.directory)
+
+
+@pytest.mark.parametrize(
+    "recovery",
+    [{"resume_args": ["--init_from=resume"]}, {"resume": "nanogpt"}],
+    ids=["resume_args", "recipe"],
+)
+def test_a_program_is_killed_before_its_first_save_and_after_it(
+    programs: Programs, recovery: dict[str, Any]
+) -> None:
+    programs.run(NANOGPT, recovery=recovery)
+    assert programs.ended.returncode == 0, programs.ended.stderr
+    assert [programs.steps(number) for number in (1, 2, 3)] == [[1], [1, 2, 3, 4], [3, 4, 5, 6]]
+    first, second, third = ledger.read(programs.paths.run(0))
+    assert first.resume is None
+    assert second.resume is not None
+    assert third.resume is not None
+    assert (second.resume["resumes"], second.resume["reached"]) == (False, 1)
+    assert (third.resume["resumes"], third.resume["arguments"]) == (True, ["--init_from=resume"])
+    told = programs.hpcrun("why", "e").stdout
+    assert "It starts from nothing: no " in told
+    assert "; step 1 had been reached." in told
+    assert "out/ckpt.pt" in told.split("It resumes")[1].splitlines()[0]
+
+
+def test_a_program_is_started_with_another_flag_in_place_of_one(programs: Programs) -> None:
+    programs.run(
+        HELLO_DEEPSPEED,
+        config={"checkpoint_dir": "ckpt"},
+        recovery={"resume": "deepspeed-checkpoint"},
+    )
+    assert programs.ended.returncode == 0, programs.ended.stderr
+    assert [programs.steps(number) for number in (1, 2)] == [[1, 2, 3, 4], [3, 4, 5, 6]]
+    resume = ledger.read(programs.paths.run(0))[1].resume
+    assert resume is not None
+    assert resume["message"] == "resumes from ckpt/bert.1"
+    top = programs.paths.run(0).directory / "work/ckpt/bert.1"
+    assert resume["arguments"] == [f"--load_checkpoint_dir={top}"]
+
+
+def test_a_program_that_nobody_told_how_to_resume(programs: Programs) -> None:
+    program = HEAD + "log(1); log(2); attempt > 1 or os.kill(os.getpid(), signal.SIGKILL)\n"
+    programs.run(program)
+    assert programs.ended.returncode == 0, programs.ended.stderr
+    told = programs.hpcrun("why", "e").stdout
+    assert "It began over at step 1, though step 2 had been reached; say how it goes on" in told
+    (found,) = json.loads(programs.hpcrun("why", "e", "--json").stdout)
+    assert (found["attempts"][1]["began_over"]["step"], found["attempts"][0]["resume"]) == (1, None)
