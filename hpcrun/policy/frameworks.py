@@ -93,21 +93,19 @@ def _torchelastic(place: RankPlace) -> dict[str, str]:
     }
 
 
+def _on_cpus(place: RankPlace) -> dict[str, str]:
+    """Return what Accelerate and the Trainer need: else each rank on CPUs believes to be alone."""
+    return {} if place.gpus_per_node else {"ACCELERATE_USE_CPU": "true"}
+
+
 def _accelerate(place: RankPlace) -> dict[str, str]:
-    """Return what ``accelerate launch`` sets: without it, ranks on CPUs believe to be alone."""
-    if not place.gpus_per_node:
-        return {"ACCELERATE_USE_CPU": "true"}
-    if place.deepspeed_config is None:
-        return {}
+    """Return what ``accelerate launch`` sets."""
+    if not place.gpus_per_node or place.deepspeed_config is None:
+        return _on_cpus(place)
     return {
         "ACCELERATE_USE_DEEPSPEED": "true",
         "ACCELERATE_DEEPSPEED_CONFIG_FILE": place.deepspeed_config,
     }
-
-
-def _huggingface(place: RankPlace) -> dict[str, str]:
-    """Return what the Trainer needs; ``--deepspeed`` among its arguments names the JSON."""
-    return {} if place.gpus_per_node else {"ACCELERATE_USE_CPU": "true"}
 
 
 def _torchrun(place: RankPlace) -> dict[str, str]:
@@ -118,7 +116,7 @@ def _torchrun(place: RankPlace) -> dict[str, str]:
         "PET_MASTER_ADDR": place.addresses[0],
         "PET_MASTER_PORT": str(place.master_port),
     }
-    return {**found, "PET_NPROC_PER_NODE": str(place.gpus_per_node or 1)}
+    return {**found, "PET_NPROC_PER_NODE": str(place.gpus_per_node or 1), **_on_cpus(place)}
 
 
 def _local_rank(place: RankPlace) -> list[str]:
@@ -138,7 +136,10 @@ def _tensorflow(place: RankPlace) -> dict[str, str]:
 
 
 def _jax(place: RankPlace) -> dict[str, str]:
-    """Return what `jax.distributed.initialize` reads in place of arguments."""
+    """Return the coordinator, which JAX reads itself, and the names that programs read the rest by.
+
+    On Slurm JAX takes the number of processes and its own from srun.
+    """
     return {
         "JAX_COORDINATOR_ADDRESS": f"{place.addresses[0]}:{place.master_port}",
         "JAX_NUM_PROCESSES": str(place.world_size),
@@ -155,12 +156,12 @@ _RANKS = frozenset(
 TABLE = {
     one.name: one
     for one in (
-        Framework(AUTO),
+        Framework(AUTO, _on_cpus),
         Framework(NONE, meets=False),
         Framework("accelerate", _accelerate),
         Framework("composer"),
         Framework("deepspeed", arguments=_local_rank, resume="deepspeed-checkpoint"),
-        Framework("huggingface", _huggingface, progress="trainer_state", resume="hf-trainer"),
+        Framework("huggingface", _on_cpus, progress="trainer_state", resume="hf-trainer"),
         Framework("jax", _jax),
         Framework("lightning", _torchelastic, progress="lightning", resume="lightning"),
         Framework("single", hidden=_RANKS, one_per_node=True, meets=False),

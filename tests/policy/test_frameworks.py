@@ -25,7 +25,7 @@ def _variables(name: str, place: RankPlace = PLACE) -> dict[str, str]:
     return frameworks.of(name).variables(place)
 
 
-@pytest.mark.parametrize("name", ["none", "auto", "composer", "deepspeed", "single"])
+@pytest.mark.parametrize("name", ["none", "composer", "deepspeed", "single"])
 def test_without_variables_of_their_own(name: str) -> None:
     assert _variables(name) == {}
 
@@ -38,7 +38,7 @@ def test_lightning_finds_what_torchrun_sets() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["accelerate", "huggingface"])
+@pytest.mark.parametrize("name", ["accelerate", "huggingface", "auto"])
 def test_on_cpus_accelerate_is_told_so(name: str) -> None:
     assert _variables(name) == {"ACCELERATE_USE_CPU": "true"}
 
@@ -50,7 +50,7 @@ def test_with_gpus_accelerate_gets_the_deepspeed_configuration() -> None:
         "ACCELERATE_DEEPSPEED_CONFIG_FILE": "/runs/7/deepspeed.json",
     }
     assert _variables("accelerate", replace(place, deepspeed_config=None)) == {}
-    assert _variables("huggingface", place) == {}
+    assert _variables("huggingface", place) == _variables("auto", place) == {}
 
 
 def test_tensorflow_knows_the_port_of_every_rank() -> None:

@@ -33,11 +33,11 @@ class PortReservation:
     def __init__(self, start: int, count: int = 1) -> None:
         low, high = port_range()
         self._guards: list[socket.socket] = []
-        without: int | None = None
+        busy, without = _ports_of_sockets(), None
         for tried, offset in enumerate(range(0, high - low, count)):
             port = low + (start * 16 + offset) % (high - low)
             block = range(port, port + count)
-            if block.stop > high or not all(map(_is_free, block)):
+            if block.stop > high or not all(map(_is_free, block)) or not busy.isdisjoint(block):
                 continue
             if self._guard_all(block):
                 self.ports, self.port = block, port
@@ -63,17 +63,30 @@ class PortReservation:
 
 
 def in_use(ports: Iterable[int]) -> bool:
-    """Check whether a TCP socket of this machine listens on, or is or was connected by, a port.
+    """Check whether a TCP socket of this machine listens on a port, or was connected to it here.
 
-    Connections that were closed are there for another minute.
+    Connections that were closed are there for another minute. Those from here to the same port of
+    another machine do not count.
     """
-    needles = [b":%04X " % port for port in ports]
+    wanted = set(ports)
+    return bool(wanted) and not wanted.isdisjoint(_ports_of_sockets())
+
+
+def _ports_of_sockets() -> set[int]:
+    """Return the ports of this machine's ends of all TCP sockets."""
+    found = set()
     for name in ("tcp", "tcp6"):
+        table = b""
         with contextlib.suppress(OSError):
             table = Path("/proc/net", name).read_bytes()
-            if any(needle in table for needle in needles):
-                return True
-    return False
+        for line in table.splitlines()[1:]:
+            (here, _, port), (there, _, other) = (
+                end.rpartition(b":") for end in line.split(maxsplit=3)[1:3]
+            )
+            found.add(int(port, 16))
+            if there == here:
+                found.add(int(other, 16))
+    return found
 
 
 def _is_free(port: int) -> bool:

@@ -1,0 +1,180 @@
+"""Programs of frameworks, unmodified, on two ranks of the local executor, killed and resumed.
+
+They need packages that hpcrun's own tests do without: HPCRUN_FRAMEWORKS_PYTHON names a Python that
+has those of ``requirements.txt`` beside this file, HPCRUN_TENSORFLOW_PYTHON one that has those of
+``tensorflow.txt``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcrun.state import layout, ledger
+from hpcrun.state.layout import RunPaths
+from hpcrun.submit.local import processes
+from tests.support.command import argv, hpcrun
+from tests.support.waiting import until
+
+PYTHONS = {
+    name: os.environ.get(f"HPCRUN_{name.upper()}_PYTHON") for name in ("frameworks", "tensorflow")
+}
+PROGRAMS = Path(__file__).parent / "programs"
+pytestmark = pytest.mark.timeout(600)
+
+
+class Study:
+    """A program beside a spec, under a root of its own."""
+
+    def __init__(self, directory: Path, program: str) -> None:
+        name = "tensorflow" if program.startswith("tensorflow") else "frameworks"
+        python = PYTHONS[name] or pytest.skip(f"HPCRUN_{name.upper()}_PYTHON names no Python")
+        self.overrides = ("cluster=local", f"environment.python={python}")
+        self.root, self.code = directory / "root", directory / "code"
+        self.code.mkdir()
+        self.program = program
+        (self.code / program).write_bytes((PROGRAMS / program).read_bytes())
+
+    @property
+    def run(self) -> RunPaths:
+        return layout.experiment(self.root, "study").run(0)
+
+    def submit(self, spec: str, entry: str | None = None) -> subprocess.Popen[str]:
+        """Start `hpcrun submit --wait` on a spec of two ranks."""
+        entry = entry or self.program
+        head = f"name: study\nentry: {entry}\nresources: {{ntasks_per_node: 2}}\n"
+        path = self.code / "study.yaml"
+        path.write_text(head + spec)
+        command = argv("submit", path, *self.overrides, "--wait", "--root", self.root)
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+
+    def end(self, started: subprocess.Popen[str]) -> str:
+        """Wait for it, and return what it and the ranks said; the run has completed."""
+        said, _ = started.communicate(timeout=400)
+        logs = hpcrun("logs", "study", "--root", self.root, "--attempt", "all", "--stream", "all")
+        assert started.returncode == 0, said + logs.stdout
+        return said + "".join(path.read_text() for path in self._rank_logs())
+
+    def _rank_logs(self) -> list[Path]:
+        return [path for one in self.run.attempts() for path in one.rank_logs().values()]
+
+    def logs(self, attempt: int) -> str:
+        paths = self.run.attempt(attempt).rank_logs().values()
+        return "".join(path.read_text() for path in paths)
+
+    def kill_once(self, started: subprocess.Popen[str], pattern: str) -> None:
+        """Kill rank 1 as soon as a file of that pattern lies in the run's directory."""
+
+        def saved() -> bool:
+            assert started.poll() is None, started.communicate()[0]
+            return any(self.run.directory.rglob(pattern))
+
+        until(saved, timeout=300)
+        mine = [each for each in self._processes() if b"RANK=1" in each[1]]
+        assert mine
+        for pid, _ in mine:
+            os.kill(pid, signal.SIGKILL)
+
+    def _processes(self) -> Iterator[tuple[int, list[bytes]]]:
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (path / "cmdline").read_bytes()
+                variables = (path / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if self.program.encode() in words and b"HPCRUN_RUN=study/0" in variables:
+                yield int(path.name), variables
+
+    def close(self) -> None:
+        for submission in layout.experiment(self.root, "study").submissions():
+            processes.kill_all(submission.directory)
+
+
+@pytest.fixture
+def study(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Study]:
+    made = Study(tmp_path, request.param)
+    yield made
+    made.close()
+
+
+def _met(study: Study) -> bool:
+    return all(attempt.never_met is None for attempt in ledger.read(study.run))
+
+
+@pytest.mark.parametrize("study", ["hf_trainer.py"], indirect=True)
+def test_a_trainer(study: Study) -> None:
+    spec = (
+        "config: {output_dir: '${hpcrun:directory}/out', max_steps: 60, save_steps: 10, "
+        "logging_steps: 5, "
+        "per_device_train_batch_size: 2, report_to: none}\n"
+    )
+    started = study.submit(spec)
+    study.kill_once(started, "checkpoint-10/trainer_state.json")
+    said = study.end(started)
+    assert "framework: huggingface (hf_trainer.py imports it)" in said
+    assert "ranks 2, from None" in study.logs(1)
+    assert re.search(r"ranks 2, from .*/out/checkpoint-\d0", study.logs(2))
+    assert _met(study)
+
+
+@pytest.mark.parametrize("study", ["accelerate_loop.py"], indirect=True)
+def test_accelerate(study: Study) -> None:
+    said = study.end(study.submit("config: {output_dir: out}\n"))
+    assert "framework: accelerate (accelerate_loop.py imports it)" in said
+    assert "ranks 2, from step 0" in said
+    assert _met(study)
+
+
+@pytest.mark.parametrize("study", ["accelerate_loop.py"], indirect=True)
+def test_accelerate_in_a_shell_where_it_is_not_detected(study: Study) -> None:
+    entry = '[bash, -c, "exec python accelerate_loop.py --output_dir out"]'
+    said = study.end(study.submit("", entry=entry))
+    assert "framework:" not in said
+    assert "ranks 2, from step 0" in said
+
+
+@pytest.mark.parametrize("study", ["lightning_fit.py"], indirect=True)
+def test_lightning(study: Study) -> None:
+    spec = (
+        "config: {devices: 2, max_steps: 60, pause: 0.05, root: '${hpcrun:directory}'}\n"
+        "recovery: {resume_args: [--ckpt_path=last]}\n"
+    )
+    started = study.submit(spec)
+    study.kill_once(started, "checkpoints/*step=10.ckpt")
+    said = study.end(started)
+    assert "framework: lightning (lightning_fit.py imports it)" in said
+    assert "ranks 2, TorchElasticEnvironment" in study.logs(1)
+    assert "Restored all states from the checkpoint" in study.logs(2)
+    assert "ends at step 60" in study.logs(2)
+    assert _met(study)
+
+
+@pytest.mark.parametrize("study", ["tensorflow_workers.py"], indirect=True)
+def test_tensorflow(study: Study) -> None:
+    said = study.end(study.submit(""))
+    assert "framework: tensorflow (tensorflow_workers.py imports it)" in said
+    assert said.count("ranks 2\n") == 2
+    assert _met(study)
+
+
+@pytest.mark.parametrize("study", ["tensorflow_workers.py"], indirect=True)
+def test_tensorflow_without_its_variable_is_told(study: Study) -> None:
+    said = study.end(study.submit("environment: {variables: {TF_CONFIG: '{}'}}\n"))
+    assert said.count("ranks 1\n") == 2
+    (attempt,) = ledger.read(study.run)
+    assert attempt.alone == "its 2 ranks never met: each worked alone"
+
+
+@pytest.mark.parametrize("study", ["jax_train.py"], indirect=True)
+def test_jax(study: Study) -> None:
+    said = study.end(study.submit("framework: jax\n"))
+    assert "ranks 2, this is 0" in said
+    assert "ranks 2, this is 1" in said
+    assert _met(study)
