@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -78,23 +78,24 @@ def decide(attempts: Sequence[Attempt], policy: Recovery, *, here: bool = False)
     budget = {**BUDGETS, **policy.budgets}.get(kind)
     if budget is not None and number >= budget:
         return Action(STOP, f"{_times(number, kind)}; recovery.budgets.{kind} is {budget}")
-    failures = _without_progress(mine)
+    known = dict(zip((one.number for one in attempts), kept_steps(attempts), strict=True))
+    failures = _without_progress(mine, known)
     if kind in causes.OWN and failures >= policy.max_failures:
         return Action(
             STOP,
             f"{failures} ends in a row that the run itself caused, with no new checkpointed step; "
             f"recovery.max_failures is {policy.max_failures}",
         )
-    kept = any(progress(attempt) for attempt in attempts)
+    kept = any(known.values()) or any(map(_saved_somewhere, attempts))
     reason = "it goes on from its newest checkpoint" if kept else "it starts again"
     # What is wrong with all nodes at once takes longer to mend.
     stays = kind in _IN_PLACE and not (kind == causes.LAUNCH and not last.cause.get("nodes"))
-    if here and stays and _may_stay(mine, policy):
+    if here and stays and _may_stay(mine, policy, known):
         return Action(RESTART, reason)
     return Action(REQUEUE, reason, suspects(attempts))
 
 
-def _may_stay(attempts: Sequence[Attempt], policy: Recovery) -> bool:
+def _may_stay(attempts: Sequence[Attempt], policy: Recovery, known: Mapping[int, int]) -> bool:
     """Check that the run has not been restarted too often in this start of its job."""
     last = attempts[-1]
     if last.kind not in causes.OWN:
@@ -102,8 +103,9 @@ def _may_stay(attempts: Sequence[Attempt], policy: Recovery) -> bool:
         return policy.in_place > 0
     furthest, restarts = 0, 0
     for attempt in attempts:
-        reached = _kept(attempt)
-        if reached > furthest or not same_start(attempt, last):
+        reached = known[attempt.number]
+        is_new = reached > furthest or _saved_somewhere(attempt)
+        if is_new or not same_start(attempt, last):
             restarts = 0
         furthest = max(furthest, reached)
         restarts += attempt.action == RESTART
@@ -116,31 +118,53 @@ def _of_submission(attempts: Sequence[Attempt]) -> list[Attempt]:
     return [attempt for attempt in attempts if attempt.submission == submission]
 
 
-def _without_progress(attempts: Sequence[Attempt]) -> int:
+def _without_progress(attempts: Sequence[Attempt], known: Mapping[int, int]) -> int:
     """Count the ends that the run itself caused since it last got further than ever before."""
     furthest, failures = 0, 0
     for attempt in attempts:
-        reached = _kept(attempt)
-        if reached > furthest:
-            furthest, failures = reached, 0
+        reached = known[attempt.number]
+        if reached > furthest or _saved_somewhere(attempt):
+            furthest, failures = max(furthest, reached), 0
         elif attempt.kind in causes.OWN:
             failures += 1
     return failures
 
 
-def progress(attempt: Attempt) -> int:
-    """Return the step up to which nothing is lost: the newest checkpoint's.
+def kept_steps(attempts: Sequence[Attempt]) -> list[int]:
+    """Return the step that each attempt is known to have left behind it, 0 if none is.
 
-    For a program without hpcrun's checkpoints, the last step that it logged.
+    It is that of the newest checkpoint, or of the newest save that a program was seen to make; else
+    the step with which the attempt began, or the next one did: that was kept, if only on the nodes.
+    Steps that were logged alone are not.
     """
-    end = attempt.end
-    kept = end.get("checkpoint_step")
-    return int(kept if kept is not None else end.get("reached_step") or 0)
+    found, later = [], 0
+    for attempt, began in zip(reversed(attempts), reversed(began_with(attempts)), strict=True):
+        saved = int(attempt.end.get("checkpoint_step") or 0)
+        found.append(max(saved, began or 0, later))
+        later = later if began is None else began
+    return found[::-1]
 
 
-def _kept(attempt: Attempt) -> int:
-    """Return `progress`, or where the attempt began: that was kept, if only on the nodes."""
-    return max(progress(attempt), int(attempt.end.get("restored_step") or 0))
+def began_with(attempts: Sequence[Attempt]) -> list[int | None]:
+    """Return the finished steps with which each attempt began; None if that is unknown.
+
+    A session says so. A program that saves by itself shows it by the first step that it logs: what
+    this is beyond the first step of a fresh start.
+    """
+    firsts = [one.end.get("first_step") for one in attempts]
+    fresh = min((int(first) for first in firsts if first is not None), default=0)
+    found: list[int | None] = []
+    for attempt, first in zip(attempts, firsts, strict=True):
+        restored = attempt.end.get("restored_step")
+        if restored is None and first is not None:
+            restored = int(first) - fresh
+        found.append(restored)
+    return found
+
+
+def _saved_somewhere(attempt: Attempt) -> bool:
+    """Check whether a program was seen to save, at a step that is not known."""
+    return bool(attempt.end.get("saves")) and attempt.end.get("checkpoint_step") is None
 
 
 def suspects(attempts: Sequence[Attempt]) -> tuple[str, ...]:

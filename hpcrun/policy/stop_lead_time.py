@@ -56,6 +56,7 @@ def measured(run: RunPaths) -> tuple[float | None, float]:
         event.seconds("seconds")
         for attempt in attempts
         for event in session_log.read_any(attempt).of(session_log.SAVED)
+        if "seconds" in event.record
     ]
     last = (files.last_line(attempts[-1].metrics) if attempts else None) or {}
     step: Any = last.get("step_seconds")

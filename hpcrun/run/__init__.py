@@ -4,7 +4,8 @@ Reading order: `keeper` starts `supervisor`, the supervisor an `agent` on each n
 for each rank (`script` where that is warm), and `tracker` beside them; `session` is the API in a
 rank. They stay where they are: batch scripts start them with ``python -m hpcrun.run.NAME``. The
 rooms: `protocol` (between the programs), `job` (the supervisor), `node` (the agent), `health`
-(progress and hangs), `rank` and `checkpoint` (the session), `tracking`.
+(progress and hangs), `program` (programs without a session, read from outside), `rank` and
+`checkpoint` (the session), `tracking`.
 
 To change what ranks find in their environment: `worker.environment`.
 """

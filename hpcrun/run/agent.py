@@ -64,6 +64,7 @@ from hpcrun.run.node.log_sizes import LogSizes
 from hpcrun.run.node.node_dir import NodeDir
 from hpcrun.run.node.prepare import NodePreparation
 from hpcrun.run.node.program_activity import ProgramActivity
+from hpcrun.run.program.program_reader import ProgramReader
 from hpcrun.run.protocol import messages, stop_flag
 from hpcrun.run.protocol.channel import Channel
 from hpcrun.run.protocol.heartbeat import INTERVAL, SILENCE, Heartbeat, PeerLiveness
@@ -111,6 +112,8 @@ class Agent:
         self._telemetry: telemetry.NodeTelemetry | None = None
         # Where the attempt's ranks meet; empty once they have, and on other nodes than the first.
         self._meeting_ports: tuple[int, ...] = ()
+        self._working_directory = plan.directory
+        self._reader: ProgramReader | None = None
         for number in stop_flag.SIGNALS:
             signal.signal(number, self._on_signal)
 
@@ -154,6 +157,7 @@ class Agent:
     def leave(self) -> None:
         """Remove what is node-local."""
         self._stop_telemetry()
+        self._stop_reader()
         self.preparation.release_ports()
         self._node_dir.remove()
 
@@ -223,7 +227,9 @@ class Agent:
             self._look_for_meeting(channel)
             before = progress.read(self.scratch)
             rank_processes.kill(self.scratch)
-            if rank_processes.gone(self.scratch, RANKS_GONE):
+            is_gone = rank_processes.gone(self.scratch, RANKS_GONE)
+            self._stop_reader()
+            if is_gone:
                 return {"type": "killed", "gone": _ended_too_early(before)}
             return {"type": "failed", "message": "its ranks cannot be ended"}
         if kind == "call":
@@ -253,6 +259,9 @@ class Agent:
             found = prepare(self.scratch, self.attempt, fabric, first=first, alone=alone)
             self._meeting_ports = self.preparation.ports if first else ()
             self._expect_warm_ranks()
+            if first and self.run.entry.kind != "function":
+                self._stop_reader()
+                self._reader = ProgramReader(self.run, self._paths, self._working_directory)
             self._start_telemetry(fabric, found["node"], message["devices"])
             self._programs.begin(*telemetry.links(fabric, found["node"]))
             return {"type": "ready", **found}
@@ -269,6 +278,7 @@ class Agent:
             self.scratch = self._node_dir.begin(attempt)
             self.preparation.reset()
             self._stop_telemetry()
+            self._stop_reader()
 
     def _expect_warm_ranks(self) -> None:
         """Prepare the call of this attempt's warm ranks; those before the last come too late."""
@@ -286,6 +296,11 @@ class Agent:
         except Exception as error:
             # A node whose counters cannot be read can still train.
             say(f"no telemetry of this node: {type(error).__name__}: {error}")
+
+    def _stop_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.stop()
+            self._reader = None
 
     def _stop_telemetry(self) -> None:
         if self._telemetry is not None:

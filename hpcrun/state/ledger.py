@@ -15,9 +15,9 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     completed, ``cause``: a mapping with ``kind`` (of `hpcrun.policy.causes`) and ``message``, and
     if known ``rank``, ``node``, ``exit_code``, ``signal``, ``exception``, ``log_tail`` (list of
     lines), ``nodes`` (those that were lost, or could not be used), ``lock`` (a file that a rank
-    that hangs waits for). ``restored_step``,
-    ``reached_step``, ``checkpoint_step`` and ``total_steps`` are its progress, ``metrics`` their
-    last values, ``logged`` the time of these (`hpcrun.run.job.evidence.AttemptProgress`).
+    that hangs waits for). ``restored_step``, ``reached_step``, ``checkpoint_step``, ``first_step``,
+    ``saves`` and ``total_steps`` are its progress, ``metrics`` their last values, ``logged`` the
+    time of these (`hpcrun.run.job.evidence.AttemptProgress`).
     An end that the attempt's own supervisor did not live to record is recorded by the next one,
     with ``time`` as Slurm has it.
 ``decided``
@@ -115,6 +115,7 @@ _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
         {
             **{**_HEAD, "outcome": TEXT, "exit_code": WHOLE, "cause": mapping(_CAUSE)},
             **dict.fromkeys(("restored_step", "reached_step", "checkpoint_step"), WHOLE),
+            **{"first_step": WHOLE, "saves": INDEX},
             **{"total_steps": WHOLE, "metrics": METRICS, "logged": TIME},
         },
         ("outcome",),

@@ -1,4 +1,4 @@
-"""The session's events: an attempt's ``session.jsonl``, by rank 0.
+"""The session's events: an attempt's ``session.jsonl``, by rank 0, or by its agent.
 
 Each line has ``event`` and ``time`` (seconds since the epoch); the events are
 
@@ -21,6 +21,17 @@ Each line has ``event`` and ``time`` (seconds since the epoch); the events are
     All ranks left after ``step``, because the run was asked to stop.
 ``finished``
     The entry came to its end: of a session also ``step``, ``step_seconds``, ``own_seconds``.
+
+Of a program without a session, the agent of rank 0's node writes what it sees:
+
+``read_from``
+    Where progress is read: ``source`` (of the spec's ``progress.source``, or ``progress_bar``; null
+    if nothing is known), ``path``, ``total_steps``.
+``seen``
+    The program's last sign of life before ``time``; with ``step``, the time at which a line without
+    one was seen.
+``saved``
+    A save that the program made: ``step`` if known, ``checkpoint`` (its path), ``bytes``.
 """
 
 from __future__ import annotations
@@ -39,6 +50,8 @@ RESTORED = "restored"
 SAVED = "saved"
 SAVED_NEARBY = "saved_nearby"
 FINISHED = "finished"
+READ_FROM = "read_from"
+SEEN = "seen"
 
 
 class SessionEvent(NamedTuple):
@@ -85,8 +98,8 @@ class SessionLog(tuple[SessionEvent, ...]):
 
     @property
     def total_steps(self) -> int | None:
-        """The number of steps that the session announced."""
-        totals = [event.record.get("total_steps") for event in self.of(STARTED)]
+        """The number of steps that the session announced, or that the program shows."""
+        totals = [event.record.get("total_steps") for event in self.of(STARTED, READ_FROM)]
         return next((total for total in reversed(totals) if WHOLE.accepts(total)), None)
 
     @property
@@ -98,6 +111,21 @@ class SessionLog(tuple[SessionEvent, ...]):
     def reached_step(self) -> int | None:
         """The furthest step that was restored, saved or finished."""
         return max(self._steps(RESTORED, SAVED, FINISHED), default=None)
+
+    @property
+    def saved_step(self) -> int | None:
+        """The step of the last save that has one."""
+        return next(reversed([*self._steps(SAVED)]), None)
+
+    @property
+    def read_from(self) -> Mapping[str, Any] | None:
+        """The last record of where the agent reads progress; None if it never did."""
+        return next((event.record for event in reversed(self) if event.kind == READ_FROM), None)
+
+    @property
+    def sightings(self) -> list[tuple[int, float]]:
+        """Steps whose lines have no time, and when they were seen."""
+        return [(event.step, event.time) for event in self.of(SEEN) if event.step is not None]
 
     def _steps(self, *kinds: str) -> Iterator[int]:
         return (event.step for event in self.of(*kinds) if event.step is not None)

@@ -135,12 +135,70 @@ def test_a_node_that_was_lost_once_is_used_again_after_a_day() -> None:
     assert recovery.suspects([]) == ()
 
 
-def test_a_program_without_checkpoints_of_ours_is_measured_by_what_it_logs() -> None:
-    attempts = ledger(CRASH, CRASH, CRASH)
-    for attempt, reached in zip(attempts, (10, 20, 30), strict=True):
+def program(*ends: tuple[int | None, int | None, int | None, int]) -> list[Attempt]:
+    """Attempts of a program without checkpoints of ours that crashed.
+
+    Of each: the first and the last step that it logged, the step of its newest save if one was
+    seen, and how many saves were.
+    """
+    attempts = ledger(*[CRASH] * len(ends))
+    for attempt, (first, reached, saved, saves) in zip(attempts, ends, strict=True):
         assert attempt.ended is not None
-        attempt.ended |= {"checkpoint_step": None, "reached_step": reached}
-    assert recovery.decide(attempts, Recovery()).kind == REQUEUE
+        attempt.ended |= {
+            **{"checkpoint_step": saved, "saves": saves},
+            **{"first_step": first, "reached_step": reached},
+        }
+    return attempts
+
+
+PROGRAMS: dict[str, tuple[list[Attempt], int, str]] = {
+    "logged steps are not saved ones": (program((1, 50, None, 0)), 1, STOP),
+    "steps of a plan that was made before they were told apart": (
+        program((None, 50, None, 0)),
+        1,
+        STOP,
+    ),
+    "a save that was seen": (program((1, 50, 40, 4)), 1, REQUEUE),
+    "a save at an unknown step": (program((None, None, None, 1)), 1, REQUEUE),
+    "no save, three times from the beginning, each time further": (
+        program((1, 10, None, 0), (1, 20, None, 0), (1, 30, None, 0)),
+        3,
+        STOP,
+    ),
+    "no save seen, but it went on each time": (
+        program((1, 50, None, 0), (41, 90, None, 0), (81, 130, None, 0)),
+        3,
+        REQUEUE,
+    ),
+    "it logs every tenth step": (
+        program((10, 50, None, 0), (50, 90, None, 0), (90, 130, None, 0)),
+        3,
+        REQUEUE,
+    ),
+    "it went on once, and then from the same step": (
+        program((1, 50, None, 0), (41, 45, None, 0), (41, 45, None, 0), (41, 45, None, 0)),
+        3,
+        STOP,
+    ),
+    "the same save again and again": (
+        program((1, 50, 40, 4), (1, 50, 40, 4), (1, 50, 40, 4), (1, 50, 40, 4)),
+        3,
+        STOP,
+    ),
+    "nothing is known of it": (program(*[(None, None, None, 0)] * 3), 3, STOP),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_is_measured_by_its_saves_and_by_where_it_went_on(name: str) -> None:
+    attempts, most, expected = PROGRAMS[name]
+    assert recovery.decide(attempts, Recovery(max_failures=most)).kind == expected
+
+
+def test_where_attempts_of_a_program_began() -> None:
+    attempts = program((10, 50, None, 0), (None, None, None, 0), (50, 90, None, 0))
+    assert recovery.began_with(attempts) == [0, None, 40]
+    assert recovery.kept_steps(attempts) == [40, 40, 40]
 
 
 def _here(*ends: str | tuple[str, int], starts: tuple[int, ...] = ()) -> list[Attempt]:

@@ -45,6 +45,7 @@ _AT_LEAST = {
     "recovery.max_failures": 1,
     "recovery.in_place": 0,
     "recovery.non_finite_steps": 0,
+    "progress.total": 1,
     "telemetry.every": 1,
 }
 _PLACEHOLDER = re.compile(r"\$\{hpcrun:(\w+)\}")
@@ -66,6 +67,7 @@ def check(data: dict[str, Any], limits: dict[str, Any], report: Reporter) -> Non
     _check_checkpoint(data["checkpoint"], report.below("checkpoint"))
     _check_environment(data["environment"], report.below("environment"))
     _check_recovery(data, report.below("recovery"))
+    _check_progress(data["progress"], report.below("progress"))
     _check_notify(data["notify"], report.below("notify"))
     _check_arguments(data, report)
     _check_tracking(data["tracking"], report.below("tracking.wandb.project"))
@@ -173,6 +175,26 @@ def _check_recovery(data: dict[str, Any], report: Reporter) -> None:
             f"({data['resources']['time']!r}) for the run",
             "ask for more time, or save faster",
         )
+
+
+def _check_progress(progress: dict[str, Any], report: Reporter) -> None:
+    pattern, source = progress["pattern"], progress["source"]
+    if pattern is not None:
+        try:
+            groups = re.compile(pattern).groupindex
+        except (re.error, RecursionError, OverflowError) as error:
+            report.at("pattern", f"found {pattern!r}, which is no regular expression: {error}")
+        else:
+            if "step" not in groups:
+                hint = r"as in 'step (?P<step>\d+).* loss (?P<loss>\S+)'"
+                report.at("pattern", f"found {pattern!r}, which has no group named step", hint)
+        if source not in ("auto", "log"):
+            report.at("pattern", f"is not used, as progress.source is {source}; accepted is log")
+    saved = progress["saved"]
+    for index, glob in enumerate(saved if isinstance(saved, list) else [saved or "*"]):
+        if not glob.strip("/ "):
+            key = f"saved.{index}" if isinstance(saved, list) else "saved"
+            report.at(key, f"found {glob!r}; accepted is a glob such as 'out/checkpoint-*'")
 
 
 def _check_notify(notify: dict[str, Any], report: Reporter) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcrun.fields import TIME, WHOLE
 from hpcrun.observe.diagnosis import goodput
@@ -19,6 +19,7 @@ from hpcrun.observe.status.status import Ask, RunStatus, observe
 from hpcrun.state import files, history, journal, session_log
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.ledger import Attempt
+from hpcrun.state.metrics_file import parse
 from hpcrun.state.plan import RunPlan
 from hpcrun.text import Say
 
@@ -47,6 +48,10 @@ class AttemptStory:
     """The `REPORTED` events of its session."""
     replayed: int
     """Steps that an earlier attempt had done already."""
+    read_from: Mapping[str, Any] | None = None
+    """Where the agent reads the progress of a program without a session."""
+    first: int | None = None
+    """The first step that such a program logged."""
 
     @property
     def ended_badly(self) -> bool:
@@ -166,7 +171,11 @@ class RunStory:
         if again is not None and again.event == journal.SUBMITTED and attempts:
             mine = attempts[-1].submission
             resubmitted = again.time if again.paths.number != mine else None
-        pairs = [(one, partial(_traces, paths.attempt(one.number))) for one in attempts]
+        is_program = self.selected.run.entry.kind != "function"
+        pairs = [
+            (one.attempt, partial(_traces, paths.attempt(one.attempt.number), one, is_program))
+            for one in self.attempts
+        ]
         return goodput.spans(submitted, pairs, now, over=self.status.over, resubmitted=resubmitted)
 
     def goodput(self, now: float) -> Goodput | None:
@@ -258,55 +267,113 @@ def _attempts(selected: Selected, attempts: Sequence[Attempt]) -> tuple[AttemptS
     found: list[AttemptStory] = []
     furthest = 0
     steps = [_steps(selected, attempt) for attempt in attempts]
-    went_on_from = [*(restored for restored, _, _ in steps[1:]), None]
-    for attempt, (restored, reached, events), next_restored in zip(
-        attempts, steps, went_on_from, strict=False
+    fresh = min((one.first for one in steps if one.first is not None), default=0)
+    # A program that saves by itself shows by its first step what it went on from.
+    began = [
+        one.first - fresh
+        if number and one.restored is None and one.first is not None
+        else one.restored
+        for number, one in enumerate(steps)
+    ]
+    for attempt, one, restored, next_restored in zip(
+        attempts, steps, began, [*began[1:], None], strict=False
     ):
-        kept = attempt.end.get("checkpoint_step")
-        if kept is not None and next_restored is not None:
-            # The nodes' own storage had a newer checkpoint.
-            kept = max(kept, min(next_restored, reached or 0))
+        kept, reached = attempt.end.get("checkpoint_step"), one.reached
+        if next_restored is not None and (kept is not None or one.first is not None):
+            # The nodes' own storage had a newer checkpoint, or saves were not seen.
+            kept = max(kept or 0, min(next_restored, reached or 0))
         again = 0 if restored is None else max(0, min(reached or 0, furthest) - restored)
         furthest = max(furthest, reached or 0)
-        found.append(AttemptStory(attempt, restored, reached, kept, events, again))
+        found.append(
+            AttemptStory(
+                *(attempt, restored, reached, kept, one.events, again),
+                read_from=one.read_from,
+                first=one.first,
+            )
+        )
     return tuple(found)
 
 
-def _steps(
-    selected: Selected, attempt: Attempt
-) -> tuple[int | None, int | None, tuple[Mapping[str, Any], ...]]:
+class _Steps(NamedTuple):
+    """What an attempt's files say of its steps."""
+
+    restored: int | None
+    reached: int | None
+    first: int | None
+    events: tuple[Mapping[str, Any], ...]
+    read_from: Mapping[str, Any] | None
+
+
+def _steps(selected: Selected, attempt: Attempt) -> _Steps:
     """Read the restored and the reached step, so far for a running attempt, and the events."""
     paths = selected.paths.attempt(attempt.number)
     log = session_log.read_any(paths)
     events = tuple(event.record for event in log.of(*REPORTED))
-    if attempt.ended is not None and "reached_step" in attempt.ended:
-        return attempt.ended.get("restored_step"), attempt.ended["reached_step"], events
+    ended = attempt.end
+    if "reached_step" in ended:
+        known = ended.get("restored_step"), ended["reached_step"], ended.get("first_step")
+        return _Steps(*known, events, log.read_from)
+    first = None
+    if log.restored_step is None:
+        with contextlib.suppress(OSError):
+            first = next((line.step for line in parse(files.read_lines(paths.metrics))), None)
     steps = log.reached_step, _step(files.last_line(paths.metrics) or {})
-    known = [step for step in steps if step is not None]
-    return log.restored_step, max(known, default=None), events
+    reached = max((step for step in steps if step is not None), default=None)
+    return _Steps(log.restored_step, reached, first, events, log.read_from)
 
 
-def _traces(paths: AttemptPaths, furthest: int) -> Traces:
-    """Read only the metrics that `Traces` needs: the replayed steps, the next and the last one."""
+# Steps after the first one that tell how long a step takes.
+_MOST_PACES = 9
+
+
+def _traces(paths: AttemptPaths, one: AttemptStory, is_program: bool, furthest: int) -> Traces:
+    """Read only the metrics that `Traces` needs: the replayed steps, a few next, the last one."""
     first, again = None, None
+    log = session_log.read_any(paths)
+    seen: list[tuple[int, float]] = []
     # A file that cannot be read tells nothing here; status and results say that it cannot.
     with contextlib.suppress(OSError):
         for line in files.read_lines(paths.metrics):
             step, moment = _step(line), _time(line)
             if step is None or moment is None:
                 continue
+            if len(seen) <= _MOST_PACES:
+                seen.append((step, moment))
             first = moment if first is None else first
-            if step > furthest:
+            if step <= furthest:
+                again = moment
+            elif not is_program or len(seen) > _MOST_PACES:
                 break
-            again = moment
     last = files.last_line(paths.metrics) or {}
-    return Traces(
-        session=session_log.read_any(paths),
+    found = Traces(
+        session=log,
         first=first,
         last=_time(last) if first is not None else None,
         again=again,
         reached=_step(last) or 0,
     )
+    return _of_program(found, paths, one, seen, furthest) if is_program else found
+
+
+def _of_program(
+    found: Traces,
+    paths: AttemptPaths,
+    one: AttemptStory,
+    seen: Sequence[tuple[int, float]],
+    furthest: int,
+) -> Traces:
+    """Add what only the traces of a script or command need."""
+    if found.first is None and found.session.sightings:
+        # Its lines have no times: the agent noted when it saw them.
+        seen = found.session.sightings
+        again = next((time for step, time in seen if furthest and step >= furthest), None)
+        found = replace(found, first=seen[0][1], last=seen[-1][1], again=again)
+    ends = [event.time for event in found.session.of(session_log.FINISHED)]
+    # The agent says at the end when it saw the last of the program.
+    ends += [event.time for event in found.session.of(session_log.SEEN) if event.step is None]
+    alive = ends[0] if ends else _time(files.last_line(paths.log_sizes) or {})
+    begun = goodput.first_began(seen, one.restored or 0)
+    return replace(found, is_program=True, begun=begun, alive=alive)
 
 
 def _step(record: dict[str, Any]) -> int | None:

@@ -44,8 +44,10 @@ class Cost:
         return self.hours.allocated
 
     @property
-    def share(self) -> float:
-        """The useful part of those; 0 of none."""
+    def share(self) -> float | None:
+        """The useful part of those; 0 of none, None if it is unknown."""
+        if self.hours.running and not self.hours.useful:
+            return None
         return self.hours.useful / self.paid if self.paid else 0.0
 
     def charge(self, cause: str, hours: float) -> None:
@@ -61,7 +63,7 @@ class Cost:
             "unit": self.unit,
             "paid": round(self.paid, 3),
             **parts,
-            "share": round(self.share, 4),
+            "share": None if self.share is None else round(self.share, 4),
             "causes": {kind: round(value, 3) for kind, value in self.causes.items()},
         }
 
@@ -99,11 +101,13 @@ def totals(costs: Iterable[Cost]) -> list[Cost]:
 
 def table(costs: Sequence[Cost]) -> Table:
     """Return a table with a row for each run."""
-    headers = ["RUN", "UNIT", "PAID", "USEFUL%", *(kind.upper() for kind in WORDS)]
+    # Most programs show their steps.
+    kinds = [kind for kind in WORDS if kind != "running" or any(one.hours.running for one in costs)]
+    headers = ["RUN", "UNIT", "PAID", "USEFUL%", *(kind.upper() for kind in kinds)]
     found = Table(headers, right=frozenset(headers[2:]), spare=("STOPPED", "QUEUED"))
     for one in costs:
-        cells = [hours_text(one.paid), f"{100 * one.share:.0f}"]
-        cells += [hours_text(value) for value in vars(one.hours).values()]
+        cells = [hours_text(one.paid), "" if one.share is None else f"{100 * one.share:.0f}"]
+        cells += [hours_text(getattr(one.hours, kind)) for kind in kinds]
         known = one.hours.wall > 0
         name = f"{one.experiment}/{one.run}"
         found.add(name, one.unit, *(cells if known else [""] * len(cells)))
@@ -123,7 +127,11 @@ def sentences(total: Cost) -> list[str]:
         ]
 
     spent = {kind: value for kind, value in vars(total.hours).items() if value}
-    share = f"{100 * total.share:.0f} % of them useful"
+    share = "how many of them were useful is not known"
+    if total.share is not None:
+        share = f"{100 * total.share:.0f} % of them useful"
+        if total.hours.running:
+            share += f", of {hours_text(total.hours.running)} that is not known"
     found = [f"{total.experiment}: {hours_text(paid)} {total.unit}, {share}"]
     found += lines({WORDS[kind]: value for kind, value in spent.items() if kind not in _FREE})
     found += [

@@ -5,6 +5,7 @@ Pure: `hpcrun.observe.diagnosis.attempts` reads the files.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,8 @@ class Goodput:
     """Restoring a checkpoint."""
     save: float = 0.0
     """The training blocked by a save."""
+    running: float = 0.0
+    """Ranks at work in a program that shows no steps: what of it was useful is not known."""
     idle: float = 0.0
     """Nodes held with no rank at work: from the last sign of an attempt until its end was noticed
     and its ranks were gone, and until the next attempt in the same allocation."""
@@ -47,8 +50,13 @@ class Goodput:
         return self.wall - self.queued - self.stopped
 
     @property
-    def share(self) -> float:
-        """The useful share of the time in which somebody wanted the run to go on; 0 of none."""
+    def share(self) -> float | None:
+        """The useful share of the time in which somebody wanted the run to go on; 0 of none.
+
+        None if it is unknown, because the program shows no steps.
+        """
+        if self.running and not self.useful:
+            return None
         wanted = self.wall - self.stopped
         return self.useful / wanted if wanted else 0.0
 
@@ -56,10 +64,11 @@ class Goodput:
         """Add to one of the fields."""
         setattr(self, kind, getattr(self, kind) + amount)
 
-    def to_data(self) -> dict[str, float]:
+    def to_data(self) -> dict[str, float | None]:
         """Return plain data, with the wall time and the useful share of it."""
         parts = {name: round(value, 3) for name, value in vars(self).items()}
-        return {"wall": round(self.wall, 3), **parts, "share": round(self.share, 4)}
+        share = None if self.share is None else round(self.share, 4)
+        return {"wall": round(self.wall, 3), **parts, "share": share}
 
 
 # The fields of Goodput, as a person reads them.
@@ -69,6 +78,7 @@ WORDS = {
     "startup": "starting",
     "restore": "restoring",
     "save": "saving",
+    "running": "running (no step shown)",
     "idle": "idle in the allocation",
     "queued": "in the queue",
     "stopped": "stopped, until submitted again",
@@ -109,6 +119,12 @@ class Traces:
     """The time at which it had repeated all steps of earlier attempts."""
     reached: int = 0
     """The number of its last logged step."""
+    is_program: bool = False
+    """A script or command: without a session, its logged steps tell how its time was spent."""
+    begun: float | None = None
+    """When the first step of such a program began; None if nothing tells."""
+    alive: float | None = None
+    """The time of such a program's last sign of life."""
 
 
 def summed(spans: Iterable[Span]) -> Goodput:
@@ -117,6 +133,31 @@ def summed(spans: Iterable[Span]) -> Goodput:
     for span in spans:
         found.add(span.kind, span.seconds)
     return found
+
+
+def first_began(logged: Sequence[tuple[int, float]], restored: int) -> float | None:
+    """Return when the first step of an attempt began, judged by the pace of the next ones.
+
+    None if nothing tells.
+
+    Parameters
+    ----------
+    logged
+        Steps and times of the first lines, in seconds since the epoch.
+    restored
+        The finished steps that the attempt began with.
+    """
+    if not logged:
+        return None
+    step, moment = logged[0]
+    paces = sorted(
+        (after[1] - before[1]) / (after[0] - before[0])
+        for before, after in itertools.pairwise(logged)
+        if after[0] > before[0] and after[1] > before[1]
+    )
+    if paces:
+        return moment - max(0, step - restored) * paces[len(paces) // 2]
+    return moment if step - restored <= 1 else None
 
 
 def spans(
@@ -146,29 +187,35 @@ def spans(
     Returns
     -------
     list of Span
-        Empty if no time has passed, or if ranks worked and none of them logged anything.
+        Empty if no time has passed, or if ranks worked and their session logged nothing.
     """
     found: list[Span] = []
     at: float | None = None
     furthest = 0
     before: Attempt | None = None
     silent = traced = False
+    told: list[Traces] = []
     begun = [pair for pair in attempts if isinstance(pair[0].began, (int, float))]
     starts = [float(attempt.started["time"]) for attempt, _ in begun]
-    for (attempt, find), began, later in zip(begun, starts, (*starts[1:], until), strict=False):
-        traces = find(furthest)
+    for _, find in begun:
+        told.append(find(furthest))
+        furthest = max(furthest, told[-1].reached)
+    # One attempt that shows no step has not come to its first, where the others show theirs.
+    unknown = "running" if all(one.first is None for one in told) else "startup"
+    later_starts = (*starts[1:], until)
+    for (attempt, _), traces, began, later in zip(begun, told, starts, later_starts, strict=False):
         ended = attempt.end.get("time") or later
         if attempt.ended is None and over and later == until:
             ended = min(later, max(began, traces.last or began, *traces.session.times))
         logged = bool(traces.session) or traces.last is not None
         traced |= logged
-        silent |= attempt.workers_started is not None and not logged
+        works = attempt.workers_started is not None and not traces.is_program
+        silent |= works and not logged
         at = submitted.get(attempt.submission, began) if at is None else at
         began = max(at, began)
         found += _between(before, attempt, submitted, at, began)
         at = max(began, ended)
-        found += _of_attempt(before, attempt, traces, began, at)
-        furthest = max(furthest, traces.reached)
+        found += _of_attempt(before, attempt, traces, began, at, unknown)
         before = attempt
     if at is not None and not over and until > at:
         asked = at if resubmitted is None else min(max(resubmitted, at), until)
@@ -209,7 +256,12 @@ def _between(
 
 
 def _of_attempt(
-    before: Attempt | None, attempt: Attempt, traces: Traces, began: float, ended: float
+    before: Attempt | None,
+    attempt: Attempt,
+    traces: Traces,
+    began: float,
+    ended: float,
+    unknown: str,
 ) -> Iterator[Span]:
     """Yield the time of an attempt; its idle end is charged to itself, its start to ``before``."""
 
@@ -219,10 +271,22 @@ def _of_attempt(
     restored = next(traces.session.of(session_log.RESTORED), None)
     ready = within(restored.time if restored else traces.first or ended)
     loading = max(began, ready - (restored.seconds("seconds") if restored else 0.0))
+    edges = [("startup", began, loading), ("restore", loading, ready)]
     signs = [traces.last or ready, *traces.session.times]
+    if traces.is_program and restored is None:
+        at_work = within(attempt.workers_started or began)
+        if traces.first is None:
+            ready = within(ended if attempt.ended is None else traces.alive or ended)
+        elif traces.begun is None:
+            unknown, ready = "running", within(traces.first)
+        else:
+            at_work = ready = max(at_work, within(traces.begun))
+        ready = max(at_work, ready)
+        edges = [("startup", began, at_work), (unknown, at_work, ready)]
+        signs = [traces.last or ready, traces.alive or ready]
+        signs = [ready] if traces.first is None else signs
     last = ended if attempt.ended is None else max(ready, within(max(signs)))
     new = max(ready, min(last, within(traces.again or ready)))
-    edges = [("startup", began, loading), ("restore", loading, ready)]
     at = ready
     for start, end in sorted(_saves(traces)):
         start, end = (min(max(moment, at), last) for moment in (start, end))

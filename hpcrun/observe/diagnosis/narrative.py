@@ -49,6 +49,7 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
         _beginning(one),
         _progress(one),
         f"{listed(spares, _MOST)} stood by." if spares else "",
+        _read_from(one) if one is run.attempts[-1] else "",
         _alone(one),
         _straggler(one),
         *_events(one.events),
@@ -84,7 +85,8 @@ def spent(found: Goodput) -> str:
         for what, value in seconds.items()
         if value >= 0.005 * found.wall
     ]
-    return f"Of {age(found.wall)} since it was submitted: {', '.join(parts)}."
+    unknown = " What of the running was useful is not known." if found.running else ""
+    return f"Of {age(found.wall)} since it was submitted: {', '.join(parts)}.{unknown}"
 
 
 def steps(number: int) -> str:
@@ -155,6 +157,21 @@ def _alone(one: AttemptStory) -> str:
         "were to train together, say what they train with, as 'framework: accelerate' or "
         "'framework: tensorflow' does (see docs/frameworks.md); 'framework: none' says that this "
         "is meant."
+    )
+
+
+def _read_from(one: AttemptStory) -> str:
+    """Say where the progress of a program without a session is read."""
+    if one.read_from is None:
+        return ""
+    source, path = one.read_from.get("source"), one.read_from.get("path")
+    if source is None:
+        return (
+            "It shows no steps that hpcrun reads: set progress.pattern, or have it append lines to "
+            "$HPCRUN_METRICS_FILE (docs/spec.md)."
+        )
+    return (
+        f"Its progress is read from {one_line(path) or 'what rank 0 prints'} ({one_line(source)})."
     )
 
 

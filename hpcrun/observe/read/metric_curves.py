@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcrun.errors import BrokenFile
+from hpcrun.fields import TIME
 from hpcrun.state import files, metrics_file, session_log
-from hpcrun.state.layout import RunPaths
+from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.ledger import Attempt
+from hpcrun.state.session_log import SessionLog
 
 TAIL_BYTES = 16384
 PATIENCE = 8
@@ -138,21 +140,38 @@ def latest(run: RunPaths, attempts: Iterable[int], *, patience: int = PATIENCE) 
     limit: int | None = None
     total: int | None = None
     fallback: int | None = None
+    alive: float | None = None
     for number in reversed(list(attempts)):
         attempt = run.attempt(number)
         log = session_log.read(attempt)
         from_step = log.restored_step
         total = log.total_steps if total is None else total
         found = _newest(attempt.metrics, limit, patience)
+        if from_step is None and fallback is None:
+            found = _shown(found, attempt, log)
+        alive = alive or found.time
         if found.step is not None:
             step = found.step if fallback is None else fallback
-            return replace(found, step=step, total_steps=total)
+            return replace(found, step=step, total_steps=total, time=alive)
         if from_step is not None:
             limit = from_step if limit is None else min(limit, from_step)
             fallback = from_step if fallback is None else fallback
             if from_step == 0:
                 break
-    return Latest(fallback, total)
+    return Latest(fallback, total, time=alive)
+
+
+def _shown(found: Latest, attempt: AttemptPaths, log: SessionLog) -> Latest:
+    """Add what a script or command needs: its signs of life, and the pace of timeless lines."""
+    sightings = log.sightings
+    pace = found.seconds_per_step
+    if pace is None and sightings:
+        steps, times = zip(sightings[0], sightings[-1], strict=True)
+        pace = _slope(steps, times)
+    sizes = files.last_line(attempt.log_sizes) or {}
+    signs = [found.time, *log.times, sizes["time"] if TIME.accepts(sizes.get("time")) else None]
+    time = max((sign for sign in signs if sign), default=None)
+    return replace(found, seconds_per_step=pace, time=time)
 
 
 def _newest(path: Path, limit: int | None, patience: int) -> Latest:
@@ -173,7 +192,8 @@ def _newest(path: Path, limit: int | None, patience: int) -> Latest:
         step, _, named = line
         if limit is not None and step > limit:
             continue
-        last = last or line
+        # Lines of a program's several files may be out of order.
+        last = line if last is None or step > last.step else last
         known = len(values)
         values = {**named, **values}
         idle = 0 if len(values) > known else idle + 1

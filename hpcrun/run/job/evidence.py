@@ -35,7 +35,12 @@ class AttemptProgress:
     restored_step: int | None
     reached_step: int | None
     checkpoint_step: int | None
-    """That of the run's newest complete checkpoint; None for a program that saves by itself."""
+    """That of the run's newest complete checkpoint; for a program that saves by itself that of its
+    newest save, None if none was seen whose step is known."""
+    first_step: int | None = None
+    """The first that was logged: what an attempt began with, of a program that saves by itself."""
+    saves: int = 0
+    """How many of such a program's saves were seen."""
     total_steps: int | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     """The last value of each metric, so that readers of many ended runs open only the ledger."""
@@ -51,8 +56,9 @@ def progress(run: RunPaths, attempt: AttemptPaths) -> AttemptProgress:
     log = session(attempt)
     restored, reached = log.restored_step, log.reached_step
     values: dict[str, float] = {}
-    logged = None
+    logged = first = None
     for line in metrics_file.parse(_lines(attempt.metrics)):
+        first = line.step if first is None else first
         reached = max(reached or 0, line.step)
         logged = line.time or logged
         values.update(line.values)
@@ -60,7 +66,22 @@ def progress(run: RunPaths, attempt: AttemptPaths) -> AttemptProgress:
     if restored is not None:
         found = manifest.complete(run.checkpoints)
         kept = found[0][1].step if found else 0
-    return AttemptProgress(restored, reached, kept, log.total_steps, values, logged)
+        return AttemptProgress(restored, reached, kept, None, 0, log.total_steps, values, logged)
+    saves = sum(1 for _ in log.of(session_log.SAVED))
+    kept = log.saved_step if saves else _saved_before(run, attempt)
+    seen = max((time for _, time in log.sightings), default=None)
+    return AttemptProgress(
+        restored, reached, kept, first, saves, log.total_steps, values, logged or seen
+    )
+
+
+def _saved_before(run: RunPaths, attempt: AttemptPaths) -> int | None:
+    """Return the step of the newest save that earlier attempts of a program made."""
+    earlier = (one for one in reversed(run.attempts()) if one.number < attempt.number)
+    for log in map(session, earlier):
+        if any(log.of(session_log.SAVED)):
+            return log.saved_step
+    return None
 
 
 def session(attempt: AttemptPaths) -> SessionLog:

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
         Resources,
         Telemetry,
     )
+    from hpcrun.state.spec.progress_block import Progress
     from hpcrun.state.spec.recovery_block import Recovery
 
 BLOCKS = frozenset(
     {
-        *("resources", "checkpoint", "recovery", "environment"),
+        *("resources", "checkpoint", "recovery", "progress", "environment"),
         *("objective", "notify", "telemetry", "code"),
     }
 )
@@ -64,6 +65,7 @@ class SpecBlocks:
         resources: Resources
         checkpoint: Checkpoint
         recovery: Recovery
+        progress: Progress
         environment: Environment
         objective: Objective | None
         notify: Notify

@@ -1,7 +1,7 @@
 """The blocks and keys of a spec.
 
-The reference page docs/spec.md is generated from this file, `recovery_block`, `sweep_block` and
-`cluster_profile`.
+The reference page docs/spec.md is generated from this file, `progress_block`, `recovery_block`,
+`sweep_block` and `cluster_profile`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any, Literal
 
+from hpcrun.state.spec.progress_block import Progress
 from hpcrun.state.spec.recovery_block import Recovery
 from hpcrun.state.spec.spec_dataclass import spec_dataclass
 from hpcrun.state.spec.sweep_block import Sweep
@@ -318,6 +319,9 @@ class Spec:
 
     recovery: Recovery = field(default_factory=Recovery)
     """What happens when an attempt ends before the run is finished."""
+
+    progress: Progress = field(default_factory=Progress)
+    """How the progress of a script or command is read."""
 
     environment: Environment = field(default_factory=Environment)
     """Where and with what the job runs."""

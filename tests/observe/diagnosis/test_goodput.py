@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,6 +78,74 @@ def test_a_run_that_waits_to_be_started_again() -> None:
 def test_a_program_that_says_nothing() -> None:
     assert of_run(90.0, [attempt(1, 100.0, 130.0, Traces())], 200.0, over=True) is None
     assert of_run(None, [], 200.0, over=True) is None
+
+
+def of_program(began: float, ended: float | None, **known: Any) -> Pair:
+    return attempt(1, began, ended, Traces(is_program=True, **known))
+
+
+def test_a_program_whose_steps_have_times() -> None:
+    """It starts until its first step, and is of use until its end, where that is a good one."""
+    found = of_program(100.0, 192.0, first=130.0, begun=121.0, last=180.0, alive=190.0)
+    assert of_run(90.0, [found], 999.0, over=True) == Goodput(
+        useful=190 - 121, startup=121 - 100, idle=192 - 190, queued=10
+    )
+
+
+def test_a_program_that_crashed_was_of_use_until_its_last_sign_of_life() -> None:
+    found = of_program(100.0, 192.0, first=130.0, begun=121.0, last=150.0, alive=170.0)
+    spent = of_run(90.0, [found], 999.0, over=True)
+    assert spent == Goodput(useful=170 - 121, startup=21, idle=192 - 170, queued=10)
+
+
+def test_a_program_whose_lines_came_all_at_once() -> None:
+    found = of_program(100.0, 192.0, first=180.0, last=180.0)
+    spent = of_run(90.0, [found], 999.0, over=True)
+    assert spent == Goodput(startup=1, running=180 - 101, idle=12, queued=10)
+
+
+def test_a_program_that_shows_no_steps_is_running() -> None:
+    for ended in (None, 200.0):
+        found = of_program(100.0, ended)
+        assert of_run(90.0, [found], 200.0, over=False) == Goodput(
+            startup=1.0, running=99.0, queued=10.0
+        )
+    hung = of_program(100.0, 200.0, alive=150.0)
+    spent = of_run(100.0, [hung], 200.0, over=True)
+    assert spent == Goodput(startup=1.0, running=49.0, idle=50.0)
+    assert spent.share is None
+    data = spent.to_data()
+    assert (data["running"], data["share"]) == (49.0, None)
+    total = cost.of_run("study", lambda number: plan(), goodput.spans({}, [hung], 200.0, over=True))
+    assert "how many of them were useful is not known" in cost.sentences(total)[0]
+
+
+def test_an_attempt_of_a_program_that_did_not_come_to_its_first_step() -> None:
+    told = of_program(140.0, 200.0, first=160.0, begun=150.0, last=200.0)
+    silent = of_program(100.0, 130.0)
+    found = of_run(100.0, [silent, told], 999.0, over=True)
+    assert found is not None
+    assert (found.startup, found.running) == (30.0 + 10.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("logged", "restored", "began"),
+    [
+        ([], 0, None),
+        ([(1, 100.0)], 0, 100.0),
+        ([(100, 100.0)], 0, None),
+        ([(100, 100.0)], 99, 100.0),
+        ([(10, 100.0), (20, 110.0), (30, 120.0)], 0, 90.0),
+        ([(50, 100.0), (60, 110.0)], 40, 90.0),
+        # Not all gaps are those of steps: there is an evaluation among them.
+        ([(1, 100.0), (2, 101.0), (3, 150.0), (4, 151.0)], 0, 99.0),
+        ([(5, 100.0), (5, 100.0), (3, 90.0)], 0, None),
+    ],
+)
+def test_when_the_first_step_began(
+    logged: list[tuple[int, float]], restored: int, began: float | None
+) -> None:
+    assert goodput.first_began(logged, restored) == began
 
 
 def test_an_attempt_that_ended_before_its_ranks_said_a_word() -> None:

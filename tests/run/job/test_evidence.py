@@ -131,7 +131,7 @@ def test_how_far_it_came(tmp_path: Path) -> None:
     attempt.directory.mkdir(parents=True)
     assert evidence.progress(run, attempt) == evidence.AttemptProgress(None, None, None)
     files.append(attempt.metrics, {"step": 7})
-    assert evidence.progress(run, attempt) == evidence.AttemptProgress(None, 7, None)
+    assert evidence.progress(run, attempt) == evidence.AttemptProgress(None, 7, None, first_step=7)
     files.append(attempt.session, {"event": "restored", "step": 4})
     assert evidence.progress(run, attempt) == evidence.AttemptProgress(4, 7, 0)
     directory = run.checkpoint(6, 2)
@@ -142,6 +142,25 @@ def test_how_far_it_came(tmp_path: Path) -> None:
     ).write(directory)
     files.append(attempt.session, {"event": "saved", "step": 6})
     assert evidence.progress(run, attempt) == evidence.AttemptProgress(4, 7, 6)
+
+
+def test_the_saves_of_a_program_that_were_seen(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "3")
+    first, second = run.attempt(1), run.attempt(2)
+    for attempt in (first, second):
+        attempt.directory.mkdir(parents=True)
+    files.append(first.metrics, {"step": 10}, {"step": 20})
+    files.append(first.session, {"event": "saved", "step": 10, "checkpoint": "out/checkpoint-10"})
+    files.append(second.metrics, {"step": 15})
+    files.append(second.session, {"event": "seen", "step": 15, "time": 50.0})
+    found = evidence.progress(run, first)
+    assert (found.first_step, found.reached_step) == (10, 20)
+    assert (found.checkpoint_step, found.saves) == (10, 1)
+    found = evidence.progress(run, second)
+    assert (found.checkpoint_step, found.saves, found.logged) == (10, 0, 50.0)
+    files.append(second.session, {"event": "saved", "checkpoint": "ckpt.pt"})
+    found = evidence.progress(run, second)
+    assert (found.checkpoint_step, found.saves) == (None, 1)
 
 
 WAITED = 'File "/site-packages/torch/distributed/distributed_c10d.py", line 1, in all_reduce'

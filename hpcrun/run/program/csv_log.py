@@ -1,0 +1,132 @@
+"""Lightning's ``metrics.csv``: columns ``step`` and ``epoch``, and one for each metric."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from hpcrun.run.program.file_search import FoundFile
+from hpcrun.run.program.log_lines import ProgressBars, bar
+from hpcrun.run.program.progress_source import MOST_BYTES, Found, Look, named, number, spread
+from hpcrun.state import files
+from hpcrun.state.metrics_file import Line
+
+NAME = "metrics.csv"
+_MOST_COLUMNS = 500
+
+
+class CsvFile:
+    """One file, whose first ``lines`` rows are known.
+
+    A new column makes Lightning write the file anew; rows that were read are not read again.
+    """
+
+    def __init__(self, path: Path, lines: int = 0) -> None:
+        self._path, self._lines = path, lines
+        self._names: list[str] = []
+        # The bytes of the whole rows that were read, and the file that they are of.
+        self._offset, self._number = 0, 0
+        # Rows before that place.
+        self._at = 0
+
+    def read(self, most: int = MOST_BYTES) -> tuple[list[tuple[int, dict[str, float]]], bool]:
+        """Return steps and values of new rows, and whether there may be more.
+
+        Raises OSError if the file cannot be read.
+        """
+        descriptor, size = files.open_regular(self._path)
+        try:
+            number = os.fstat(descriptor).st_ino
+            head = os.pread(descriptor, most, 0).partition(b"\n")
+            names = _cells(head[0]) if head[1] else []
+            if names != self._names or number != self._number or size < self._offset:
+                is_other = names == self._names and number != self._number
+                if is_other or size < self._offset:
+                    self._lines = 0
+                self._names, self._number, self._at = names, number, 0
+                self._offset = len(head[0]) + 1 if head[1] else 0
+            data = os.pread(descriptor, most, self._offset) if self._names else b""
+        finally:
+            os.close(descriptor)
+        end = data.rfind(b"\n") + 1
+        self._offset += end
+        found = []
+        for row in data[:end].split(b"\n")[:-1]:
+            self._at += 1
+            if self._at > self._lines and (line := self._line(row)) is not None:
+                found.append(line)
+        self._lines = max(self._lines, self._at)
+        return found, len(data) == most and bool(end)
+
+    def _line(self, row: bytes) -> tuple[int, dict[str, float]] | None:
+        pairs = list(zip(self._names, _cells(row), strict=False))
+        values = {name: value for name, cell in pairs if (value := number(cell)) is not None}
+        step = values.pop("step", None)
+        if step is None or not step.is_integer() or abs(step) >= 1 << 53 or not values:
+            return None
+        return int(step), named(values.items())
+
+
+def _cells(row: bytes) -> list[str]:
+    """Return the cells of a row; none if it is none."""
+    try:
+        text = row.decode(errors="replace").rstrip("\r").replace("\0", "")
+        return next(csv.reader([text]), [])[:_MOST_COLUMNS]
+    except csv.Error:
+        return []
+
+
+class LightningCsv:
+    """The files that Lightning's CSVLogger writes, many rows at once.
+
+    Rows have no time: those that came together are spread over the time since those before, and the
+    first ones over the time since the progress bar began. Rows of files that were ``there`` before
+    are not new.
+    """
+
+    def __init__(self, there: Iterable[FoundFile] = ()) -> None:
+        self._files: dict[Path, CsvFile] = {}
+        self._seen: dict[Path, FoundFile] = {}
+        self._bars = ProgressBars()
+        self._last: tuple[int, float] | None = None
+        for one in there:
+            if one.path.name == NAME:
+                self._files[one.path] = known = CsvFile(one.path)
+                self._seen[one.path] = one
+                _skip(known)
+
+    def poll(self, look: Look) -> Found:
+        """Return the new rows of all files."""
+        found = Found()
+        for text in look.text:
+            if (update := bar(text)) is not None:
+                self._bars.take(update, look.time)
+        for one in look.files or ():
+            if one.path.name != NAME or self._seen.get(one.path) == one:
+                continue
+            file = self._files.setdefault(one.path, CsvFile(one.path))
+            rows, is_more = file.read()
+            if not is_more:
+                self._seen[one.path] = one
+            found.is_more |= is_more
+            if rows:
+                found.path = one.path
+                found.lines += self._timed(rows, min(one.modified, look.time))
+        found.total = self._bars.main.total if self._bars.main else None
+        return found
+
+    def _timed(self, rows: list[tuple[int, dict[str, float]]], written: float) -> list[Line]:
+        before, since = self._last or (0, self._bars.since or written)
+        self._last = max(before, *(step for step, _ in rows)), max(since, written)
+        return list(spread(rows, before, since, max(since, written)))
+
+
+def _skip(file: CsvFile) -> None:
+    """Read what is there already."""
+    try:
+        while file.read()[1]:
+            pass
+    except OSError:
+        return

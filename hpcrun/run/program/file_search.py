@@ -1,0 +1,95 @@
+"""The files that a program writes, found within bounds."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import stat
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+MOST_ENTRIES = 5_000
+DEEPEST = 8
+# Directories that hold no output, and large ones of other programs.
+_LEFT_OUT = frozenset({"__pycache__", "node_modules", "site-packages"})
+_MAGIC = re.compile(r"[*?[]")
+
+
+class FoundFile(NamedTuple):
+    """A file or directory, as it was found."""
+
+    path: Path
+    size: int
+    modified: float
+    """Seconds since the epoch, by the clock of the storage."""
+    number: int
+    """Its inode: another one means another file of the same name."""
+    is_directory: bool = False
+
+
+def search(
+    root: Path, without: frozenset[str] = frozenset(), entries: int = MOST_ENTRIES
+) -> Iterator[FoundFile]:
+    """Yield what lies below a directory, near things first.
+
+    No symbolic link to a directory is followed, and nothing hidden is looked at: not more than
+    ``entries`` in all, nor more than `DEEPEST` directories down. ``without`` are names in ``root``.
+    """
+    waiting = deque([(str(root), 0)])
+    left = entries
+    while waiting:
+        directory, level = waiting.popleft()
+        try:
+            with os.scandir(directory) as found:
+                for entry in found:
+                    left -= 1
+                    if left < 0:
+                        return
+                    name = entry.name
+                    if name[0] == "." or name in _LEFT_OUT or (not level and name in without):
+                        continue
+                    is_directory = entry.is_dir(follow_symlinks=False)
+                    if is_directory and level < DEEPEST:
+                        waiting.append((entry.path, level + 1))
+                    if (one := _found(entry, is_directory)) is not None:
+                        yield one
+        except OSError:
+            continue
+
+
+def _found(entry: os.DirEntry[str], is_directory: bool) -> FoundFile | None:
+    try:
+        facts = entry.stat()
+    except OSError:
+        return None
+    if not is_directory and not stat.S_ISREG(facts.st_mode):
+        return None
+    path = Path(entry.path)
+    return FoundFile(path, facts.st_size, facts.st_mtime, facts.st_ino, is_directory)
+
+
+def split(pattern: str, directory: Path) -> tuple[Path, str]:
+    """Split a glob, relative to a directory, into the directory to search and a glob below it."""
+    parts = Path(pattern).parts
+    fixed = next((at for at, part in enumerate(parts) if _MAGIC.search(part)), len(parts) - 1)
+    fixed = max(0, min(fixed, len(parts) - 1))
+    return directory.joinpath(*parts[:fixed]), "/".join(parts[fixed:])
+
+
+def matcher(pattern: str) -> re.Pattern[str]:
+    """Return the regular expression of a glob, in which ``**`` stands for any directories."""
+    parts = pattern.split("/")
+    text = ""
+    for part in parts[:-1]:
+        text += "(?:[^/]+/)*" if part == "**" else _segment(part) + "/"
+    last = parts[-1]
+    text += ".*" if last == "**" else _segment(last)
+    return re.compile(text)
+
+
+def _segment(part: str) -> str:
+    text = fnmatch.translate(part).removeprefix("(?s:").removesuffix(r")\Z").removesuffix(r")\z")
+    return text.replace(".*", "[^/]*")

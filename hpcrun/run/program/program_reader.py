@@ -1,0 +1,262 @@
+"""The reader of a program that shows what it does: a thread of the agent of rank 0's node."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcrun.errors import EXIT_SAVED
+from hpcrun.fields import TIME
+from hpcrun.policy import frameworks
+from hpcrun.run.program.csv_log import LightningCsv
+from hpcrun.run.program.file_search import FoundFile, search
+from hpcrun.run.program.log_lines import LogPattern, NewText, ProgressBars
+from hpcrun.run.program.progress_source import Found, Look, ProgressSource
+from hpcrun.run.program.progress_writer import SeenProgressWriter, Thinning
+from hpcrun.run.program.save_watch import USUAL, SaveWatch
+from hpcrun.run.program.tensorboard_events import TensorBoardEvents
+from hpcrun.run.program.trainer_state import TrainerState
+from hpcrun.run.protocol.attempt_fence import AttemptFence
+from hpcrun.run.protocol.output import say
+from hpcrun.state import files, metrics_file, session_log
+from hpcrun.state.layout import AttemptPaths
+from hpcrun.state.plan import RunPlan
+
+# The sources by the names of the spec's ``progress.source``; bars are the last resort of ``log``.
+METRICS_FILE, LOG, BARS = "metrics_file", "log", "progress_bar"
+TRAINER, TENSORBOARD, LIGHTNING = "trainer_state", "tensorboard", "lightning"
+
+# Seconds between two looks, and between two searches for files: at first, and later.
+LOOK, LOOK_LATER = 0.25, 2.0
+SEARCH, SEARCH_LATER = 1.0, 10.0
+# The most of the time that looks may take, however slow the storage is.
+_SHARE = 0.05
+# Seconds that the start and the end of an attempt wait for this thread, and of reading at its end.
+PATIENCE, _LAST = 3.0, 2.0
+_FAILURES = 20
+_MOST_TOLD, _MOST_SIGHTINGS = 50, 50
+_OWN_NAMES = frozenset({"attempts", "checkpoints", "tracking", "work"})
+
+
+class ProgramReader:
+    """Reads one attempt of a program, until it is stopped.
+
+    ``directory`` is the program's working directory, relative to the code's root. What lies there
+    and in the run's directory when this begins is of earlier attempts.
+    """
+
+    def __init__(self, run: RunPlan, paths: AttemptPaths, directory: str) -> None:
+        self._run, self._paths = run, paths
+        alone = run.spec.get("working_directory") == "rank"
+        self._directory = (paths.run.rank_work(0) if alone else paths.run.work) / directory
+        self._writer = SeenProgressWriter(paths)
+        self._fence = AttemptFence(paths.run.attempt(paths.number + 1).directory)
+        self._log = NewText(paths.rank_log(0))
+        self._began = self._alive = self._looked = time.time()
+        self._search_at = 0.0
+        # The source that lines come from, what was said of it, and the last step.
+        self._active: str | None = None
+        self._told: list[tuple[str | None, str | None, int | None]] = []
+        self._step: int | None = None
+        # Of a metrics file that the program writes.
+        self._offset: int | None = None
+        self._sightings = Thinning(_MOST_SIGHTINGS)
+        self._over, self._ready = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._work, name="program reader", daemon=True)
+        self._thread.start()
+        self._ready.wait(PATIENCE)
+
+    def stop(self) -> None:
+        """Read the rest, once the ranks have ended; a storage that hangs is not waited for."""
+        self._over.set()
+        self._thread.join(PATIENCE)
+
+    def _work(self) -> None:
+        failures, pause, is_last = 0, LOOK, False
+        try:
+            self._prepare()
+        except Exception as error:
+            return say(f"the program is not read: {type(error).__name__}: {error}")
+        finally:
+            self._ready.set()
+        while not is_last and failures < _FAILURES:
+            is_last = self._over.wait(pause)
+            begun = time.monotonic()
+            try:
+                if self._fence.passed() or self._writer.has_session:
+                    return None
+                self._turn(is_last)
+            except Exception as error:
+                failures += 1
+                say(f"the program cannot be read: {type(error).__name__}: {error}")
+            pause = max(LOOK, min(LOOK_LATER, (time.time() - self._began) / 100))
+            pause = max(pause, (time.monotonic() - begun) / _SHARE)
+        return None
+
+    def _prepare(self) -> None:
+        wanted, run = self._run.progress, self._paths.run
+        self._roots = [run.work, run.directory]
+        if wanted.directory:
+            self._roots.insert(0, self._directory / self._filled(wanted.directory))
+        chosen = [wanted.saved] if isinstance(wanted.saved, str) else wanted.saved or ()
+        if chosen:
+            globs, below = [self._filled(one) for one in chosen], [self._directory]
+        else:
+            globs, below = [*USUAL] if wanted.source != frameworks.NONE else [], self._roots
+        self._roots += [one for one in SaveWatch(globs, below, ()).bases if not _in(one, below)]
+        there = self._search()
+        self._saves = SaveWatch(globs, below, there)
+        self._sources = self._chosen(there)
+
+    def _filled(self, text: str) -> str:
+        text = text.replace("${hpcrun:directory}", str(self._paths.run.directory))
+        return text.replace("${hpcrun:attempt}", str(self._paths.number))
+
+    def _chosen(self, there: Sequence[FoundFile]) -> dict[str, ProgressSource]:
+        """Return the sources that are tried, in order."""
+        wanted = self._run.progress
+        made: dict[str, ProgressSource] = {
+            TRAINER: TrainerState(there),
+            TENSORBOARD: TensorBoardEvents(there),
+            LIGHTNING: LightningCsv(there),
+            BARS: ProgressBars(),
+        }
+        if wanted.pattern is not None:
+            made = {LOG: LogPattern(wanted.pattern), **made}
+        names = list(made)
+        if wanted.source == frameworks.AUTO:
+            usual = frameworks.of(self._run.spec.get("framework") or frameworks.AUTO).progress
+            names.sort(key=lambda name: (name != LOG, name != usual))
+        else:
+            both = (LOG, BARS) if wanted.source == LOG else (wanted.source,)
+            names = [name for name in names if name in both]
+        return {name: made[name] for name in names}
+
+    def _search(self) -> list[FoundFile]:
+        found: dict[Path, FoundFile] = {}
+        for root in dict.fromkeys(self._roots):
+            without = _OWN_NAMES if root == self._paths.run.directory else frozenset()
+            found.update((one.path, one) for one in search(root, without))
+        return list(found.values())
+
+    def _turn(self, is_last: bool) -> None:
+        found: list[FoundFile] | None = None
+        begun = time.monotonic()
+        if is_last or begun >= self._search_at:
+            found = self._search()
+            took, age = time.monotonic() - begun, time.time() - self._began
+            every = max(SEARCH, min(SEARCH_LATER, age / 20))
+            self._search_at = begun + max(every, took / _SHARE)
+        while True:
+            text = self._log.read(is_last)
+            moment = time.time()
+            if text:
+                # More exact than the time of the look.
+                moment = self._alive = min(moment, max(self._looked, self._log.modified))
+            found_files = None if found is None else tuple(found)
+            look = Look(moment, self._looked, text, found_files, is_last)
+            self._looked = moment
+            is_more = self._theirs(look) if self._is_theirs() else self._ours(look)
+            if not is_last or not (is_more or text) or time.monotonic() > begun + _LAST:
+                break
+        if found is not None:
+            well = is_last and self._ended_well()
+            moment = time.time()
+            for save in self._saves.look(
+                found, self._step, moment, is_last=is_last, ended_well=well
+            ):
+                when = min(max(save.modified, self._began), moment)
+                self._writer.saved(save.step, self._name(save.path), save.bytes, when)
+        if is_last:
+            self._conclude()
+
+    def _ours(self, look: Look) -> bool:
+        """Write what the best source has; return whether there is more at once."""
+        is_more = False
+        for name, source in self._sources.items():
+            try:
+                found = source.poll(look)
+            except OSError as error:
+                say(f"progress is not read: {error}")
+                continue
+            is_more |= found.is_more
+            if found.lines:
+                self._active = name
+                self._step = max(self._step or 0, *(line.step for line in found.lines))
+                self._alive = max(self._alive, *(line.time or 0.0 for line in found.lines))
+                self._writer.lines(found.lines)
+            if name == self._active:
+                self._tell(name, found)
+                break
+        return is_more
+
+    def _is_theirs(self) -> bool:
+        if self._offset is None and self._writer.is_foreign:
+            self._offset = 0
+            self._active = METRICS_FILE
+            self._tell(METRICS_FILE, Found())
+        return self._offset is not None
+
+    def _theirs(self, look: Look) -> bool:
+        """Look at what the program writes; where its lines have no time, note it."""
+        assert self._offset is not None
+        records, offset = files.read_on(self._paths.metrics, self._offset)
+        is_new, self._offset = offset > self._offset, offset
+        lines = list(metrics_file.parse(records))
+        if lines:
+            self._step = max(self._step or 0, *(line.step for line in lines))
+            moment = min(time.time(), max(self._began, os.stat(self._paths.metrics).st_mtime))
+            self._alive = max(self._alive, moment)
+            if lines[-1].time is None and (look.is_last or self._sightings.keeps(moment)):
+                self._writer.event(session_log.SEEN, step=lines[-1].step, time=round(moment, 3))
+        return is_new
+
+    def _tell(self, source: str | None, found: Found) -> None:
+        """Write where progress is read, if it is news."""
+        before = self._told[-1] if self._told else (None, None, None)
+        same = source == before[0]
+        path = self._name(found.path) if found.path else (before[1] if same else None)
+        total = self._run.progress.total or found.total or (before[2] if same else None)
+        news = source, path, total
+        if (news != before or not self._told) and len(self._told) < _MOST_TOLD:
+            self._told.append(news)
+            known = {"path": path, "total_steps": total}
+            given = {name: value for name, value in known.items() if value is not None}
+            self._writer.event(session_log.READ_FROM, source=source, **given)
+            where = path or ("its log" if source else "nothing that is known")
+            say(f"progress is read from {where}" + (f" ({source})" if source else ""))
+
+    def _ended_well(self) -> bool:
+        """Check whether rank 0 came to its end, or saved and left."""
+        if session_log.read_any(self._paths).finished:
+            return True
+        return self._exit_record().get("exit_code") == EXIT_SAVED
+
+    def _exit_record(self) -> dict[str, Any]:
+        with contextlib.suppress(OSError, ValueError):
+            found = files.read_json(self._paths.exit_record(0), files.MOST_LINE)
+            return found if isinstance(found, dict) else {}
+        return {}
+
+    def _conclude(self) -> None:
+        if self._active is None and self._run.progress.source != frameworks.NONE:
+            self._tell(None, Found())
+        record = self._exit_record()
+        ended = record.get("time")
+        last = float(ended) if ended is not None and TIME.accepts(ended) else self._alive
+        self._writer.event(session_log.SEEN, time=round(last, 3))
+
+    def _name(self, path: Path) -> str:
+        for root in (self._directory, self._paths.run.directory):
+            if path.is_relative_to(root):
+                return str(path.relative_to(root))
+        return str(path)
+
+
+def _in(path: Path, directories: Sequence[Path]) -> bool:
+    return any(path.is_relative_to(one) for one in directories)

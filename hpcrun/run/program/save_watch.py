@@ -1,0 +1,141 @@
+"""The saves that a program makes by itself, seen by their files.
+
+A save is a file or directory that matches a glob, is new or has changed since the attempt began,
+and has stayed as it is for a moment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from hpcrun.run.program import trainer_state
+from hpcrun.run.program.file_search import FoundFile, matcher, split
+from hpcrun.state import files
+
+# What common programs call their saves, anywhere below the directories that are searched.
+USUAL = ("**/checkpoint-*", "**/*.ckpt", "**/latest", "**/ckpt*.pt", "**/checkpoint*.pt*")
+# Seconds for which a save has not changed when it counts as complete.
+STAYS = 5.0
+_MOST_SAVES = 200
+_MOST_POINTER = 200
+_NAMED_STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)s?[-_=.]?(\d{1,15})(?!\d)")
+_EPOCH = re.compile(r"epoch", re.IGNORECASE)
+_DIGITS = re.compile(r"(?<!\d)\d{1,15}(?!\d)")
+
+
+class Save(NamedTuple):
+    """A complete save."""
+
+    path: Path
+    step: int | None
+    """Its step, from the Trainer's state in it, its name, or the last step known as it was seen."""
+    bytes: int
+    modified: float
+    """Seconds since the epoch."""
+
+
+class _State(NamedTuple):
+    """How a save looks: another state is another save."""
+
+    files: int
+    bytes: int
+    modified: float
+    number: int
+
+
+class SaveWatch:
+    """The saves that match globs, relative to directories. Those ``there`` already are not new."""
+
+    def __init__(
+        self, globs: Iterable[str], directories: Sequence[Path], there: Sequence[FoundFile]
+    ) -> None:
+        places = [split(one, directory) for one in globs for directory in directories]
+        self._patterns = [(f"{base}/", matcher(below)) for base, below in dict.fromkeys(places)]
+        self.bases = tuple(base for base, _ in dict.fromkeys(places))
+        """Where they lie."""
+        self._known = {one.path: state for one, state in self._matches(there)}
+        # State, since when, and the step at which it was seen first.
+        self._changing: dict[Path, tuple[_State, float, int | None]] = {}
+
+    def look(
+        self,
+        found: Sequence[FoundFile],
+        step: int | None,
+        now: float,
+        *,
+        is_last: bool = False,
+        ended_well: bool = False,
+    ) -> list[Save]:
+        """Return the saves among files that are complete by now, the oldest first.
+
+        ``step`` is the last that is known, ``now`` in seconds since the epoch. At the last look the
+        ranks have ended: if they ended well, no save is under way.
+        """
+        complete = []
+        for one, state in self._matches(found):
+            if self._known.get(one.path) == state:
+                continue
+            before = self._changing.get(one.path)
+            if before is None or before[0] != state:
+                before = state, now, step if before is None else before[2]
+                self._changing[one.path] = before
+            rests = is_last and (ended_well or now - state.modified >= STAYS)
+            if rests or now - before[1] >= STAYS:
+                del self._changing[one.path]
+                self._known[one.path] = state
+                own = step_of(one, before[2])
+                complete.append(Save(one.path, own, state.bytes, state.modified))
+        return sorted(complete, key=lambda save: save.modified)
+
+    def _matches(self, found: Sequence[FoundFile]) -> list[tuple[FoundFile, _State]]:
+        """Return what matches a glob, and how it looks."""
+        texts = [(str(one.path), one) for one in found]
+        matches = [
+            (text, one)
+            for text, one in texts
+            if any(
+                text.startswith(base) and pattern.fullmatch(text, len(base))
+                for base, pattern in self._patterns
+            )
+        ]
+        return [(one, _state(text, one, texts)) for text, one in matches[-_MOST_SAVES:]]
+
+
+def _state(text: str, one: FoundFile, texts: Iterable[tuple[str, FoundFile]]) -> _State:
+    if not one.is_directory:
+        return _State(1, one.size, one.modified, one.number)
+    inside = [
+        each
+        for path, each in texts
+        if not each.is_directory and path.startswith(text) and path[len(text)] == "/"
+    ]
+    newest = max((each.modified for each in inside), default=one.modified)
+    return _State(len(inside), sum(each.size for each in inside), newest, one.number)
+
+
+def step_of(one: FoundFile, known: int | None) -> int | None:
+    """Return the step of a save, or else the one ``known``.
+
+    It is in the Trainer's state inside, in the file itself (DeepSpeed's ``latest`` names a
+    directory), or in the name, whose numbers after ``epoch`` are not steps.
+    """
+    name = one.path.name
+    if one.is_directory:
+        state = trainer_state.read(one.path / trainer_state.NAME) or {}
+        step = state.get("global_step")
+        if type(step) is int and 0 <= step < 1 << 53:
+            return step
+    elif name == "latest" and one.size <= _MOST_POINTER:
+        try:
+            name = files.read_bytes(one.path, _MOST_POINTER).decode(errors="replace").strip()
+        except OSError:
+            return known
+    else:
+        name = one.path.stem
+    if named := _NAMED_STEP.findall(name.lower()):
+        return int(named[-1])
+    digits = _DIGITS.findall(name)
+    return int(digits[-1]) if digits and not _EPOCH.search(name) else known

@@ -1,0 +1,48 @@
+"""The ``progress`` block of a spec."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from hpcrun.state.spec.spec_dataclass import spec_dataclass
+
+
+@spec_dataclass
+class Progress:
+    """How the steps, metrics and saves of a script or command are read from what it shows, without
+    changing it. Functions and programs that use ``hpcrun.session()`` need none of this."""
+
+    source: Literal[
+        "auto",
+        "none",
+        "metrics_file",
+        "log",
+        "trainer_state",
+        "tensorboard",
+        "lightning",
+    ] = "auto"
+    """Where steps and metrics are read: ``metrics_file`` (JSON lines with a ``step`` that the
+    program appends to $HPCRUN_METRICS_FILE), ``log`` (``pattern``, else tqdm's bars, in what rank 0
+    prints), ``trainer_state`` (what the Trainer of Hugging Face prints and saves), ``tensorboard``
+    (event files), ``lightning`` (the CSVLogger's metrics.csv), ``none``. ``auto`` takes the first
+    of them that shows steps, what ``framework`` is known for before the others, bars last;
+    ``hpcrun why`` says which."""
+
+    directory: str | None = None
+    """Where the program writes such files, if it is neither below its working directory nor below
+    the run's: a path, relative to the working directory, that may hold ``${hpcrun:directory}``."""
+
+    pattern: str | None = None
+    """A regular expression, in Python's notation, that finds a step in a line that rank 0 prints:
+    the group ``step`` is the number of finished steps, ``total`` that of all, groups of other names
+    are metrics. ``'step (?P<step>\\d+)/(?P<total>\\d+).* loss (?P<loss>\\S+)'``"""
+
+    saved: str | list[str] | None = None
+    """Globs of the program's own saves, files or directories, relative to its working directory;
+    ``**`` stands for any directories. A save counts once it has not changed for five seconds. Its
+    step is that of a ``trainer_state.json`` in it, of the file ``latest``, or a number in its name;
+    else the last one known. Null for names that are common: ``checkpoint-*``, ``*.ckpt``,
+    ``latest``, ``ckpt*.pt``, ``checkpoint*.pt*``."""
+
+    total: int | None = None
+    """How many steps there will be, for the time that is left; null for what the source says."""

@@ -1,0 +1,71 @@
+"""Lightning's metrics.csv, which is written a hundred rows at a time."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcrun.run.program.csv_log import CsvFile, LightningCsv
+from hpcrun.run.program.file_search import FoundFile
+from hpcrun.run.program.progress_source import Look
+
+
+def _found(path: Path, modified: float) -> FoundFile:
+    facts = path.stat()
+    return FoundFile(path, facts.st_size, modified, facts.st_ino)
+
+
+def test_rows_that_came_together_are_spread_over_the_time(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    source = LightningCsv()
+    begun = "Epoch 0:   1%|  | 1/100 [00:02<00:10,  7.1it/s]"
+    assert source.poll(Look(102.0, 100.0, (begun,), ())).lines == []
+    path.write_text("epoch,step,loss\n0,49,1.5\n0,99,\n")
+    found = source.poll(Look(121.0, 102.0, (), (_found(path, 120.0),)))
+    assert [(line.step, line.time, line.values) for line in found.lines] == [
+        (49, 100.0 + 49 / 99 * 20, {"epoch": 0.0, "loss": 1.5}),
+        (99, 120.0, {"epoch": 0.0}),
+    ]
+    with open(path, "a") as stream:
+        stream.write("1,149,1.0\n1,19")
+    found = source.poll(Look(131.0, 121.0, (), (_found(path, 130.0),)))
+    assert [(line.step, line.time) for line in found.lines] == [(149, 130.0)]
+
+
+def test_a_file_that_is_written_anew_with_another_column(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,loss\n1,0.5\n2,0.4\n")
+    file = CsvFile(path)
+    assert [step for step, _ in file.read()[0]] == [1, 2]
+    path.write_text("step,loss,val\n1,0.5,\n2,0.4,\n3,,0.9\n")
+    assert file.read()[0] == [(3, {"val": 0.9})]
+
+
+def test_a_file_of_an_earlier_attempt_goes_on_or_begins_again(tmp_path: Path) -> None:
+    path = tmp_path / "version_0" / "metrics.csv"
+    path.parent.mkdir()
+    path.write_text("step,loss\n1,0.5\n2,0.4\n")
+    there = _found(path, 50.0)
+    source = LightningCsv([there])
+    assert source.poll(Look(100.0, 99.0, (), (there,))).lines == []
+    with open(path, "a") as stream:
+        stream.write("3,0.3\n")
+    found = source.poll(Look(101.0, 100.0, (), (_found(path, 101.0),)))
+    assert [line.step for line in found.lines] == [3]
+    path.unlink()
+    path.write_text("step,loss\n1,0.9\n")
+    found = source.poll(Look(102.0, 101.0, (), (_found(path, 102.0),)))
+    assert [line.step for line in found.lines] == [1]
+
+
+@given(st.binary(max_size=300), st.sampled_from([b"step,a\n", b"", b'"step\n', b"\0\n"]))
+def test_no_garbage_makes_it_raise(data: bytes, head: bytes) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "metrics.csv")
+        path.write_bytes(head + random.Random(1).choice([b"1,2\n", b""]) + data)
+        rows, _ = CsvFile(path).read()
+        assert all(type(step) is int for step, _ in rows)

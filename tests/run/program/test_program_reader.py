@@ -1,0 +1,191 @@
+"""Programs that never heard of hpcrun, on the local executor: what is known of them afterwards."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.observe.diagnosis import narrative
+from hpcrun.observe.diagnosis.attempts import RunStory, stories
+from hpcrun.observe.read.selection import Finder
+from hpcrun.state import files, ledger, session_log
+from hpcrun.state.plan import Entry
+from tests.support.place import Place
+from tests.support.waiting import until
+
+# What each program has: steps of a known length, and its own record of when they began and ended.
+HEAD = """
+import atexit, json, os, sys, time
+time.sleep(0.8)
+def tell(began):
+    own = {"began": began, "ended": time.time()}
+    with open(os.environ["HPCRUN_DIRECTORY"] + "/truth.jsonl", "a") as stream:
+        stream.write(json.dumps(own) + chr(10))
+def train(steps, length, show, first=0):
+    atexit.register(tell, time.time())
+    for step in range(first + 1, steps + 1):
+        time.sleep(length)
+        show(step)
+"""
+TIMELESS = """
+def show(step):
+    with open(os.environ["HPCRUN_METRICS_FILE"], "a") as stream:
+        stream.write('{"step": %d, "loss": 0.5}' % step + chr(10))
+train(25, 0.1, show)
+"""
+PRINTED = """
+def show(step):
+    if step % 5 == 0:
+        print(f"iter {step}/25: loss {1 / step:.3f}")
+train(25, 0.1, show)
+"""
+# A writer that keeps its events back until it is closed, as torch's does for two minutes.
+EVENTS = """
+from pathlib import Path
+sys.path.insert(0, os.environ["TESTS"])
+from tests.support.event_files import event, write
+kept = []
+train(25, 0.1, lambda step: kept.append(event(step, time.time(), loss=0.5)))
+write(Path(os.environ["HPCRUN_DIRECTORY"], "out/runs/events.out.tfevents.1.host.2.0"), *kept)
+"""
+BAR = """
+def show(step):
+    print(f"\\r {step * 4}%|##  | {step}/25 [00:00<00:04,  9it/s]", end="", file=sys.stderr)
+train(25, 0.1, show)
+print(file=sys.stderr)
+"""
+
+
+def _submit(place: Place, program: str, **spec: Any) -> None:
+    (place.code / "train.py").write_text(HEAD + textwrap.dedent(program))
+    place.submit(Entry("script", file="train.py"), **spec)
+
+
+def _story(place: Place) -> RunStory:
+    (found,) = stories(Finder(place.root).runs(place.experiment), values=True)
+    return found
+
+
+def _truth(place: Place) -> list[dict[str, float]]:
+    return list(files.read_lines(place.run.directory / "truth.jsonl"))
+
+
+REPOSITORY = str(Path(__file__).resolve().parents[3])
+
+
+@pytest.mark.parametrize(
+    ("program", "progress", "source"),
+    [
+        (TIMELESS, {}, "metrics_file"),
+        (PRINTED, {"pattern": r"iter (?P<step>\d+)/(?P<total>\d+): loss (?P<loss>\S+)"}, "log"),
+        (EVENTS, {}, "tensorboard"),
+        (BAR, {}, "progress_bar"),
+    ],
+    ids=["lines without times", "a pattern", "event files", "a progress bar"],
+)
+def test_its_useful_time_is_known_to_five_percent(
+    place: Place, program: str, progress: dict[str, Any], source: str
+) -> None:
+    _submit(place, program, progress=progress, environment={"variables": {}})
+    code, said = place.supervise(TESTS=REPOSITORY)
+    assert code == 0, said + place.output()
+    story = _story(place)
+    assert story.attempts[0].read_from is not None
+    assert story.attempts[0].read_from["source"] == source
+    assert (story.status.step, story.attempts[0].reached) == (25, 25)
+    (truth,) = _truth(place)
+    useful = truth["ended"] - truth["began"]
+    spent = story.goodput(time.time())
+    assert spent is not None
+    # Its interpreter and its worker take a moment to end, whatever it did before.
+    assert spent.useful == pytest.approx(useful, rel=0.05, abs=0.25)
+    assert spent.startup > 0.7
+    assert spent.running == 0
+    told = " ".join(narrative.attempt(story.attempts[0], story, time.time()))
+    assert f"({source})" in told
+
+
+def test_a_program_that_shows_nothing_was_running(place: Place) -> None:
+    _submit(place, "time.sleep(2)")
+    assert place.supervise()[0] == 0
+    story = _story(place)
+    spent = story.goodput(time.time())
+    assert spent is not None
+    assert spent.running == pytest.approx(2.8, abs=0.7)
+    assert spent.share is None
+    assert "not known" in narrative.spent(spent)
+    told = " ".join(narrative.attempt(story.attempts[0], story, time.time()))
+    assert "shows no steps that hpcrun reads: set progress.pattern" in told
+
+
+def test_what_is_left_is_estimated_and_it_is_known_to_live(place: Place) -> None:
+    _submit(
+        place,
+        TIMELESS.replace("train(25, 0.1", "train(300, 0.1"),
+        progress={"total": 300},
+    )
+    supervisor = place.start()
+    try:
+        until(lambda: (_story(place).status.step or 0) > 25, "25 steps")
+        until(lambda: _story(place).status.remaining is not None, "the time that is left")
+        status = _story(place).status
+        assert status.step is not None
+        assert status.remaining == pytest.approx((300 - status.step) * 0.1, rel=0.3)
+        assert status.updated is not None
+        assert time.time() - status.updated < 5
+    finally:
+        place.close()
+        supervisor.communicate(timeout=30)
+
+
+SAVING = """
+out = os.environ["HPCRUN_DIRECTORY"] + "/out"
+os.makedirs(out, exist_ok=True)
+before = sorted(int(name[11:]) for name in os.listdir(out))
+first = before[-1] if before and RESUMES else 0
+def show(step):
+    with open(os.environ["HPCRUN_METRICS_FILE"], "a") as stream:
+        stream.write('{"step": %d, "time": %f}' % (step, time.time()) + chr(10))
+    if SAVES and step % 5 == 0:
+        os.mkdir(f"{out}/checkpoint-{step}")
+        open(f"{out}/checkpoint-{step}/model.bin", "w").close()
+    if step == first + 8:
+        time.sleep(WAITS if os.environ["HPCRUN_ATTEMPT"] == "1" else 0)
+        os._exit(3)
+train(25, 0.01, show, first)
+"""
+
+
+def _crashes(place: Place, resumes: bool, saves: bool, most: int, waits: float = 0.0) -> list[Any]:
+    head = f"RESUMES, SAVES, WAITS = {resumes}, {saves}, {waits}\n"
+    _submit(place, head + SAVING, recovery={"max_failures": most, "in_place": 9})
+    place.supervise(timeout=120)
+    return ledger.read(place.run)
+
+
+def test_steps_that_were_logged_are_not_saved_ones(place: Place) -> None:
+    """``max_failures: 1`` allows no second attempt after an end without a save."""
+    assert len(_crashes(place, resumes=False, saves=False, most=1)) == 1
+
+
+def test_a_script_that_resumes_is_not_stopped_by_three_crashes(place: Place) -> None:
+    attempts = _crashes(place, resumes=True, saves=True, most=3)
+    assert attempts[-1].outcome == "completed"
+    assert len(attempts) == 5
+    first = [(one.end.get("first_step"), one.end.get("reached_step")) for one in attempts[:3]]
+    assert first == [(1, 8), (6, 13), (11, 18)]
+
+
+def test_saves_that_were_seen_let_it_go_on(place: Place) -> None:
+    attempts = _crashes(place, resumes=True, saves=True, most=1, waits=5.5)
+    assert len(attempts) == 2, "the second one's saves are not seen before its crash"
+    assert attempts[0].end["checkpoint_step"] == 5
+    log = session_log.read(place.run.attempt(1))
+    (saved,) = log.of(session_log.SAVED)
+    assert saved.record["checkpoint"] == "out/checkpoint-5"
+    assert json.dumps(dict(saved.record))

@@ -1,0 +1,105 @@
+"""Saves of a program, told from files that only lie there or are still written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from hpcrun.run.program.file_search import FoundFile, search
+from hpcrun.run.program.save_watch import STAYS, USUAL, SaveWatch, step_of
+
+
+def _files(root: Path) -> list[FoundFile]:
+    return list(search(root))
+
+
+def _save(path: Path, text: str = "x", at: float = 0.0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (at, at))
+
+
+def _watch(root: Path, globs: Sequence[str] = USUAL) -> SaveWatch:
+    return SaveWatch(globs, [root], _files(root))
+
+
+def test_a_save_counts_once_it_has_not_changed_for_a_moment(tmp_path: Path) -> None:
+    _save(tmp_path / "out" / "checkpoint-100" / "model.bin")
+    watch = _watch(tmp_path)
+    assert watch.look(_files(tmp_path), 150, 1000.0) == []
+    model = tmp_path / "out" / "checkpoint-200" / "model.bin"
+    _save(model, "half")
+    assert watch.look(_files(tmp_path), 200, 1000.0) == []
+    _save(model, "all of it")
+    assert watch.look(_files(tmp_path), 200, 1000.0 + STAYS) == []
+    found = watch.look(_files(tmp_path), 260, 1000.0 + 2 * STAYS)
+    assert [(one.path.name, one.step, one.bytes) for one in found] == [("checkpoint-200", 200, 9)]
+    assert watch.look(_files(tmp_path), 260, 1000.0 + 9 * STAYS) == []
+
+
+def test_one_file_that_is_written_again_and_again(tmp_path: Path) -> None:
+    """Its step is the one that was known as it was seen first."""
+    watch = _watch(tmp_path, ["ckpt.pt"])
+    steps = []
+    for number in (1, 2):
+        at = 1000.0 + 100 * number
+        _save(tmp_path / "ckpt.pt", "x" * number)
+        watch.look(_files(tmp_path), 10 * number, at)
+        steps += [one.step for one in watch.look(_files(tmp_path), 99, at + STAYS)]
+    assert steps == [10, 20]
+
+
+@pytest.mark.parametrize(("well", "age", "counts"), [(True, 0, 1), (False, 0, 0), (False, 60, 1)])
+def test_a_save_at_the_end_counts_unless_its_program_was_killed_in_it(
+    tmp_path: Path, well: bool, age: float, counts: int
+) -> None:
+    watch = _watch(tmp_path)
+    _save(tmp_path / "last.ckpt", at=1000.0 - age)
+    found = watch.look(_files(tmp_path), 7, 1000.0, is_last=True, ended_well=well)
+    assert len(found) == counts
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "step"),
+    [
+        ("checkpoint-500", None, 500),
+        ("global_step120", None, 120),
+        ("epoch=2-step=300.ckpt", "", 300),
+        ("ckpt_iter_1000.pt", "", 1000),
+        ("000250.pt", "", 250),
+        ("checkpoint_epoch_3.pt", "", 42),
+        ("checkpoint.pth.tar", "", 42),
+        ("ckpt.pt", "", 42),
+        ("latest", "global_step77\n", 77),
+        ("latest", "x" * 5000, 42),
+    ],
+)
+def test_the_step_of_a_save(tmp_path: Path, name: str, text: str | None, step: int) -> None:
+    path = tmp_path / name
+    if text is None:
+        path.mkdir()
+    else:
+        path.write_text(text)
+    (one,) = _files(tmp_path)
+    assert step_of(one, 42) == step
+
+
+def test_the_trainers_own_state_says_the_step(tmp_path: Path) -> None:
+    state = tmp_path / "checkpoint-9" / "trainer_state.json"
+    _save(state, json.dumps({"global_step": 450}))
+    one = next(one for one in _files(tmp_path) if one.is_directory)
+    assert step_of(one, None) == 450
+    state.write_text("{")
+    assert step_of(one, None) == 9
+
+
+def test_what_is_no_file_is_no_save(tmp_path: Path) -> None:
+    watch = _watch(tmp_path)
+    os.mkfifo(tmp_path / "a.ckpt")
+    (tmp_path / "b.ckpt").symlink_to("/nowhere")
+    _save(tmp_path / ".hidden" / "c.ckpt")
+    assert watch.look(_files(tmp_path), 1, 9e9, is_last=True, ended_well=True) == []

@@ -1,0 +1,42 @@
+"""Scalars of several event files of one program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpcrun.run.program.file_search import search
+from hpcrun.run.program.progress_source import Look
+from hpcrun.run.program.tensorboard_events import TensorBoardEvents
+from tests.support.event_files import event, tensor_event, write
+
+
+def _look(root: Path, time: float = 100.0) -> Look:
+    return Look(time, time - 1, (), tuple(search(root)))
+
+
+def test_files_of_earlier_attempts_and_of_our_own_tracker_are_not_read(tmp_path: Path) -> None:
+    old = write(tmp_path / "runs" / "events.out.tfevents.1.host", event(5, 50.0, loss=1.0))
+    source = TensorBoardEvents(list(search(tmp_path)))
+    write(tmp_path / "events.out.tfevents.0000000001.hpcrun", event(9, 99.0, loss=1.0))
+    assert source.poll(_look(tmp_path)).lines == []
+    write(old, event(6, 60.0, loss=0.5))
+    write(tmp_path / "runs" / "events.out.tfevents.2.host", event(7, 70.0, loss=0.4))
+    found = source.poll(_look(tmp_path))
+    assert [(line.step, line.time) for line in found.lines] == [(6, 60.0), (7, 70.0)]
+    assert source.poll(_look(tmp_path)).lines == []
+
+
+def test_one_tag_in_two_directories_and_epochs_beside_steps(tmp_path: Path) -> None:
+    source = TensorBoardEvents()
+    name = "events.out.tfevents.1.v2"
+    write(tmp_path / "train" / name, event(100, 10.0, loss=1.0), event(200, 20.0, loss=0.5))
+    write(tmp_path / "validation" / name, tensor_event(1, 15.0, "loss", 2.0))
+    found = source.poll(_look(tmp_path))
+    assert [(line.step, line.values) for line in found.lines] == [
+        (100, {"loss": 1.0}),
+        (100, {"validation/loss": 2.0}),
+        (200, {"loss": 0.5}),
+    ]
+    # What another file's writer kept back belongs to its own step.
+    write(tmp_path / "train2" / name, event(150, 12.0, lr=1.0))
+    assert [line.step for line in source.poll(_look(tmp_path)).lines] == [150]
