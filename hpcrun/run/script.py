@@ -27,8 +27,7 @@ def main() -> None:
     worker.take_place(called, rank)
     for number in stop_flag.SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-    if worker.ignores_slurms_signal(called):
-        worker.ignore_slurms_signal()
+    worker.ignore_slurms_signals(called)
     _, *sys.argv = worker.command(called, rank)
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = str(Path(sys.argv[0]).parent)

@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -257,9 +258,8 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
 
 def _start(launch: Launch, rank: int) -> Child:
     arguments = command(launch, rank)
-    ignores = ignores_slurms_signal(launch)
     try:
-        return subprocess.Popen(arguments, preexec_fn=ignore_slurms_signal if ignores else None)
+        return subprocess.Popen(arguments, preexec_fn=partial(ignore_slurms_signals, launch))
     except OSError as error:
         raise HpcrunError(
             f"the command {arguments[0]!r} cannot be started: {error.strerror}",
@@ -275,14 +275,17 @@ def _ended(child: Child) -> int | None:
         return None
 
 
-def ignores_slurms_signal(launch: Launch) -> bool:
-    """Check whether the program has a stop signal of its own; Slurm's TERM reaches it too."""
-    return launch.recovery.stop_signal not in (None, "SIGTERM")
+def ignore_slurms_signals(launch: Launch) -> None:
+    """Have this process, and what it becomes, ignore the step's signals but its stop signal.
 
-
-def ignore_slurms_signal() -> None:
-    """Have this process, and what it becomes, ignore Slurm's TERM."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Slurm sends them to every process, and they would end a program that knows nothing of them. Its
+    own stop signal stays as it is, because a shell cannot trap what it began with ignoring; so does
+    TERM where it has none, by which programs end their children.
+    """
+    own = signal.Signals[launch.recovery.stop_signal or "SIGTERM"]
+    for number in stop_flag.SIGNALS:
+        if number != own:
+            signal.signal(number, signal.SIG_IGN)
 
 
 def record_end(launch: Launch, rank: int, code: int, error: BaseException | None = None) -> None:

@@ -213,3 +213,35 @@ def test_srun_tells_of_a_killed_task_in_words_that_we_read(slurm: Cluster) -> No
     )
     ends = [end for line in done.stderr.splitlines() if (end := steps.parse_task_end(line))]
     assert [(end.ranks, end.what, end.exit_code) for end in ends] == [((1,), "Killed", None)]
+
+
+STOPPING = """
+trap 'echo saved; exit 0' USR1
+echo ready
+while true; do sleep 0.1; done
+"""
+
+
+@pytest.mark.usually("22.05", "24.11")
+def test_a_signal_by_hand_has_scripts_save_by_their_own(bench: Workbench) -> None:
+    bench.write("stopping.sh", STOPPING)
+    spec = {
+        "cluster": "bed",
+        "entry": ["bash", "stopping.sh"],
+        "resources": TWO_BY_TWO,
+        "recovery": {"stop_signal": "SIGUSR1"},
+    }
+    bench.hpcrun("submit", bench.spec("stopping", spec), "--new")
+
+    def lines(word: str) -> int:
+        told = bench.hpcrun("logs", "stopping", "--json", check=False).stdout.splitlines()
+        return [json.loads(line)["line"] for line in told].count(word)
+
+    until(lambda: lines("ready") == 4, "four ranks at work", 90, 0.5)
+    job = bench.status("stopping")[-1]["job_id"]
+    bench.cluster.run(["scancel", "--signal=USR2", job])
+    until(lambda: bench.status("stopping")[-1]["state"] == "requeued", "a requeue", 60, 0.5)
+    assert lines("saved") == 4, bench.explain("stopping")
+    (attempt,) = json.loads(bench.hpcrun("why", "stopping", "--json").stdout)[-1]["attempts"]
+    assert attempt["cause"]["message"] == "asked to stop by SIGUSR2"
+    bench.hpcrun("cancel", "stopping", "--yes")

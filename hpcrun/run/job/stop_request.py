@@ -114,7 +114,9 @@ class StopRequest:
         write = partial(ledger.write, self._paths, ledger.STOPPING, number, **event)
         files.patiently(write, say, "the ledger")
         if not self._can_save():
-            raise EndNow("there is nothing to save")
+            mute = self._run.entry.kind != "function" and not self._run.recovery.stop_signal
+            why = ", and recovery.stop_signal names no signal for the program" if mute else ""
+            raise EndNow(f"there is nothing to save{why}")
 
     def _can_save(self) -> bool:
         """Check whether the ranks would react to a request."""

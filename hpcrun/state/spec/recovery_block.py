@@ -92,8 +92,10 @@ class Recovery:
     Null for what its saves were measured to take, and a minute where none was measured yet."""
 
     stop_signal: str | None = None
-    """Signal that tells a script or command to save and exit, such as ``SIGUSR1``; null sends none.
-    Programs that use ``hpcrun.session()`` need none."""
+    """Signal that tells a script or command to save and exit, such as ``SIGUSR1``; with null it is
+    ended without one. Of ``SIGTERM``, ``SIGUSR1`` and ``SIGUSR2`` it begins with the others ignored
+    (with null the last two), because Slurm's reach it too. Programs that use ``hpcrun.session()``
+    need none."""
 
     resume: Resume | str | None = None
     """How a script or command goes on from what it saved by itself; null for what ``framework``

@@ -143,3 +143,56 @@ def test_the_fence_is_open_while_the_attempt_is_the_newest(tmp_path: Path) -> No
     for _ in range(3):
         fence.check()
         fence.check(always=True)
+
+
+SHELL = """
+trap 'echo saved; exit 0' USR1
+echo ready
+while true; do sleep 0.05; done
+"""
+
+
+def _ready(place: Place) -> int:
+    """The process of the program, once it is at work."""
+    until(lambda: place.run.attempt(1).rank_log(0).exists() and "ready" in place.output())
+    (child,) = [
+        process.pid
+        for process in place.left()
+        if any(word.endswith(b"own.sh") for word in command_of(process.pid)[:3])
+    ]
+    return child
+
+
+def test_a_shell_hears_its_stop_signal_once_whatever_slurm_sends_to_the_step(place: Place) -> None:
+    (place.code / "own.sh").write_text(SHELL)
+    entry = Entry("command", argv=("bash", "own.sh"))
+    place.submit(entry, recovery={"stop_signal": "SIGUSR1"})
+    supervisor = place.start()
+    child = _ready(place)
+    # As by `scancel --signal=USR2 JOB`, which reaches every process of the steps.
+    for number in (signal.SIGUSR2, signal.SIGCONT, signal.SIGTERM):
+        os.kill(child, number)
+    time.sleep(0.5)
+    assert "saved" not in place.output()
+    supervisor.send_signal(signal.SIGUSR2)
+    code, said = place.end(supervisor)
+    assert code == 75, said
+    assert place.output() == "ready\nsaved\n"
+    assert place.cause()["message"] == "asked to stop by SIGUSR2"
+
+
+def test_a_program_without_a_stop_signal_does_not_die_of_slurms(place: Place) -> None:
+    (place.code / "own.sh").write_text("echo ready; sleep 300; echo woken")
+    place.submit(Entry("command", argv=("bash", "own.sh")), recovery={})
+    supervisor = place.start()
+    child = _ready(place)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        os.kill(child, number)
+    time.sleep(0.5)
+    assert place.attempt().ended is None
+    supervisor.send_signal(signal.SIGUSR2)
+    code, said = place.end(supervisor)
+    assert code == 75
+    assert "recovery.stop_signal names no signal for the program" in said
+    assert place.cause()["kind"] == "signal"
+    assert place.output() == "ready\n"
