@@ -54,7 +54,7 @@ COVERED_BY: dict[str, str] = {
     "control/requeue": "cli/test_requeue.py",
     "control/wait": "cli/test_submit.py",
     "errors": "cli/test_main.py",
-    "observe/background": "cli/test_status_screen.py",
+    "slurm/background": "cli/test_status_screen.py",
     "observe/diagnosis/advice": "observe/diagnosis/test_attempts.py",
     "observe/diagnosis/cost": "observe/diagnosis/test_goodput.py",
     "observe/diagnosis/narrative": "observe/diagnosis/test_attempts.py",

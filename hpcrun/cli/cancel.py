@@ -6,6 +6,7 @@ import click
 
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import acts_on_runs, ask_first, select
+from hpcrun.slurm import patience
 
 
 @click.command("cancel")
@@ -20,14 +21,18 @@ def command(
     Runs that are over are left alone. Cancelling twice does no harm.
     """
     from hpcrun.control import cancel
+    from hpcrun.observe.status import jobs
     from hpcrun.observe.status.status import statuses
 
     selected = select(output, where, conditions, verb="cancel")
-    found = statuses(selected, warn=output.say, values=False)
+    # What Slurm said before does not keep a run from being cancelled.
+    found = statuses(selected, warn=output.say, ask=jobs.ask, values=False)
     active = [one for one, status in zip(selected, found, strict=True) if not status.over]
     if len(active) > 1 and not dry_run and not yes:
         ask_first("cancel", [one.name for one in active])
     if not dry_run:
+        if not patience.current().is_silent("slurmctld"):
+            patience.act()
         cancel.cancel(active, output.say)
     done = "would cancel" if dry_run else "cancelled"
     if output.json:

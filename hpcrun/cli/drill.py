@@ -9,6 +9,7 @@ import click
 from hpcrun.cli.options import Output, command_line, common, spec_arguments
 from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from hpcrun.policy import faults as policy_faults
+from hpcrun.slurm import patience
 
 if TYPE_CHECKING:
     from hpcrun.observe.diagnosis.fault_costs import FaultOutcome
@@ -64,6 +65,7 @@ def command(
             for fault in wanted:
                 click.echo(f"{fault}: {policy_faults.FAULTS[fault]}")
         return EXIT_OK
+    patience.act()
     done = drill.drill(compiled, wanted, Request(command_line(), output.say, new=True))
     if done is None:
         return EXIT_INTERRUPTED

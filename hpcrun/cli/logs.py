@@ -102,7 +102,7 @@ def command(
     )
     if follow:
         _announce(selected, output)
-        watch = Watch(selected, choice)
+        watch = Watch(selected, choice, warn=output.say)
         presenter = Presenter(printer, chosen, watch.ranks if fold else None)
         try:
             watch.show(presenter, sys.stdout.buffer, begin=begin, raw=raw)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpcrun.host import expand_home
-from hpcrun.text import entry, json_text, one_line
+from hpcrun.slurm import patience
+from hpcrun.text import Say, entry, json_text, one_line
 
 if TYPE_CHECKING:
     from hpcrun.compile import Compiled
@@ -40,6 +41,11 @@ class Output:
         if self.verbosity >= 0:
             # The live screen takes over stderr, and would draw what is not visible.
             click.echo(entry(message), err=True)
+
+    def say_aside(self) -> Say:
+        """Return `say` for another thread: on stderr as it is now, whoever redirects it later."""
+        stream, is_quiet = sys.stderr, self.verbosity < 0
+        return lambda message: None if is_quiet else click.echo(entry(message), file=stream)
 
     def line(self, text: str) -> None:
         """Print one line on stdout: names and values that were read cannot begin another."""
@@ -107,6 +113,7 @@ def common(function: Function) -> Function:
             verbosity=-1 if quiet else verbose,
             color=sys.stdout.isatty() and not no_color and "NO_COLOR" not in os.environ,
         )
-        return function(*args, output=output, **kwargs)
+        with patience.reading(output.say_aside()):
+            return function(*args, output=output, **kwargs)
 
     return wrapper  # type: ignore[return-value]

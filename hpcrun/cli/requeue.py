@@ -6,6 +6,7 @@ import click
 
 from hpcrun.cli.options import Output, command_line, common
 from hpcrun.cli.where import acts_on_runs, ask_first, select
+from hpcrun.slurm import patience
 
 
 @click.command("requeue")
@@ -23,7 +24,9 @@ def command(
     from hpcrun.control import requeue
 
     selected = select(output, where, conditions, verb="requeue")
-    steps = requeue.look(selected)
+    if not dry_run:
+        patience.act()
+    steps = requeue.look(selected, output.say if dry_run else None)
     active = [step.name for step in steps if step.action != requeue.LEAVE]
     if len(active) > 1 and not dry_run and not yes:
         ask_first("requeue", active)

@@ -32,10 +32,11 @@ def command(
     the same command goes on from its newest checkpoint.
     """
     from hpcrun.compile import compile_chain
-    from hpcrun.slurm import allocation
+    from hpcrun.slurm import allocation, patience
     from hpcrun.submit.submission_dir import chain_data
     from hpcrun.submit.submit import Request, run_chain
 
+    patience.act()
     inside = allocation.current()
     if inside is None and not any(override.startswith("cluster=") for override in overrides):
         overrides = (*overrides, "cluster=local")

@@ -55,7 +55,7 @@ def command(
             raise UsageError("--cost and --watch do not go together", hint="leave one out")
         _cost(select(output, where, conditions), output)
         return
-    last_answers = LastAnswers()
+    last_answers = LastAnswers(spares=True, follows=watch)
 
     def look(warn: Say) -> tuple[list[Selected], list[RunStatus]]:
         selected = select(output, where, conditions)
@@ -89,8 +89,8 @@ def _screen(look: Look, output: Output) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from hpcrun.observe.background import BackgroundCall
     from hpcrun.observe.status.screen import Screen
+    from hpcrun.slurm.background import BackgroundCall
 
     console = Console(file=styled(sys.stdout), no_color=not output.color, highlight=False)
     screen = Screen(console)

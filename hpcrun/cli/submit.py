@@ -12,6 +12,7 @@ import click
 
 from hpcrun.cli.options import Output, command_line, common, spec_arguments
 from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from hpcrun.slurm import patience
 from hpcrun.text import listed
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def command(
     if dry_run:
         _show(preview_chain(chain, request), str(chain[-1].root), output)
         return EXIT_OK
+    patience.act()
     done = submit_chain(chain, request)
     if output.json:
         output.data(chain_data(done))

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Sequence
 
-from hpcrun.errors import BrokenFile, ClusterRefused, ClusterUnreachable
+from hpcrun.errors import BrokenFile, ClusterRefused, ClusterUnreachable, Interrupted
 from hpcrun.observe.read.selection import Selected
 from hpcrun.slurm import client
 from hpcrun.state import ledger, permissions
@@ -14,12 +14,15 @@ from hpcrun.state.layout import SubmissionPaths
 from hpcrun.submit.local import executor
 from hpcrun.text import Say
 
+# What is true of runs whose jobs were not ended.
+_LEFT = "those that wait end as they start; those that run go on until their job is ended"
+
 
 def cancel(selected: Sequence[Selected], say: Say) -> None:
     """Record every intent, then end the jobs and processes.
 
     The intents stand even if it raises: ClusterRefused if Slurm refuses, ClusterUnreachable if it
-    does not answer or a run is on another machine.
+    does not answer or a run is on another machine, Interrupted after Ctrl-C.
     """
     queued: list[str] = []
     local: list[Selected] = []
@@ -43,8 +46,15 @@ def cancel(selected: Sequence[Selected], say: Say) -> None:
         ) from None
     except ClusterUnreachable as error:
         raise ClusterUnreachable(
-            f"the runs are marked as cancelled, and Slurm could not be told: {error.message}",
-            hint="repeat the same command when the cluster is back",
+            "the runs are marked as cancelled, and Slurm could not be told: "
+            f"{error.message}\n{_LEFT}",
+            hint="repeat the same command when the cluster is back: it ends their jobs",
+        ) from None
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "interrupted: the runs are marked as cancelled, and Slurm may not have been told\n"
+            f"{_LEFT}",
+            hint="repeat the same command: it ends their jobs",
         ) from None
     finally:
         if local:

@@ -14,7 +14,7 @@ from hpcrun.control import removal
 from hpcrun.errors import HpcrunError, Interrupted, UsageError
 from hpcrun.observe.read import run_files
 from hpcrun.observe.read.selection import Finder, Selected
-from hpcrun.observe.status import jobs, run_state
+from hpcrun.observe.status import run_state, slurm_cache
 from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.status import RunStatus, deciding_job, statuses
 from hpcrun.policy.retention import Retention
@@ -164,7 +164,7 @@ def _over(selected: Sequence[Selected], warn: Say) -> list[tuple[Selected, RunSt
 
     def ask(refs: Sequence[JobRef]) -> Answers:
         nonlocal answers
-        answers = jobs.ask(refs)
+        answers = slurm_cache.ask(refs)
         return answers
 
     found = []

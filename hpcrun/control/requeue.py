@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcrun.compile import Compiled, CompiledRun, freeze
-from hpcrun.errors import BrokenFile, UsageError
+from hpcrun.errors import BrokenFile, ClusterUnreachable, UsageError
 from hpcrun.observe.read.selection import Selected
+from hpcrun.observe.status import run_state
+from hpcrun.observe.status.status import statuses
 from hpcrun.slurm import client, queue
 from hpcrun.state import history, ledger, permissions, plan_file
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
@@ -26,6 +28,7 @@ from hpcrun.text import Say, listed
 SUBMIT = "submit"
 REQUEUE = "requeue"
 LEAVE = "leave"
+UNKNOWN = "unknown"
 
 _COMPLETED = "completed already; `hpcrun submit --new` runs it afresh"
 
@@ -37,9 +40,10 @@ class RequeueStep:
     experiment: ExperimentPaths
     run: int
     action: str
-    """``submit`` (again, as its job is over), ``requeue`` (its job runs) or ``leave``."""
+    """``submit`` (again, as its job is over), ``requeue`` (its job runs), ``leave``, or ``unknown``
+    while Slurm does not answer."""
     reason: str | None = None
-    """Why it is left alone; None otherwise."""
+    """Why it is left alone, or why the action is unknown; None otherwise."""
     job_id: str | None = None
     """Its job: once it was submitted again, the new one."""
 
@@ -49,34 +53,41 @@ class RequeueStep:
 
     def to_data(self, dry_run: bool) -> dict[str, Any]:
         """Return what ``hpcrun requeue --json`` prints."""
-        done = {LEAVE: "left", SUBMIT: "submitted", REQUEUE: "requeued"}[self.action]
+        done = {SUBMIT: "submitted", REQUEUE: "requeued", LEAVE: "left", UNKNOWN: UNKNOWN}
+        is_done = dry_run and self.action in (SUBMIT, REQUEUE)
         return {
             "experiment": self.experiment.name,
             "run": self.run,
-            "action": f"would {self.action}" if dry_run and done != "left" else done,
+            "action": f"would {self.action}" if is_done else done[self.action],
             "reason": self.reason,
             "job_id": self.job_id,
         }
 
 
-def look(selected: Sequence[Selected]) -> list[RequeueStep]:
+def look(selected: Sequence[Selected], warn: Say | None = None) -> list[RequeueStep]:
     """Return what `restart` would do now, once the jobs of cancelled runs have ended.
 
-    Raise UsageError if all of them have completed, BrokenFile if the intent of none can be read,
-    and as `hpcrun.submit.run_actions.decide`.
+    Where Slurm does not answer and ``warn`` is given, return what is known, and call it. Raise
+    UsageError if all of them have completed, BrokenFile if the intent of none can be read, and as
+    `hpcrun.submit.run_actions.decide`.
     """
     readable, left = _readable(selected)
     if left and not readable:
         raise BrokenFile(str(left[0].reason))
     steps: list[RequeueStep] = []
-    for experiment, runs in _by_experiment(readable).items():
-        decisions = [
-            dataclasses.replace(one, action=run_actions.RESUMED)
-            if one.action == run_actions.CANCELLING
-            else one
-            for one in run_actions.decide(experiment, list(runs))
-        ]
-        steps += _steps(experiment, decisions, runs)
+    try:
+        for experiment, runs in _by_experiment(readable).items():
+            decisions = [
+                dataclasses.replace(one, action=run_actions.RESUMED)
+                if one.action == run_actions.CANCELLING
+                else one
+                for one in run_actions.decide(experiment, list(runs))
+            ]
+            steps += _steps(experiment, decisions, runs)
+    except ClusterUnreachable:
+        if warn is None:
+            raise
+        steps = _known(readable, warn)
     steps += left
     completed = [step.name for step in steps if step.reason == _COMPLETED]
     if completed and len(completed) == len(steps):
@@ -155,6 +166,18 @@ def _steps(
         )
         for one in decisions
     ]
+
+
+def _known(selected: Sequence[Selected], warn: Say) -> list[RequeueStep]:
+    """Return the steps that are certain without Slurm; of the others what is known of the run."""
+    steps = []
+    for one, status in zip(selected, statuses(selected, warn=warn, values=False), strict=True):
+        known = ": ".join(filter(None, (status.state, status.reason)))
+        action, reason = UNKNOWN, f"not known: {known}"
+        if status.state == run_state.COMPLETED:
+            action, reason = LEAVE, _COMPLETED
+        steps.append(RequeueStep(one.experiment, one.run.number, action, reason, one.job_id))
+    return steps
 
 
 def _action(

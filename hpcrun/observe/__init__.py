@@ -2,7 +2,7 @@
 
 In reading order: `read` selects runs and reads their files, `status` decides their states, `logs`
 shows their output; `diagnosis` explains ends and costs, `results` compares runs, `report` draws
-them. `tables` prints tables; `background` runs a slow call in a thread.
+them. `tables` prints tables.
 
 To add a command that reads: its rows in one of these rooms, its options and printing in `cli`.
 """

@@ -2,7 +2,9 @@
 
 In reading order:
 
+- `patience`: how long a command waits for Slurm; readers have one limit for all questions.
 - `client`: run a command of Slurm's and read its refusals; what is asked of Slurm but job states.
+- `background`: a slow call in a thread.
 - `parse`: Slurm's forms of time, and rows of fields.
 - `hostlist`: lists of numbers and of node names.
 - `queue`: the state of jobs, and when one is over.

@@ -1,21 +1,32 @@
 """Every command of Slurm but srun and the submission itself.
 
-A command gets an environment without what an outer job left in it, a limit of time, and ends in its
-output or in `CommandFailed`. Ids of jobs and names of nodes, which files of runs tell, are checked
-here, so that no other word reaches a command. Standard library only: compute nodes import this too.
+A command gets an environment without what an outer job left in it, and a limit of time, which
+readers have for all of their commands together (`hpcrun.slurm.patience`). It ends in its output or
+in `CommandFailed`, and takes with it what it started. Ids of jobs and names of nodes, which files
+of runs tell, are checked here, so that no other word reaches a command. Standard library only:
+compute nodes import this too.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import re
+import signal
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from hpcrun.errors import ClusterRefused, ClusterUnreachable
+from hpcrun.slurm import patience
 from hpcrun.slurm.parse import parse_rows
 from hpcrun.state.layout import is_slurm_id
 
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+# Seconds for a command, and for a question with all its retries.
 TIMEOUT = 60.0
 # The timeout inside a job, which must not wait for long and does without the answer.
 SHORT = 8.0
@@ -32,6 +43,8 @@ _UNREACHABLE = re.compile(
     r"|unable to resolve|munge",
     re.IGNORECASE,
 )
+# What `CommandTimedOut` says.
+_TIMED_OUT = re.compile(r"gave no answer within|has not answered for")
 # A host list begins with a name, and so never looks like an option.
 _NODES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,\[\]-]*")
 _ENDED_ALREADY = re.compile(
@@ -41,6 +54,18 @@ _ENDED_ALREADY = re.compile(
 
 class CommandFailed(Exception):
     """A Slurm command did not answer; carries its message."""
+
+
+class CommandTimedOut(CommandFailed):
+    """A Slurm command was ended, or not begun, because its time was over."""
+
+    def __init__(self, message: str, seconds: float) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+
+
+# Clients that were started and have not ended.
+_running: set[Popen[str]] = set()
 
 
 def available() -> bool:
@@ -92,7 +117,7 @@ def refusal(
 
     ``hint`` is for a refusal; ``unreachable`` replaces the message if no daemon answered.
     """
-    if is_unreachable(message):
+    if is_unreachable(message) or _TIMED_OUT.search(message):
         return ClusterUnreachable(unreachable or message, hint="repeat the same command")
     return ClusterRefused(message, hint=hint)
 
@@ -100,50 +125,93 @@ def refusal(
 def command(argv: Sequence[str], *, timeout: float | None = None) -> str:
     """Run one of Slurm's commands and return what it prints; times in it are Unix times.
 
-    Raises CommandFailed if it failed, or did not end within ``timeout`` seconds (None: `TIMEOUT`).
+    Raises CommandFailed if it failed, CommandTimedOut if it did not end within ``timeout`` seconds
+    (None: `TIMEOUT`) or the time that is left to a reader.
     """
     # `status` imports this module for the type of a job's state, and often asks nothing.
     import subprocess
 
-    timeout = TIMEOUT if timeout is None else timeout
+    wanted = TIMEOUT if timeout is None else timeout
     # Seconds since the epoch need no time zone; without a limit a long `123_[1,3,5…]` is cut.
     environment = {**scrubbed_environment(), "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=timeout,
-            env=environment,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise CommandFailed(f"{argv[0]} gave no answer within {timeout:g} s") from None
-    except OSError as error:
-        raise CommandFailed(f"{argv[0]}: {error.strerror}") from None
-    if done.returncode:
-        words = done.stderr.strip() or f"{argv[0]} ended with exit code {done.returncode}"
-        raise CommandFailed(words)
-    return done.stdout
+    limit, daemon = patience.current(), patience.daemon_of(argv[0])
+    seconds = limit.left(daemon, wanted)
+    longest = wanted if limit.limit is None else min(wanted, limit.limit)
+    if not seconds:
+        raise CommandTimedOut(f"{daemon} has not answered for {longest:.3g} s", longest)
+    with limit.waiting(argv[0], seconds):
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
+                env=environment,
+                # Sites wrap the commands: all that is started ends together.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise CommandFailed(f"{argv[0]}: {error.strerror}") from None
+        _running.add(process)
+        try:
+            output, words = process.communicate(timeout=seconds)
+        except BaseException as error:
+            _end(process)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            limit.unheard(daemon, timed_out=True)
+            message = f"{argv[0]} gave no answer within {longest:.3g} s"
+            raise CommandTimedOut(message, longest) from None
+        finally:
+            _running.discard(process)
+    words = words.strip()
+    if process.returncode and is_unreachable(words):
+        limit.unheard(daemon, timed_out=False)
+    else:
+        limit.heard(daemon)
+    if process.returncode:
+        raise CommandFailed(words or f"{argv[0]} ended with exit code {process.returncode}")
+    return output
 
 
-def ask(argv: Sequence[str], patience: float | None = None) -> str:
-    """Run a command that only reads: once within ``patience`` seconds, or with retries.
+def _end(process: Popen[str]) -> None:
+    """End a client with all that it started; one on storage that does not answer ends later."""
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+    with contextlib.suppress(Exception):
+        process.wait(timeout=1)
+
+
+@atexit.register
+def _end_all() -> None:
+    """End the clients that other threads still wait for."""
+    for process in list(_running):
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def ask(argv: Sequence[str]) -> str:
+    """Run a command that only reads, again after a pause of Slurm's; `TIMEOUT` is for all of it.
 
     Raises CommandFailed as `command` does.
     """
-    if patience is not None:
-        return command(argv, timeout=patience)
-    for pause in _PAUSES:
-        try:
-            return command(argv)
-        except CommandFailed as error:
-            if not is_transient(str(error)):
-                raise
-            time.sleep(pause)
-    return command(argv)
+    limit, daemon = patience.current(), patience.daemon_of(argv[0])
+    until = time.monotonic() + TIMEOUT
+    with limit.waiting(argv[0], limit.left(daemon, TIMEOUT)):
+        for pause in _PAUSES:
+            try:
+                return command(argv, timeout=until - time.monotonic())
+            except CommandFailed as error:
+                left = limit.left(daemon, until - time.monotonic())
+                if not is_transient(str(error)) or left <= pause:
+                    raise
+                time.sleep(pause)
+        return command(argv, timeout=until - time.monotonic())
 
 
 def answer(argv: Sequence[str], timeout: float = SHORT) -> str:
@@ -189,10 +257,7 @@ def job_problem(job: str) -> str | None:
 
 def partitions() -> list[str]:
     """Return the partitions that this user can see; empty if Slurm does not answer."""
-    try:
-        text = ask(["sinfo", "--noheader", "--format=%R"])
-    except CommandFailed:
-        return []
+    text = answer(["sinfo", "--noheader", "--format=%R"])
     return sorted({line.strip() for line in text.splitlines() if line.strip()})
 
 
@@ -206,13 +271,13 @@ def nodes(partition: str) -> list[dict[str, str]]:
     return parse_rows(text, ("name", "state", "build"))
 
 
-def jobs_by_script(patience: float | None = None) -> dict[str, list[str]]:
+def jobs_by_script() -> dict[str, list[str]]:
     """Return path of the script -> ids of my jobs that were submitted from it, oldest first.
 
-    Raises ClusterUnreachable if Slurm does not answer, within ``patience`` seconds if given.
+    Raises ClusterUnreachable if Slurm does not answer.
     """
     found: dict[str, set[str]] = {}
-    for line in _my_jobs("--states=all", "--format=%F|%o", patience=patience).splitlines():
+    for line in _my_jobs("--states=all", "--format=%F|%o").splitlines():
         job, _, script = line.partition("|")
         found.setdefault(script.strip(), set()).add(job.strip())
     return {script: sorted(jobs, key=int) for script, jobs in found.items()}
@@ -226,9 +291,9 @@ def queued() -> int:
     return len(_my_jobs("--array", "--format=%i").split())
 
 
-def _my_jobs(*options: str, patience: float | None = None) -> str:
+def _my_jobs(*options: str) -> str:
     try:
-        return ask(["squeue", "--me", "--noheader", *options], patience)
+        return ask(["squeue", "--me", "--noheader", *options])
     except CommandFailed as error:
         raise ClusterUnreachable(f"squeue: {error}", hint="repeat the same command") from None
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from hpcrun.errors import ClusterUnreachable
 from hpcrun.slurm import client
+from hpcrun.slurm.background import BackgroundCall
 from hpcrun.slurm.hostlist import expand_job_id
 from hpcrun.slurm.parse import parse_rows, parse_text, parse_time
 from hpcrun.state.layout import is_slurm_id
@@ -32,6 +35,8 @@ WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 
 _NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 _NO_SUCH_JOB = re.compile(r"invalid job id", re.IGNORECASE)
+# Seconds without an answer of squeue's after which sacct is asked beside it.
+_ALONE = 0.7
 
 
 @dataclass(frozen=True)
@@ -89,11 +94,11 @@ def query(
     *,
     settled: Collection[str] = (),
     accounting: bool = True,
-    patience: float | None = None,
 ) -> JobStates:
     """Ask for the states of jobs, with at most one ``squeue`` and one ``sacct``.
 
-    Raises ClusterUnreachable if neither slurmctld nor slurmdbd answers.
+    Where squeue does not answer at once, both are asked side by side. Raises ClusterUnreachable if
+    neither slurmctld nor slurmdbd answers.
 
     Parameters
     ----------
@@ -103,8 +108,6 @@ def query(
         Jobs whose end is known: accounting is not asked about them.
     accounting
         Ask accounting at all.
-    patience
-        Timeout of each command in seconds, without a retry; None for the usual timeout and retries.
     """
     wanted = {job_id for job_id in job_ids if is_slurm_id(job_id)}
     answer = JobStates()
@@ -112,25 +115,34 @@ def query(
         return answer
     answer.accounting = accounting
     found: dict[str, JobState] = {}
+    # A thread of its own context would wait without this command's limit.
+    beside = contextvars.copy_context()
+    squeue = BackgroundCall(partial(contextvars.copy_context().run, _ask_squeue, wanted))
+    sacct: BackgroundCall[dict[str, JobState]] | None = None
+    maybe = wanted.difference(settled)
+    if not squeue.wait(_ALONE) and maybe:
+        sacct = BackgroundCall(partial(beside.run, _ask_sacct, maybe))
     try:
-        found = _ask_squeue(wanted, patience)
+        squeue.wait()
+        found = squeue.result()
     except client.CommandFailed as error:
         answer.controller_is_down = True
-        answer.problems = (f"slurmctld does not answer: {error}",)
-    unsettled = {job_id for job_id in wanted if not _settled(job_id, found)}
-    unsettled.difference_update(settled)
+        answer.problems = (_problem("slurmctld", error),)
+    unsettled = {job_id for job_id in maybe if not _settled(job_id, found)}
     if unsettled and (accounting or answer.controller_is_down):
         try:
-            past = _ask_sacct(unsettled, patience)
+            if sacct is not None:
+                sacct.wait()
+            past = _ask_sacct(unsettled) if sacct is None else sacct.result()
         except client.CommandFailed as error:
             if answer.controller_is_down:
                 raise ClusterUnreachable(
-                    f"Slurm does not answer: {answer.problems[0]}; sacct: {error}",
+                    _both(answer.problems[0], error),
                     hint="repeat the same command when the cluster is back",
                 ) from None
             answer.accounting = not _NO_ACCOUNTING.search(str(error))
             if answer.accounting:
-                answer.problems = (f"slurmdbd does not answer: {error}",)
+                answer.problems = (_problem("slurmdbd", error),)
         else:
             found = merge(found, past, controller_answered=not answer.controller_is_down)
     answer.update(
@@ -141,19 +153,31 @@ def query(
     return answer
 
 
-def _ask_squeue(wanted: set[str], patience: float | None) -> dict[str, JobState]:
+def _problem(daemon: str, error: client.CommandFailed) -> str:
+    if isinstance(error, client.CommandTimedOut):
+        return f"{daemon} has not answered for {error.seconds:.3g} s"
+    return f"{daemon} does not answer: {error}"
+
+
+def _both(controller: str, error: client.CommandFailed) -> str:
+    if isinstance(error, client.CommandTimedOut) and ":" not in controller:
+        return controller.replace("slurmctld has", "slurmctld and slurmdbd have")
+    return f"Slurm does not answer: {controller}; sacct: {error}"
+
+
+def _ask_squeue(wanted: set[str]) -> dict[str, JobState]:
     argv = ["squeue", "--noheader", "--states=all", _jobs(wanted), f"--format={_SQUEUE}"]
     try:
-        return parse_squeue(client.ask(argv, patience))
+        return parse_squeue(client.ask(argv))
     except client.CommandFailed as error:
         if _NO_SUCH_JOB.search(str(error)):
             return {}
         raise
 
 
-def _ask_sacct(wanted: set[str], patience: float | None) -> dict[str, JobState]:
+def _ask_sacct(wanted: set[str]) -> dict[str, JobState]:
     argv = ["sacct", "--noheader", "--parsable2", "--allocations", _jobs(wanted)]
-    return parse_sacct(client.ask([*argv, f"--format={','.join(_SACCT)}"], patience))
+    return parse_sacct(client.ask([*argv, f"--format={','.join(_SACCT)}"]))
 
 
 def _jobs(wanted: set[str]) -> str:

@@ -33,8 +33,6 @@ GOING_ON = (RESUMED, EXTENDED)
 SUBMITTED = (NEW, *GOING_ON)
 
 CANCEL_PATIENCE = 90.0
-# Seconds for each answer that a dry run asks of Slurm.
-PREVIEW_PATIENCE = 1.0
 # Seconds beyond its own limit after which no sbatch lives.
 _KILL_AFTER = 10.0
 
@@ -72,18 +70,11 @@ def changed(jobs: Mapping[int, Job], earlier: Mapping[int, Plan], plan: Plan) ->
     return {run.number for run in plan.runs if was.get(run.number, run.identity) != run.identity}
 
 
-def decide(
-    experiment: ExperimentPaths,
-    runs: Sequence[int],
-    *,
-    ask: bool = True,
-    patience: float | None = None,
-) -> list[Decision]:
+def decide(experiment: ExperimentPaths, runs: Sequence[int], *, ask: bool = True) -> list[Decision]:
     """Decide about runs from their intents, the journals and the state of their jobs.
 
     Raise ClusterUnreachable if the state of a job is unknown, so that nothing may be submitted
-    again; UsageError if a run's job is on another machine. ``ask=False`` takes all jobs for over;
-    ``patience`` is that of `hpcrun.slurm.queue.query`.
+    again; UsageError if a run's job is on another machine. ``ask=False`` takes all jobs for over.
     """
     jobs = journal.newest_jobs(experiment)
     # One listing instead of two look-ups a run, which matters on shared storage.
@@ -93,7 +84,7 @@ def decide(
         run: ledger.intent(experiment.run(run)) if str(run) in begun else None for run in runs
     }
     asked = [jobs[run] for run in runs if run in jobs and intents[run] != ledger.FINISHED]
-    living = _living(_with_lost_answers(asked, patience), patience) if ask else set()
+    living = _living(_with_lost_answers(asked)) if ask else set()
     decisions: list[Decision] = []
     for run in runs:
         job = jobs.get(run)
@@ -162,17 +153,17 @@ def _on_its_way(experiment: ExperimentPaths, runs: Collection[int]) -> Path | No
 def preview(experiment: ExperimentPaths, runs: Sequence[int], say: Say) -> list[Decision]:
     """`decide` without waiting for anything; what cannot be found out is said."""
     try:
-        return decide(experiment, runs, patience=PREVIEW_PATIENCE)
+        return decide(experiment, runs)
     except (ClusterUnreachable, UsageError) as error:
         say(f"not known is which runs are queued or running, and stay as they are: {error.message}")
         return decide(experiment, runs, ask=False)
 
 
-def _with_lost_answers(jobs: Sequence[Job], patience: float | None) -> list[Job]:
+def _with_lost_answers(jobs: Sequence[Job]) -> list[Job]:
     """Return the jobs, those whose id was never recorded as found in the queue by their script."""
     if all(job.job_id or job.record.get("local") for job in jobs) or not client.available():
         return list(jobs)
-    queued = client.jobs_by_script(patience)
+    queued = client.jobs_by_script()
     return [
         job.answered(ids[-1])
         if job.job_id is None and (ids := queued.get(str(job.script)))
@@ -181,7 +172,7 @@ def _with_lost_answers(jobs: Sequence[Job], patience: float | None) -> list[Job]
     ]
 
 
-def _living(jobs: Collection[Job], patience: float | None = None) -> set[int]:
+def _living(jobs: Collection[Job]) -> set[int]:
     """Return the runs whose job waits or runs."""
     living = {job.run for job in jobs if job.is_local and _lives_here(job)}
     # A submit was killed before it recorded what it had started.
@@ -199,7 +190,7 @@ def _living(jobs: Collection[Job], patience: float | None = None) -> set[int]:
             "PATH to ask whether they still run",
             hint="run this on a login node of the cluster, or take another `name=` or `--root`",
         )
-    states = queue.query({job.job_id for job in queued if job.job_id}, patience=patience)
+    states = queue.query({job.job_id for job in queued if job.job_id})
     for job in queued:
         state = states.get(job.job_id or "")
         if state is None and states.controller_is_down:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpcrun.errors import ClusterRefused, ClusterUnreachable
-from hpcrun.slurm import client
+from hpcrun.slurm import client, patience
 from hpcrun.submit.local import processes
 
 TIMEOUT = 120
@@ -94,6 +94,7 @@ def submit(script: Path, dependency: str | None = None, *, timeout: int = TIMEOU
     try:
         with (
             tempfile.TemporaryDirectory(prefix="hpcrun-") as directory,
+            patience.current().waiting("sbatch", timeout),
             _environment(client.scrubbed_environment()),
             contextlib.redirect_stderr(words),
         ):

@@ -162,6 +162,18 @@ class Cluster(Bed):
         """Stop slurmdbd: no accounting, while slurmctld schedules on."""
         self._stop("slurmdbd")
 
+    def freeze(self, *names: str) -> None:
+        """Stop daemons of the login node by SIGSTOP: they take connections and answer nothing."""
+        self._signal("STOP", names)
+
+    def thaw(self, *names: str) -> None:
+        """Let frozen daemons go on."""
+        self._signal("CONT", names)
+
+    def _signal(self, signal: str, names: Collection[str]) -> None:
+        for pid in filter(None, map(self._pid_of, names)):
+            self.run(["sh", "-c", f"kill -{signal} {pid}"], user=False, check=False)
+
     def _pid_of(self, daemon: str) -> str:
         return self.run(["cat", f"/run/{daemon}.pid"], user=False, check=False).stdout.strip()
 
@@ -202,6 +214,7 @@ class Cluster(Bed):
 
     def reset(self) -> None:
         """Undo what a test did: no jobs, daemons up, nodes on, cabled and usable."""
+        self.thaw(*_CONTROLLERS)
         for daemon in _CONTROLLERS:
             self._start(daemon)
         for node in self.nodes:

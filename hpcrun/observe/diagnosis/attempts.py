@@ -14,7 +14,7 @@ from hpcrun.observe.diagnosis import goodput
 from hpcrun.observe.diagnosis.goodput import Goodput, Span, Traces
 from hpcrun.observe.read import run_files
 from hpcrun.observe.read.selection import Selected
-from hpcrun.observe.status import jobs, run_state
+from hpcrun.observe.status import run_state, slurm_cache
 from hpcrun.observe.status.status import Ask, RunStatus, observe
 from hpcrun.state import files, history, journal, session_log
 from hpcrun.state.layout import AttemptPaths
@@ -216,7 +216,7 @@ def stories(
     selected: Sequence[Selected],
     *,
     warn: Say = lambda message: None,
-    ask: Ask = jobs.ask,
+    ask: Ask = slurm_cache.ask,
     values: bool = False,
 ) -> list[RunStory]:
     """Read the state and the attempts of each run, in the order given.

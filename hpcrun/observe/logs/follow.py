@@ -20,9 +20,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
-from hpcrun.observe.background import BackgroundCall
 from hpcrun.observe.logs.remote_storage import is_remote
 from hpcrun.observe.logs.tail import FULL, LineBlock, Source, Tail
+from hpcrun.slurm.background import BackgroundCall
 
 CHECK = 3.0
 SOON = 0.05
@@ -30,7 +30,7 @@ MOST_OPEN = 4096
 # Longest sleep in seconds, so that waiting lines and the answer to a question are seen soon.
 SLICE = 0.5
 # Longest pause in seconds between two questions whether all is over, where an answer takes long.
-SELDOM = 60.0
+SELDOM = 20.0
 # The same, where reading the answers for very many runs holds up the lines.
 HELD = 20.0
 

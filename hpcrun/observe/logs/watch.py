@@ -24,11 +24,13 @@ from hpcrun.observe.logs.log_files import MOST_RANKS, NEWEST, LogChoice, RunLogs
 from hpcrun.observe.logs.render import Presenter
 from hpcrun.observe.logs.tail import Source, Tail
 from hpcrun.observe.read.selection import Finder, Selected, begun
-from hpcrun.observe.status import jobs, run_state
+from hpcrun.observe.status import run_state
 from hpcrun.observe.status.jobs import Answers, JobRef
+from hpcrun.observe.status.slurm_cache import LastAnswers
 from hpcrun.observe.status.status import Ask, RunStatus, deciding_job, statuses
 from hpcrun.state.journal import SUBMITTED
 from hpcrun.state.layout import ExperimentPaths
+from hpcrun.text import Say
 
 UNKNOWN_FOR = 30.0
 # Seconds between two looks at later submissions, while a run is not submitted yet.
@@ -74,8 +76,10 @@ class Watch:
     selected: InitVar[Sequence[Selected]]
     choice: LogChoice = NEWEST
     _: KW_ONLY
-    ask: Ask = jobs.ask
+    ask: Ask = field(default_factory=lambda: LastAnswers(follows=True).ask)
     """Asks the cluster; called once a question, whatever the number of runs."""
+    warn: Say = lambda message: None
+    """Takes a message once the cluster does not answer, and once it does again."""
     pace: Pace | None = None
     """By default as the storage of the runs needs it."""
     after: Mapping[Path, int] = field(default_factory=dict)
@@ -99,6 +103,7 @@ class Watch:
         self._renew_at = time.monotonic() + RENEW
         self._failures = 0
         self._ledgers = 0
+        self._is_silent = False
 
     def show(
         self,
@@ -196,6 +201,10 @@ class Watch:
                 run.ledger_size = _size(run.selected.paths.ledger)
                 run.job = deciding_job(run.selected)
         answers = self.ask([run.job for run in self._asked_for if run.job])
+        if self._is_silent != (answers.problem is not None):
+            self._is_silent = not self._is_silent
+            unknown = f"{answers.problem}: whether runs are over is known only from disk"
+            self.warn(unknown if self._is_silent else "Slurm answers again")
         doubtful = [run for run in self._asked_for if self._is_doubtful(run, answers)]
         self._renew([run for run in doubtful if now - run.renewed >= RENEW])
         found = statuses([run.selected for run in doubtful], ask=lambda _: answers, values=False)
@@ -203,7 +212,8 @@ class Watch:
             job = answers.jobs.get(run.job.job_id) if run.job else None
             run.job = None
             run.status = status
-            if status.state in (run_state.UNKNOWN, run_state.PLANNED):
+            is_unknown = status.state == run_state.UNKNOWN and answers.problem is None
+            if is_unknown or status.state == run_state.PLANNED:
                 run.unknown_since = run.unknown_since or now
                 is_over = now - run.unknown_since >= UNKNOWN_FOR
             else:
@@ -235,9 +245,10 @@ class Watch:
         if run.job is None:
             return True
         job = answers.jobs.get(run.job.job_id)
-        if job is None or not job.is_alive:
-            return answers.silence(run.job.job_id) is None
-        if job.is_waiting or self._ledgers <= 0:
+        is_silent = answers.silence(run.job.job_id) is not None
+        if (job is None or not job.is_alive) and not is_silent:
+            return True
+        if (job is not None and job.is_waiting and not is_silent) or self._ledgers <= 0:
             return False
         self._ledgers -= 1
         run.looked = time.monotonic()

@@ -68,7 +68,6 @@ def ask_slurm(
     *,
     settled: Collection[str] = (),
     accounting: bool = True,
-    patience: float | None = None,
 ) -> bool:
     """Add Slurm's answers about jobs to ``answers``; return whether the cluster keeps accounts.
 
@@ -77,16 +76,22 @@ def ask_slurm(
     The options are those of `hpcrun.slurm.queue.query`.
     """
     try:
-        states = queue.query(job_ids, settled=settled, accounting=accounting, patience=patience)
+        states = queue.query(job_ids, settled=settled, accounting=accounting)
     except ClusterUnreachable as error:
-        answers.problem, answers.detail = "Slurm does not answer", error.message
+        _silent(answers, error.message)
         return accounting
     if states.problems:
-        answers.problem = answers.detail = states.problems[0]
+        _silent(answers, states.problems[0])
     for job_id, state in states.items():
         if state.is_over or not states.controller_is_down:
             answers.jobs[job_id] = state
     return states.accounting
+
+
+def _silent(answers: Answers, message: str) -> None:
+    """Record which daemon did not answer, and Slurm's own words where there are any."""
+    answers.problem, _, words = message.partition(": ")
+    answers.detail = words or None
 
 
 def _lives(ref: JobRef) -> bool:

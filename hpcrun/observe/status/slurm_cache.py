@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import time
@@ -13,10 +12,12 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from hpcrun.fields import TIME
 from hpcrun.host import expand_home
 from hpcrun.observe.status import jobs
 from hpcrun.observe.status.jobs import Answers, JobRef
-from hpcrun.slurm import client
+from hpcrun.slurm import client, patience
+from hpcrun.slurm.background import BackgroundCall
 from hpcrun.slurm.queue import JobState
 from hpcrun.state import files
 
@@ -27,8 +28,8 @@ LEAST_PAUSE, PAUSES, MOST_PAUSE = 1.0, 5.0, 30.0
 ENDS_HOLD = 600.0
 # Seconds for which a cluster is taken to keep no accounts after it has said so.
 NO_ACCOUNTS_HOLD = 3600.0
-# Timeout in seconds where a cached answer can be shown instead; doubles with each timeout.
-LEAST_PATIENCE, PATIENCES, MOST_PATIENCE = 3.0, 3.0, 60.0
+# Seconds that a follower waits for an open question: when it is new, and when Slurm was silent.
+FIRST_LOOK, LOOK = patience.READER + 0.3, 0.1
 MOST_JOBS = 50_000
 
 
@@ -42,8 +43,6 @@ class _Known:
     about: frozenset[str] = frozenset()
     # When Slurm said that it keeps no accounts; 0 for never.
     no_accounting: float = 0.0
-    # Timeout of the next query, in seconds.
-    patience: float = LEAST_PATIENCE
     # Job id -> when its state was known, and the state.
     jobs: dict[str, tuple[float, JobState]] = field(default_factory=dict)
 
@@ -63,18 +62,32 @@ class _Known:
         )
 
 
+# Slurm's answers, and whether the cluster keeps accounts.
+_Told = tuple[Answers, bool]
+
+
 @dataclass
 class LastAnswers:
-    """Asks Slurm as `jobs.ask` does, at a rate that it can bear.
+    """Asks Slurm as `jobs.ask` does; while it is silent, jobs have their last state.
 
-    A query that was answered a moment ago, here or by another process of this user on this host,
-    gets the same answer. While Slurm does not answer, jobs have their last state, with
-    ``known_at``.
+    These have the time of that in ``known_at``, whichever command of this user on this host was
+    given the answer.
     """
 
     path: Path = field(default_factory=lambda: default_path())
     clock: Callable[[], float] = time.time
     """Returns the seconds since the epoch."""
+    spares: bool = False
+    """Ask Slurm at a rate that it can bear: a question that was answered a moment ago, here or by
+    another process, gets the same answer."""
+    follows: bool = False
+    """Never wait for Slurm for more than seconds, and leave the question open for the next call,
+    however slow Slurm is."""
+    _open: tuple[set[str], BackgroundCall[_Told]] | None = None
+    # The limit of a follower's next question, when that is due, and what is said until then.
+    _limit: float = patience.READER
+    _due: float = 0.0
+    _silent: Answers | None = None
 
     def ask(self, refs: Iterable[JobRef]) -> Answers:
         """Return the states of jobs, as `jobs.ask` does."""
@@ -83,16 +96,12 @@ class LastAnswers:
     def _about(self, job_ids: set[str], answers: Answers) -> None:
         known, now = _read(self.path), self.clock()
         pause = min(max(LEAST_PAUSE, PAUSES * known.took), MOST_PAUSE)
-        if 0 <= now - known.asked < pause and job_ids <= known.about:
+        if self.spares and 0 <= now - known.asked < pause and job_ids <= known.about:
             answers.jobs.update(known.of(job_ids))
             return
         settled = {job_id for job_id in job_ids if known.is_settled(job_id, now)}
         accounts = now - known.no_accounting >= NO_ACCOUNTS_HOLD
-        fresh = Answers()
-        patience = known.patience if job_ids <= known.jobs.keys() else None
-        keeps = jobs.ask_slurm(
-            job_ids, fresh, settled=settled, accounting=accounts, patience=patience
-        )
+        fresh, keeps = self._fresh(job_ids, settled, accounts)
         answers.problem, answers.detail = fresh.problem, fresh.detail
         for job_id, job in known.of(job_ids).items():
             if job_id in settled and (job_id not in fresh.jobs or fresh.jobs[job_id].is_over):
@@ -110,16 +119,55 @@ class LastAnswers:
             newest = sorted(after.items(), key=lambda pair: -pair[1][0])[:MOST_JOBS]
             refused = known.no_accounting if not accounts else 0.0 if keeps else now
             took = self.clock() - now
-            patience = min(max(LEAST_PATIENCE, PATIENCES * took), MOST_PATIENCE)
-            about = frozenset(job_ids)
-            _write(self.path, _Known(now, took, about, refused, patience, dict(newest)))
-        elif known.jobs:
-            patience = min(2 * known.patience, MOST_PATIENCE)
-            _write(self.path, replace(known, patience=patience))
+            _write(self.path, _Known(now, took, frozenset(job_ids), refused, dict(newest)))
+
+    def _fresh(self, job_ids: set[str], settled: set[str], accounts: bool) -> _Told:
+        def ask() -> _Told:
+            found = Answers()
+            keeps = jobs.ask_slurm(job_ids, found, settled=settled, accounting=accounts)
+            return found, keeps
+
+        return self._followed(job_ids, ask) if self.follows else ask()
+
+    def _followed(self, job_ids: set[str], ask: Callable[[], _Told]) -> _Told:
+        """Return the answer if it comes soon; a slow Slurm is given more time with each question.
+
+        The time between two questions to a silent Slurm grows as well.
+        """
+
+        def patiently() -> _Told:
+            with patience.reading(limit=self._limit):
+                return ask()
+
+        if self._open is None and self._silent is not None and time.monotonic() < self._due:
+            return self._silent, True
+        if self._open is None or not job_ids <= self._open[0]:
+            self._open = (job_ids, BackgroundCall(patiently))
+        call = self._open[1]
+        if not call.wait(FIRST_LOOK if self._silent is None else LOOK):
+            self._silent = Answers(problem=f"Slurm has not answered for {call.took:.0f} s")
+            return self._silent, True
+        self._open = None
+        fresh, keeps = call.result()
+        self._silent = None
+        if fresh.problem is None:
+            self._limit = patience.READER
+        elif not fresh.problem.startswith("slurmdbd"):
+            self._silent = Answers(problem=fresh.problem, detail=fresh.detail)
+            self._due = time.monotonic() + self._limit
+            self._limit = min(2 * self._limit, client.TIMEOUT)
+        return fresh, keeps
+
+
+def ask(refs: Iterable[JobRef]) -> Answers:
+    """Return the states of jobs as `LastAnswers` does, for a command that asks once."""
+    return LastAnswers().ask(refs)
 
 
 def default_path() -> Path:
     """Return this user's cache file for the cluster that commands reach from this host."""
+    import hashlib  # not for commands that ask nothing
+
     named = (os.environ.get(name, "") for name in ("SLURM_CONF", "SLURM_CLUSTERS"))
     reach = "\n".join([os.uname().nodename, *named, client.location()])
     base = expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
@@ -134,10 +182,10 @@ def _read(path: Path) -> _Known:
             float(data["took"]),
             frozenset(data["about"]),
             float(data["no_accounting"]),
-            float(data["patience"]),
             {
                 name: (float(when), _from_fields(name, fields))
                 for name, (when, fields) in data["jobs"].items()
+                if TIME.accepts(when)
             },
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
@@ -147,7 +195,7 @@ def _read(path: Path) -> _Known:
 def _write(path: Path, known: _Known) -> None:
     """Write the cache; ignore errors, since it is optional."""
     data = {
-        **{name: getattr(known, name) for name in ("asked", "took", "no_accounting", "patience")},
+        **{name: getattr(known, name) for name in ("asked", "took", "no_accounting")},
         "about": sorted(known.about),
         "jobs": {name: [when, _to_fields(job)] for name, (when, job) in known.jobs.items()},
     }

@@ -13,14 +13,15 @@ from hpcrun.fields import TIME, WHOLE, Kinds, wrong
 from hpcrun.observe.read import metric_curves
 from hpcrun.observe.read.metric_curves import Latest
 from hpcrun.observe.read.selection import Selected, begun
-from hpcrun.observe.status import jobs, run_state
+from hpcrun.observe.status import run_state, slurm_cache
 from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.run_state import RunEvidence, Verdict
+from hpcrun.slurm import patience as slurm_patience
 from hpcrun.slurm.queue import GONE, JobState
 from hpcrun.state import files, layout, ledger
 from hpcrun.state.journal import SUBMITTED
 from hpcrun.state.ledger import Attempt
-from hpcrun.text import Say
+from hpcrun.text import Say, age, timestamp
 
 Ask = Callable[[Sequence[JobRef]], Answers]
 
@@ -98,7 +99,7 @@ def statuses(
     selected: Sequence[Selected],
     *,
     warn: Say = lambda message: None,
-    ask: Ask = jobs.ask,
+    ask: Ask = slurm_cache.ask,
     values: bool = True,
 ) -> list[RunStatus]:
     """Return the state of each run (see `observe`)."""
@@ -109,20 +110,18 @@ def observe(
     selected: Sequence[Selected],
     *,
     warn: Say = lambda message: None,
-    ask: Ask = jobs.ask,
+    ask: Ask = slurm_cache.ask,
     values: bool = True,
 ) -> list[Observed]:
     """Return the state of each run, in the order given, with one query of the cluster.
 
-    ``warn`` is called when Slurm does not answer; the states are then those on disk. ``values``
-    reads steps and metrics too.
+    ``warn`` is called when Slurm does not answer; the states are then those on disk, and Slurm's
+    last answers. ``values`` reads steps and metrics too.
     """
     there = zip(selected, begun(selected), strict=True)
     found = [_read(one) if is_there else RunEvidence(one.submission, []) for one, is_there in there]
     refs = [_ref(evidence) for evidence in found]
     answers = ask([ref for ref in refs if ref is not None])
-    if answers.problem:
-        warn(f"warning: {answers.problem}; showing what is on disk\n{_shortened(answers.detail)}")
     patience = metric_curves.PATIENCE if len(found) <= _MANY else _LITTLE_PATIENCE
     result = []
     for one, evidence, ref in zip(selected, found, refs, strict=True):
@@ -137,6 +136,8 @@ def observe(
             reason = f"{verdict.reason}; {problem}" if verdict.reason else problem
             verdict = replace(verdict, reason=reason)
         result.append(Observed(_status(one, evidence, verdict, latest), evidence.attempts))
+    if answers.problem:
+        warn(_silence(answers, [one.status for one in result]))
     return result
 
 
@@ -184,9 +185,19 @@ def _ref(evidence: RunEvidence) -> JobRef | None:
     return JobRef(submission.job_id, record.get("host"), record.get("start_ticks"))
 
 
-def _shortened(detail: str | None) -> str:
-    lines = [line.strip() for line in (detail or "").splitlines() if line.strip()]
-    return "\n".join(f"  {line}" for line in lines[:2]) + ("\n  …" if len(lines) > 2 else "")
+def _silence(answers: Answers, found: Sequence[RunStatus]) -> str:
+    """Return the warning that Slurm did not answer: what is shown, its age, and what to type."""
+    known = [job.known_at for job in answers.jobs.values() if job.known_at is not None]
+    written = [one.updated for one in found if one.updated is not None]
+    some = "" if len(known) == len(answers.jobs) else "some "
+    what = f"{some}states" if known else "showing what is on disk,"
+    since = min(known) if known else max(written, default=None)
+    old = f" as of {timestamp(since)}, {age(time.time() - since)} ago" if since else ""
+    lines = [line.strip() for line in (answers.detail or "").splitlines() if line.strip()]
+    lines[2:] = ["…"] * (len(lines) > 2)
+    if slurm_patience.current().limit is not None:
+        lines.append(f"to wait longer for Slurm: {slurm_patience.VARIABLE}=60 before the command")
+    return "\n  ".join([f"warning: {answers.problem}; {(what + old).rstrip(',')}", *lines])
 
 
 def _decide(

@@ -210,6 +210,23 @@ def test_nothing_is_concluded_while_slurm_is_silent(study: Experiment) -> None:
     assert watch.not_completed() == []
 
 
+def test_while_slurm_is_silent_an_end_on_disk_counts_and_is_told_of(study: Experiment) -> None:
+    begin(study, 1)
+    begin(study, 2)
+    cluster = Cluster(j100_1=RUNNING, j100_2=RUNNING)
+    said: list[str] = []
+    watch = Watch(selected(study), ask=cluster, warn=said.append)
+    assert not watch.over()
+    cluster.problem, cluster.jobs = "slurmctld has not answered for 3 s", {}
+    study.end(1)
+    for _ in range(2):
+        assert not watch.over()
+    assert said == [f"{cluster.problem}: whether runs are over is known only from disk"]
+    study.end(2)
+    assert watch.over()
+    assert watch.not_completed() == []
+
+
 def test_unknown_counts_as_over_after_a_while(
     study: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from hpcrun.observe.status import slurm_cache
 from hpcrun.observe.status.jobs import JobRef
 from hpcrun.observe.status.slurm_cache import LastAnswers, default_path
+from hpcrun.slurm import patience
 from tests.support.experiment import path_with, shim_calls, slurm_shim
+from tests.support.waiting import until
 
 
 class Clock:
@@ -56,22 +59,24 @@ WANTED = [JobRef("100_0"), JobRef("100_1")]
 
 def test_asked_again_at_once_slurm_is_left_alone(shim: Path, clock: Clock) -> None:
     slurm_shim(shim, squeue=line("100_[0-1]", "PENDING", "Priority"))
-    first = LastAnswers(clock=clock).ask(WANTED)
+    first = LastAnswers(spares=True, clock=clock).ask(WANTED)
     slurm_shim(shim, squeue=line("100_[0-1]", "RUNNING"))
     clock.now += 0.5
-    assert LastAnswers(clock=clock).ask(WANTED).jobs == first.jobs
-    assert LastAnswers(clock=clock).ask(WANTED[:1]).jobs == {"100_0": first.jobs["100_0"]}
+    assert LastAnswers(spares=True, clock=clock).ask(WANTED).jobs == first.jobs
+    assert LastAnswers(spares=True, clock=clock).ask(WANTED[:1]).jobs == {
+        "100_0": first.jobs["100_0"]
+    }
     assert commands(shim) == ["squeue"]
     clock.now += 1.0
-    assert LastAnswers(clock=clock).ask(WANTED).jobs["100_1"].state == "RUNNING"
-    assert LastAnswers(clock=clock).ask([JobRef("101")]).jobs == {}
+    assert LastAnswers(spares=True, clock=clock).ask(WANTED).jobs["100_1"].state == "RUNNING"
+    assert LastAnswers(spares=True, clock=clock).ask([JobRef("101")]).jobs == {}
     assert commands(shim).count("squeue") == 3
 
 
 def test_a_slow_controller_is_asked_more_rarely(shim: Path) -> None:
     slurm_shim(shim, squeue=line("100_0", "RUNNING") + line("100_1", "RUNNING"))
     moments = iter([1000.0, 1004.0, 1019.0, 1024.5, 1024.6])
-    asker = LastAnswers(clock=lambda: next(moments))
+    asker = LastAnswers(spares=True, clock=lambda: next(moments))
     for _ in range(3):
         asker.ask(WANTED)
     assert commands(shim) == ["squeue", "squeue"]
@@ -132,23 +137,65 @@ def test_while_slurm_is_silent_what_it_said_last_is_told_with_its_time(
     assert told == dict.fromkeys(("100_0", "100_1"), ("Priority", said))
 
 
-def test_a_controller_that_hangs_is_not_waited_for_where_something_is_known(
-    shim: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+def hang(shim: Path, seconds: float = 100, *, then: str = "exit 1") -> None:
+    for name in ("squeue", "sacct"):
+        (shim / name).write_text(
+            f"#!/bin/sh\necho {name} >> '{shim}/calls'\nsleep {seconds}\n{then}\n"
+        )
+
+
+def test_a_controller_that_hangs_is_waited_for_as_long_as_a_reader_may(
+    shim: Path, clock: Clock
 ) -> None:
-    monkeypatch.setattr(slurm_cache, "LEAST_PATIENCE", 0.2)
     slurm_shim(shim, squeue=line("100_0", "RUNNING") + line("100_1", "RUNNING"))
     LastAnswers(clock=clock).ask(WANTED)
     said = clock.now
-    (shim / "squeue").write_text(f"#!/bin/sh\nsleep 1\nexec cat '{shim}/squeue.answer'\n")
-    for patience in ("0.2", "0.4", "0.8"):
+    hang(shim)
+    for limit in (0.2, 1.0):
         clock.now += 60
-        found = LastAnswers(clock=clock).ask(WANTED)
-        assert f"squeue gave no answer within {patience} s" in str(found.detail)
+        with patience.reading(limit=limit):
+            found = LastAnswers(clock=clock).ask(WANTED)
+        silent = "slurmctld and slurmdbd have" if limit > 0.7 else "slurmctld"
+        assert str(found.problem).startswith(silent)
+        assert f"not answered for {limit:g} s" in str(found.problem)
         assert [job.known_at for job in found.jobs.values()] == [said, said]
-    # One that answers late is waited for in the end.
-    clock.now += 60
-    found = LastAnswers(clock=clock).ask(WANTED)
-    assert (found.problem, found.jobs["100_0"].known_at) == (None, None)
+
+
+def test_a_follower_goes_on_while_a_slow_slurm_has_its_question(
+    shim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm_cache, "FIRST_LOOK", 0.2)
+    slurm_shim(shim, squeue=line("100_0", "RUNNING") + line("100_1", "RUNNING"))
+    hang(shim, 1.0, then=f"exec cat '{shim}'/squeue.answer")
+    asker = LastAnswers(follows=True)
+    began = time.monotonic()
+    found = [asker.ask(WANTED) for _ in range(3)]
+    assert time.monotonic() - began < 0.9
+    assert all("Slurm has not answered for" in str(one.problem) for one in found)
+    until(lambda: asker.ask(WANTED).problem is None, "an answer", 20)
+    # Its own question and sacct's beside it, however often it was looked for.
+    assert commands(shim) == ["squeue", "sacct"]
+    assert LastAnswers().ask(WANTED).jobs["100_1"].state == "RUNNING"
+
+
+def test_a_follower_asks_a_slurm_that_is_away_ever_more_rarely(
+    shim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_shim(shim, fail="Unable to contact slurm controller (connect failure)")
+    asker = LastAnswers(follows=True)
+    now = 1000.0
+    monkeypatch.setattr("hpcrun.observe.status.slurm_cache.time.monotonic", lambda: now)
+    asked = []
+    for _ in range(30):
+        found = asker.ask(WANTED)
+        assert found.problem == "Slurm does not answer"
+        asked.append(commands(shim).count("squeue"))
+        now += 2
+    assert asked[0] == 1
+    assert 3 <= asked[-1] <= 5
+    slurm_shim(shim, squeue=line("100_0", "RUNNING") + line("100_1", "RUNNING"))
+    now += 60
+    assert asker.ask(WANTED).problem is None
 
 
 @pytest.mark.parametrize(
@@ -163,8 +210,8 @@ def test_a_damaged_file_is_no_file(shim: Path, clock: Clock, content: bytes) -> 
     path = default_path()
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
-    assert len(LastAnswers(clock=clock).ask(WANTED).jobs) == 2
-    assert len(LastAnswers(clock=clock).ask(WANTED).jobs) == 2
+    assert len(LastAnswers(spares=True, clock=clock).ask(WANTED).jobs) == 2
+    assert len(LastAnswers(spares=True, clock=clock).ask(WANTED).jobs) == 2
     assert commands(shim) == ["squeue"]
 
 

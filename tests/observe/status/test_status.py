@@ -220,7 +220,7 @@ def test_thousand_runs(study: Experiment, monkeypatch: pytest.MonkeyPatch) -> No
         study.start(run, job_id=f"100_{run}")
         study.metrics(run, 1, range(0, 500, 10), loss=0.5)
     monkeypatch.setattr(
-        jobs, "ask_slurm", lambda ids, answers: setattr(answers, "problem", "Slurm is away")
+        jobs, "ask_slurm", lambda ids, answers, **_: setattr(answers, "problem", "Slurm is away")
     )
     began = time.process_time()
     found = of(study)

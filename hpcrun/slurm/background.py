@@ -32,8 +32,8 @@ class BackgroundCall(Generic[T]):
         """Seconds until now, or until it was done."""
         return (self._ended or time.monotonic()) - self._began
 
-    def wait(self, seconds: float) -> bool:
-        """Wait at most so many seconds; return whether it is done."""
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait at most so many seconds, None for as long as it takes; return whether it is done."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
