@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -59,6 +60,14 @@ class Output:
     def data(self, value: Any) -> None:
         """Print a JSON document on stdout, strict: NaN and infinity are null."""
         click.echo(json_text(value))
+
+
+def root_option(root: Path) -> str:
+    """Return the ``--root`` that reading commands need, as they do not know the profile's root."""
+    from hpcrun.observe.read.selection import default_root
+
+    known = Path(os.path.realpath(root)) == Path(os.path.realpath(default_root()))
+    return "" if known else f" --root {shlex.quote(str(root))}"
 
 
 def command_line() -> list[str]:

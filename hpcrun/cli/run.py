@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcrun.cli.options import Output, command_line, common, spec_arguments
+from hpcrun.cli.options import Output, command_line, common, root_option, spec_arguments
 from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
@@ -63,10 +63,14 @@ def _bring_to_end(prepared: Prepared, allocation: str | None, output: Output) ->
     announce = partial(_announce, prepared, output)
     try:
         with _output_shown(prepared, output):
-            return run_here.bring_to_end(prepared, allocation, announce=announce, say=output.say)
+            code = run_here.bring_to_end(prepared, allocation, announce=announce, say=output.say)
     except KeyboardInterrupt:
         output.say("interrupted; the same command goes on from the newest checkpoint")
         return EXIT_INTERRUPTED
+    if code != EXIT_OK:
+        name = f"{root_option(prepared.experiment.root)} {prepared.plan.name}"
+        output.say(f"not completed; `hpcrun why{name}` tells more")
+    return code
 
 
 def _nothing_to_do(prepared: Prepared) -> int:

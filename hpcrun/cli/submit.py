@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hpcrun.cli.options import Output, command_line, common, spec_arguments
+from hpcrun.cli.options import Output, command_line, common, root_option, spec_arguments
 from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from hpcrun.slurm import patience
 from hpcrun.text import listed
@@ -96,17 +93,9 @@ def _tell(done: Sequence[Submitted], compiled: Compiled, output: Output) -> None
     for array in arrays:
         output.line(array.job_id)
     if arrays:
-        where = f"{_root(compiled.root)} {compiled.name}"
+        where = f"{root_option(compiled.root)} {compiled.name}"
         output.say("")
         output.say(f"hpcrun status{where}   hpcrun logs -f{where}")
-
-
-def _root(root: Path) -> str:
-    """Return the ``--root`` that reading commands need, as they do not know the profile's root."""
-    from hpcrun.observe.read.selection import default_root
-
-    known = Path(os.path.realpath(root)) == Path(os.path.realpath(default_root()))
-    return "" if known else f" --root {shlex.quote(str(root))}"
 
 
 def _wait(done: Sequence[Submitted], output: Output) -> int:
@@ -115,7 +104,7 @@ def _wait(done: Sequence[Submitted], output: Output) -> int:
     from hpcrun.submit.run_actions import SKIPPED
 
     name = done[-1].experiment
-    root = _root(done[-1].directory.parent)
+    root = root_option(done[-1].directory.parent)
     failed: list[str] = []
     count = 0
     try:

@@ -132,8 +132,40 @@ def _apart(lines: Sequence[bytes]) -> list[bytes]:
     return found
 
 
+def raised(lines: Sequence[str]) -> tuple[str, str] | None:
+    """Return the exception that an `excerpt` ends with, and its message; None if none did.
+
+    Of a launcher that reports the end of its child, the child's. One that was printed long before
+    the end may have been handled.
+    """
+    log = [line.encode() for line in lines]
+    cause = _cause(log)
+    if cause is None:
+        return None
+    after = log[cause.stop :]
+    if any(line.startswith("…".encode()) for line in after) and not any(map(_of_launcher, after)):
+        return None
+    found = _RAISED.match(log[cause.stop - 1].decode(errors="replace"))
+    if found is None or not (len(cause) > 1 or found[1] in _OF_SYNTAX):
+        return None
+    return found[1], found[2] or ""
+
+
+_RAISED = re.compile(r"(?:\[[^\]]{1,20}\]: )?(?:[^\W\d]\w*\.)*([^\W\d]\w*)(?:: (.*))?$")
+# These have no traceback.
+_OF_SYNTAX = ("SyntaxError", "IndentationError", "TabError")
+
+
+def _of_launcher(line: bytes) -> bool:
+    return b"ChildFailedError" in line or b"CalledProcessError" in line
+
+
 def _cause(lines: Sequence[bytes]) -> range | None:
-    """Return the place of the last traceback; else of the last line that names an error."""
+    """Return the place of the last traceback; else of the last line that names an error.
+
+    Launchers (torchrun, DeepSpeed's) end with a traceback of their own after that of their child.
+    """
+    own: range | None = None
     for index in range(len(lines) - 1, -1, -1):
         before, found, _ = lines[index].partition(_TRACEBACK)
         if found:
@@ -141,7 +173,12 @@ def _cause(lines: Sequence[bytes]) -> range | None:
             end = index + 1
             while end < len(lines) and _inside(lines[end], before):
                 end += 1
-            return range(index, min(end + 1, len(lines)))
+            here = range(index, min(end + 1, len(lines)))
+            if not _of_launcher(lines[here.stop - 1]):
+                return here
+            own = own or here
+    if own is not None:
+        return own
     for index in range(len(lines) - 1, -1, -1):
         if len(lines[index]) <= 1 << 16 and _ERROR.search(lines[index]):
             return range(index, index + 1)

@@ -301,7 +301,8 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
     parts = [f"{number[action]} {told}" for action, told in words.items() if number[action]]
     text = f"{plan.name}: {plural(len(decisions), 'run')} ({', '.join(parts)})"
     if not plan.arrays:
-        return f"{text}; nothing to submit"
+        again = number[run_actions.COMPLETED] == len(decisions)
+        return f"{text}; nothing to submit{' (--new runs them again)' if again else ''}"
     if plan.cluster["executor"] == "local":
         return f"{text}; on this machine, {plan.max_parallel or 1} at a time"
     return f"{text}; {plan.shapes}; {plan.most_hours}"

@@ -37,7 +37,7 @@ class Place:
     def paths(self) -> Any:
         return experiment(self.root, "e")
 
-    def spec(self, entry: list[str], **more: Any) -> None:
+    def spec(self, entry: list[str] | str, **more: Any) -> None:
         spec = {
             "name": "e",
             "entry": entry,
@@ -407,7 +407,7 @@ def test_run_shows_the_ranks(place: Place) -> None:
     again = place.hpcrun("run")
     assert again.returncode == 0
     assert again.stdout == ""
-    assert "2 completed already" in again.stderr
+    assert "2 completed already); nothing to submit (--new runs them again)" in again.stderr
 
 
 def test_run_of_what_fails_shows_why(place: Place) -> None:
@@ -415,6 +415,17 @@ def test_run_of_what_fails_shows_why(place: Place) -> None:
     answer = place.hpcrun("run")
     assert answer.returncode == 1
     assert "/nonexistent/program" in answer.stdout
+    assert f"not completed; `hpcrun why --root {place.root} e` tells more" in answer.stderr
+
+
+def test_what_a_script_raised_is_the_cause_of_its_end(place: Place) -> None:
+    """It is read from the log: a program in a process of its own leaves no record."""
+    (place.code / "job.py").write_text("print('begun')\nopen('data/x.csv')\n")
+    place.spec("job.py", recovery={"max_failures": 1})
+    assert place.hpcrun("run").returncode == 1
+    why = place.hpcrun("why", "e").stdout
+    assert "raised FileNotFoundError: [Errno 2] No such file or directory: 'data/x.csv'" in why
+    assert "Next: FileNotFoundError is the program's own: fix it" in why
 
 
 def test_run_of_what_runs_already(place: Place) -> None:

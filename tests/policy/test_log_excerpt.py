@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcrun.policy.log_excerpt import BarFolder, excerpt, folded, is_bar
+from hpcrun.policy.log_excerpt import BarFolder, excerpt, folded, is_bar, raised
 
 
 def bar(number: int) -> str:
@@ -80,6 +80,44 @@ def test_a_traceback_is_shown_from_both_ends() -> None:
 def test_a_traceback_on_the_line_of_a_bar_is_apart_from_it() -> None:
     written = "\r".join(bar(n) for n in range(90)).encode() + text(TRACEBACK)
     assert excerpt(written) == [bar(89), *TRACEBACK]
+
+
+LAUNCHER = [
+    "Traceback (most recent call last):",
+    '  File "/bin/torchrun", line 8, in <module>',
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+    "train.py FAILED",
+]
+# name: (lines, the exception that a program ended with, and its message)
+ENDS: dict[str, tuple[list[str], tuple[str, str] | None]] = {
+    "a traceback": (["begun", *TRACEBACK], ("ValueError", "batch 17 is bad")),
+    "with a few lines after it": ([*TRACEBACK, "wandb: synced"], ("ValueError", "batch 17 is bad")),
+    "of a module, without a message": (
+        [*TRACEBACK[:3], "torch.OutOfMemoryError"],
+        ("OutOfMemoryError", ""),
+    ),
+    "of one rank of several": (
+        [f"[rank0]: {line}" for line in TRACEBACK],
+        ("ValueError", "batch 17 is bad"),
+    ),
+    "a launcher's after it": ([*TRACEBACK, *LAUNCHER], ("ValueError", "batch 17 is bad")),
+    "a launcher's long after it": (
+        [*TRACEBACK, *["x"] * 90, *LAUNCHER],
+        ("ValueError", "batch 17 is bad"),
+    ),
+    "a launcher's alone": (LAUNCHER, ("ChildFailedError", "")),
+    "of the syntax": (['  File "a.py", line 1', "SyntaxError: bad"], ("SyntaxError", "bad")),
+    "handled long before": ([*TRACEBACK, *["x"] * 90], None),
+    "only a word": (["I met a ValueError: bad"], None),
+    "words like an exception's": (["ValueError: printed"], None),
+    "nothing": ([], None),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_the_exception_that_a_program_ended_with(name: str) -> None:
+    lines, expected = ENDS[name]
+    assert raised(excerpt(text(lines))) == expected
 
 
 def test_a_line_is_what_a_terminal_shows_and_bounded() -> None:

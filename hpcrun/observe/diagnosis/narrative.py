@@ -207,7 +207,10 @@ def _followed(one: AttemptStory, run: RunStory) -> str:
     action, decided = found.action, found.decided or {}
     reason = decided.get("reason")
     did = then = ""
-    if action == recovery.REQUEUE:
+    unqueued = action == recovery.REQUEUE and str(found.job_id).startswith("local:")
+    if unqueued:
+        did = "hpcrun left it as it was: this machine has no queue to put it back into"
+    elif action == recovery.REQUEUE:
         exclude = ", ".join(decided.get("exclude") or ())
         did = "hpcrun requeued it" + (f", excluding {exclude}" if exclude else "")
     elif action == recovery.RESTART:
@@ -223,7 +226,7 @@ def _followed(one: AttemptStory, run: RunStory) -> str:
         resubmitted = following.submission != found.submission
         again = ", after it was submitted again" if resubmitted else ""
         then = f"attempt {following.number} began{gap}{again}"
-    elif action in recovery.GOES_ON:
+    elif action in recovery.GOES_ON and not unqueued:
         then = "no attempt came of it" if run.status.over else "the next attempt has not begun"
     text = "; ".join(filter(None, [did, then]))
     return f"{text if did else text[:1].upper() + text[1:]}." if text else ""

@@ -127,6 +127,10 @@ def failure(
     if found is None:
         return None
     lines = tail(attempt.rank_log(found["rank"]))
+    if found.get("exit_code") == 1 and not (found.get("exception") or found.get("signal")):
+        # That of a Python program in a process of its own, which leaves no record.
+        exception, message = log_excerpt.raised(lines) or (None, None)
+        found = {**found, "exception": exception, "message": message}
     by_kernel = any(_OOM_KILL.search(line) for line in lines)
     return {
         **found,

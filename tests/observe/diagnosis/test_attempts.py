@@ -466,6 +466,15 @@ def test_the_command_for_one(study: Experiment, tmp_path: Path) -> None:
     assert "The last lines" not in completed
 
 
+def test_a_machine_without_a_queue_takes_nothing_back_into_it(study: Experiment) -> None:
+    study.submit((0,))
+    study.start(0, 1, job_id="local:77")
+    end(study, outcome="stopped", cause={**NODE, "kind": "signal"}, decided=REQUEUE)
+    assert lines(one(study))[-1] == (
+        "hpcrun left it as it was: this machine has no queue to put it back into."
+    )
+
+
 def test_a_guess_about_the_network_is_told_once(study: Experiment, tmp_path: Path) -> None:
     words = "ranks talk over ib0, for its name: fabric.fast_interface decides"
     study.submit((0,))

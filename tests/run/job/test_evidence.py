@@ -105,6 +105,25 @@ def test_a_progress_bar_does_not_push_the_cause_out(attempt: AttemptPaths, end: 
     assert found["log_tail"] == [*cause, f"{bars[-1]}  (the last of 5000 updates)"]
 
 
+@pytest.mark.parametrize(
+    ("end", "raised"),
+    [
+        (RankEnd(1, "n1", 1, None), ("KeyError", "'lr'")),
+        (RankEnd(1, "n1", 3, None), (None, None)),
+        (RankEnd(1, "n1", None, "SIGKILL"), (None, None)),
+    ],
+)
+def test_what_a_script_raised_is_read_from_its_log(
+    attempt: AttemptPaths, end: RankEnd, raised: tuple[str | None, str | None]
+) -> None:
+    """A Python program that an exception ended has the exit code 1."""
+    lines = ["Traceback (most recent call last):", '  File "a.py", line 3', "KeyError: 'lr'"]
+    attempt.rank_log(1).write_text("\n".join(lines) + "\n")
+    found = evidence.failure(attempt, end)
+    assert found is not None
+    assert (found.get("exception"), found.get("message")) == raised
+
+
 def test_slurm_writes_into_the_ranks_log_that_the_kernel_killed_it(attempt: AttemptPaths) -> None:
     words = "slurmstepd: error: Detected 1 oom_kill event in StepId=5.1.\n"
     attempt.rank_log(2).write_text(words)
