@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hpcrun.compile.target.deepspeed_keys import is_comment
 from hpcrun.policy.batch import ACCUMULATION, MICRO, TRAIN
 from hpcrun.state.plan import Entry
 
@@ -76,6 +77,6 @@ _text = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=Tru
 
 
 def _undivided(deepspeed: dict[str, Any]) -> dict[str, Any]:
-    if TRAIN not in deepspeed:
-        return deepspeed
-    return {key: value for key, value in deepspeed.items() if key not in (MICRO, ACCUMULATION)}
+    """Return the configuration without what computes nothing."""
+    divided = (MICRO, ACCUMULATION) if TRAIN in deepspeed else ()
+    return {k: v for k, v in deepspeed.items() if k not in divided and not is_comment(k)}

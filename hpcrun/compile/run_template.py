@@ -17,7 +17,7 @@ from hpcrun.compile.spec import checks, schema
 from hpcrun.compile.sweep.resolver import Resolved
 from hpcrun.compile.target import deepspeed, entry, framework_detection
 from hpcrun.errors import Problem, UsageError
-from hpcrun.policy import frameworks
+from hpcrun.policy import batch, frameworks
 from hpcrun.state.spec.experiment import Spec
 from hpcrun.text import size
 
@@ -86,7 +86,7 @@ class RunTemplates:
     code_root
         The directory that is frozen, once an entry was found.
     notes
-        What was detected of the frameworks of entries, for the user.
+        Messages for the user about specs that are right, each a key.
     """
 
     def __init__(
@@ -117,18 +117,25 @@ class RunTemplates:
         checks.settle_paths(spec, self._directory, report)
         located = self._locate(spec, report)
         kind = located.kind if located else None
-        config = spec["deepspeed"] = deepspeed.without_nulls(spec["deepspeed"])
-        wanted = spec["resources"]
+        of_file = deepspeed.keys_of_file(resolved.data.get("deepspeed_config"), report)
+        config = spec["deepspeed"] = deepspeed.without_nulls(spec["deepspeed"], of_file)
+        wanted, below, note = spec["resources"], report.below("deepspeed"), self.notes.setdefault
         framework = self._framework(located, spec, report)
-        deepspeed.check(config, kind, wanted["gpus_per_node"], report.below("deepspeed"))
+        deepspeed.check(config, kind, wanted["gpus_per_node"], below, note)
         if not problems.under(*_SHAPE):
             # Also where one process of a node has all its GPUs, and starts the others.
             per_node = wanted["gpus_per_node"] or wanted["ntasks_per_node"] or 1
             world_size, size = wanted["nodes"] * per_node, spec["model_parallel_size"]
             ranks = deepspeed.data_parallel(config, world_size, size, report)
             if ranks is not None:
-                below = report.below("deepspeed")
-                spec["deepspeed"] = deepspeed.solve_batch(config, kind or "script", ranks, below)
+                spec["deepspeed"] = deepspeed.solve_batch(
+                    config, kind or "script", ranks, below, of_file, note
+                )
+        kept = isinstance(spec["deepspeed"].get(batch.TRAIN), int)
+        if spec["recovery"]["shrink"] and kind != "function" and not kept:
+            note(
+                f"recovery.shrink does nothing: no deepspeed.{batch.TRAIN} says what is to be kept"
+            )
         spec = {name: spec[name] for name in spec if name not in ("extends", "sweep")}
         found, own = problems.found, self._directory
         return RunTemplate(

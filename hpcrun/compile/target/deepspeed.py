@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from hpcrun import resources
 from hpcrun.compile.source import yaml_reader
-from hpcrun.compile.source.marked_tree import Key, Tree, dotted, get_at, keys
+from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, dotted, get_at, keys
 from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of, listing
 from hpcrun.compile.target.deepspeed_keys import (
     BLOCKS,
+    LENIENT,
     REMOVED,
     REMOVED_OPTIMIZERS,
     TOP_LEVEL,
     VERSION,
+    is_comment,
 )
 from hpcrun.host import expand_home, is_there
 from hpcrun.policy import batch
@@ -25,8 +30,13 @@ _OWN_AUTO = {
     *("expert_parallel.combine_impl", "expert_parallel.row_weighting_impl"),
     *("expert_parallel.score_func", "expert_parallel.top_k"),
     "expert_parallel.routed_scaling_factor",
+    *("zero_optimization.zenflow.select_strategy", "zero_optimization.zenflow.select_interval"),
+    "zero_optimization.zenflow.update_interval",
 }
 _NOT_ONLY_BLOCKS = ("zero_optimization",)
+# A script's key that DeepSpeed ignores is a typo if it is so similar to one that it knows.
+_TYPO = 0.75
+_MOST_IGNORED = 50
 
 
 def read_file(value: Any, report: Reporter) -> Tree | None:
@@ -40,9 +50,8 @@ def read_file(value: Any, report: Reporter) -> Tree | None:
     path = mark.directory / expand_home(value)
     if is_there(path.is_file):
         is_yaml = path.suffix in (".yaml", ".yml")
-        shown = value if value.startswith(("/", "~")) else str(Path(mark.file).parent / value)
         read = yaml_reader.read_yaml if is_yaml else yaml_reader.read_json
-        return read(path, shown, report.problems)
+        return read(path, _shown(value, mark), report.problems)
     if "/" in value or value.endswith((".json", ".yaml", ".yml")):
         report.no_file(key, value, path, "*.json", most=8)
         return None
@@ -52,20 +61,58 @@ def read_file(value: Any, report: Reporter) -> Tree | None:
         beside = sorted(one.name for one in path.parent.glob("*.json"))
         report.at(key, found, did_you_mean(value, [*known, *beside]))
         return None
-    return yaml_reader.read_yaml(known[value], f"preset {value}", report.problems)
+    return yaml_reader.read_yaml(known[value], _preset(value), report.problems)
 
 
-def without_nulls(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration without keys that are null: null removes a key of the file."""
+def _preset(name: str) -> str:
+    return f"preset {name}"
+
+
+def _shown(value: str, mark: SourceMark) -> str:
+    """Return the name of the file in messages, and in the marks of its values."""
+    return value if value.startswith(("/", "~")) else str(Path(mark.file).parent / value)
+
+
+def keys_of_file(value: Any, report: Reporter) -> Callable[[Key], bool]:
+    """Return a function that checks whether the file alone gives the value at a key.
+
+    Parameters
+    ----------
+    value
+        The spec's ``deepspeed_config``.
+    report
+        For keys of the whole spec.
+    """
+    if not isinstance(value, str):
+        return lambda _: False
+    names = (_shown(value, report.mark("deepspeed_config")), _preset(value))
+    return lambda key: report.mark(("deepspeed", *key)).file in names
+
+
+def without_nulls(
+    config: dict[str, Any], of_file: Callable[[Key], bool], key: Key = ()
+) -> dict[str, Any]:
+    """Return the configuration without the spec's nulls, each of which removes a key of the file.
+
+    A null of the file itself is a value.
+    """
     return {
-        name: without_nulls(value) if isinstance(value, dict) else value
+        name: without_nulls(value, of_file, (*key, name)) if isinstance(value, dict) else value
         for name, value in config.items()
-        if value is not None
+        if value is not None or of_file((*key, name))
     }
 
 
-def check(config: dict[str, Any], kind: str | None, gpus: int, report: Reporter) -> None:
+def check(
+    config: dict[str, Any],
+    kind: str | None,
+    gpus: int,
+    report: Reporter,
+    note: Callable[[str], object],
+) -> None:
     """Report keys that DeepSpeed would ignore or refuse, and values that cannot work here.
+
+    A script or command may read keys of its own, which a note tells, and fill in what is ``auto``.
 
     Parameters
     ----------
@@ -75,17 +122,32 @@ def check(config: dict[str, Any], kind: str | None, gpus: int, report: Reporter)
         GPUs of a node.
     report
         For keys below ``deepspeed``.
+    note
+        Takes what the user should know about a configuration that is accepted.
     """
+    ignored: list[Key] = []
+
+    def look(key: Key, accepted: frozenset[str]) -> None:
+        if len(ignored) <= _MOST_IGNORED and _is_ignored(key, accepted, kind, report):
+            ignored.append(key)
+
     for name in config:
-        _check_key((name,), TOP_LEVEL, report)
+        look((name,), TOP_LEVEL)
     for block, accepted in BLOCKS.items():
         key = tuple(block.split("."))
         inner = get_at(config, key)
         if isinstance(inner, dict):
             for name in inner:
-                _check_key((*key, name), accepted, report)
+                look((*key, name), accepted)
         elif inner is not None and inner != batch.AUTO and block not in _NOT_ONLY_BLOCKS:
             report.at(key, f"found {kind_of(inner)} ({inner!r}); accepted is a mapping")
+    for key in ignored[:_MOST_IGNORED]:
+        mark = report.mark(key)
+        place = mark.file if mark.line is None else f"{mark.file}:{mark.line}"
+        note(f"{place}: DeepSpeed {VERSION} ignores deepspeed.{dotted(key)}")
+    if len(ignored) > _MOST_IGNORED:
+        found = f"is one of more than {_MOST_IGNORED} keys that DeepSpeed does not know"
+        report.at(ignored[-1], found)
     _check_values(config, gpus, report)
     if kind == "function":
         for key in keys(config):
@@ -118,22 +180,41 @@ def data_parallel(
     return world_size // size
 
 
-def solve_batch(config: dict[str, Any], kind: str, ranks: int, report: Reporter) -> dict[str, Any]:
+def solve_batch(
+    config: dict[str, Any],
+    kind: str,
+    ranks: int,
+    report: Reporter,
+    of_file: Callable[[Key], bool],
+    note: Callable[[str], object],
+) -> dict[str, Any]:
     """Return the configuration, the solved batch triple first.
 
-    An empty configuration stays empty: the entry does not use DeepSpeed, or makes its own. A script
-    whose three batch keys are all ``auto`` keeps them: Hugging Face's Trainer fills them in.
+    An empty configuration stays empty: the entry does not use DeepSpeed, or makes its own. For a
+    script or command, what only the file says about the batch stays as it is written there: a
+    Trainer fills in ``auto`` and what is absent, and DeepSpeed solves the rest. The spec's own
+    batch keys are solved as for a function, unless that needs a number that only the program has.
 
     Parameters
     ----------
     report
         For keys below ``deepspeed``.
+    of_file
+        Checks whether the file alone gives a key.
+    note
+        Takes what the user should know about a batch that is accepted.
     """
     if not config:
         return config
     given = [config.get(key) for key in batch.KEYS]
-    if kind != "function" and all(value == batch.AUTO for value in given):
-        return config
+    # The spec's own keys, where a problem is shown rather than in the file under them.
+    own = [key for key in batch.KEYS if key in config and not of_file((key,))]
+    if kind != "function":
+        sizes = [value for value in given[:2] if value not in (None, batch.AUTO)]
+        if not sizes and batch.AUTO not in given:
+            note("the DeepSpeed configuration has no batch size: the program has to give one")
+        if not sizes or (not own and batch.AUTO in given):
+            return config
     try:
         triple = batch.solve(given[0], given[1], given[2], ranks)
     except batch.Unsolvable as error:
@@ -141,28 +222,41 @@ def solve_batch(config: dict[str, Any], kind: str, ranks: int, report: Reporter)
         if error.nearest:
             nearest = "; ".join(map(str, error.nearest))
             hint = f"nearest possible (train = micro x accumulation): {nearest}"
-        # Point at a key in the spec rather than in the file under it.
-        marked = [
-            key for key in batch.KEYS if key in config and (*report.key, key) in report.tree.marks
-        ]
-        report.at(error.key or next(iter(marked), ()), str(error), hint)
+        written = [*own, *(key for key in batch.KEYS if key in config)]
+        report.at(error.key or next(iter(written), ()), str(error), hint)
+        return config
+    if kind != "function" and not own:
         return config
     return {**triple.as_keys(), **{k: v for k, v in config.items() if k not in batch.KEYS}}
 
 
-def _check_key(key: Key, accepted: frozenset[str], report: Reporter) -> None:
-    full = dotted(key)
-    is_top = len(key) == 1
+def _is_ignored(key: Key, accepted: frozenset[str], kind: str | None, report: Reporter) -> bool:
+    """Report a key that is a mistake; return whether DeepSpeed only ignores it, and may."""
+    full, name, block = dotted(key), key[-1], dotted(key[:-1])
+    lenient = not block or block in LENIENT
     if full in REMOVED:
         report.at(key, f"DeepSpeed {VERSION} has removed this key", REMOVED[full])
-    elif key[-1] not in accepted:
-        where = "DeepSpeed" if is_top else f"DeepSpeed's {dotted(key[:-1])}"
-        known = "" if is_top else f"; accepted are {listing(sorted(accepted), 15)}"
-        hint = did_you_mean(key[-1], sorted(accepted))
-        if hint is None and is_top:
-            inside = [block for block, names in BLOCKS.items() if key[0] in names]
-            hint = f"did you mean '{inside[0]}.{key[0]}'?" if len(inside) == 1 else None
+    elif name not in accepted and not (lenient and is_comment(name)):
+        hint, is_typo = _meant(name, block)
+        if lenient and kind != "function" and not is_typo:
+            return True
+        where = f"DeepSpeed's {block}" if block else "DeepSpeed"
+        known = f"; accepted are {listing(sorted(accepted), 15)}" if block else ""
         report.at(key, f"{where} {VERSION} does not know this key{known}", hint)
+    return False
+
+
+@functools.lru_cache(maxsize=1_000)
+def _meant(name: str, block: str) -> tuple[str | None, bool]:
+    """Return a hint at what an unknown key of a block should have been, and whether it is sure."""
+    accepted = BLOCKS[block] if block else TOP_LEVEL
+    hint = did_you_mean(name, sorted(accepted))
+    if hint is not None and get_close_matches(name.lower(), accepted, 1, _TYPO):
+        return hint, True
+    inside = [one for one, names in BLOCKS.items() if name in names]
+    if not block and len(inside) == 1:
+        return f"did you mean '{inside[0]}.{name}'?", True
+    return hint, False
 
 
 def _check_values(config: dict[str, Any], gpus: int, report: Reporter) -> None:

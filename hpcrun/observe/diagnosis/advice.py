@@ -56,7 +56,7 @@ class _Case:
 
     @property
     def zero(self) -> Mapping[str, Any]:
-        return self.plan.deepspeed.get("zero_optimization") or {}
+        return _block(self.plan.deepspeed, "zero_optimization")
 
     @property
     def kept(self) -> int | None:
@@ -164,7 +164,9 @@ def _smaller_batch(deepspeed: Mapping[str, Any]) -> list[str]:
     if micro <= 1:
         return []
     factor = next(number for number in range(2, micro + 1) if micro % number == 0)
-    accumulation = int(deepspeed.get("gradient_accumulation_steps") or 1)
+    accumulation = deepspeed.get("gradient_accumulation_steps") or 1
+    if not isinstance(accumulation, int):
+        return [f"a smaller deepspeed.train_micro_batch_size_per_gpu (now {micro})"]
     total = deepspeed.get("train_batch_size")
     return [
         f"deepspeed.train_micro_batch_size_per_gpu={micro // factor} with "
@@ -174,9 +176,9 @@ def _smaller_batch(deepspeed: Mapping[str, Any]) -> list[str]:
 
 
 def _more_sharding(case: _Case) -> list[str]:
-    stage, ranks = int(case.zero.get("stage") or 0), case.plan.world_size
+    stage, ranks = case.zero.get("stage") or 0, case.plan.world_size
     ways = []
-    if stage < 3 and ranks > 1:
+    if isinstance(stage, int) and stage < 3 and ranks > 1:
         shards = ("the optimizer's state", "gradients too", "parameters too")[stage:]
         offered = ", ".join(f"{stage + 1 + i} shards {what}" for i, what in enumerate(shards))
         ways.append(
@@ -189,14 +191,20 @@ def _more_sharding(case: _Case) -> list[str]:
     return ways
 
 
+def _block(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return a block of the configuration; empty for one that the program fills in (``auto``)."""
+    found = config.get(key)
+    return found if isinstance(found, dict) else {}
+
+
 def _device(case: _Case, key: str) -> str | None:
-    found = (case.zero.get(key) or {}).get("device")
+    found = _block(case.zero, key).get("device")
     return str(found) if found not in (None, "none") else None
 
 
 def _non_finite(case: _Case) -> str:
     deepspeed = case.plan.deepspeed
-    optimizer = (deepspeed.get("optimizer") or {}).get("params") or {}
+    optimizer = _block(_block(deepspeed, "optimizer"), "params")
     config = case.plan.config
     rate = "a lower learning rate or a longer warm-up"
     if "lr" in optimizer:
@@ -206,7 +214,7 @@ def _non_finite(case: _Case) -> str:
     clip = deepspeed.get("gradient_clipping")
     clipping = f"a lower deepspeed.gradient_clipping (now {clip})"
     parts = [rate, clipping if clip else "deepspeed.gradient_clipping=1.0 (now none)"]
-    if (deepspeed.get("fp16") or {}).get("enabled"):
+    if _block(deepspeed, "fp16").get("enabled"):
         parts.append("deepspeed.bf16.enabled=true in place of fp16, whose range is small")
     good = "The newest checkpoint" if case.kept is None else f"The checkpoint of step {case.kept:,}"
     good += " was saved while the loss was still finite."

@@ -25,15 +25,18 @@ def to_fit(run: RunPlan, paths: RunPaths, most: int) -> RunPlan | None:
         # A requeue loses nothing.
         return None
     deepspeed = run.deepspeed
-    given = [each for key in batch.KEYS if isinstance(each := deepspeed.get(key), int)]
-    if len(given) != len(batch.KEYS):
+    train, micro, accumulation = (deepspeed.get(key) for key in batch.KEYS)
+    if not isinstance(train, int) or batch.AUTO in (micro, accumulation):
         return None
-    whole = batch.Triple(*given)
-    if whole.train != whole.micro * whole.accumulation * run.world_size:
+    # Also where one process of a node has all its GPUs, and starts the others.
+    per_node = run.resources.gpus_per_node or run.ranks_per_node
+    try:
+        whole = batch.solve(train, micro, accumulation, run.nodes * per_node)
+    except batch.Unsolvable:
         # Several ranks share a copy of the model.
         return None
     for nodes in range(most, 0, -1):
-        divided = whole.among(nodes * run.ranks_per_node)
+        divided = whole.among(nodes * per_node)
         if divided is not None:
             resources = {**run.spec["resources"], "nodes": nodes}
             deepspeed = {**deepspeed, **divided.as_keys()}

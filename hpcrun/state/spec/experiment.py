@@ -312,7 +312,8 @@ class Spec:
     deepspeed: dict[str, Any] = field(default_factory=dict)
     """DeepSpeed configuration over the file's; null removes a key. Of ``train_batch_size``,
     ``train_micro_batch_size_per_gpu`` and ``gradient_accumulation_steps``, those absent or ``auto``
-    are solved."""
+    are solved; for a script or command, only if one of them is given here. What the file alone
+    leaves open stays so, as does any other ``auto``: a Trainer fills it in."""
 
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     """When the session saves by itself."""

@@ -111,6 +111,7 @@ def deepspeed() -> Any:
             "runtime.zero.offload_config",
             "DeepSpeedZeroOffloadOptimizerConfig",
         ),
+        ("zero_optimization.zenflow", "runtime.zenflow.zenflow_config", "ZenFlowConfig"),
         ("compile", "compile.config", "CompileConfig"),
         ("hybrid_engine", "runtime.config", "HybridEngineConfig"),
         ("comms_logger", "comm.config", "CommsLoggerConfig"),

@@ -50,11 +50,20 @@ def test_the_largest_number_that_the_batch_divides_among(
         {"recovery": {}},
         {"deepspeed": {}},
         {"deepspeed": {**BATCH, "train_batch_size": 16}},
+        {"deepspeed": dict.fromkeys(BATCH, "auto")},
+        {"deepspeed": {**BATCH, "gradient_accumulation_steps": "auto"}},
+        {"deepspeed": {"train_micro_batch_size_per_gpu": 2}},
     ],
-    ids=["not asked for", "no batch to keep", "ranks share a model"],
+    ids=["not asked for", "no batch to keep", "ranks share a model", "auto", "some auto", "none"],
 )
 def test_runs_that_keep_their_size(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert fewer_nodes.to_fit(run_of(**changes), RunPaths(tmp_path), 2) is None
+
+
+def test_a_script_s_file_may_name_the_global_batch_alone(tmp_path: Path) -> None:
+    found = fewer_nodes.to_fit(run_of(deepspeed={"train_batch_size": 32}), RunPaths(tmp_path), 2)
+    assert found is not None
+    assert found.spec["deepspeed"] == {**BATCH, "train_micro_batch_size_per_gpu": 4}
 
 
 def test_no_node_is_none(tmp_path: Path) -> None:
