@@ -67,6 +67,9 @@ class Session:
         self.world_size = int(os.environ.get("WORLD_SIZE", 1))
         self.local_rank = int(os.environ.get("LOCAL_RANK", 0))
         self.local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        if launch and self.world_size != launch.world_size:
+            # DeepSpeed's launcher leaves the variable as the worker has set it.
+            self.local_world_size = int(os.environ.get("LOCAL_SIZE") or self.local_world_size)
         self.attempt = launch.attempt if launch else 0
         self.directory = Path(launch.directory) if launch else None
         self.scratch = Path(os.environ["HPCRUN_SCRATCH"]) if launch else None
@@ -74,7 +77,7 @@ class Session:
         self.restored_step: int | None = None
         self._spec = SpecBlocks({})
         if launch:
-            self._spec = SpecBlocks(launch.fill(launch.spec, launch.node_of(self.rank)))
+            self._spec = SpecBlocks(launch.fill(launch.spec, launch.own_node))
         self.config = Config(self._spec.config)
         self.seed = int(self.config.get("seed") or 0)
         self._engine: Any = None
@@ -247,14 +250,9 @@ class Session:
 
     def micro_batches(self, step: int) -> Iterator[list[int]]:
         """Yield this rank's samples of global batch ``step``; see `hpcrun.run.rank.samples`."""
-        config = self._spec.deepspeed
-        if not config:
-            raise HpcrunError(
-                "session.micro_batches() needs the batch sizes of a run; this is outside hpcrun",
-                hint="start it with `hpcrun run SPEC`",
-            )
+        sizes = samples.batch_sizes(self._spec.deepspeed, self._engine)
         return samples.micro_batches(
-            config, step, self.rank, self.world_size, process_groups.data_rank
+            sizes, step, self.rank, self.world_size, process_groups.data_rank
         )
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
@@ -366,6 +364,7 @@ class Session:
         self._step_seconds += time.perf_counter() - self._step_began
         self._saves.after_step(self._engine, step, self._states, leaving=leaving, last=last)
         if leaving:
+            stop_flag.leave(self.scratch)
             self._events.write("left", step=step)
             raise SystemExit(EXIT_SAVED)
         self._step_began = time.perf_counter()

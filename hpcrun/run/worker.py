@@ -28,7 +28,7 @@ from hpcrun.policy.frameworks import RankPlace
 from hpcrun.run.node import rank_processes
 from hpcrun.run.protocol import output, stop_flag
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
-from hpcrun.run.protocol.launch import VARIABLE, Launch, LaunchNode
+from hpcrun.run.protocol.launch import NODE_VARIABLE, VARIABLE, Launch, LaunchNode
 from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank import warm_up
 from hpcrun.state import files, session_log
@@ -74,6 +74,7 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
         "MASTER_ADDR": place.addresses[0],
         "MASTER_PORT": str(launch.master_port),
         VARIABLE: str(launch.paths.launch),
+        NODE_VARIABLE: str(place.node_rank),
         "HPCRUN_DIRECTORY": launch.directory,
         "HPCRUN_ATTEMPT": str(launch.attempt),
         "HPCRUN_RUN": f"{launch.experiment}/{launch.run}",
@@ -248,6 +249,9 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
             number = signal.Signals[wanted]
             if not ScratchPaths(scratch).heard(number).exists():
                 child.send_signal(number)
+    if ScratchPaths(scratch).left.exists():
+        # Its session has saved and left, with a code that torchrun or a shell may have replaced.
+        return EXIT_SAVED
     if asked and (code == 0 or -code == signal.Signals[str(wanted)]):
         # It saved, or had not begun. A finished program ends at once when it is started again.
         return EXIT_SAVED

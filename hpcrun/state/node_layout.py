@@ -12,6 +12,7 @@
         torch_extensions/             compiled DeepSpeed operators
         python/sitecustomize.py       has the Pythons of programs write their stacks when asked
         stop                          the ranks are to save and leave
+        left                          a session has saved and left, as it was asked to
         heard-SIGTERM                 the agent, and so the whole step, got this signal
         modules                       what warm ranks import
         rank-0.pid                    the leader of a rank's process group
@@ -66,6 +67,7 @@ class ScratchPaths(Directory):
     extensions = NamedFile("torch_extensions")
     start_up = NamedFile("python")
     stop = NamedFile("stop")
+    left = NamedFile("left")
     modules = NamedFile("modules")
 
     @property

@@ -16,9 +16,10 @@ from hpcrun.errors import ClusterUnreachable, UsageError
 from hpcrun.policy import stop_lead_time
 from hpcrun.slurm import client
 from hpcrun.slurm.parse import parse_duration
-from hpcrun.state import manifest, permissions
+from hpcrun.state import ledger, manifest, permissions
 from hpcrun.state.init_from import Origin
-from hpcrun.state.layout import ExperimentPaths
+from hpcrun.state.layout import ExperimentPaths, RunPaths
+from hpcrun.state.manifest import Manifest
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.state.spec.blocks import early
 from hpcrun.submit.python_probe import Probe, Unchecked, probe
@@ -124,6 +125,14 @@ def check_initial_weights(
             raise UsageError(f"{runs_text(numbers)}: {error.message}", hint=error.hint) from None
 
 
+def _inside(run: RunPlan, paths: RunPaths, newest: Manifest) -> int:
+    """Return how many ranks a launcher inside, such as torchrun, started for each of the run's."""
+    if run.entry.kind == "function":
+        return 1
+    sizes = {one.number: one.started.get("world_size") for one in ledger.read(paths)}
+    return newest.world_size // (sizes.get(newest.attempt) or newest.world_size) or 1
+
+
 def check_world_sizes(runs: Sequence[RunPlan], experiment: ExperimentPaths, say: Say) -> None:
     """Raise UsageError if a checkpoint cannot be resumed with the new number of ranks.
 
@@ -133,10 +142,13 @@ def check_world_sizes(runs: Sequence[RunPlan], experiment: ExperimentPaths, say:
     converted: list[str] = []
     for run in runs:
         found = manifest.complete(experiment.run(run.number).checkpoints)
-        if not found or found[0][1].world_size == run.world_size:
+        if not found:
             continue
         directory, newest = found[0]
-        sizes = f"{newest.world_size} to {run.world_size} ranks"
+        ranks = run.world_size * _inside(run, experiment.run(run.number), newest)
+        if newest.world_size == ranks:
+            continue
+        sizes = f"{newest.world_size} to {ranks} ranks"
         if newest.fixed_size is not None:
             refused.append(f"run {run.number}, {sizes}: {newest.fixed_size} ({directory})")
         else:

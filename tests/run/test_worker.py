@@ -52,6 +52,7 @@ def test_every_variable_of_a_rank(launch: Launch) -> None:
         "MASTER_ADDR": "10.9.0.1",
         "MASTER_PORT": "12345",
         "HPCRUN_LAUNCH": f"{attempt}/launch.json",
+        "HPCRUN_NODE_RANK": "0",
         "HPCRUN_DIRECTORY": launch.directory,
         "HPCRUN_ATTEMPT": "4",
         "HPCRUN_RUN": "study/3",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpcrun.errors import UsageError
-from hpcrun.state import files
+from hpcrun.state import files, ledger
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.manifest import File, Manifest
 from hpcrun.state.plan import Entry, RunPlan
@@ -52,6 +52,15 @@ def test_what_is_converted_is_told(saved_by_four: ExperimentPaths) -> None:
         "checkpoints that are converted for another number of ranks as the jobs start: "
         "run 3, 4 to 2 ranks"
     ]
+
+
+def test_ranks_that_torchrun_started_inside_are_no_other_number(
+    saved_by_four: ExperimentPaths,
+) -> None:
+    ledger.write(saved_by_four.run(4), ledger.STARTED, 1, world_size=2)
+    preflight.check_world_sizes([run_of(4, 1)], saved_by_four, pytest.fail)
+    with pytest.raises(UsageError, match="run 4, 4 to 8 ranks: the model is a pipeline"):
+        preflight.check_world_sizes([run_of(4, 2)], saved_by_four, pytest.fail)
 
 
 def test_what_cannot_be_converted_is_refused(saved_by_four: ExperimentPaths) -> None:

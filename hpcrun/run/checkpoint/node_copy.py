@@ -106,7 +106,13 @@ class NodeCopies:
         every = launch.checkpoint.nearby_every
         if not every:
             return None
-        nodes = tuple(rank // launch.ranks_per_node for rank in range(launch.world_size))
+        # A launcher inside the ranks' programs, such as torchrun, starts more of them.
+        per_node, rest = divmod(ranks.world_size, len(launch.nodes))
+        if rest:
+            what = f"{ranks.world_size} ranks are not as many on each of {len(launch.nodes)} nodes"
+            tell(f"nothing is saved in the nodes' storage: {what}")
+            return None
+        nodes = tuple(rank // per_node for rank in range(ranks.world_size))
         # Beside the attempts' directories, so that it outlives them.
         return cls(ScratchPaths(scratch).node.checkpoints, launch.attempt, ranks, nodes, every)
 

@@ -15,6 +15,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.run.health.program_hangs import NodeTraffic, RankActivity
 from hpcrun.run.health.progress import RankProgress
 from hpcrun.run.job.launchers import Launcher
+from hpcrun.run.job.rank_places import RankPlaces
 from hpcrun.run.node import network
 from hpcrun.run.node.rank_processes import START_VARIABLE
 from hpcrun.run.protocol import messages
@@ -89,6 +90,8 @@ class Agents:
         """What was guessed of the interfaces in this attempt, and what to write instead."""
         self.gone: list[int] = []
         """Ranks that had ended by themselves when `kill_ranks` was called."""
+        self.places = RankPlaces(run, ())
+        """The nodes of this attempt's ranks."""
         self._unusable: set[str] = set()
         # Node -> the interfaces that it found as it started.
         self._interfaces: dict[str, list[Interface]] = {}
@@ -140,6 +143,7 @@ class Agents:
         an agent failed, ended, or did not answer in time, NodesLost if one fell silent.
         """
         self._number, self.working, self.met = attempt, tuple(nodes), False
+        self.places = RankPlaces(self._run, self.working)
         for kind in ("ready", "killed", "stacks"):
             self._answers.pop(kind, None)
         for stale in (self.pulses, self.programs, self.traffic, self.locks):
@@ -304,12 +308,13 @@ class Agents:
 
     def _take_in_answer(self, node: str, kind: str, message: dict[str, Any]) -> None:
         """Take in what a node says of the newest attempt, in which it may have ranks."""
-        answers, ranks = self._answers.setdefault, self._ranks(node)
+        answers, places = self._answers.setdefault, self.places
+        ranks, possible = places.planned(node), places.possible(node)
         if kind == "pulse":
-            pulses, sizes = messages.progress(message, ranks), messages.log_sizes(message, ranks)
+            pulses, sizes = messages.progress(message, possible), messages.log_sizes(message, ranks)
             programs, traffic = messages.activity(message, ranks), messages.traffic(message)
             problem = messages.link_trouble(message)
-            self.pulses.update(pulses)
+            self.pulses.update(places.own(node, pulses))
             self.programs.update(programs)
             self.traffic.update({} if traffic is None else {node: traffic})
             self.log_sizes.update(sizes)
@@ -328,10 +333,10 @@ class Agents:
             found = messages.ready(message, node, self._start, self._number, first=first)
             answers(kind, {})[node] = found
         elif kind == "killed":
-            answers(kind, {})[node] = messages.gone(message, ranks)
+            answers(kind, {})[node] = messages.gone(message, possible)
         elif kind == "stacks":
-            texts, locks = messages.stacks(message, ranks), messages.locks(message, ranks)
-            answers(kind, {})[node] = texts
+            texts, locks = messages.stacks(message, possible), messages.locks(message, ranks)
+            answers(kind, {})[node] = places.own(node, texts)
             self.locks.update(locks)
         elif kind == "met":
             self.met = True
@@ -339,13 +344,6 @@ class Agents:
             answers(kind, {})[node] = None
         else:
             raise messages.BadMessage("type")
-
-    def _ranks(self, node: str) -> range:
-        """Return the ranks of a node; none for a spare."""
-        if node not in self.working:
-            return range(0)
-        first = self.working.index(node) * self._run.ranks_per_node
-        return range(first, first + self._run.ranks_per_node)
 
     def _give_up(self, nodes: Iterable[str]) -> None:
         for node in nodes:

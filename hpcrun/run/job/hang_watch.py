@@ -81,7 +81,7 @@ class HangWatch:
         """Return the fields of `Hung`, after the ranks were asked for their stacks."""
         texts, locks = self._agents.stacks(), self._agents.locks
         steps = {rank: progress.step for rank, progress in self._agents.pulses.items()}
-        everybody = range(self._run.world_size)
+        everybody = range(max([self._run.world_size, *(rank + 1 for rank in steps)]))
         positions = {rank: stack_summary.position(texts.get(rank, "")) for rank in everybody}
         rank, where = hang.rank, ""
         if rank is None and locks:
@@ -97,4 +97,4 @@ class HangWatch:
         return {**found, "lock": lock} if lock else found
 
     def _node(self, rank: int | None) -> str | None:
-        return None if rank is None else self._agents.working[rank // self._run.ranks_per_node]
+        return None if rank is None else self._agents.places.node_of(rank)

@@ -20,6 +20,7 @@ from hpcrun.state.spec.blocks import SpecBlocks
 from hpcrun.state.spec.recovery_block import NEWEST, NEWEST_DIRECTORY
 
 VARIABLE = "HPCRUN_LAUNCH"
+NODE_VARIABLE = "HPCRUN_NODE_RANK"
 # Ports of each rank, and of all ranks of a node together: a socket is open for each.
 _PORTS, _MOST_PORTS = 4, 256
 _PLACEHOLDER = re.compile(r"\$\{hpcrun:([A-Za-z_]+)\}")
@@ -116,6 +117,11 @@ class Launch(SpecBlocks):
 
     def node_of(self, rank: int) -> LaunchNode:
         return self.nodes[rank // self.ranks_per_node]
+
+    @property
+    def own_node(self) -> LaunchNode:
+        """The node of this process, as its worker says: a launcher inside has ranks of its own."""
+        return self.nodes[int(os.environ.get(NODE_VARIABLE) or 0)]
 
     def write(self) -> None:
         files.write_json(self.paths.launch, dataclasses.asdict(self))

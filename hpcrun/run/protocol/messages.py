@@ -54,9 +54,12 @@ def text(value: Any, what: str) -> str:
 def _by_rank(value: Any, ranks: range, what: str) -> dict[int, Any]:
     """Return what a mapping has for each rank, whose number is a text in JSON."""
     _require(isinstance(value, dict) and len(value) <= len(ranks), what)
-    known = {str(rank): rank for rank in ranks}
-    _require(value.keys() <= known.keys(), what)
-    return {known[name]: found for name, found in value.items()}
+    found = {}
+    for name, each in value.items():
+        rank = int(name) if name.isdecimal() and len(name) < 10 else -1
+        _require(rank in ranks and str(rank) == name, what)
+        found[rank] = each
+    return found
 
 
 def signal_name(message: Mapping[str, Any]) -> str:

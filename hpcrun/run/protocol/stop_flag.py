@@ -7,6 +7,7 @@ reports them to the supervisor, which knows what they mean and has the agents ra
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -19,6 +20,16 @@ from hpcrun.state.node_layout import ScratchPaths
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 _SIBLINGS_PATIENCE = 1.0
+
+
+def leave(scratch: Path | None) -> None:
+    """Tell this node's workers that a rank has saved and leaves; None for outside hpcrun.
+
+    The rank's own exit code reaches them only if no launcher is in between.
+    """
+    if scratch is not None:
+        with contextlib.suppress(OSError):
+            ScratchPaths(scratch).left.touch()
 
 
 def outlive_signals(scratch: Path) -> None:

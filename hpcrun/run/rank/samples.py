@@ -5,6 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from hpcrun.errors import HpcrunError
+from hpcrun.policy import batch
+
+
+def batch_sizes(deepspeed: Mapping[str, Any], engine: Any) -> Mapping[str, Any]:
+    """Return the three batch sizes of a configuration; those of the engine where it leaves some.
+
+    A script's configuration may have ``auto``, or fewer of them. Raises HpcrunError without either.
+    """
+    if all(isinstance(deepspeed.get(key), int) for key in batch.KEYS):
+        return deepspeed
+    if deepspeed and engine is not None:
+        train, micro = engine.train_batch_size(), engine.train_micro_batch_size_per_gpu()
+        found = (train, micro, engine.gradient_accumulation_steps())
+        return dict(zip(batch.KEYS, found, strict=True))
+    if deepspeed:
+        raise HpcrunError(
+            "session.micro_batches() needs the batch sizes, which the DeepSpeed configuration "
+            "leaves open",
+            hint="give them below deepspeed in the spec, or call session.initialize(…) before",
+        )
+    raise HpcrunError(
+        "session.micro_batches() needs the batch sizes of a run; this is outside hpcrun",
+        hint="start it with `hpcrun run SPEC`",
+    )
+
 
 def micro_batches(
     deepspeed: Mapping[str, Any],
@@ -22,10 +48,10 @@ def micro_batches(
     ``deepspeed`` is the final configuration, with its three batch sizes. ``data_rank`` is called
     for the data-parallel rank if several ranks share a copy of the model.
     """
-    micro = int(deepspeed["train_micro_batch_size_per_gpu"])
-    share = micro * int(deepspeed["gradient_accumulation_steps"])
-    batch = int(deepspeed["train_batch_size"])
-    own = rank if batch == share * world_size else data_rank()
-    first = (step - 1) * batch + own * share
+    micro = int(deepspeed[batch.MICRO])
+    share = micro * int(deepspeed[batch.ACCUMULATION])
+    whole = int(deepspeed[batch.TRAIN])
+    own = rank if whole == share * world_size else data_rank()
+    first = (step - 1) * whole + own * share
     for start in range(first, first + share, micro):
         yield list(range(start, start + micro))

@@ -14,6 +14,7 @@ import pytest
 from hpcrun.run.job import agents
 from hpcrun.run.job.agents import Agents, NodesLost, NodesUnusable
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
+from hpcrun.state.plan import Entry
 from tests.support.place import REPOSITORY
 
 AGENT = """
@@ -67,7 +68,7 @@ def _crew(tmp_path: Path, nodes: int, **fates: tuple[str, float]) -> Agents:
     return Agents(
         _Launcher(fates),  # type: ignore[arg-type]
         SubmissionPaths(tmp_path),
-        SimpleNamespace(number=3, nodes=nodes, ranks_per_node=1),  # type: ignore[arg-type]
+        SimpleNamespace(number=3, nodes=nodes, ranks_per_node=1, entry=Entry("command")),  # type: ignore[arg-type]
         AttemptPaths(tmp_path / "1"),
     )
 

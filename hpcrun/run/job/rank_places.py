@@ -1,0 +1,47 @@
+"""The nodes of an attempt's ranks: as planned, or as agents find those of a launcher inside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from hpcrun.state.plan import RunPlan
+
+# The ranks that a launcher of the program's own may have.
+_ANY = range(1 << 16)
+_Found = TypeVar("_Found")
+
+
+class RankPlaces:
+    """The ranks of one attempt on its ``nodes``, which are in the order of NODE_RANK.
+
+    The program of a rank may be a launcher, such as torchrun, which starts ranks with numbers of
+    its own: each is where the first agent to report on it says. Those of a function are as planned.
+    """
+
+    def __init__(self, run: RunPlan, nodes: Sequence[str]) -> None:
+        self._run, self._nodes = run, nodes
+        self._found: dict[int, str] = {}
+
+    def planned(self, node: str) -> range:
+        """Return the ranks that were started on a node; none for a spare."""
+        if node not in self._nodes:
+            return range(0)
+        first = self._nodes.index(node) * self._run.ranks_per_node
+        return range(first, first + self._run.ranks_per_node)
+
+    def possible(self, node: str) -> range:
+        """Return the ranks on which a node's agent may report."""
+        planned = self.planned(node)
+        return planned if self._run.entry.kind == "function" or not planned else _ANY
+
+    def own(self, node: str, found: dict[int, _Found]) -> dict[int, _Found]:
+        """Return what is of ranks on which no other node's agent has reported before."""
+        places = self._found
+        return {rank: one for rank, one in found.items() if places.setdefault(rank, node) == node}
+
+    def node_of(self, rank: int) -> str | None:
+        """Return the node of a rank, as the ranks themselves are numbered; None if unknown."""
+        index = rank // self._run.ranks_per_node
+        planned = self._nodes[index] if index < len(self._nodes) else None
+        return self._found.get(rank, planned)
