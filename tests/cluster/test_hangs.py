@@ -58,6 +58,7 @@ def test_ranks_that_hang(reference: Reference, hangs: dict[str, str]) -> None:
     assert "the others wait in" in last["message"]
 
 
+@pytest.mark.usually
 def test_a_script_of_which_a_rank_is_stopped(reference: Reference) -> None:
     """It never heard of hpcrun: its node sees it, and the other rank tells where it is."""
     ward = reference.ward

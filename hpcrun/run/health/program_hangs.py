@@ -4,7 +4,8 @@ Nobody knows the step of such a program. What is seen from outside is the output
 what the kernel counts for them: processor time, bytes read and written, and the state of their
 processes. Three things are a hang:
 
-- a rank whose processes were stopped (SIGSTOP);
+- a rank whose processes were stopped (SIGSTOP), or one of them, as a child of torchrun's, where
+  nothing is written from then on;
 - no rank does anything for `recovery.hang_after`, as where all wait for a lock, a socket or a file
   system that is gone;
 - several ranks keep their processors busy and nothing comes of it, as where NCCL waits: only after
@@ -29,7 +30,7 @@ QUIET_TRAFFIC = 100_000.0
 # A program writes regularly if it was seen to write so often, over `recovery.hang_after` at least.
 RHYTHM = 6
 TICKS = 100
-STOPPED_STATE, STORAGE_STATE, SLEEPING = "T", "D", "S"
+STOPPED_STATE, PARTLY_STOPPED, STORAGE_STATE, SLEEPING = "T", "P", "D", "S"
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class RankActivity:
     io: int
     """Bytes that its living processes have read and written, by whatever call."""
     state: str
-    """``T`` if all that work are stopped, ``D`` if one waits for storage, `GONE` if none is left,
-    else ``S``."""
+    """``T`` if all that work are stopped, ``P`` if one is, ``D`` if one waits for storage, `GONE`
+    if none is left, else ``S``."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class _Seen:
     since: float
     moved: float
     stopped: float | None = None
+    partly: float | None = None
 
     def begin_again(self, found: RankActivity, now: float) -> None:
         self.base, self.since = found, now
@@ -110,6 +112,7 @@ class ProgramHangDetector:
             elif now - seen.since >= self._hang_after:
                 seen.begin_again(found, now)
             seen.stopped = since(seen.stopped, found.state == STOPPED_STATE, now)
+            seen.partly = since(seen.partly, found.state == PARTLY_STOPPED, now)
             seen.newest = found
         if wrote:
             self._note_output(now)
@@ -124,6 +127,11 @@ class ProgramHangDetector:
             if seen.stopped is not None and now - seen.stopped > min(STOPPED, self._hang_after):
                 seconds = now - seen.stopped
                 return Hang(f"rank {rank} has been stopped (SIGSTOP) for {seconds:.0f} s", rank)
+            if seen.partly is not None:
+                seconds = now - max(seen.partly, self._wrote)
+                if seconds > self._hang_after:
+                    what = f"a process of rank {rank} is stopped (SIGSTOP)"
+                    return Hang(f"{what}, and no rank has written for {seconds:.0f} s", rank)
         still = {
             rank: now - seen.moved
             for rank, seen in living.items()
@@ -207,6 +215,8 @@ class ProgramHangDetector:
             seen.moved += gap
             if seen.stopped is not None:
                 seen.stopped += gap
+            if seen.partly is not None:
+                seen.partly += gap
 
 
 def _only(ranks: Iterable[int]) -> int | None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from hpcrun.host import process_stat
 from hpcrun.run.health.program_hangs import (
+    PARTLY_STOPPED,
     SLEEPING,
     STOPPED_STATE,
     STORAGE_STATE,
@@ -198,6 +199,8 @@ def _state(program: Collection[Process]) -> str:
     stopped = {one.pid for one in program if one.state == STOPPED_STATE}
     if stopped and all(one.pid in stopped for one in program if not _waits(one, program, stopped)):
         return STOPPED_STATE
+    if stopped:
+        return PARTLY_STOPPED
     return STORAGE_STATE if any(one.state == STORAGE_STATE for one in program) else SLEEPING
 
 

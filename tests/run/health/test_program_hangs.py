@@ -98,6 +98,21 @@ def test_a_rank_that_is_stopped_for_a_moment() -> None:
     assert first_hang(blinks, HOUR) is None
 
 
+def test_one_of_torchruns_children_is_stopped_and_the_others_spin() -> None:
+    def ranks(now: int) -> Ranks:
+        return {0: seen(writes(now, 5, 20), now, state="P" if now >= 10 else "S")}
+
+    found = first_hang(ranks, HOUR)
+    assert found is not None
+    assert 20 + AFTER <= found[0] <= 20 + AFTER + 2
+    assert (
+        found[1].message
+        == "a process of rank 0 is stopped (SIGSTOP), and no rank has written for 61 s"
+    )
+    writes_on = lambda now: {0: seen(writes(now, 5), now, state="P")}  # noqa: E731
+    assert first_hang(writes_on, HOUR) is None
+
+
 def test_ranks_that_spin_while_one_waits() -> None:
     """NCCL spins, and rank 1 waits for a lock; they had logged a line every 10 s."""
 

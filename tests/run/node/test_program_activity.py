@@ -78,9 +78,9 @@ def _process(pid: int, parent: int, state: str, processor: int = 10) -> Process:
         ([_process(1, 0, "T"), _process(2, 1, "S")], "S"),
         ([_process(2, 1, "S"), _process(3, 2, "T")], "T"),
         ([_process(2, 1, "T"), _process(3, 2, "S"), _process(4, 2, "S")], "T"),
-        ([_process(2, 1, "S"), _process(3, 2, "T"), _process(4, 2, "R")], "S"),
+        ([_process(2, 1, "S"), _process(3, 2, "T"), _process(4, 2, "R")], "P"),
         ([_process(2, 1, "S"), _process(3, 2, "D")], "D"),
-        ([_process(2, 1, "T"), _process(3, 1, "D")], "D"),
+        ([_process(2, 1, "T"), _process(3, 1, "D")], "P"),
     ],
     ids=[
         *("nobody", "the worker alone", "a program", "stopped", "only the worker is stopped"),
