@@ -71,7 +71,7 @@ def command(
     what its agents and its batch step said.
     """
     from hpcrun.observe.logs import log_times
-    from hpcrun.observe.logs.log_files import LogChoice, parse_ranks, sources
+    from hpcrun.observe.logs.log_files import LogChoice, missing, parse_ranks, sources
     from hpcrun.observe.logs.log_format import Printer
     from hpcrun.observe.logs.render import LineFilter, Presenter, read
     from hpcrun.observe.logs.watch import Watch
@@ -115,7 +115,8 @@ def command(
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     if not some:
-        output.say("no lines" + (" match" if grep or exclude else " yet"))
+        absent = missing(selected, choice)
+        output.say(absent or "no lines" + (" match" if grep or exclude else " yet"))
     elif quiet := _without_logs(selected, found):
         output.say(f"no output of {listed(quiet, 4)}")
     return EXIT_OK

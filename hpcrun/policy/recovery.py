@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpcrun.policy import causes
 from hpcrun.state.ledger import Attempt, same_start
+from hpcrun.text import plural
 
 if TYPE_CHECKING:
     from hpcrun.state.spec.recovery_block import Recovery
@@ -83,7 +84,7 @@ def decide(attempts: Sequence[Attempt], policy: Recovery, *, here: bool = False)
     if kind in causes.OWN and failures >= policy.max_failures:
         return Action(
             STOP,
-            f"{failures} ends in a row that the run itself caused, with no new checkpointed step; "
+            f"{plural(failures, 'end')} in a row that the run itself caused, with no new checkpointed step; "
             f"recovery.max_failures is {policy.max_failures}",
         )
     kept = any(known.values()) or any(map(_saved_somewhere, attempts))

@@ -293,6 +293,23 @@ def test_lines_that_ranks_wrote_alike_are_shown_once(study: Experiment, root: Pa
     assert lines("study/1", "--exclude", "all|two", root=root) == expected[1:3]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("study", "--rank", "4,7"), "no rank 4, 7: study/2 has 0-3"),
+        (("study/1", "--node", "nosuch"), "no node 'nosuch': study/1 has node1, node2"),
+        (("study/1", "--attempt", "9"), "no attempt 9: study/1 has 1-2"),
+        (("study/1", "--grep", "nosuch"), "no lines match"),
+    ],
+)
+def test_what_no_run_has_is_told(
+    study: Experiment, root: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    done = hpcrun("logs", *arguments, root=root)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"{says}\n"
+
+
 def test_updates_of_a_progress_bar_are_one_line(study: Experiment, root: Path) -> None:
     """The last lines hold what was written before the bar, which a program writes line by line."""
     bars = [f" {n}%|██    | {n}/100 [00:01<00:07, 11.5it/s]" for n in range(100)]

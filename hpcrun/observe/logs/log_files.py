@@ -17,7 +17,7 @@ from hpcrun.slurm.hostlist import parse_ranges, write_out
 from hpcrun.state import ledger
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.ledger import Attempt
-from hpcrun.text import shortened, whole_number
+from hpcrun.text import listed, range_text, shortened, whole_number
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,29 @@ def sources(selected: Sequence[Selected], choice: LogChoice = NEWEST) -> list[So
         elif choice.attempt != "all":
             attempts = [attempt for attempt in attempts if attempt.number == choice.attempt]
         logs = RunLogs(one, choice)
-        found += logs.of(attempts, is_silent=logs.is_silent(attempts))
+        is_there = bool(attempts) or choice.attempt in (None, "all")
+        found += logs.of(attempts, is_silent=is_there and logs.is_silent(attempts))
+    return found
+
+
+def missing(selected: Sequence[Selected], choice: LogChoice) -> str | None:
+    """Return which part of a choice none of the runs has; None if one has all, or has not begun."""
+    found = None
+    for one, is_there in zip(selected, begun(selected), strict=True):
+        attempts = {each.number: each for each in one.paths.attempts()} if is_there else {}
+        if not attempts:
+            return None
+        number = choice.attempt if isinstance(choice.attempt, int) else max(attempts)
+        nodes, ranks = RunLogs(one, choice).seats(number)
+        if number not in attempts:
+            found = f"no attempt {number}: {one.name} has {range_text(attempts)}"
+        elif choice.node and choice.node not in (*nodes, *map(str, range(len(nodes)))):
+            found = f"no node {choice.node!r}: {one.name} has {listed(nodes, 8)}"
+        elif choice.ranks is not None and not any(rank < ranks for rank in choice.ranks):
+            asked = range_text(choice.ranks)
+            found = f"no rank {asked}: {one.name} has {range_text(range(ranks))}"
+        else:
+            return None
     return found
 
 
