@@ -84,8 +84,8 @@ def decide(attempts: Sequence[Attempt], policy: Recovery, *, here: bool = False)
     if kind in causes.OWN and failures >= policy.max_failures:
         return Action(
             STOP,
-            f"{plural(failures, 'end')} in a row that the run itself caused, with no new checkpointed step; "
-            f"recovery.max_failures is {policy.max_failures}",
+            f"{plural(failures, 'end')} in a row that the run itself caused, with no new "
+            f"checkpointed step; recovery.max_failures is {policy.max_failures}",
         )
     kept = any(known.values()) or any(map(_saved_somewhere, attempts))
     reason = "it goes on from its newest checkpoint" if kept else "it starts again"
