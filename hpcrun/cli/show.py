@@ -25,6 +25,7 @@ from hpcrun.text import range_text, timestamp, visible
 )
 @click.option("--code", "what", flag_value="code", help="The frozen code: git state and files.")
 @click.option("--path", "what", flag_value="path", help="The run's directory.")
+@click.option("--work", "what", flag_value="work", help="The directory of what the program wrote.")
 @common
 def command(run: str, what: str | None, output: Output) -> None:
     """What one run is: by default a summary, with an option the thing itself.
@@ -53,6 +54,10 @@ def command(run: str, what: str | None, output: Output) -> None:
         data = detail.code(one)
     elif what == "path":
         data = {"path": str(one.paths.directory)}
+    elif what == "work":
+        data = {"path": str(one.paths.work)}
+        if not one.paths.work.is_dir():
+            output.say(f"{one.name} has written nothing there")
     else:
         data = detail.summary(one)
     if output.json:
@@ -66,7 +71,7 @@ def command(run: str, what: str | None, output: Output) -> None:
         click.echo(text, nl=False)
     elif what == "script":
         click.echo(data["script"], nl=False)
-    elif what == "path":
+    elif what in ("path", "work"):
         output.line(data["path"])
     elif what == "code":
         _code(data, output)

@@ -54,6 +54,8 @@ def _one(run: RunStory, output: Output) -> None:
         click.echo(f"\n{narrative.spent(spent)}")
     if notice := narrative.notice(run):
         click.echo(f"\n{one_line(notice)}")
+    if run.selected.paths.work.is_dir():
+        output.line(f"\nWhat the program wrote is in {run.selected.paths.work}")
     bad = run.bad
     tail = bad.attempt.cause.get("log_tail") if bad and run.kind else None
     if bad and tail:

@@ -2,19 +2,23 @@
 
 The supervisor asks and the agent answers, in this order::
 
-    agent       hello    its process, extension key, interfaces that may reach other nodes
+    agent       hello    its process and directory, extension key, interfaces that may reach other
+                         nodes
     supervisor  attempt  number: what follows is for this attempt
     supervisor  build    (one agent a key) compile DeepSpeed's operators into the cache
     agent       built
     supervisor  prepare  fabric: the profile's block, with the interface that all nodes agreed on,
                          first: it is the first node of the attempt, alone: it is the only one,
-                         devices: its GPUs where hpcrun shares them out
+                         devices: its GPUs where hpcrun shares them out, code: where all nodes are
+                         to find the code
     agent       ready    the fields of launch.LaunchNode, and on the first node the port
     agent       met      (the first node's) somebody listens on the rendezvous' port, or on one that
                          was kept free for ranks
     supervisor  kill     end the ranks at once (Slurm no longer ends single steps of a job that it
                          is ending itself)
     agent       killed   none is left; gone: those that had ended by themselves, in mid-work
+    supervisor  keep     no rank is left on any node
+    agent       kept     what they wrote in the code's directory, but for: failed
     supervisor  stacks   the ranks hang: where are they?
     agent       stacks   rank -> its Python stacks; written beside the ranks' logs too; and the
                          locks of torch's builds that ranks wait for
@@ -40,10 +44,8 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
@@ -51,7 +53,7 @@ from typing import Any
 
 from hpcrun.errors import HpcrunError
 from hpcrun.policy import faults
-from hpcrun.run.health import native_stack, progress, python_stacks
+from hpcrun.run.health import progress, rank_stacks
 from hpcrun.run.job.takeover import Takeover
 from hpcrun.run.node import (
     network,
@@ -71,6 +73,7 @@ from hpcrun.run.protocol.heartbeat import INTERVAL, SILENCE, Heartbeat, PeerLive
 from hpcrun.run.protocol.job_secret import JobSecret
 from hpcrun.run.protocol.output import say
 from hpcrun.run.rank import warm_up
+from hpcrun.run.work.node_work import NodeWork
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state import plan_file
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
@@ -78,12 +81,6 @@ from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import RunPlan
 
 RANKS_GONE = 10.0
-# Seconds that ranks have to write their stacks, and how many characters of the end are sent.
-STACKS_TAKE = 1.0
-STACKS_MOST = 30_000
-ALL_STACKS_MOST = 600_000
-# Shorter than `hpcrun.run.job.agents` waits for an agent that is to end its ranks.
-NATIVE_TAKE = 6.0
 SILENT_FOR = 120.0
 
 
@@ -114,13 +111,15 @@ class Agent:
         self._meeting_ports: tuple[int, ...] = ()
         self._working_directory = plan.directory
         self._reader: ProgramReader | None = None
+        self._work = NodeWork(self.run, plan.directory, self.node, self._node_dir)
         for number in stop_flag.SIGNALS:
             signal.signal(number, self._on_signal)
 
     def greet(self, channel: Channel) -> None:
         """Send the first message."""
-        key, own = self.preparation.key, network.candidates()
-        channel.send({"type": "hello", "pid": os.getpid(), "extensions": key, "interfaces": own})
+        key, found = self.preparation.key, network.candidates()
+        own = {"pid": os.getpid(), "directory": str(self._node_dir.path)}
+        channel.send({"type": "hello", **own, "extensions": key, "interfaces": found})
 
     def serve(self, channel: Channel) -> None:
         """Answer the supervisor until it dismisses this agent, or is gone."""
@@ -152,12 +151,15 @@ class Agent:
         say("the supervisor is gone")
         # Ranks outlive Slurm's TERM: without this they would train on until its KILL.
         rank_processes.kill(self.scratch)
+        rank_processes.gone(self.scratch, RANKS_GONE)
+        self._work.close()
         self.takeover.requeue(silent=not channel.closed)
 
     def leave(self) -> None:
         """Remove what is node-local."""
         self._stop_telemetry()
         self._stop_reader()
+        self._work.close()
         self.preparation.release_ports()
         self._node_dir.remove()
 
@@ -188,6 +190,8 @@ class Agent:
         if ranks or logs or programs or self.preparation.watches_link:
             report = {"type": "pulse", "attempt": self.attempt, "ranks": ranks, "fabric": trouble}
             channel.send({**report, "logs": logs, **programs})
+        if files := self._work.writes():
+            channel.send({"type": "writes", "attempt": self.attempt, "files": files})
 
     def _look_for_meeting(self, channel: Channel) -> None:
         if rendezvous_port.in_use(self._meeting_ports):
@@ -212,7 +216,7 @@ class Agent:
             channel.send({**answer, "attempt": self.attempt})
         if message["type"] == "stacks":
             try:
-                self._keep_native_stacks()
+                rank_stacks.keep_native(self._paths, self.scratch, self._programs.processes)
             except Exception:
                 traceback.print_exc()
 
@@ -230,7 +234,7 @@ class Agent:
             is_gone = rank_processes.gone(self.scratch, RANKS_GONE)
             self._stop_reader()
             if is_gone:
-                return {"type": "killed", "gone": _ended_too_early(before)}
+                return {"type": "killed", "gone": progress.ended_too_early(before)}
             return {"type": "failed", "message": "its ranks cannot be ended"}
         if kind == "call":
             if (joins := message["joins"]) is not None:
@@ -246,8 +250,10 @@ class Agent:
             # Where the rank leads a shell or a script, that is what stops.
             (os.kill if pulse or number != signal.SIGSTOP else os.killpg)(pid, number)
             return None
+        if kind == "keep":
+            return {"type": "kept", "failed": self._work.close()}
         if kind == "stacks":
-            texts = self._stacks()
+            texts = rank_stacks.collect(self._paths, self.scratch, self._programs.processes)
             locks = self._programs.locks(self.scratch, texts)
             return {"type": "stacks", "ranks": texts, "locks": locks}
         if kind == "build":
@@ -258,6 +264,7 @@ class Agent:
             prepare = self.preparation.prepare
             found = prepare(self.scratch, self.attempt, fabric, first=first, alone=alone)
             self._meeting_ports = self.preparation.ports if first else ()
+            self._work.open(self._paths, self.scratch, Path(message["code"]), first=first)
             self._expect_warm_ranks()
             if first and self.run.entry.kind != "function":
                 self._stop_reader()
@@ -274,6 +281,7 @@ class Agent:
     def _begin(self, attempt: int) -> None:
         """Work for this attempt from now on."""
         if attempt != self.attempt:
+            self._work.close()
             self.attempt = self.takeover.attempt = attempt
             self.scratch = self._node_dir.begin(attempt)
             self.preparation.reset()
@@ -315,57 +323,10 @@ class Agent:
         rank_processes.kill(self.scratch)
         time.sleep(SILENT_FOR)
 
-    def _stacks(self) -> dict[int, str]:
-        """Have the ranks write their Python stacks; rank -> the text's end."""
-        progress.ask_for_stacks(self.scratch)
-        programs = self._programs.processes(self.scratch, progress.living(self.scratch))
-        with ThreadPoolExecutor(len(programs) or 1) as pool:
-            later = {
-                rank: pool.submit(python_stacks.stacks, pids, STACKS_TAKE)
-                for rank, pids in programs.items()
-            }
-            time.sleep(STACKS_TAKE)
-            found = progress.stacks(self.scratch)
-            found.update({rank: each.result() for rank, each in later.items()})
-        self._keep_stacks(found)
-        most = min(STACKS_MOST, ALL_STACKS_MOST // max(1, len(found)))
-        return {rank: text[-most:] for rank, text in found.items()}
-
-    def _keep_native_stacks(self) -> None:
-        """Add the native stacks to the files; the supervisor has those of Python by now."""
-        living = progress.living(self.scratch)
-        programs = self._programs.processes(self.scratch, living)
-        pids = {rank: one.pid for rank, one in living.items()}
-        for rank, found in programs.items():
-            if found:
-                pids[rank] = [*found, *python_stacks.pythons(found)][-1]
-        with ThreadPoolExecutor(len(pids) or 1) as pool:
-            texts = pool.map(lambda pid: native_stack.stacks(pid, NATIVE_TAKE), pids.values())
-            self._keep_stacks(dict(zip(pids, texts, strict=True)))
-
-    def _keep_stacks(self, found: dict[int, str]) -> None:
-        paths = self._paths
-
-        def keep() -> None:
-            for rank, text in found.items():
-                if not text:
-                    continue
-                with contextlib.suppress(OSError), open(paths.stacks(rank), "a") as stream:
-                    stream.write(text + "\n")
-
-        # The shared storage may be what all of them wait for.
-        threading.Thread(target=keep, daemon=True).start()
-
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(OSError):
             ScratchPaths(self.scratch).heard(number).touch()
         self._signals.append(number)
-
-
-def _ended_too_early(found: dict[int, progress.RankProgress]) -> list[int]:
-    """Return the ranks that have ended without announcing it."""
-    gone = {rank: one.phase for rank, one in found.items() if one.state == progress.GONE}
-    return [rank for rank, phase in gone.items() if phase != progress.ENDING]
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ def main() -> None:
     worker.ignore_slurms_signals(called)
     _, *sys.argv = worker.command(called, rank)
     if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = str(Path(sys.argv[0]).parent)
+        sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 

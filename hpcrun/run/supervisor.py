@@ -33,6 +33,7 @@ from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE
 from hpcrun.run.protocol.output import say
 from hpcrun.run.tracking.tracker_processes import TrackerProcesses
+from hpcrun.run.work import work_directory
 from hpcrun.state import ledger, permissions, plan_file
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import RunPlan
@@ -109,6 +110,7 @@ class Supervisor:
                 # Agents that cannot be dismissed leave when they lose this process.
                 with _best_effort():
                     self._agents.dismiss()
+        work_directory.tidy(self.paths, self.plan.directory)
         goes_on = self._ends.carry_out(action, attempt.number, end, lost)
         self._notify(goes_on=goes_on)
         if goes_on:

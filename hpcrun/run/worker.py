@@ -31,6 +31,7 @@ from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
 from hpcrun.run.protocol.launch import NODE_VARIABLE, VARIABLE, Launch, LaunchNode
 from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank import warm_up
+from hpcrun.run.work import links
 from hpcrun.state import files, session_log
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.spec import secrets_file
@@ -190,7 +191,7 @@ def take_place(launch: Launch, rank: int) -> None:
         # So that programs without a session can tell where they hang.
         paths = [str(start_up), os.environ.get("PYTHONPATH")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    os.chdir(Path(launch.node_of(rank).code) / launch.working_directory)
+    os.chdir(links.directory_of_rank(launch, rank))
 
 
 def call_function(launch: Launch, node: LaunchNode, rank: int) -> int:
@@ -219,12 +220,16 @@ def call_function(launch: Launch, node: LaunchNode, rank: int) -> int:
 
 
 def command(launch: Launch, rank: int) -> list[str]:
-    """Return the command line of a script or command."""
+    """Return the command line of a script or command.
+
+    A script has its path in the working directory, so that what it writes beside itself is kept;
+    Python follows the link for its imports.
+    """
     entry, node = launch.entry, launch.node_of(rank)
     arguments: list[str] = launch.fill(list(entry.argv), node)
     if entry.kind == "script":
         assert entry.file is not None
-        arguments = [sys.executable, str(Path(node.code) / entry.file), *arguments]
+        arguments = [sys.executable, str(launch.mirror(rank) / entry.file), *arguments]
     return arguments + frameworks.of(entry.framework).arguments(rank_place(launch, rank))
 
 
@@ -267,7 +272,8 @@ def _start(launch: Launch, rank: int) -> Child:
     except OSError as error:
         raise HpcrunError(
             f"the command {arguments[0]!r} cannot be started: {error.strerror}",
-            hint="relative paths are looked up in the frozen code's copy of the spec's directory",
+            hint="relative paths are looked up in the run's working directory, where the frozen "
+            f"code's files are found too: {launch.directory_of(rank)}",
         ) from error
 
 

@@ -308,6 +308,14 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
+def remove_if_empty(*paths: Path) -> None:
+    """Remove files that hold nothing. Best effort."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if not path.lstat().st_size:
+                path.unlink()
+
+
 def temporaries(directory: Path) -> list[Path]:
     """Return the temporaries that killed processes have left in a directory."""
     return sorted(directory.glob(".*.tmp"))

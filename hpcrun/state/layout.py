@@ -40,6 +40,7 @@
             session.jsonl               restored, saved, finished (hpcrun.state.session_log)
             exit-00000.json             the end of a rank that failed
             stacks-00000.txt            a rank's stacks when the run hung
+            kept/NODE/                  on its way into work: written into a node's copy of the code
             orphaned.json               an agent lost its supervisor and has the job requeued
 """
 
@@ -93,6 +94,7 @@ class AttemptPaths(Directory):
     conversion_log = NamedFile("universal.log")
     warm_log = NamedFile("warm.log")
     orphaned = NamedFile("orphaned.json")
+    kept = NamedFile("kept")
 
     @property
     def run(self) -> RunPaths:
@@ -167,6 +169,10 @@ class RunPaths(Directory):
     def rank_work(self, rank: int) -> Path:
         """The ``work`` of one rank, where each has its own."""
         return self.work / f"rank-{rank:05d}"
+
+    def rank_works(self) -> list[Path]:
+        """Return those that exist, by rank."""
+        return sorted(self.work.glob("rank-*"))
 
     def tracker_state(self, name: str) -> Path:
         return self.tracking / f"{name}.json"

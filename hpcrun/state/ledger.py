@@ -37,6 +37,12 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
 ``never_met``
     No rank of the attempt listened on the rendezvous' port, or on one of its own, by its end: each
     of the ``world_size`` ranks worked alone.
+``kept``
+    What the program wrote in its node's copy of the code was put into the run's ``work``:
+    ``files`` (how many), ``names`` (some of them), ``apart`` (those that nodes wrote differently,
+    by the names that they got) and ``failed`` (what could not be copied, and why).
+``shared_write``
+    Ranks write one file of their working directory: ``file`` (its path in ``work``), ``ranks``.
 ``fault``
     A drill is about to inject a fault: ``fault``, ``rank``, ``node``.
 ``notified``
@@ -58,6 +64,7 @@ from hpcrun.errors import BrokenFile
 from hpcrun.fields import (
     FLAG,
     INDEX,
+    INDICES,
     METRICS,
     NUMBER,
     PATH,
@@ -81,6 +88,8 @@ DECIDED = "decided"
 FAULT = "fault"
 STRAGGLER = "straggler"
 NEVER_MET = "never_met"
+KEPT = "kept"
+SHARED_WRITE = "shared_write"
 NOTIFIED = "notified"
 RESUME = "resume"
 BEGAN_OVER = "began_over"
@@ -90,6 +99,7 @@ _KEPT = {
     **{STARTED: "started", ENDED: "ended", STOPPING: "stopping"},
     **{DECIDED: "decided", STRAGGLER: "straggler", NEVER_MET: "never_met"},
     **{RESUME: "resume", BEGAN_OVER: "began_over"},
+    **{KEPT: "kept", SHARED_WRITE: "shared_write"},
 }
 
 _HEAD: Kinds = {"event": TEXT, "time": TIME, "attempt": INDEX}
@@ -137,6 +147,8 @@ _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
         ("message",),
     ),
     BEGAN_OVER: ({**_HEAD, "step": WHOLE, "reached": WHOLE, "message": TEXT}, ("message",)),
+    SHARED_WRITE: ({**_HEAD, "file": TEXT, "ranks": INDICES}, ("file", "ranks")),
+    KEPT: ({**_HEAD, "files": WHOLE, "names": TEXTS, "apart": TEXTS, "failed": TEXTS}, ("files",)),
 }
 _OTHER: tuple[Kinds, tuple[str, ...]] = (_HEAD, ())
 # More than any run has.
@@ -160,6 +172,8 @@ class Attempt:
     never_met: dict[str, Any] | None = None
     resume: dict[str, Any] | None = None
     began_over: dict[str, Any] | None = None
+    kept: dict[str, Any] | None = None
+    shared_write: dict[str, Any] | None = None
     notified: str | None = None
     warm: bool = False
     notice: str | None = None

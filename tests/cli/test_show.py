@@ -41,6 +41,9 @@ def test_config(study: Experiment, tmp_path: Path) -> None:
 def test_script_and_path(study: Experiment, tmp_path: Path) -> None:
     done = hpcrun("show", "study/1", "--script", root=tmp_path)
     assert done.stdout == study.paths.submission(1).script(0).read_text()
+    done = hpcrun("show", "study/1", "--work", root=tmp_path)
+    assert done.stdout == f"{tmp_path}/study/runs/1/work\n"
+    assert done.stderr == "study/1 has written nothing there\n"
     done = hpcrun("show", "study/1", "--path", root=tmp_path)
     assert done.stdout == f"{tmp_path}/study/runs/1\n"
 

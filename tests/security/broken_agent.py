@@ -25,10 +25,13 @@ ODD: list[Any] = [
     *({"0": {**SOUND, "step": "x"}}, {"0": {**SOUND, "state": "SS"}}, {"999999999999": SOUND}),
     {"0": [0]},
 ]
-KINDS = ["pulse", "hello", "ready", "built", "killed", "stacks", "signal", "gone", "dismiss", ""]
+KINDS = [
+    *("pulse", "hello", "ready", "built", "killed", "kept", "writes", "stacks", "signal", "gone"),
+    *("dismiss", ""),
+]
 KEYS = [
     *("attempt", "ranks", "logs", "fabric", "gone", "node", "port", "signal", "extensions"),
-    *("message", "launch", "number", "of", "joins", "interfaces"),
+    *("message", "launch", "number", "of", "joins", "interfaces", "directory", "failed", "files"),
 ]
 
 
@@ -40,6 +43,7 @@ def nonsense(chance: random.Random, attempt: int = 1) -> dict[str, Any]:
         found[chance.choice(KEYS)] = chance.choice(ODD)
     # What is left out may be sound by chance: then it is of the wrong type.
     wrong = {"pulse": "ranks", "ready": "node", "killed": "gone", "stacks": "ranks"}
+    wrong.update(kept="failed", writes="files")
     if kind in wrong:
         found[wrong[kind]] = chance.choice([None, -1, "x", [[]], {"7": 1}, {"0": {}, "1": {}}])
     if kind in ("signal", "hello"):

@@ -26,7 +26,10 @@ from hpcrun.compile.source.marked_tree import Key, Tree, dotted, get_at, keys, m
 from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, listing
 from hpcrun.state.spec.recovery_block import NEWEST, NEWEST_DIRECTORY
 
-NAMES = ("directory", "deepspeed_config", "attempt", "code", "scratch", NEWEST, NEWEST_DIRECTORY)
+NAMES = (
+    *("directory", "work", "deepspeed_config", "attempt", "code", "scratch"),
+    *(NEWEST, NEWEST_DIRECTORY),
+)
 _SHELL = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _CYCLE = re.compile(r"Recursive interpolation|Interpolation to parent node|recursion depth")
 _MARKER = re.compile(r"there is no \$\{hpcrun:")

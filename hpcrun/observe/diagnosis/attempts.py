@@ -97,6 +97,7 @@ class AttemptStory:
             "straggler": _without_head(found.straggler),
             "resume": _without_head(found.resume),
             "began_over": _without_head(found.began_over),
+            **({"kept": _without_head(found.kept)} if found.kept else {}),
             "events": list(self.events),
         }
 

@@ -13,7 +13,7 @@ from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
 from hpcrun.observe.status import run_state
 from hpcrun.policy import recovery
 from hpcrun.state.ledger import Attempt
-from hpcrun.text import age, listed, plural, timestamp
+from hpcrun.text import age, listed, plural, ranges, timestamp
 
 _OUTCOMES = {"failed": "failed", "stopped": "was stopped", "cancelled": "was cancelled"}
 _EVENTS = {
@@ -53,6 +53,7 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
         _alone(one),
         _straggler(one),
         *_events(one.events),
+        *_kept(one),
         _followed(one, run),
     ]
     return [end(one, run, now), *filter(None, parts)]
@@ -183,6 +184,23 @@ def _straggler(one: AttemptStory) -> str:
         f"Rank {found['rank']} on {found['node']} held up the others: each of them waited for "
         f"{found['others_wait']:.0%} of the time or more, it for {found['waits']:.0%}."
     )
+
+
+def _kept(one: AttemptStory) -> Iterator[str]:
+    """Tell what the program wrote in its node's copy of the code."""
+    if shared := one.attempt.shared_write:
+        yield (
+            f"Ranks {','.join(ranges(shared['ranks']))} wrote one file, {shared['file']}: what one "
+            "writes, another may destroy. `working_directory: rank` gives each its own directory."
+        )
+    found = one.attempt.kept or {}
+    if found.get("files"):
+        names = listed([*found.get("names", ()), *found.get("apart", ())], _MOST)
+        yield f"Kept of what it wrote in its code's directory: {names}."
+    if found.get("apart"):
+        yield "Nodes wrote different files of one name there: each is kept, with its node's name."
+    if found.get("failed"):
+        yield f"Not kept: {one_line(listed(found['failed'], _MOST))}."
 
 
 def _events(events: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -294,9 +294,14 @@ def _readme(
     return environment.get_template(_README).render(
         name=name,
         runs=text.runs_text([one.run.number for one in runs]),
-        left_out="checkpoints" if logs else "checkpoints and logs",
+        left_out=_left_out(runs, logs),
         submissions=[_submission(paths, facts) for paths, facts in submissions.items()],
     )
+
+
+def _left_out(runs: Sequence[Selected], logs: bool) -> str:
+    work = ["what the programs wrote"] if any(one.paths.work.is_dir() for one in runs) else []
+    return " and ".join(["checkpoints", *([] if logs else ["logs"]), *work])
 
 
 def _submission(paths: SubmissionPaths, facts: dict[str, Any]) -> dict[str, Any]:

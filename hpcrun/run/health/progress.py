@@ -215,3 +215,9 @@ def stacks(scratch: Path) -> dict[int, str]:
             if text:
                 found[rank] = text
     return found
+
+
+def ended_too_early(found: dict[int, RankProgress]) -> list[int]:
+    """Return the ranks that have ended without announcing it."""
+    gone = {rank: one.phase for rank, one in found.items() if one.state == GONE}
+    return [rank for rank, phase in gone.items() if phase != ENDING]

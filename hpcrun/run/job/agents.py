@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from hpcrun.errors import HpcrunError
 from hpcrun.run.health.program_hangs import NodeTraffic, RankActivity
 from hpcrun.run.health.progress import RankProgress
-from hpcrun.run.job.launchers import Launcher
-from hpcrun.run.job.rank_places import RankPlaces
+from hpcrun.run.job.launchers import Launcher, agent_command
+from hpcrun.run.job.rank_places import NodesLost, NodesUnusable, RankPlaces
 from hpcrun.run.node import network
 from hpcrun.run.node.rank_processes import START_VARIABLE
 from hpcrun.run.protocol import messages
@@ -24,6 +23,8 @@ from hpcrun.run.protocol.job_secret import JobSecret
 from hpcrun.run.protocol.launch import Interface, LaunchNode
 from hpcrun.run.protocol.output import say
 from hpcrun.run.protocol.switchboard import GONE, Switchboard
+from hpcrun.run.work import links
+from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.text import listed
@@ -35,25 +36,6 @@ KILL_TIMEOUT = 18.0
 STACKS_TIMEOUT = 5.0
 # A failure on all nodes is reported by all of them within so many seconds.
 OTHERS_FAIL = 2.0
-
-
-class NodesLost(HpcrunError):
-    """Nodes of the attempt lost power or network.
-
-    ``cut_off`` describes nodes that lost only the fabric; None where their agents fell silent.
-    """
-
-    def __init__(self, nodes: tuple[str, ...], cut_off: str | None = None) -> None:
-        super().__init__(cut_off or f"no sign of life from {', '.join(nodes)}")
-        self.nodes, self.cut_off = nodes, cut_off
-
-
-class NodesUnusable(HpcrunError):
-    """Nodes could not be prepared, or lost their agents; ``nodes`` is empty if all are alike."""
-
-    def __init__(self, message: str, nodes: Collection[str]) -> None:
-        super().__init__(message)
-        self.nodes = tuple(nodes)
 
 
 class Agents:
@@ -88,10 +70,15 @@ class Agents:
         """Ranks of this attempt have used the port of the rendezvous, or one of their own."""
         self.network_notice: str | None = None
         """What was guessed of the interfaces in this attempt, and what to write instead."""
+        self.shown_code: Path | None = None
+        """The path of the newest attempt's code that all of its nodes have."""
+        self.writes: list[tuple[str, int]] = []
+        """Files of the working directory that ranks were seen to write, each with the rank."""
         self.gone: list[int] = []
         """Ranks that had ended by themselves when `kill_ranks` was called."""
         self.places = RankPlaces(run, ())
         """The nodes of this attempt's ranks."""
+        self._directories: dict[str, Path] = {}
         self._unusable: set[str] = set()
         # Node -> the interfaces that it found as it started.
         self._interfaces: dict[str, list[Interface]] = {}
@@ -105,17 +92,14 @@ class Agents:
         self._broken: set[str] = set()
         secret = JobSecret.new()
         self._start = os.environ[START_VARIABLE] = secret.start
+        self._alias = secret.digest("code")[:12]
         self._interface, address = network.management(launcher.fabric)
         self._switchboard = Switchboard(address, secret, launcher.nodes)
         self._agents: dict[str, subprocess.Popen[bytes]] = {}
+        self._logs = [attempt.agent_log(node) for node in launcher.nodes]
         self._heartbeat = Heartbeat(self._switchboard.broadcast)
-        for rank, node in enumerate(launcher.nodes):
-            command = [sys.executable, "-m", "hpcrun.run.agent", str(submission.directory)]
-            command += ["--run", str(run.number), "--node", node, "--node-rank", str(rank)]
-            command += ["--job", str(launcher.port_seed)]
-            command += ["--job-id", launcher.job_id] if launcher.requeues else []
-            command += ["--restarts", str(launcher.restart_count)]
-            command += ["--attempt", str(attempt.number), "--batch-node", launcher.nodes[0]]
+        for node in launcher.nodes:
+            command = agent_command(launcher, node, submission, run, attempt)
             command += ["--supervisor", self._switchboard.address]
             self._agents[node] = launcher.start_agent(node, attempt.agent_log(node), command)
             secret.hand_over(self._agents[node])
@@ -144,11 +128,11 @@ class Agents:
         """
         self._number, self.working, self.met = attempt, tuple(nodes), False
         self.places = RankPlaces(self._run, self.working)
-        for kind in ("ready", "killed", "stacks"):
+        for kind in ("ready", "killed", "kept", "stacks"):
             self._answers.pop(kind, None)
         for stale in (self.pulses, self.programs, self.traffic, self.locks):
             stale.clear()
-        for old in (self.log_sizes, self.gone, self._cut_off):
+        for old in (self.log_sizes, self.writes, self.gone, self._cut_off):
             old.clear()
         self._switchboard.broadcast(self._current)
         hello = self._gather(nodes, "hello", START_TIMEOUT, between)
@@ -163,7 +147,9 @@ class Agents:
         if notice and notice != self.network_notice:
             say(notice)
         self.network_notice = notice
-        question = {"type": "prepare", "alone": len(nodes) == 1}
+        directories = [self._directories[node] for node in nodes]
+        self.shown_code = links.shown(directories, self._alias, attempt)
+        question = {"type": "prepare", "alone": len(nodes) == 1, "code": str(self.shown_code)}
         for node in nodes:
             own = {**fabric, "fast_interface": choice[node]} if node in choice else fabric
             asked = {"fabric": own, "devices": devices[node], "first": node == nodes[0]}
@@ -242,18 +228,28 @@ class Agents:
         """
         self._answers.pop("killed", None)
         self._failed.clear()
-        self._ask(self.working, {"type": "kill"})
-        deadline = time.monotonic() + KILL_TIMEOUT
-        answers = self._answers.setdefault("killed", {})
-        while waiting := [
-            node for node in self.working if node not in self._unusable and node not in answers
-        ]:
+        self._give_up(self._late("kill", "killed", KILL_TIMEOUT))
+        self.gone = [rank for answer in self._answers["killed"].values() for rank in answer]
+
+    def keep(self, limit: float) -> list[str]:
+        """Have the agents keep what was written in their copies of the code.
+
+        Returns what could not be kept, also for the lack of ``limit`` seconds.
+        """
+        late = [f"{one}: not done in {limit:.0f} s" for one in self._late("keep", "kept", limit)]
+        return [*late, *(one for answer in self._answers["kept"].values() for one in answer)]
+
+    def _late(self, question: str, kind: str, limit: float) -> list[str]:
+        """Ask all working nodes, and wait for their answers; return those that give none."""
+        self._ask(self.working, {"type": question})
+        deadline, answers = time.monotonic() + limit, self._answers.setdefault(kind, {})
+        while waiting := [node for node in self.working if node not in {*self._unusable, *answers}]:
             if time.monotonic() > deadline:
-                self._give_up(waiting)
+                return waiting
             self._give_up([node for node in waiting if node in self._failed])
             with contextlib.suppress(NodesLost, NodesUnusable):
                 self.turn(0.05)
-        self.gone = [rank for answer in answers.values() for rank in answer]
+        return []
 
     def stacks(self) -> dict[int, str]:
         """Return the Python stacks of the ranks that can write them."""
@@ -281,6 +277,7 @@ class Agents:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+        files.remove_if_empty(*self._logs)
 
     @property
     def _current(self) -> dict[str, Any]:
@@ -301,6 +298,7 @@ class Agents:
             self.signals.append(messages.signal_name(message))
         elif kind == "hello":
             self._interfaces[node] = messages.interfaces(message)
+            self._directories[node] = messages.directory(message, self._start)
             self._answers.setdefault(kind, {})[node] = messages.extensions(message)
             self._switchboard.send(node, self._current)
         elif kind != "alive" and message.get("attempt") == self._number:
@@ -322,6 +320,8 @@ class Agents:
                 self._cut_off.setdefault(node, (time.monotonic(), problem))
             else:
                 self._cut_off.pop(node, None)
+        elif kind == "writes":
+            self.writes += messages.writes(message, ranks)
         elif kind == "failed":
             why = messages.text(message.get("message"), "message")
             if node in self.working:
@@ -340,6 +340,8 @@ class Agents:
             self.locks.update(locks)
         elif kind == "met":
             self.met = True
+        elif kind == "kept":
+            answers(kind, {})[node] = messages.kept(message)
         elif kind == "built":
             answers(kind, {})[node] = None
         else:

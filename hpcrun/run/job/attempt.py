@@ -7,32 +7,40 @@ import traceback
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from hpcrun.errors import EXIT_SAVED, HpcrunError
 from hpcrun.policy import frameworks
 from hpcrun.policy.causes import Evidence
 from hpcrun.run.job import evidence
-from hpcrun.run.job.agents import Agents, NodesLost, NodesUnusable
+from hpcrun.run.job.agents import Agents
 from hpcrun.run.job.fault_injection import FaultInjection
 from hpcrun.run.job.hang_watch import HangWatch, Hung, RankVanished
 from hpcrun.run.job.launchers import Launcher, RankEnd, Workers
+from hpcrun.run.job.rank_places import NodesLost, NodesUnusable
 from hpcrun.run.job.resume_source import StartOver, decided
 from hpcrun.run.job.stop_request import EndNow, StopRequest
 from hpcrun.run.job.warm_ranks import WarmRanks
 from hpcrun.run.node.log_sizes import LogSizeRecord
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import say
+from hpcrun.run.work.shared_writes import SharedWrites
+from hpcrun.run.work.work_directory import WorkDirectory
 from hpcrun.state import files, ledger
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.text import listed
 
 # Seconds in which the peers of a rank that failed may leave their own records.
 OTHERS_GRACE = 0.5
 LEAVE_TOGETHER = 30.0
+# Most seconds in which agents keep the files that the program wrote on their nodes.
+KEEP_TAKES = 300.0
 START_TRIES = 3
 # Seconds after which ranks that ended badly would have met.
 MEET_WITHIN = 300.0
+_SHOWN = 8
 
 
 class EachTurn(Protocol):
@@ -62,6 +70,9 @@ class RunningAttempt:
         self._plan, self._run, self._paths = plan, run, paths
         self._launcher, self._agents, self._stop_request = launcher, agents, stop_request
         self._warm_ranks = warm_ranks
+        of_ranks = run.spec.get("working_directory") == "rank"
+        self._work = WorkDirectory(paths, plan.directory, of_ranks=of_ranks)
+        self._copies: list[Path] = []
         # On each turn of every loop: messages first, since they may ask for a stop.
         self._always: tuple[EachTurn, ...] = (agents, stop_request)
         self._workers: Workers | None = None
@@ -104,6 +115,7 @@ class RunningAttempt:
                     self._workers.kill(nodes_are_lost=bool(lost))
                 self._start_over.look()
                 self._record_if_alone(code)
+            self._end_work()
         failure = None if self._workers is None else self._failure(self._workers, first)
         return Evidence(
             finished=code == 0 and evidence.session(self._paths).finished,
@@ -114,6 +126,14 @@ class RunningAttempt:
             **seen,
         )
 
+    def _end_work(self) -> None:
+        """Keep what the program wrote on its nodes, in the time that is left."""
+        failed: list[str] = []
+        if self._workers is not None:
+            failed = self._agents.keep(min(KEEP_TAKES, self._stop_request.seconds_left()))
+        copies = [one for one in (self._agents.shown_code, *self._copies) if one is not None]
+        self._work.end(copies, failed)
+
     def _failure(self, workers: Workers, first: RankEnd | None) -> dict[str, Any] | None:
         # A script or command may end when it likes.
         gone = self._agents.gone if self._run.entry.kind == "function" else ()
@@ -123,7 +143,11 @@ class RunningAttempt:
         return found
 
     def _prepare(self, names: Sequence[str]) -> None:
+        self._work.begin()
         nodes, port = self._agents.prepare(self._paths.number, names, self._stop_request.turn)
+        self._copies = [Path(node.code) for node in nodes]
+        names = [f"{node.name} ({node.interface} {node.address})" for node in nodes]
+        say(f"ready: {listed(names, _SHOWN)}, code in {self._agents.shown_code}")
         planned = Launch(
             experiment=self._plan.name,
             run=self._run.number,
@@ -140,7 +164,8 @@ class RunningAttempt:
         )
         launch = self._resumed(planned)
         deepspeed = launch.fill(self._run.deepspeed, nodes[0])
-        files.write_json(self._paths.deepspeed, deepspeed)
+        if deepspeed or launch.refers_to("deepspeed_config"):
+            files.write_json(self._paths.deepspeed, deepspeed)
         launch.write()
         self._start_over = StartOver(launch, self._record_start_over)
 
@@ -203,6 +228,9 @@ class RunningAttempt:
         say("rank {rank} on {node} holds up the others".format(**found))
         self._record(ledger.STRAGGLER, **found)
 
+    def _record_shared_write(self, name: str, ranks: list[int]) -> None:
+        self._record(ledger.SHARED_WRITE, file=name, ranks=ranks)
+
     def _wait_for_slurm(self) -> bool:
         """Wait a moment, or for a controller that is down; return whether it was down."""
         was_down = False
@@ -220,6 +248,7 @@ class RunningAttempt:
             *self._always,
             HangWatch(self._run, self._agents, self._record_straggler),
             FaultInjection(self._run, self._paths, self._agents, self._stop_request.hear),
+            SharedWrites(self._agents.writes, self._record_shared_write),
             LogSizeRecord(self._paths, self._run.world_size, self._agents.log_sizes),
             self._start_over,
             self._warm_ranks,

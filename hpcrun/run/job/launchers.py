@@ -18,7 +18,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.host import start_logged
 from hpcrun.slurm import client, job, steps
 from hpcrun.slurm.allocation import Allocation
-from hpcrun.state.layout import AttemptPaths, slurm_path
+from hpcrun.state.layout import AttemptPaths, SubmissionPaths, slurm_path
 from hpcrun.state.plan import RunPlan
 from hpcrun.text import signal_name
 
@@ -314,6 +314,19 @@ class _LocalWorkers(Workers):
         self.abandon()
         for process in self._processes:
             process.wait()
+
+
+def agent_command(
+    launcher: Launcher, node: str, submission: SubmissionPaths, run: RunPlan, attempt: AttemptPaths
+) -> list[str]:
+    """Return the command line of a node's agent, but for the supervisor's address."""
+    rank = launcher.nodes.index(node)
+    command = [sys.executable, "-m", "hpcrun.run.agent", str(submission.directory)]
+    command += ["--run", str(run.number), "--node", node, "--node-rank", str(rank)]
+    command += ["--job", str(launcher.port_seed)]
+    command += ["--job-id", launcher.job_id] if launcher.requeues else []
+    command += ["--restarts", str(launcher.restart_count)]
+    return [*command, "--attempt", str(attempt.number), "--batch-node", launcher.nodes[0]]
 
 
 def _worker(attempt: AttemptPaths, *, warm: bool) -> list[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeVar
 
+from hpcrun.errors import HpcrunError
 from hpcrun.state.plan import RunPlan
 
 # The ranks that a launcher of the program's own may have.
@@ -45,3 +46,22 @@ class RankPlaces:
         index = rank // self._run.ranks_per_node
         planned = self._nodes[index] if index < len(self._nodes) else None
         return self._found.get(rank, planned)
+
+
+class NodesLost(HpcrunError):
+    """Nodes of the attempt lost power or network.
+
+    ``cut_off`` describes nodes that lost only the fabric; None where their agents fell silent.
+    """
+
+    def __init__(self, nodes: tuple[str, ...], cut_off: str | None = None) -> None:
+        super().__init__(cut_off or f"no sign of life from {', '.join(nodes)}")
+        self.nodes, self.cut_off = nodes, cut_off
+
+
+class NodesUnusable(HpcrunError):
+    """Nodes could not be prepared, or lost their agents; ``nodes`` is empty if all are alike."""
+
+    def __init__(self, message: str, nodes: Collection[str]) -> None:
+        super().__init__(message)
+        self.nodes = tuple(nodes)

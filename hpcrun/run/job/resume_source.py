@@ -244,7 +244,9 @@ def _own_directories(launch: Launch) -> list[str]:
             found = [one.name for one in entries if one.is_dir(follow_symlinks=False)]
     except OSError:
         return []
-    return [name for name in found if not name.startswith(".") and not (code / name).exists()]
+    # A link leads from the copy of the code to what the program has made.
+    of_code = {name for name in found if (code / name).exists() and not (code / name).is_symlink()}
+    return [name for name in found if not name.startswith(".") and name not in of_code]
 
 
 def _shown(path: Path, directory: Path) -> str:

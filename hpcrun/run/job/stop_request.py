@@ -80,6 +80,10 @@ class StopRequest:
         if self.reason is not None and before is None and self._agents is not None:
             self._agents.ask_to_stop()
 
+    def seconds_left(self) -> float:
+        """Return how long the attempt may still take to end, at least a second."""
+        return max(1.0, self._deadline - time.time())
+
     def leaves_time(self) -> bool:
         """Check whether the time limit allows another attempt in the same allocation."""
         end = self._end_time
@@ -87,6 +91,7 @@ class StopRequest:
 
     def _on_signal(self, name: str) -> None:
         if ledger.intent(self._paths) == ledger.CANCELLED:
+            self._deadline = min(self._deadline, time.time() + _LOCAL_GRACE)
             raise EndNow("cancelled")
         if not self._launcher.requeues:
             self.signal = self.signal or name
@@ -96,6 +101,7 @@ class StopRequest:
         end = causes.decide(Evidence(supervisor_lost=True, job=facts))
         if end.outcome == causes.CANCELLED:
             ledger.set_intent(self._paths, ledger.CANCELLED)
+            self._deadline = min(self._deadline, time.time() + _LOCAL_GRACE)
             raise EndNow(end.message)
         deadline = (facts.ends or float("inf")) - _KEPT
         if facts.words is not None or facts.state not in ("", "RUNNING"):

@@ -69,7 +69,8 @@ class LogSizeRecord:
     def __init__(self, paths: AttemptPaths, ranks: int, sizes: dict[int, int]) -> None:
         self._path, self._sizes = paths.log_sizes, sizes
         self._every = max(EVERY, EVERY_A_RANK * ranks)
-        self._keep_at = 0.0
+        # The end of a shorter attempt tells as much.
+        self._keep_at = time.monotonic() + EVERY
         self._thread: threading.Thread | None = None
 
     def turn(self) -> None:

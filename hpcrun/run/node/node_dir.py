@@ -31,6 +31,7 @@ class NodeDir:
         else:
             self.path = Path(tempfile.mkdtemp(dir=base, prefix=f"{name}-{node}-"))
         self._lock = _hold(self.path)
+        self._aliases: dict[Path, int] = {}
         sweep(base)
 
     def begin(self, attempt: int) -> Path:
@@ -42,9 +43,30 @@ class NodeDir:
             threading.Thread(target=shutil.rmtree, args=(old, True), daemon=True).start()
         return path
 
+    def show(self, code: Path, at: Path) -> None:
+        """Have an attempt's copy of the code be found at a path that is the same on all nodes.
+
+        Another node's agent may have done so, where nodes share their temporary directories. Raises
+        OSError if it cannot be.
+        """
+        directory = at.parent.parent
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir(mode=0o700)
+            self._aliases[directory] = _hold(directory)
+        if not _is_mine(directory):
+            raise OSError(f"{directory} is another user's")
+        with contextlib.suppress(FileExistsError):
+            at.parent.mkdir(exist_ok=True)
+            at.symlink_to(code)
+
     def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
+        for directory, lock in {self.path: self._lock, **self._aliases}.items():
+            shutil.rmtree(directory, ignore_errors=True)
+            os.close(lock)
+
+
+def _is_mine(directory: Path) -> bool:
+    return not directory.is_symlink() and directory.stat().st_uid == os.geteuid()
 
 
 def _hold(directory: Path) -> int:
@@ -61,9 +83,7 @@ def sweep(base: Path) -> None:
     """Remove the directories of this user's agents that were killed."""
     for directory in base.glob(PREFIX + "*"):
         with contextlib.suppress(OSError):
-            if directory.is_symlink() or directory.stat().st_uid != os.geteuid():
-                continue
-            if _is_free(NodePaths(directory).lock):
+            if _is_mine(directory) and _is_free(NodePaths(directory).lock):
                 shutil.rmtree(directory, ignore_errors=True)
 
 

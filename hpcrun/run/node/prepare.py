@@ -102,7 +102,6 @@ class NodePreparation:
             with contextlib.suppress(HpcrunError):
                 self._ports.append(PortReservation(self._seed + attempt + _APART, count))
                 node["ports"] = self._ports[-1].port
-        say(f"ready: {interface} {address}, code in {paths.code}")
         return answer
 
     @property

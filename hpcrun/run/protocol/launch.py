@@ -138,6 +138,10 @@ class Launch(SpecBlocks):
         path = os.environ.get(VARIABLE)
         return cls.read(Path(path)) if path else None
 
+    def refers_to(self, name: str) -> bool:
+        """Check whether ``${hpcrun:NAME}`` is used anywhere."""
+        return f"${{hpcrun:{name}}}" in repr((self.spec, self.entry.argv))
+
     def fill(self, value: Any, node: LaunchNode) -> Any:
         """Replace ``${hpcrun:…}`` in strings, lists and mappings; raise HpcrunError if unknown."""
         if isinstance(value, dict):
@@ -149,6 +153,7 @@ class Launch(SpecBlocks):
         known = {
             "directory": self.directory,
             "deepspeed_config": str(self.paths.deepspeed),
+            "work": str(self.run_paths.work / self.working_directory),
             "attempt": str(self.attempt),
             "code": node.code,
             "scratch": node.scratch,

@@ -21,6 +21,7 @@ from hpcrun.state.node_layout import PREFIX, NodePaths, ScratchPaths
 
 _NUMBERS = range(-(1 << 63), 1 << 63)
 _TEXT_MOST = 10_000
+_FAILED_MOST, _FILES_MOST = 20, 200
 _KEY = re.compile(r"[0-9a-f]{20}")
 _INTERFACE = re.compile(r"[!-~]{1,64}")
 _ADAPTERS = re.compile(r"=[!-~]{1,4000}")
@@ -85,6 +86,32 @@ def interfaces(message: Mapping[str, Any]) -> list[Interface]:
         _require(all(isinstance(part, str) and len(part) <= 64 for part in one), "interfaces")
         _require(_INTERFACE.fullmatch(one[0]), "interfaces")
     return [Interface(*one) for one in found]
+
+
+def directory(message: Mapping[str, Any], start: str) -> Path:
+    """Return an agent's directory, whose name has the public name of this start of the job."""
+    found = text(message.get("directory"), "directory")
+    path = Path(found)
+    sound = path.is_absolute() and ".." not in path.parts and str(path) == found
+    _require(sound and "\0" not in found, "directory")
+    _require(path.name.startswith(PREFIX + start), "directory")
+    return path
+
+
+def kept(message: Mapping[str, Any]) -> list[str]:
+    """Return the files that an agent could not keep, and why."""
+    found = message.get("failed")
+    _require(isinstance(found, list), "failed")
+    return [text(one, "failed") for one in list(found or ())[:_FAILED_MOST]]
+
+
+def writes(message: Mapping[str, Any], ranks: range) -> list[tuple[str, int]]:
+    """Return the files that ranks of a node were seen to write, each with the rank."""
+    found = message.get("files")
+    _require(isinstance(found, dict) and len(found) <= _FILES_MOST, "files")
+    _require(all(isinstance(each, list) for each in (found or {}).values()), "files")
+    pairs = [(text(name, "files"), rank) for name, each in (found or {}).items() for rank in each]
+    return [(name, number(rank, "files", ranks)) for name, rank in pairs[:_FILES_MOST]]
 
 
 def progress(message: Mapping[str, Any], ranks: range) -> dict[int, RankProgress]:

@@ -293,6 +293,12 @@ class Spec:
     Hydra reads: all values, lists as ``[a,b]``, nested mappings as dotted keys. ``none`` makes
     none."""
 
+    working_directory: Literal["run", "rank"] = "run"
+    """Where ranks run. ``run``: all of them in ``work`` of the run's directory, which mirrors the
+    code's root, at the place of this file's directory. ``rank``: each in one of its own,
+    ``work/rank-00000``, for programs whose ranks would overwrite each other's files. What a program
+    writes there stays, and is there in the next attempt; files of the code are found by links."""
+
     extendable: list[str] = field(default_factory=list)
     """Full keys of ``config`` and ``deepspeed`` whose values may change without making another run,
     such as ``config.total_steps``; values that refer to them follow. A run that has completed goes

@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from hpcrun.run.job import agents
-from hpcrun.run.job.agents import Agents, NodesLost, NodesUnusable
+from hpcrun.run.job.agents import Agents
+from hpcrun.run.job.rank_places import NodesLost, NodesUnusable
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import Entry
 from tests.support.place import REPOSITORY
@@ -24,11 +25,13 @@ from hpcrun.run.protocol.job_secret import JobSecret
 address, node, fate, after = sys.argv[1:]
 if fate == "mute":
     time.sleep(60)
-channel = Channel.connect(address, node, JobSecret.take())
+secret = JobSecret.take()
+channel = Channel.connect(address, node, secret)
 # Such as "ib0 eth0": it has these interfaces, and fails with the one that it is told to take.
 names = fate.split() if "0" in fate else []
 own = [[name, "127.0.0.1", "name" if name.startswith("ib") else ""] for name in names]
-channel.send({"type": "hello", "extensions": None, "interfaces": own})
+hello = {"type": "hello", "directory": f"/tmp/hpcrun-{secret.start}"}
+channel.send({**hello, "extensions": None, "interfaces": own})
 while fate == "cut off" and not channel.closed:
     words = "ib0 has no carrier"
     channel.send({"type": "pulse", "attempt": 1, "ranks": {}, "logs": {}, "fabric": words})

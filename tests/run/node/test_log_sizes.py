@@ -95,6 +95,9 @@ def test_the_supervisor_keeps_it(paths: AttemptPaths) -> None:
     record = LogSizeRecord(paths, 8, sizes)
     before = time.time() - 0.1
     record.turn()
+    assert record._thread is None, "a short attempt needs no record"
+    record._keep_at = 0.0
+    record.turn()
     written(record)
     assert sizes == {}
     [line] = files.read_lines(paths.log_sizes)
@@ -109,5 +112,6 @@ def test_the_supervisor_keeps_it(paths: AttemptPaths) -> None:
 
 def test_it_is_done_without_where_nothing_can_be_written(tmp_path: Path) -> None:
     record = LogSizeRecord(AttemptPaths(tmp_path / "nothing"), 1, {0: 1})
+    record._keep_at = 0.0
     record.turn()
     written(record)

@@ -43,6 +43,24 @@ def test_agents_of_one_attempt_on_one_machine_have_one_each(base: Path) -> None:
     assert list(base.iterdir()) == [second.path]
 
 
+def test_the_code_is_found_at_one_path_on_all_nodes(base: Path) -> None:
+    """Where nodes have temporary directories of different names."""
+    mine, first = NodeDir("token", "n1"), base / "tmp-of-n0" / "hpcrun-token"
+    first.parent.mkdir()
+    code = mine.begin(1) / "code"
+    code.mkdir()
+    # A second agent of a machine finds it there.
+    for agent in (mine, NodeDir("token", "n2"), mine):
+        agent.show(code, first / "attempt-1" / "code")
+    assert (first / "attempt-1" / "code").resolve() == code
+    sweep(first.parent)
+    assert first.exists(), "its agent lives"
+    mine.remove()
+    assert not first.exists()
+    with pytest.raises(OSError, match="No such file"):
+        mine.show(code, base / "nothing" / "hpcrun-token" / "attempt-1" / "code")
+
+
 def test_what_a_killed_agent_left_goes_with_the_next_one(base: Path) -> None:
     killed, left = _hold("killed")
     living, used = _hold("living")

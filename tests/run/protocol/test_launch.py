@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,11 +38,18 @@ def test_what_is_written_is_what_is_read(launch: Launch, monkeypatch: pytest.Mon
 def test_every_placeholder(launch: Launch) -> None:
     text = (
         "${hpcrun:directory} ${hpcrun:deepspeed_config} ${hpcrun:attempt} ${hpcrun:code} "
-        "${hpcrun:scratch}"
+        "${hpcrun:scratch} ${hpcrun:work}"
     )
     run = launch.directory
-    expected = f"{run} {run}/attempts/2/deepspeed.json 2 /local/n1/code /local/n1"
+    expected = f"{run} {run}/attempts/2/deepspeed.json 2 /local/n1/code /local/n1 {run}/work"
     assert launch.fill(text, NODES[0]) == expected
+
+
+def test_ranks_share_a_working_directory_or_have_one_each(launch: Launch) -> None:
+    run = Path(launch.directory)
+    assert [launch.directory_of(rank) for rank in (0, 1)] == [run / "work"] * 2
+    launch = replace(launch, working_directory="exp", spec={"working_directory": "rank"})
+    assert launch.directory_of(1) == run / "work" / "rank-00001" / "exp"
 
 
 def test_what_is_node_local_differs_between_nodes(launch: Launch) -> None:

@@ -58,6 +58,23 @@ def test_what_sound_agents_say() -> None:
     assert messages.extensions({}) is None
     assert messages.interfaces({}) == []
     assert messages.interfaces({"interfaces": [["ib0", "10.9.0.1", "type"]]})[0].name == "ib0"
+    assert str(messages.directory({"directory": f"/tmp/hpcrun-{START}-n1"}, START)).endswith("-n1")
+    assert messages.kept({"failed": ["a: No space left"]}) == ["a: No space left"]
+    assert messages.writes({"files": {"a": [4, 7]}}, RANKS) == [("a", 4), ("a", 7)]
+
+
+@pytest.mark.parametrize(
+    "directory", [None, "/tmp/hpcrun-another", f"hpcrun-{START}", f"/a/../hpcrun-{START}", "\0"]
+)
+def test_a_directory_that_is_no_agents(directory: Any) -> None:
+    with pytest.raises(BadMessage):
+        messages.directory({"directory": directory}, START)
+
+
+@pytest.mark.parametrize("files", [None, [], {"a": 4}, {"a": [9]}, {"a": [True]}])
+def test_files_that_none_of_a_nodes_ranks_writes(files: Any) -> None:
+    with pytest.raises(BadMessage):
+        messages.writes({"files": files}, RANKS)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +152,8 @@ def test_nonsense_is_never_an_exception_of_another_kind() -> None:
             *(messages.progress, messages.log_sizes, messages.stacks, messages.gone),
             *(messages.activity, messages.traffic, messages.locks),
             *(messages.signal_name, messages.extensions, messages.link_trouble),
-            messages.interfaces,
+            *(messages.interfaces, messages.kept, messages.writes),
+            lambda said, _: messages.directory(said, START),
             lambda said, _: messages.ready(said, "n1", START, 2, first=True),
         ):
             arguments = (message, RANKS)[: 1 + (check.__code__.co_argcount > 1)]

@@ -47,7 +47,7 @@ def test_a_function_gets_its_configuration(functions: Place) -> None:
     assert functions.supervise()[0] == 0
     out, value, directory, rank = functions.output(1).split()
     assert (out, value, rank) == (f"{functions.run.directory}/out", "1", "1")
-    assert directory.endswith("/code")
+    assert directory == str(functions.run.work)
     events = [record["event"] for record in files.read_lines(functions.run.attempt(1).session)]
     assert events == ["finished"]
 

@@ -1,0 +1,135 @@
+"""Links between the working directory and a copy of the code, in both directions."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hpcrun.errors import HpcrunError
+from hpcrun.run.work import links
+from hpcrun.state.plan import Entry
+
+START = "hpcrun-0123456789ab"
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    (tmp_path / "work").mkdir()
+    return tmp_path / "work"
+
+
+def copy(tmp_path: Path, *names: str, attempt: int = 1) -> Path:
+    """A node's copy of the code with these files, each holding its name."""
+    code = tmp_path / START / f"attempt-{attempt}" / "code"
+    code.mkdir(parents=True)
+    for name in names:
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_text(name)
+    return code
+
+
+def tree(place: Path) -> list[str]:
+    """What is there: ``name`` of a file, ``name/`` of a directory, ``name@`` of a link."""
+    found = []
+    for above, directories, names in os.walk(place):
+        for name in [*directories, *names]:
+            path = Path(above, name)
+            mark = "@" if path.is_symlink() else "/" if path.is_dir() else ""
+            found.append(f"{path.relative_to(place)}{mark}")
+    return sorted(found)
+
+
+def test_the_way_leads_to_the_working_directory_and_to_the_script() -> None:
+    script = Entry("script", file="tools/train/main.py")
+    assert links.way("runs/a", script) == {".", "runs", "runs/a", "tools", "tools/train"}
+    assert links.way(".", Entry("command", argv=("true",))) == {"."}
+
+
+def test_files_of_the_code_are_found_and_directories_of_data_are_real(
+    tmp_path: Path, work: Path
+) -> None:
+    code = copy(tmp_path, "train.py", "ds.json", "logs/.gitkeep", "pkg/a.py", "exp/one/x.yaml")
+    links.fill(work, code, links.way("exp/one", Entry("command")))
+    assert tree(work) == [
+        *("__pycache__@", "ds.json@", "exp/", "exp/one/", "exp/one/x.yaml@"),
+        *("logs/", "logs/.gitkeep@", "pkg@", "train.py@"),
+    ]
+    assert (work / "ds.json").read_text() == "ds.json"
+    assert (work / "pkg" / "a.py").read_text() == "pkg/a.py"
+    # A module that is imported through a link leaves nothing on shared storage.
+    (work / "__pycache__" / "train.pyc").write_text("")
+    assert (code / "__pycache__" / "train.pyc").exists()
+    (work / "logs" / "a.log").write_text("written")
+    links.clear(work, code=code, only=[code])
+    assert tree(work) == ["logs/", "logs/a.log"]
+
+
+def test_what_the_program_wrote_wins_and_directories_are_merged(tmp_path: Path, work: Path) -> None:
+    (work / "state.json").write_text("the program's")
+    (work / "pkg").mkdir()
+    (work / "pkg" / "cache.bin").write_text("the program's")
+    code = copy(tmp_path, "state.json", "pkg/a.py", "pkg/sub/b.py")
+    links.fill(work, code, ["."])
+    assert (work / "state.json").read_text() == "the program's"
+    assert tree(work / "pkg") == ["__pycache__@", "a.py@", "cache.bin", "sub@"]
+    links.clear(work)
+    assert tree(work) == ["pkg/", "pkg/cache.bin", "state.json"]
+
+
+def test_links_of_a_crash_are_replaced_and_those_of_others_stay(tmp_path: Path, work: Path) -> None:
+    first = copy(tmp_path, "a.txt", "old.txt", "data/x.csv")
+    links.fill(work, first, ["."])
+    (work / "latest").symlink_to("step-100")
+    (work / "aside").symlink_to(first / "a.txt")
+    second = copy(tmp_path, "a.txt", "data/x.csv", attempt=2)
+    links.clear(work, only=[second])
+    assert "old.txt@" in tree(work)
+    links.fill(work, second, ["."])
+    assert (work / "a.txt").readlink() == second / "a.txt"
+    assert (work / "data" / "x.csv").readlink() == second / "data/x.csv"
+    links.clear(work)
+    assert tree(work) == ["aside@", "latest@"]
+
+
+def test_a_file_in_the_place_of_the_working_directory_is_told(tmp_path: Path, work: Path) -> None:
+    (work / "exp").write_text("a file")
+    with pytest.raises(HpcrunError, match=r"exp is no directory"):
+        links.fill(work, copy(tmp_path, "exp/x.yaml"), ["exp"])
+
+
+def test_each_rank_has_its_own_links(tmp_path: Path, work: Path) -> None:
+    code = copy(tmp_path, "train.py", "logs/.gitkeep")
+    for rank in (0, 1):
+        mirror = work / f"rank-{rank:05d}"
+        mirror.mkdir()
+        links.fill(mirror, code, ["."])
+    (work / "rank-00001" / "logs" / "a.log").write_text("written")
+    links.clear(work, only=[code])
+    assert tree(work) == ["rank-00001/", "rank-00001/logs/", "rank-00001/logs/a.log"]
+    links.adopt(work, code, of_ranks=True)
+    assert tree(code) == ["__pycache__/", "logs/", "logs/.gitkeep", "train.py"]
+
+
+def test_the_code_has_what_the_program_wrote_before(tmp_path: Path, work: Path) -> None:
+    code = copy(tmp_path, "train.py", "state.json", "pkg/a.py", "file/x")
+    (work / "state.json").write_text("the program's")
+    (work / "file").write_text("was a directory")
+    (work / "pkg" / "out").mkdir(parents=True)
+    links.fill(work, code, ["."])
+    links.adopt(work, code)
+    assert (code / "state.json").read_text() == "the program's"
+    assert (code / "file").read_text() == "was a directory"
+    (code / "pkg" / "out" / "new").write_text("beside the module")
+    assert (work / "pkg" / "out" / "new").read_text() == "beside the module"
+    assert (code / "train.py").read_text() == "train.py"
+
+
+def test_a_path_that_all_nodes_can_have() -> None:
+    one = Path("/scratch", START)
+    assert links.shown([one, one], "secret", 3) == one / "attempt-3" / "code"
+    named = [one, Path(f"{one}-n2")]
+    assert links.shown(named, "secret", 1) == Path(f"{one}-secret/attempt-1/code")
+    others = [Path("/scratch/n1", START), Path("/scratch/n2", START)]
+    assert links.shown(others, "secret", 1) == Path(f"/tmp/{START}-secret/attempt-1/code")
