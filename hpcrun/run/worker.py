@@ -349,8 +349,11 @@ def work(launch: Launch, rank: int, child: Child | None = None) -> int:
                 print(leaving.code, file=sys.stderr)
     except BaseException as error:
         code = EXIT_FAILED
+        # Before a script or command there is no line of the user's in a traceback.
+        is_ours = isinstance(error, HpcrunError) and launch.entry.kind != "function"
+        text = f"error: {error}\n" if is_ours else traceback.format_exc()
         with contextlib.suppress(OSError):
-            print(traceback.format_exc(), end="", file=sys.stderr, flush=True)
+            print(text, end="", file=sys.stderr, flush=True)
         record_end(launch, rank, code, error)
     return code if code >= 0 else 128 - code
 

@@ -339,6 +339,9 @@ def test_a_command_that_does_not_exist(place: Place) -> None:
     message = place.cause()["message"]
     assert "the command './no-such-program' cannot be started: No such file" in message
     assert "relative paths are looked up in the run's working directory" in message
+    log = place.run.attempt(1).rank_log(0).read_text()
+    assert log.startswith("error: the command './no-such-program' cannot be started")
+    assert "Traceback" not in log
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -117,7 +117,9 @@ def _crash(case: _Case) -> str:
     rank, exception = case.cause.get("rank"), case.cause.get("exception")
     log = case.run.status.name + ("" if rank is None else f" --rank {rank}")
     first = f"Look at what the rank wrote: `hpcrun logs {log}`. Then fix it"
-    if exception:
+    if exception == "HpcrunError":
+        first = "Change what the message above names"
+    elif exception:
         first = f"{exception} is the program's own: fix it"
     return (
         f"{first} and `hpcrun submit` again, which goes on from {case.from_step} with the code of "

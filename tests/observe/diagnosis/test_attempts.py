@@ -268,6 +268,11 @@ HOST = {
             ["ValueError is the program's own", "from the checkpoint of step 40 with the code of"],
         ),
         (
+            {**CRASH, "exception": "HpcrunError", "message": "the command 'x' cannot be started"},
+            {},
+            ["Change what the message above names and `hpcrun submit` again"],
+        ),
+        (
             {**CRASH, "exception": None, "signal": "SIGSEGV"},
             {},
             ["`hpcrun logs study/0 --rank 1`", "with the code of now"],
