@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcrun.errors import EXIT_SAVED
 from hpcrun.fields import TIME
-from hpcrun.policy import frameworks
+from hpcrun.policy import frameworks, resume
 from hpcrun.run.program.csv_log import LightningCsv
 from hpcrun.run.program.file_search import FoundFile, search
 from hpcrun.run.program.log_lines import LogPattern, NewText, ProgressBars
@@ -103,7 +103,11 @@ class ProgramReader:
         self._roots = [run.work, run.directory]
         if wanted.directory:
             self._roots.insert(0, self._directory / self._filled(wanted.directory))
-        chosen = [wanted.saved] if isinstance(wanted.saved, str) else wanted.saved or ()
+        chosen = [wanted.saved] if isinstance(wanted.saved, str) else wanted.saved
+        if chosen is None and wanted.source != frameworks.NONE:
+            spec, entry = self._run.spec, self._run.entry
+            resumes = resume.of(spec.get("recovery") or {}, spec.get("framework"), entry.argv)
+            chosen = [*resumes.when] if resumes else None
         if chosen:
             globs, below = [self._filled(one) for one in chosen], [self._directory]
         else:

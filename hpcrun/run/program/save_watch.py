@@ -22,6 +22,8 @@ STAYS = 5.0
 _MOST_SAVES = 200
 _MOST_POINTER = 200
 _NAMED_STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)s?[-_=.]?(\d{1,15})(?!\d)")
+_STEP_DIRECTORY = re.compile(r"(?:global_?)?(?:step|checkpoint|ckpt|iter)[-_=]?(\d{1,15})")
+_EPOCH_DIRECTORY = re.compile(r"epoch[-_=]?\d+")
 _EPOCH = re.compile(r"epoch", re.IGNORECASE)
 _DIGITS = re.compile(r"(?<!\d)\d{1,15}(?!\d)")
 
@@ -123,9 +125,9 @@ def step_of(one: FoundFile, known: int | None) -> int | None:
     directory), or in the name, whose numbers after ``epoch`` are not steps.
     """
     name = one.path.name
-    if one.is_directory:
-        state = trainer_state.read(one.path / trainer_state.NAME) or {}
-        step = state.get("global_step")
+    if one.is_directory or name == trainer_state.NAME:
+        state = trainer_state.read(one.path / trainer_state.NAME if one.is_directory else one.path)
+        step = (state or {}).get("global_step")
         if type(step) is int and 0 <= step < 1 << 53:
             return step
     elif name == "latest" and one.size <= _MOST_POINTER:
@@ -137,5 +139,10 @@ def step_of(one: FoundFile, known: int | None) -> int | None:
         name = one.path.stem
     if named := _NAMED_STEP.findall(name.lower()):
         return int(named[-1])
+    # A file of several in one save has the step in the name of their directory.
+    above = "" if one.is_directory else one.path.parent.name.lower()
+    if whole := _STEP_DIRECTORY.fullmatch(above):
+        return int(whole[1])
     digits = _DIGITS.findall(name)
-    return int(digits[-1]) if digits and not _EPOCH.search(name) else known
+    is_epoch = _EPOCH.search(name) or _EPOCH_DIRECTORY.fullmatch(above)
+    return int(digits[-1]) if digits and not is_epoch else known

@@ -149,8 +149,11 @@ os.makedirs(out, exist_ok=True)
 before = sorted(int(name[11:]) for name in os.listdir(out))
 first = before[-1] if before and RESUMES else 0
 def show(step):
-    with open(os.environ["HPCRUN_METRICS_FILE"], "a") as stream:
-        stream.write('{"step": %d, "time": %f}' % (step, time.time()) + chr(10))
+    if RESUMES:
+        print(f"step {step} is done")
+    else:
+        with open(os.environ["HPCRUN_METRICS_FILE"], "a") as stream:
+            stream.write('{"step": %d, "time": %f}' % (step, time.time()) + chr(10))
     if SAVES and step % 5 == 0:
         os.mkdir(f"{out}/checkpoint-{step}")
         open(f"{out}/checkpoint-{step}/model.bin", "w").close()
@@ -163,7 +166,9 @@ train(25, 0.01, show, first)
 
 def _crashes(place: Place, resumes: bool, saves: bool, most: int, waits: float = 0.0) -> list[Any]:
     head = f"RESUMES, SAVES, WAITS = {resumes}, {saves}, {waits}\n"
-    _submit(place, head + SAVING, recovery={"max_failures": most, "in_place": 9})
+    recovery = {"max_failures": most, "in_place": 9}
+    pattern = {"pattern": r"step (?P<step>\d+) is done"}
+    _submit(place, head + SAVING, recovery=recovery, progress=pattern if resumes else {})
     place.supervise(timeout=120)
     return ledger.read(place.run)
 

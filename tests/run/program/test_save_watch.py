@@ -97,6 +97,21 @@ def test_the_trainers_own_state_says_the_step(tmp_path: Path) -> None:
     assert step_of(one, None) == 9
 
 
+@pytest.mark.parametrize(
+    ("path", "text", "step"),
+    [
+        ("out/checkpoint-9/trainer_state.json", '{"global_step": 450}', 450),
+        ("out/checkpoint-9/trainer_state.json", "{", 9),
+        ("step_500/random_states_0.pkl", "", 500),
+        ("epoch_2/random_states_0.pkl", "", 42),
+    ],
+)
+def test_a_file_of_several_in_one_save(tmp_path: Path, path: str, text: str, step: int) -> None:
+    _save(tmp_path / path, text)
+    one = next(one for one in _files(tmp_path) if not one.is_directory)
+    assert step_of(one, 42) == step
+
+
 def test_what_is_no_file_is_no_save(tmp_path: Path) -> None:
     watch = _watch(tmp_path)
     os.mkfifo(tmp_path / "a.ckpt")
