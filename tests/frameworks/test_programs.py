@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.policy import frameworks
+from hpcrun.policy.frameworks import RankPlace
 from hpcrun.state import layout, ledger
 from hpcrun.state.layout import RunPaths
 from hpcrun.submit.local import processes
@@ -111,14 +113,13 @@ def _met(study: Study) -> bool:
 @pytest.mark.parametrize("study", ["hf_trainer.py"], indirect=True)
 def test_a_trainer(study: Study) -> None:
     spec = (
+        "framework: huggingface\n"
         "config: {output_dir: '${hpcrun:directory}/out', max_steps: 60, save_steps: 10, "
-        "logging_steps: 5, "
-        "per_device_train_batch_size: 2, report_to: none}\n"
+        "logging_steps: 5, per_device_train_batch_size: 2, report_to: none}\n"
     )
     started = study.submit(spec)
     study.kill_once(started, "checkpoint-10/trainer_state.json")
-    said = study.end(started)
-    assert "framework: huggingface (hf_trainer.py imports it)" in said
+    study.end(started)
     assert "ranks 2, from None" in study.logs(1)
     assert re.search(r"ranks 2, from .*/out/checkpoint-\d0", study.logs(2))
     assert _met(study)
@@ -126,9 +127,13 @@ def test_a_trainer(study: Study) -> None:
 
 @pytest.mark.parametrize("study", ["accelerate_loop.py"], indirect=True)
 def test_accelerate(study: Study) -> None:
-    said = study.end(study.submit("config: {output_dir: out}\n"))
+    spec = "config: {output_dir: '${hpcrun:directory}/out', steps: 60, pause: 0.05}\n"
+    started = study.submit(spec + "recovery: {resume: accelerate}\n")
+    study.kill_once(started, "out/step_10/random_states_1.pkl")
+    said = study.end(started)
     assert "framework: accelerate (accelerate_loop.py imports it)" in said
-    assert "ranks 2, from step 0" in said
+    assert "ranks 2, from step 0" in study.logs(1)
+    assert re.search(r"ranks 2, from step \d0", study.logs(2))
     assert _met(study)
 
 
@@ -143,17 +148,39 @@ def test_accelerate_in_a_shell_where_it_is_not_detected(study: Study) -> None:
 @pytest.mark.parametrize("study", ["lightning_fit.py"], indirect=True)
 def test_lightning(study: Study) -> None:
     spec = (
+        "framework: lightning\n"
         "config: {devices: 2, max_steps: 60, pause: 0.05, root: '${hpcrun:directory}'}\n"
-        "recovery: {resume_args: [--ckpt_path=last]}\n"
+        "recovery: {resume: {recipe: lightning, when: '${hpcrun:directory}/checkpoints/*.ckpt'}}\n"
     )
     started = study.submit(spec)
     study.kill_once(started, "checkpoints/*step=10.ckpt")
-    said = study.end(started)
-    assert "framework: lightning (lightning_fit.py imports it)" in said
+    study.end(started)
     assert "ranks 2, TorchElasticEnvironment" in study.logs(1)
     assert "Restored all states from the checkpoint" in study.logs(2)
     assert "ends at step 60" in study.logs(2)
     assert _met(study)
+
+
+def test_lightning_leaves_a_job_of_slurm_alone() -> None:
+    python = PYTHONS["frameworks"] or pytest.skip("HPCRUN_FRAMEWORKS_PYTHON names no Python")
+    code = (
+        "import lightning as L\n"
+        "trainer = L.Trainer(accelerator='cpu', devices=1, logger=False)\n"
+        "print(type(trainer._accelerator_connector.cluster_environment).__name__)\n"
+    )
+    place = RankPlace(0, 1, ("127.0.0.1",), 12345, run="study/0")
+    slurm = {"SLURM_JOB_NAME": "study", "SLURM_JOB_ID": "7", "SLURM_NTASKS_PER_NODE": "1"}
+    slurm |= {"SLURM_NTASKS": "1", **dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID"), "0")}
+    ranks = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "SLURM_NODEID": "0"}
+
+    def environment(**variables: str) -> str:
+        known = {**os.environ, **slurm, **ranks, **variables}
+        done = subprocess.run([python, "-c", code], env=known, capture_output=True, text=True)
+        return done.stdout.split()[-1]
+
+    assert environment() == "SLURMEnvironment"
+    own = frameworks.of("lightning").variables(place)
+    assert environment(**own) == "TorchElasticEnvironment"
 
 
 @pytest.mark.parametrize("study", ["tensorflow_workers.py"], indirect=True)
