@@ -150,7 +150,8 @@ def test_lightning(study: Study) -> None:
     spec = (
         "framework: lightning\n"
         "config: {devices: 2, max_steps: 60, pause: 0.05, root: '${hpcrun:directory}'}\n"
-        "recovery: {resume: {recipe: lightning, when: '${hpcrun:directory}/checkpoints/*.ckpt'}}\n"
+        "recovery: {resume: {recipe: lightning, "
+        "when: '${hpcrun:directory}/checkpoints/*.ckpt'}}\n"
     )
     started = study.submit(spec)
     study.kill_once(started, "checkpoints/*step=10.ckpt")
