@@ -149,8 +149,8 @@ class Session:
         """
         import deepspeed
 
-        if self._launch is not None:
-            arguments.setdefault("config", self.deepspeed_config)
+        if self._launch is not None and "config" not in arguments:
+            arguments["config"] = samples.without_auto(self.deepspeed_config)
         if self.world_size > 1 or self._launch is not None:
             deepspeed.init_distributed(dist_init_required=None)
         engine, optimizer, loader, scheduler = deepspeed.initialize(model=model, **arguments)

@@ -332,6 +332,20 @@ def test_every_node_that_was_lost_is_excluded_whenever_it_was(place: Place) -> N
     assert action.exclude == ("n1", "n2")
 
 
+def test_a_program_finds_its_deepspeed_configuration_as_it_was_written(place: Place) -> None:
+    config = {
+        "_comment": "a Trainer's",
+        "train_batch_size": "auto",
+        "fp16": {"enabled": "auto"},
+        "data_efficiency": {"data_routing": {"random_ltd": {"model_mask_name": None}}},
+    }
+    # With a GPU asked for, none of DeepSpeed's operators needs compiling.
+    resources = {**RESOURCES, "gpus_per_node": 1}
+    place.submit("cat ${hpcrun:deepspeed_config}", deepspeed=config, resources=resources)
+    assert place.supervise()[0] == 0
+    assert json.loads(place.output()) == config
+
+
 def test_a_command_that_does_not_exist(place: Place) -> None:
     place.submit(Entry("command", argv=("./no-such-program", "--flag")))
     code, _ = place.supervise()

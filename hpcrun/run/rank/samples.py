@@ -9,6 +9,21 @@ from hpcrun.errors import HpcrunError
 from hpcrun.policy import batch
 
 
+def without_auto(deepspeed: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration for DeepSpeed; raise HpcrunError if batch sizes are left to a Trainer.
+
+    DeepSpeed itself would compare the word with a number.
+    """
+    left = [key for key in batch.KEYS if deepspeed.get(key) == batch.AUTO]
+    if left:
+        raise HpcrunError(
+            f'the DeepSpeed configuration has "auto" for {", ".join(left)}, which a Trainer fills '
+            "in, and session.initialize(…) does not",
+            hint="give a batch size below deepspeed in the spec, or pass config=…",
+        )
+    return deepspeed
+
+
 def batch_sizes(deepspeed: Mapping[str, Any], engine: Any) -> Mapping[str, Any]:
     """Return the three batch sizes of a configuration; those of the engine where it leaves some.
 

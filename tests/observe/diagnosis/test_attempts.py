@@ -307,6 +307,22 @@ HOST = {
             ],
         ),
         (
+            GPU,
+            {
+                "deepspeed": {
+                    "train_micro_batch_size_per_gpu": 4,
+                    "gradient_accumulation_steps": "auto",
+                    "zero_optimization": "auto",
+                }
+            },
+            ["a smaller deepspeed.train_micro_batch_size_per_gpu (now 4)"],
+        ),
+        (
+            {"kind": "non_finite_loss", "message": "x"},
+            {"deepspeed": {"optimizer": "auto", "fp16": "auto"}},
+            ["a lower learning rate", "deepspeed.gradient_clipping=1.0 (now none)"],
+        ),
+        (
             {"kind": "time_limit", "message": "x"},
             {"resources": {"time": "00:10:00"}},
             ["`hpcrun requeue study/0`", "resources.time is 00:10:00"],
