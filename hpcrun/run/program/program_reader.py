@@ -232,8 +232,9 @@ class ProgramReader:
             known = {"path": path, "total_steps": total}
             given = {name: value for name, value in known.items() if value is not None}
             self._writer.event(session_log.READ_FROM, source=source, **given)
-            where = path or ("its log" if source else "nothing that is known")
-            say(f"progress is read from {where}" + (f" ({source})" if source else ""))
+            # The record tells of none; an agent that has nothing to say leaves no log.
+            if source:
+                say(f"progress is read from {path or 'its log'} ({source})")
 
     def _ended_well(self) -> bool:
         """Check whether rank 0 came to its end, or saved and left."""
