@@ -23,8 +23,7 @@ _BAR = re.compile(
     rb"|^(?:\x1b\[[0-9;]*m|\s)*\d+/(?:\d+|Unknown)(?:\x1b\[[0-9;]*m|\s)*(?:\[[=>.]|(?:\xe2\x94\x81){2})"
 )
 # A block of lines without any of these has no bar: most logs pass at the speed of a search.
-_TIMES = re.compile(rb"\[\d+:\d\d")
-_HINTS = (b"%|", b" [=", b" [>", b" [.", b"\xe2\x94\x81")
+_BRACKET, _PERCENT = re.compile(rb"\[(?:\d+:\d\d|[=>.])"), re.compile(rb"%[|]")
 _TRACEBACK = b"Traceback (most recent call last):"
 _ERROR = re.compile(
     rb"(?:Error|Exception|Interrupt)\b|\b(?:[Ee]rror|ERROR|[Ff]atal|FATAL|[Pp]anic):"
@@ -39,7 +38,9 @@ def is_bar(line: bytes) -> bool:
 
 
 def _may_have_bars(block: bytes) -> bool:
-    return _TIMES.search(block) is not None or any(hint in block for hint in _HINTS)
+    if _BRACKET.search(block) or _PERCENT.search(block):
+        return True
+    return not block.isascii() and b"\xe2\x94\x81" in block
 
 
 def shown(line: bytes) -> bytes:
