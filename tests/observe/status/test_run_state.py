@@ -51,6 +51,8 @@ CRASH = {"kind": "rank_crash", "message": "rank 1 was ended by SIGKILL"}
 TERM = {"kind": "signal", "message": "the supervisor received SIGTERM"}
 REQUEUED = replace(attempt(1, "failed", **CRASH), decided={"action": "requeue"})
 SAVED = {"kind": "saved", "message": "saved its state"}
+RESUMED = {"resumes": True, "message": "resumes from out/checkpoint-500"}
+OVER = {"step": 1, "message": "began over at step 1, though step 93 had been reached"}
 SILENT = "Slurm does not answer"
 LOCAL = sub(job="local:7")
 
@@ -93,6 +95,20 @@ TABLE: list[tuple[str, dict[str, Any], str, str | None, bool]] = [
     ),
     ("starting", {"attempts": [attempt(workers=False)], "job": RUNNING}, "running", "nodes", False),
     ("running", {"attempts": [attempt()], "job": RUNNING}, "running", None, False),
+    (
+        "running, resumed",
+        {"attempts": [replace(attempt(2), resume=RESUMED)], "job": RUNNING},
+        "running",
+        "attempt 2 resumes from out/checkpoint-500",
+        False,
+    ),
+    (
+        "running, begun over",
+        {"attempts": [replace(attempt(2), resume=RESUMED, began_over=OVER)], "job": RUNNING},
+        "running",
+        "attempt 2 began over at step 1",
+        False,
+    ),
     ("completing", {"attempts": [attempt()], "job": job("COMPLETING")}, "running", None, False),
     ("suspended", {"attempts": [attempt()], "job": job("SUSPENDED")}, "running", None, False),
     ("silent, running", {"attempts": [attempt()], "silence": SILENT}, "running", "as of", False),
