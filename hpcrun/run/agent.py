@@ -186,7 +186,8 @@ class Agent:
         trouble = self.preparation.link_trouble()
         logs = self._log_sizes.changed(self.scratch, self._paths)
         living = [rank for rank, one in self._progress.items() if one.state != progress.GONE]
-        programs = self._programs.changed(self.scratch, living, self._log_sizes.output())
+        gpu = 0 if self._telemetry is None else self._telemetry.gpu
+        programs = self._programs.changed(self.scratch, living, self._log_sizes.output(), gpu)
         if ranks or logs or programs or self.preparation.watches_link:
             report = {"type": "pulse", "attempt": self.attempt, "ranks": ranks, "fabric": trouble}
             channel.send({**report, "logs": logs, **programs})

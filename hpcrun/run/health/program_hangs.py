@@ -50,12 +50,14 @@ class RankActivity:
 
 @dataclass(frozen=True)
 class NodeTraffic:
-    """Bytes that a node has moved since it started."""
+    """What a node has moved, and its GPUs have done, since it started."""
 
     fabric: int
-    """Over the fast interface and its adapters; over all where none is apart."""
+    """Bytes over the fast interface and its adapters; over all where none is apart."""
     storage: int
-    """Over all interfaces, and to and from disks."""
+    """Bytes over all interfaces, and to and from disks."""
+    gpu: int = 0
+    """Percent of a GPU times seconds, by telemetry's samples of this attempt."""
 
 
 @dataclass
@@ -183,13 +185,20 @@ class ProgramHangDetector:
         self._wrote = now
 
     def _note_traffic(self, traffic: Mapping[str, NodeTraffic], now: float) -> None:
-        """Take traffic as movement: of the fabric, and of storage where a rank waits for that."""
+        """Take traffic as movement: of the fabric, and of storage where a rank waits for that.
+
+        So is the work of a GPU, for which a rank may sleep. (NCCL's waiting looks like it.)
+        """
         most = QUIET_TRAFFIC * self._hang_after
+        most_gpu = 100 * IDLE_SHARE * self._hang_after
         for node, found in traffic.items():
             base, began = self._traffic.setdefault(node, (found, now))
             fabric = abs(found.fabric - base.fabric) > most
             storage = abs(found.storage - base.storage) > most
-            if fabric or storage or now - began >= self._hang_after:
+            gpu = abs(found.gpu - base.gpu) > most_gpu
+            if gpu:
+                self._all_move(now)
+            if fabric or storage or gpu or now - began >= self._hang_after:
                 self._traffic[node] = found, now
             waiting = [one for one in self._seen.values() if one.newest.state == STORAGE_STATE]
             if fabric or (storage and waiting):

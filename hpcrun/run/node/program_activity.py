@@ -73,11 +73,12 @@ class ProgramActivity:
         self._counters = Counters(interface, hca, self._root)
 
     def changed(
-        self, scratch: Path, sessions: Collection[int], output: Mapping[int, int]
+        self, scratch: Path, sessions: Collection[int], output: Mapping[int, int], gpu: int = 0
     ) -> dict[str, Any]:
         """Return what has changed since the last call, for a ``pulse``; empty between two looks.
 
-        Ranks with a session report on themselves. ``output`` has the bytes that each rank wrote.
+        Ranks with a session report on themselves. ``output`` has the bytes that each rank wrote,
+        ``gpu`` what the GPUs have done (of `NodeTraffic`).
         """
         if not self._watches or time.monotonic() < self._look_at:
             return {}
@@ -93,7 +94,7 @@ class ProgramActivity:
             return {}
         return {
             "programs": {rank: asdict(one) for rank, one in news.items()},
-            "traffic": asdict(self._traffic()),
+            "traffic": asdict(self._traffic(gpu)),
         }
 
     def processes(self, scratch: Path, sessions: Collection[int]) -> dict[int, list[int]]:
@@ -117,11 +118,11 @@ class ProgramActivity:
                 found[rank] = str(locks[0])
         return found
 
-    def _traffic(self) -> NodeTraffic:
+    def _traffic(self, gpu: int) -> NodeTraffic:
         moved = self._counters.moved() if self._counters else {}
         network = moved.get("network", 0)
         storage = network + moved.get("fabric", 0) + _disks(self._root)
-        return NodeTraffic(moved.get("fabric", network), storage)
+        return NodeTraffic(moved.get("fabric", network), storage, gpu)
 
 
 def _leaders(scratch: Path, sessions: Collection[int]) -> dict[int, int]:

@@ -71,6 +71,8 @@ class NodeTelemetry:
         self._open_gpus = open_gpus
         self._gpus: Gpus | None = None
         self._logged: str | None = None
+        self.gpu = 0
+        """Percent of a GPU times seconds that the samples saw."""
         self._every = every
         self._write_every = min(max(every, WRITE_EVERY_A_NODE * nodes), WRITE_LATEST)
         self._written = time.monotonic()
@@ -91,6 +93,7 @@ class NodeTelemetry:
             line = {"time": round(time.time(), 1), **self._counters.read()}
             if gpus := self._read_gpus():
                 line["gpus"] = gpus
+                self.gpu += round(self._every * sum(one.get("utilization", 0) for one in gpus))
             self._lines = [*self._lines[-_MOST:], line]
             if time.monotonic() - self._written >= self._write_every - self._every / 2:
                 self._write()

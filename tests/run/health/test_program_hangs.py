@@ -186,6 +186,14 @@ def test_bytes_of_the_fabric_are_a_sign_of_life_of_busy_ranks() -> None:
     assert first_hang(busy, HOUR, keep_alive) is not None
 
 
+def test_a_gpu_that_works_is_a_sign_of_life_of_ranks_that_sleep() -> None:
+    """A program that hands one long computation to it, such as XLA's."""
+    works = lambda now: NodeTraffic(0, 0, now * 60)  # noqa: E731
+    idles = lambda now: NodeTraffic(0, 0, now * 1)  # noqa: E731
+    assert first_hang(lambda now: {0: seen(), 1: seen()}, HOUR, works) is None
+    assert first_hang(lambda now: {0: seen(), 1: seen()}, HOUR, idles) is not None
+
+
 def test_bytes_to_storage_are_a_sign_of_life_of_a_rank_that_waits_for_it() -> None:
     """One long fsync: the rank's own counts stand still."""
     flows = lambda now: NodeTraffic(0, int(now * 5 * QUIET_TRAFFIC))  # noqa: E731

@@ -178,6 +178,7 @@ def test_gpus_are_in_the_line(path: Path, nvml: StandIn, said: list[str]) -> Non
     until(lambda: _lines(path))
     one.stop()
     assert [gpu["utilization"] for gpu in _lines(path)[0]["gpus"]] == [90, 91]
+    assert one.gpu == len(_lines(path)) * round(one._every * (90 + 91))
     assert said == []
 
 

@@ -45,9 +45,9 @@ def test_what_sound_agents_say() -> None:
     assert messages.log_sizes(pulse, RANKS) == {7: 100}
     assert messages.link_trouble(pulse) == "ib0 has no carrier"
     assert messages.link_trouble({}) is None
-    pulse = {"programs": {"5": ACTIVITY}, "traffic": {"fabric": 3, "storage": 4}}
+    pulse = {"programs": {"5": ACTIVITY}, "traffic": {"fabric": 3, "storage": 4, "gpu": 5}}
     assert messages.activity(pulse, RANKS) == {5: RankActivity(5, 7, 9, "D")}
-    assert messages.traffic(pulse) == NodeTraffic(3, 4)
+    assert messages.traffic(pulse) == NodeTraffic(3, 4, 5)
     assert (messages.activity({}, RANKS), messages.traffic({})) == ({}, None)
     assert messages.locks({"locks": {"4": "/home/me/lock"}}, RANKS) == {4: "/home/me/lock"}
     assert messages.locks({}, RANKS) == {}
