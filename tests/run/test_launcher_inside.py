@@ -39,10 +39,17 @@ def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launch:
     return launch
 
 
-def test_a_session_knows_its_node_and_believes_the_launcher(launch: Launch) -> None:
+@pytest.mark.parametrize("name", ["LOCAL_WORLD_SIZE", "LOCAL_SIZE"])
+def test_a_session_knows_its_node_and_believes_the_launcher(
+    launch: Launch, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DeepSpeed's launcher names it LOCAL_SIZE, and the other one is the worker's."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    monkeypatch.setenv(name, "2")
     session = hpcrun.session()
     assert session.config.here == "/n2"
-    assert (session.rank, session.world_size, session.local_rank) == (3, 4, 1)
+    assert (session.rank, session.world_size) == (3, 4)
+    assert (session.local_rank, session.local_world_size) == (1, 2)
 
 
 @pytest.mark.parametrize(("world", "nodes"), [(2, (0, 1)), (4, (0, 0, 1, 1)), (3, None)])
