@@ -51,13 +51,13 @@ profile names another root, set `HPCRUN_ROOT` to it.
 machines wrote, and looks at few of them a second. Which storage it is, is read from the mounts;
 `HPCRUN_STORAGE=network` or `local` says so where that is wrong.
 
-**A silent Slurm.** Commands that read wait for Slurm for 3 s, whatever they ask, and then go on
-with what is on disk and what Slurm said last to any command of yours on this host: what is not
-known is said, with the age of what is shown. `HPCRUN_SLURM_TIMEOUT=60` lets them wait a minute
-for a Slurm that is slow; `status --watch` and `logs -f` take a slow answer when it comes.
-Commands that act (`submit`, `requeue`, `run`) need Slurm: after 3 s they say what they wait for
-and how long, and leave with 4. `cancel` marks the runs first, so that they stay cancelled, and
-leaves with 4 where Slurm was not told.
+**A silent Slurm.** Commands that read wait for Slurm until 3 s after their start, whatever they
+ask, and then go on with what is on disk and what Slurm said last to any command of yours on this
+host: what is not known is said, with the age of what is shown. `HPCRUN_SLURM_TIMEOUT=60` lets
+them wait a minute for a Slurm that is slow; `status --watch` and `logs -f` take a slow answer
+when it comes. Commands that act (`submit`, `requeue`, `run`) need Slurm: after 3 s they say what
+they wait for and how long, and leave with 4. `cancel` marks the runs first, so that they stay
+cancelled, and leaves with 4 where Slurm was not told.
 """
 
 

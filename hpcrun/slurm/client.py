@@ -136,9 +136,9 @@ def command(argv: Sequence[str], *, timeout: float | None = None) -> str:
     environment = {**scrubbed_environment(), "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
     limit, daemon = patience.current(), patience.daemon_of(argv[0])
     seconds = limit.left(daemon, wanted)
-    longest = wanted if limit.limit is None else min(wanted, limit.limit)
     if not seconds:
-        raise CommandTimedOut(f"{daemon} has not answered for {longest:.3g} s", longest)
+        waited = limit.waited(daemon)
+        raise CommandTimedOut(f"{daemon} has not answered for {round(waited, 1):g} s", waited)
     with limit.waiting(argv[0], seconds):
         try:
             process = subprocess.Popen(
@@ -161,14 +161,14 @@ def command(argv: Sequence[str], *, timeout: float | None = None) -> str:
             _end(process)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
-            limit.unheard(daemon, timed_out=True)
-            message = f"{argv[0]} gave no answer within {longest:.3g} s"
-            raise CommandTimedOut(message, longest) from None
+            limit.unheard(daemon, seconds)
+            message = f"{argv[0]} gave no answer within {round(seconds, 1):g} s"
+            raise CommandTimedOut(message, seconds) from None
         finally:
             _running.discard(process)
     words = words.strip()
     if process.returncode and is_unreachable(words):
-        limit.unheard(daemon, timed_out=False)
+        limit.unheard(daemon)
     else:
         limit.heard(daemon)
     if process.returncode:

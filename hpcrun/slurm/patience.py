@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from hpcrun.errors import UsageError
 from hpcrun.text import Say
 
-# Seconds that a reader waits, for all of its questions together, and the variable for others.
+# Seconds from its start for which a reader waits for Slurm, and the variable for others.
 READER = 3.0
 VARIABLE = "HPCRUN_SLURM_TIMEOUT"
 _LONGEST = 86_400.0
@@ -39,10 +39,12 @@ class Patience:
 
     def __init__(self, limit: float | None = None, say: Say | None = None) -> None:
         self.limit = limit
-        """Seconds for all questions together; None if each has a limit of its own."""
+        """Seconds from now for all questions together, of which half are for them alone; None if
+        each has a limit of its own."""
+        self._began = time.monotonic()
         self._say = say
         self._failing: set[str] = set()
-        self._timed_out: set[str] = set()
+        self._timed_out: dict[str, float] = {}
         self._lock = threading.Lock()
         self._open, self._since, self._spent = 0, 0.0, 0.0
         self._timer: threading.Timer | None = None
@@ -54,8 +56,10 @@ class Patience:
             return wanted
         if daemon in self._timed_out:
             return 0.0
-        spent = self._spent + (time.monotonic() - self._since if self._open else 0.0)
-        return max(0.0, min(wanted, self.limit - spent))
+        now = time.monotonic()
+        spent = self._spent + (now - self._since if self._open else 0.0)
+        left = max(self.limit - (now - self._began), self.limit / 2 - spent)
+        return max(0.0, min(wanted, left))
 
     def is_silent(self, daemon: str) -> bool:
         """Check whether a daemon did not answer this command's last question."""
@@ -66,11 +70,18 @@ class Patience:
         self._failing.discard(daemon)
         self._told = False
 
-    def unheard(self, daemon: str, *, timed_out: bool) -> None:
-        """Take note of a daemon that did not answer; a reader asks no second time after a limit."""
+    def unheard(self, daemon: str, seconds: float | None = None) -> None:
+        """Take note of a daemon that did not answer, for so many seconds where these were all.
+
+        A reader does not ask it again then.
+        """
         self._failing.add(daemon)
-        if timed_out:
-            self._timed_out.add(daemon)
+        if seconds is not None:
+            self._timed_out[daemon] = seconds
+
+    def waited(self, daemon: str) -> float:
+        """Return for how many seconds a daemon did not answer that is not asked again."""
+        return self._timed_out.get(daemon, self._spent)
 
     @contextlib.contextmanager
     def waiting(self, program: str, seconds: float) -> Iterator[None]:
@@ -120,7 +131,7 @@ def current() -> Patience:
 
 @contextlib.contextmanager
 def reading(say: Say | None = None, limit: float | None = None) -> Iterator[None]:
-    """Be a reader during the block, in this thread: wait ``limit`` seconds in all.
+    """Be a reader during the block, in this thread: wait for ``limit`` seconds from now.
 
     By default 3 s, or HPCRUN_SLURM_TIMEOUT; raises UsageError if that is no number of seconds.
     """

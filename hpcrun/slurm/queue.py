@@ -155,7 +155,7 @@ def query(
 
 def _problem(daemon: str, error: client.CommandFailed) -> str:
     if isinstance(error, client.CommandTimedOut):
-        return f"{daemon} has not answered for {error.seconds:.3g} s"
+        return f"{daemon} has not answered for {round(error.seconds, 1):g} s"
     return f"{daemon} does not answer: {error}"
 
 

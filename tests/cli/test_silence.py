@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -20,8 +21,8 @@ from tests.support.experiment import Experiment, path_with, shim_calls, slurm_sh
 from tests.support.waiting import until
 
 QUEUE = "100_2|RUNNING|None|node1|N/A\n100_3|PENDING|Priority||N/A\n"
-# Seconds that each reader waits here, in place of 3, and that it may take in all.
-LIMIT, MOST = 1.0, 30
+# Seconds from its start for which each reader waits here, in place of 3, and that it may take.
+LIMIT, MOST = 1.8, 30
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ def test_readers_go_on_with_what_is_known_and_its_age(
     for name, (out, said) in told.items():
         process = started[name]
         assert process.returncode == 0, said
-        assert f"slurmctld and slurmdbd have not answered for {LIMIT:g} s" in said, name
+        assert re.search(r"slurmctld and slurmdbd have not answered for [01](\.\d)? s;", said), name
         if name == "cancel":
             # Not by what was known before, but by what is on disk.
             assert "showing what is on disk, as of 20" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -50,7 +51,7 @@ class Desk(Workbench):
         )
         self.hpcrun("submit", spec)
         until(
-            lambda: [one["state"] for one in self.status()] == STATES, "all as they should be", 90
+            lambda: [one["state"] for one in self.status()] == STATES, "all as they should be", 180
         )
 
     def look(self, **environment: str) -> tuple[list[dict[str, Any]], str, list[str]]:
@@ -107,7 +108,7 @@ def test_whatever_is_away(desk: Desk) -> None:
     took = time.monotonic() - began
     assert (states(runs), ages(runs)) == (STATES, alive)
     assert said.startswith("warning: ")
-    assert "; states as of 20" in said
+    assert " states as of 20" in said
     assert took < 6
     assert "as many runs of the array run as max_parallel allows" in runs[5]["reason"]
 
@@ -144,6 +145,8 @@ SLOWEST = 4.0
 
 @pytest.mark.usually("22.05", "24.11")
 def test_daemons_that_are_stopped_cost_a_reader_seconds(desk: Desk) -> None:
+    # What has not begun needs slurmctld for its step.
+    until(lambda: not any(run["reason"] for run in desk.status()[2:5]), "all at work", 120, 0.5)
     intent = layout.experiment(desk.root, "looked-at").run(5)
     ledger.set_intent(intent, ledger.CANCELLED)
     desk.cluster.run(
@@ -163,7 +166,7 @@ def test_daemons_that_are_stopped_cost_a_reader_seconds(desk: Desk) -> None:
             took = {" ".join(argv): quickest(desk, argv, frozen) for argv in readers}
             print(desk.cluster.version, *frozen, took)
             assert max(took.values()) < SLOWEST, took
-            assert states(desk.look()[0]) == known
+            assert states(desk.look()[0]) == known, desk.hpcrun("why", check=False).stdout
             assert not clients(desk.cluster)
         finally:
             desk.cluster.thaw(*frozen)
@@ -199,7 +202,7 @@ def read(desk: Desk, argv: tuple[str, ...], frozen: tuple[str, ...]) -> float:
     assert ("marked as cancelled, and Slurm could not be told" in done.stderr) == is_told
     if "slurmctld" in frozen and argv[0] not in MUTE:
         have = "slurmctld and slurmdbd have" if len(frozen) > 1 else "slurmctld has"
-        assert f"{have} not answered for 3 s" in done.stderr, argv
+        assert re.search(rf"{have} not answered for [123](\.\d)? s", done.stderr), argv
         if argv[0] != "submit":
             assert " as of 20" in done.stderr, argv
             assert " ago" in done.stderr, argv

