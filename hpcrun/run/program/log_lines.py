@@ -16,7 +16,7 @@ MOST_LINE = 1_000
 # Seconds for which a bar is watched before it counts: it may be that of a preparation.
 BAR_WAITS = 30.0
 # Seconds between two lines of a bar.
-_BAR_EVERY = 2.0
+_BAR_EVERY = 1.0
 
 _BAR = re.compile(
     r"^(?P<what>[^|%]{0,80}?):?\s*\d{1,3}%\|[^|]{0,400}\|\s*(?P<done>\d{1,12})/(?P<total>\d{1,12})"
@@ -161,10 +161,10 @@ class ProgressBars:
         self._settled = False
 
     def poll(self, look: Look) -> Found:
-        """Return a line for each update of the training's bar, at most one in two seconds."""
-        for text in look.text:
-            if (one := bar(text)) is not None:
-                self.take(one, look.time)
+        """Return a line for each update of the training's bar, at most one a second."""
+        updates = [one for text in look.text if (one := bar(text)) is not None]
+        for at, one in enumerate(updates, 1):
+            self.take(one, look.since + at / len(updates) * (look.time - look.since))
         if self.main is None or self.since is None:
             return Found()
         if not look.is_last and not self._settled and look.time - self.since < BAR_WAITS:

@@ -58,13 +58,14 @@ def test_bars(text: str, step: int | None, total: int | None) -> None:
 def test_the_bar_of_the_training_is_told_from_those_of_evaluations() -> None:
     bars = ProgressBars()
     looks = [
-        (0.0, ("  0%|   | 0/500 [00:00<?, ?it/s]", "  1%|   | 1/500 [00:01<08:00,  1it/s]")),
+        (1.0, ("  0%|   | 0/500 [00:00<?, ?it/s]", "  1%|   | 1/500 [00:01<08:00,  1it/s]")),
         (20.0, (" 10%|   | 20/500 [00:20<08:00,  1it/s]", " 50%|   | 1/13 [00:00<00:01,  9it/s]")),
     ]
     for time, text in looks:
         assert bars.poll(Look(time, time, text)).lines == [], "it may be a preparation's"
-    found = bars.poll(Look(BAR_WAITS, 20.0, (" 12%|   | 30/500 [00:30<08:00,  1it/s]",)))
-    assert [(line.step, line.time) for line in found.lines] == [(1, 0.0), (20, 20.0), (30, 30.0)]
+    now = 1.0 + BAR_WAITS
+    found = bars.poll(Look(now, 20.0, (" 12%|   | 30/500 [00:30<08:00,  1it/s]",)))
+    assert [(line.step, line.time) for line in found.lines] == [(1, 1.0), (20, 20.0), (30, now)]
     assert found.total == 500
     ended = ("100%|###| 500/500 [08:20<00:00,  1it/s]", " 50%|   | 2/900 [00:00<00:01,  9it/s]")
     found = bars.poll(Look(500.0, 490.0, ended, is_last=True))

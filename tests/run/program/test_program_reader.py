@@ -51,7 +51,7 @@ sys.path.insert(0, os.environ["TESTS"])
 from tests.support.event_files import event, write
 kept = []
 train(25, 0.1, lambda step: kept.append(event(step, time.time(), loss=0.5)))
-write(Path(os.environ["HPCRUN_DIRECTORY"], "out/runs/events.out.tfevents.1.host.2.0"), *kept)
+write(Path("out/runs/events.out.tfevents.1.host.2.0"), *kept)
 """
 BAR = """
 def show(step):
@@ -144,7 +144,7 @@ def test_what_is_left_is_estimated_and_it_is_known_to_live(place: Place) -> None
 
 
 SAVING = """
-out = os.environ["HPCRUN_DIRECTORY"] + "/out"
+out = "out"
 os.makedirs(out, exist_ok=True)
 before = sorted(int(name[11:]) for name in os.listdir(out))
 first = before[-1] if before and RESUMES else 0

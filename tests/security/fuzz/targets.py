@@ -15,6 +15,7 @@ from typing import Any
 from tests.security.fuzz import mutations
 from tests.security.fuzz.mutations import Draw
 from tests.security.fuzz.world import BYSTANDER, KINDS, VICTIMS, Finding, World
+from tests.support.event_files import event, tensor_event
 
 V, B, RUN, OUT, SPEC = "VICTIM", BYSTANDER, "VICTIM/0", "OUT", "SPEC"
 
@@ -401,6 +402,60 @@ def _broken_text(kind: str) -> Target:
     return target
 
 
+def program_output(world: World, draw: Draw) -> None:
+    """What a program writes and prints, which an agent reads."""
+    from hpcrun.run.program.csv_log import LightningCsv
+    from hpcrun.run.program.file_search import search
+    from hpcrun.run.program.log_lines import LogPattern, NewText, ProgressBars
+    from hpcrun.run.program.progress_source import Look, ProgressSource
+    from hpcrun.run.program.save_watch import USUAL, SaveWatch
+    from hpcrun.run.program.tensorboard_events import TensorBoardEvents
+    from hpcrun.run.program.trainer_state import TrainerState
+
+    rng, home = draw.rng, world.directory / "program"
+    shutil.rmtree(home, ignore_errors=True)
+    (home / "checkpoint-20").mkdir(parents=True)
+    name, model = rng.choice(sorted(_PROGRAM.items()))
+    data = (
+        mutations.document(draw, model) if name.endswith(".json") else mutations.blob(draw, model)
+    )
+    draw.note(f"{name}: {data[:3000]!r}")
+    path = home / name
+    if rng.random() < 0.05:
+        KINDS[rng.choice(sorted(KINDS))](path)
+    else:
+        path.write_bytes(data)
+    sources: list[ProgressSource] = [LightningCsv(), TensorBoardEvents(), TrainerState()]
+    sources += [ProgressBars(), LogPattern(r"(?P<step>\S+)/(?P<total>\S+)(?P<loss>.*)")]
+    saves = SaveWatch(USUAL, [home], ())
+    text, files = NewText(path).read(is_last=True), tuple(search(home))
+    for source in sources:
+        with contextlib.suppress(OSError):
+            for line in source.poll(Look(1.8e9, 1.7e9, text, files, is_last=True)).lines:
+                json.dumps({"step": line.step, "time": line.time, **line.values})
+    saves.look(files, 7, 1.8e9, is_last=True, ended_well=True)
+
+
+_PROGRAM = {
+    "events.out.tfevents.1.host": b"".join(
+        event(step, 1.7e9 + step, loss=0.5, accuracy=0.25) for step in range(8)
+    )
+    + tensor_event(9, 1.7e9, "epoch_loss", 1.5),
+    "checkpoint-20/trainer_state.json": json.dumps(
+        {
+            **{"global_step": 20, "max_steps": 500},
+            "log_history": [{"step": step, "loss": 0.5, "epoch": 0.1} for step in (10, 20)],
+        }
+    ).encode(),
+    "metrics.csv": b"epoch,step,loss\n0,49,1.5\n0,99,1.25\n",
+    "latest": b"global_step120\n",
+    "rank-00000.log": (
+        "{'loss': '2.341', 'epoch': '0.1'}\n  2%|▏ | 12/500 [00:10<04:20,  3.7it/s]\r"
+        "Epoch 1/3:  4%|▏ | 4/100 [00:10<04:20]\nstep 5/100 loss 0.5\n"
+    ).encode(),
+}
+
+
 def lists(world: World, draw: Draw) -> None:
     """Slurm's lists of nodes, numbers and jobs, and its forms of time."""
     from hpcrun.errors import HpcrunError
@@ -655,6 +710,7 @@ TARGETS: dict[str, tuple[int, Target]] = {
     **{kind: (3, _broken_text(kind)) for kind in ("where", "filter", "ranks")},
     "overrides": (1, _broken_text("overrides")),
     "lists": (6, lists),
+    "program output": (4, program_output),
     "slurm output": (4, slurm_output),
     "slurm cache": (1, slurm_cache),
     "greetings": (2, greetings),
