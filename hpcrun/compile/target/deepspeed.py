@@ -23,6 +23,7 @@ from hpcrun.compile.target.deepspeed_keys import (
 )
 from hpcrun.host import expand_home, is_there
 from hpcrun.policy import batch
+from hpcrun.text import shortened
 
 # Keys whose "auto" DeepSpeed itself fills in.
 _OWN_AUTO = {
@@ -144,7 +145,7 @@ def check(
     for key in ignored[:_MOST_IGNORED]:
         mark = report.mark(key)
         place = mark.file if mark.line is None else f"{mark.file}:{mark.line}"
-        note(f"{place}: DeepSpeed {VERSION} ignores deepspeed.{dotted(key)}")
+        note(shortened(f"{place}: DeepSpeed {VERSION} ignores deepspeed.{dotted(key)}"))
     if len(ignored) > _MOST_IGNORED:
         found = f"is one of more than {_MOST_IGNORED} keys that DeepSpeed does not know"
         report.at(ignored[-1], found)

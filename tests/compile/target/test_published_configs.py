@@ -172,6 +172,14 @@ def test_very_many_keys_that_deepspeed_ignores_are_a_mistake(project: Any) -> No
     assert problem.message == "is one of more than 50 keys that DeepSpeed does not know"
 
 
+def test_a_key_that_is_no_text_for_a_terminal_is_shown_safely(project: Any, hpcrun: Any) -> None:
+    _compiled(project, {"\x1b[2J" + "long" * 10_000: 1, **ALL_AUTO})
+    said = hpcrun("plan", "spec.yaml").err
+    assert "DeepSpeed 0.19.8 ignores deepspeed." in said
+    assert "\x1b" not in said
+    assert len(said) < 3_000
+
+
 def test_a_batch_that_nobody_gave_is_told(project: Any) -> None:
     notes = _compiled(project, ACCEPTED["transformers' tests, no batch"]).notes
     assert "the DeepSpeed configuration has no batch size: the program has to give one" in notes
