@@ -114,20 +114,22 @@ def _met(study: Study) -> bool:
 def test_a_trainer(study: Study) -> None:
     spec = (
         "framework: huggingface\n"
-        "config: {output_dir: '${hpcrun:directory}/out', max_steps: 60, save_steps: 10, "
+        "config: {output_dir: out, max_steps: 60, save_steps: 10, "
         "logging_steps: 5, per_device_train_batch_size: 2, report_to: none}\n"
     )
     started = study.submit(spec)
     study.kill_once(started, "checkpoint-10/trainer_state.json")
     study.end(started)
     assert "ranks 2, from None" in study.logs(1)
-    assert re.search(r"ranks 2, from .*/out/checkpoint-\d0", study.logs(2))
+    assert re.search(r"ranks 2, from .*/?out/checkpoint-\d0", study.logs(2))
+    assert (study.run.work / "out/model.safetensors").exists()
+    assert ledger.read(study.run)[-1].end["reached_step"] == 60
     assert _met(study)
 
 
 @pytest.mark.parametrize("study", ["accelerate_loop.py"], indirect=True)
 def test_accelerate(study: Study) -> None:
-    spec = "config: {output_dir: '${hpcrun:directory}/out', steps: 60, pause: 0.05}\n"
+    spec = "config: {output_dir: out, steps: 60, pause: 0.05}\n"
     started = study.submit(spec + "recovery: {resume: accelerate}\n")
     study.kill_once(started, "out/step_10/random_states_1.pkl")
     said = study.end(started)
@@ -147,18 +149,14 @@ def test_accelerate_in_a_shell_where_it_is_not_detected(study: Study) -> None:
 
 @pytest.mark.parametrize("study", ["lightning_fit.py"], indirect=True)
 def test_lightning(study: Study) -> None:
-    spec = (
-        "framework: lightning\n"
-        "config: {devices: 2, max_steps: 60, pause: 0.05, root: '${hpcrun:directory}'}\n"
-        "recovery: {resume: {recipe: lightning, "
-        "when: '${hpcrun:directory}/checkpoints/*.ckpt'}}\n"
-    )
+    spec = "framework: lightning\nconfig: {devices: 2, max_steps: 60, pause: 0.05}\n"
     started = study.submit(spec)
     study.kill_once(started, "checkpoints/*step=10.ckpt")
     study.end(started)
     assert "ranks 2, TorchElasticEnvironment" in study.logs(1)
     assert "Restored all states from the checkpoint" in study.logs(2)
     assert "ends at step 60" in study.logs(2)
+    assert (study.run.work / "checkpoints/last.ckpt").exists()
     assert _met(study)
 
 

@@ -38,15 +38,13 @@ def main():
     parser.add_argument("--num_nodes", type=int, default=1)
     parser.add_argument("--max_steps", type=int, default=40)
     parser.add_argument("--ckpt_path")
-    parser.add_argument("--root", default=".")
     parser.add_argument("--pause", type=float, default=0.0)
     arguments = parser.parse_args()
 
     L.seed_everything(0)
     inputs = torch.randn(512, 8)
     data = torch.utils.data.TensorDataset(inputs, inputs.sum(1, keepdim=True))
-    directory = f"{arguments.root}/checkpoints"
-    saves = ModelCheckpoint(directory, every_n_train_steps=10, save_last=True, save_top_k=-1)
+    saves = ModelCheckpoint("checkpoints", every_n_train_steps=10, save_last=True, save_top_k=-1)
     trainer = L.Trainer(
         accelerator="cpu",
         strategy="ddp",
@@ -55,7 +53,7 @@ def main():
         max_steps=arguments.max_steps,
         log_every_n_steps=5,
         callbacks=[saves, Pause(arguments.pause)],
-        logger=CSVLogger(f"{arguments.root}/logs"),
+        logger=CSVLogger("logs"),
         enable_progress_bar=False,
     )
     environment = type(trainer.strategy.cluster_environment).__name__
