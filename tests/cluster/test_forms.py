@@ -135,10 +135,12 @@ def test_scripts_and_loops_that_are_preempted_go_on(slurm: Cluster) -> None:
 
 
 def test_a_script_that_knows_nothing_of_hpcrun_runs_unmodified(bench: Workbench) -> None:
+    """On a site whose profile names no interface: all nodes take the one named as InfiniBand."""
+    bench.write("configs/clusters/unnamed.yaml", "executor: slurm\nresources: {mem: 6000}\n")
     spec = bench.spec(
         "plain",
         {
-            "cluster": "bed",
+            "cluster": "unnamed",
             "entry": "plain.py",
             "resources": {"nodes": 2, "ntasks_per_node": 2, "time": "00:05:00"},
         },
@@ -148,6 +150,10 @@ def test_a_script_that_knows_nothing_of_hpcrun_runs_unmodified(bench: Workbench)
     logs = bench.hpcrun("logs", "plain").stdout
     for rank in range(4):
         assert f"rank {rank} of 4 has 6" in logs
+    why = bench.hpcrun("why", "plain").stdout
+    assert "ranks talk over ib0, for its name: fabric.fast_interface" in why
+    launch = json.loads((bench.root / "plain/runs/0/attempts/1/launch.json").read_text())
+    assert [node["interface"] for node in launch["nodes"]] == ["ib0", "ib0"]
 
 
 def wait_for_step(bench: Workbench, name: str, step: int, seconds: float = 240) -> None:
