@@ -89,7 +89,7 @@ def test_a_secrets_file_of_ones_own_is_accepted(spec: Path) -> None:
 def test_what_looks_like_a_secret_in_a_spec_is_named(tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(
-        SPEC + "args: [--api-key, sesame]\n"
+        SPEC + "args: [--api-key, sesame]\nflags: key=value\n"
         "config: {hub_token: sesame, pad_token: <pad>, steps: 7}\n"
         "environment:\n"
         "  setup: [export A_PASSWORD=sesame]\n"
