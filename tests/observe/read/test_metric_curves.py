@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrun.observe.read import metric_curves
+from hpcrun.state import files
 from hpcrun.state.layout import RunPaths
-from tests.support.experiment import Experiment
+from tests.support.experiment import T0, Experiment
 
 
 @pytest.fixture
@@ -52,6 +53,27 @@ def test_a_script_without_a_session_replaces_from_its_first_step(study: Experime
     study.start(0, 2)
     study.metrics(0, 2, range(4, 6), restored=None, loss=2.0)
     assert list(metric_curves.read(study.run()).steps) == [1, 2, 3, 4, 5]
+
+
+def test_a_script_without_times_has_a_pace_and_signs_of_life(study: Experiment) -> None:
+    paths = study.run().attempt(1)
+    files.append(paths.metrics, *({"step": step, "loss": 1.0} for step in range(1, 41)))
+    files.append(
+        paths.session,
+        {"event": "read_from", "time": T0, "source": "metrics_file", "total_steps": 100},
+        {"event": "seen", "time": T0 + 10, "step": 20},
+        {"event": "seen", "time": T0 + 20, "step": 40},
+    )
+    found = metric_curves.latest(study.run(), [1])
+    assert (found.step, found.total_steps, found.time) == (40, 100, T0 + 20)
+    assert found.remaining == 60 * 0.5
+    files.append(paths.log_sizes, {"time": T0 + 95, "sizes": {"0": 10}})
+    assert metric_curves.latest(study.run(), [1]).time == T0 + 95, "it still prints"
+
+
+def test_lines_of_several_files_may_be_out_of_order(study: Experiment) -> None:
+    study.metrics(0, 1, [100, 200, 150], restored=None, loss=1.0)
+    assert metric_curves.latest(study.run(), [1]).step == 200
 
 
 def test_lines_of_one_step_are_merged(study: Experiment) -> None:
