@@ -197,8 +197,16 @@ def _log_files(launch: Launch) -> None:
 
 
 def _made_a_directory(launch: Launch) -> None:
-    (launch.directory_of() / "out").mkdir()
+    made = launch.directory_of() / "out"
+    made.mkdir()
+    (Path(launch.nodes[0].code) / "out").symlink_to(made)
     logged(launch, 1, 2)
+
+
+def _has_a_directory_of_the_code(launch: Launch) -> None:
+    for top in (launch.directory_of(), Path(launch.nodes[0].code)):
+        (top / "data").mkdir()
+    logged(launch, 1)
 
 
 def _elsewhere(launch: Launch) -> None:
@@ -216,6 +224,7 @@ def _elsewhere(launch: Launch) -> None:
         (_log_files, "starts from nothing: "),
         # As nanoGPT does, long before it saves.
         (_made_a_directory, "starts from nothing: "),
+        (_has_a_directory_of_the_code, "resumes: attempt 1 logged steps, and writes elsewhere"),
         (lambda launch: logged(launch, 1), "resumes: attempt 1 logged steps, and writes elsewhere"),
     ],
 )
@@ -266,9 +275,6 @@ def test_a_program_that_begins_over(
 # Real attempts, of programs that never heard of hpcrun.
 HEAD = """
 import json, os, signal, sys, zipfile
-work = os.path.join(os.environ["HPCRUN_DIRECTORY"], "work")
-os.makedirs(work, exist_ok=True)
-os.chdir(work)
 attempt = int(os.environ["HPCRUN_ATTEMPT"])
 given = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
 def log(step):
