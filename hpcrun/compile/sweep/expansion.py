@@ -335,10 +335,9 @@ class Expansion:
                 self._report.at("sweep", message, "sweep a key that tells them apart")
                 break
         if twins := len(points) - len(found):
-            again = "is one that was there" if twins == 1 else "are ones that were there"
-            message = (
-                f"of {len(points):,} points {twins:,} {again}: {plural(len(found), 'run', ',')}"
-            )
+            same = "the same as another" if twins == 1 else "the same as others"
+            runs = plural(len(found), "run", ",")
+            message = f"{len(points):,} points, {twins:,} of them {same}: {runs}"
             self._report.note("sweep", message)
         return list(found.values())
 

@@ -244,12 +244,12 @@ def test_points_too_rare_to_be_drawn_are_told(project: Any) -> None:
         (
             "points: [{config.lr: 1}, {config.lr: 2}, {config.lr: 1}]",
             2,
-            "sweep: of 3 points 1 is one that was there: 2 runs",
+            "sweep: 3 points, 1 of them the same as another: 2 runs",
         ),
         (
             "union: [{grid: {config.lr: [1, 2]}}, {grid: {config.lr: [1, 2, 3]}}]",
             3,
-            "sweep: of 5 points 2 are ones that were there: 3 runs",
+            "sweep: 5 points, 2 of them the same as others: 3 runs",
         ),
     ],
 )
