@@ -181,6 +181,7 @@ class _Compiler:
                 *_secrets(loaded.data, runs),
                 *templates.notes,
                 *problems.notes,
+                *_unread(runs, arrived),
                 *_started_alike(runs),
             ),
             no_flags=_no_flags(runs, arrived),
@@ -272,6 +273,23 @@ def _no_flags(runs: Sequence[CompiledRun], arrived: Set[Key]) -> tuple[str, ...]
     is_command = any(run.entry.kind == "command" for run in runs)
     has_flags = any(run.spec["flags"] != command_line.NO_FLAGS for run in runs)
     return tuple(sorted(map(dotted, arrived))) if is_command and has_flags else ()
+
+
+def _unread(runs: Sequence[CompiledRun], arrived: Set[Key]) -> list[str]:
+    """Return a note of keys of ``config`` that cannot be flags of a shell's script."""
+    found: dict[str, None] = {}
+    for run in runs:
+        wanted = run.spec["flags"] != command_line.NO_FLAGS and run.entry.kind == "command"
+        if wanted and command_line.reads_no_flags(run.entry.argv):
+            left = command_line.without(run.spec["config"], arrived)
+            found.update(dict.fromkeys(f"config.{name}" for name in left))
+    if not found:
+        return []
+    verb = "is no flag" if len(found) == 1 else "are no flags"
+    return [
+        f'{listed([*found], 8)} {verb}, as the script of `sh -c` has no "$@": refer to '
+        "${config.KEY}, or set flags: none"
+    ]
 
 
 def _started_alike(runs: Sequence[CompiledRun]) -> list[str]:

@@ -69,20 +69,31 @@ def arguments(
         kept = {name: kept[name] for name in kept if found.config.get(name, "") is not None}
         flags = flags_of(kept, EQUALS if style == NO_FLAGS else style, own.below("config"))
     instead = args if found.instead is None else found.instead
-    return Arguments(argv, _ordered(entry, instead, [*flags, *found.args]), identity)
+    return Arguments(argv, _ordered(entry, instead, flags, found.args), identity)
 
 
-def _ordered(entry: Sequence[str], args: Sequence[str], flags: Sequence[str]) -> tuple[str, ...]:
+def _ordered(
+    entry: Sequence[str], args: Sequence[str], flags: Sequence[str], more: Sequence[str] = ()
+) -> tuple[str, ...]:
     """Put flags last, so that they win over a configuration file that ``args`` name.
 
     After a ``--`` a script would not take them for flags; in a command it is a wrapper's. What
     follows the script of ``sh -c`` is its ``$0`` and then ``$@``, if it uses that at all.
     """
     words = [*entry, *args]
-    if flags and len(words) == 3 and _SHELL.fullmatch(" ".join(words[:2])):
-        return (*words, words[0], *flags) if _USES_ARGUMENTS.search(words[2]) else tuple(words)
+    if _is_shell_script(words) and (flags or more):
+        return (*words, *more) if reads_no_flags(words) else (*words, words[0], *flags, *more)
     end = len(args) if entry or "--" not in args else args.index("--")
-    return (*entry, *args[:end], *flags, *args[end:])
+    return (*entry, *args[:end], *flags, *more, *args[end:])
+
+
+def _is_shell_script(words: Sequence[str]) -> bool:
+    return len(words) == 3 and _SHELL.fullmatch(" ".join(words[:2])) is not None
+
+
+def reads_no_flags(command: Sequence[str]) -> bool:
+    """Check whether a command is ``sh -c`` with a script that uses no ``$@``."""
+    return _is_shell_script(command) and not _USES_ARGUMENTS.search(command[2])
 
 
 def _check(

@@ -117,7 +117,12 @@ def test_the_script_of_a_shell_gets_its_arguments(
     project: Any, script: str, words: list[str]
 ) -> None:
     text = f"entry: [sh, -c, {json.dumps(script)}]\nconfig: {{lr: 1}}\n"
+    notes = "".join(compiled(project, text).notes)
+    assert ('config.lr is no flag, as the script of `sh -c` has no "$@"' in notes) == (not words)
+    assert compiled(project, text + "flags: none\n").notes == ()
     assert argv(project, text) == ["sh", "-c", script, *words]
+    more = resumed(project, text + "recovery: {resume_args: [-r]}\n")
+    assert more == ["sh", "-c", script, *words, "-r"]
     assert argv(project, text + "args: [x]\n") == ["sh", "-c", script, "x", "--lr=1"]
 
 
