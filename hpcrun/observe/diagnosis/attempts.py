@@ -369,10 +369,9 @@ def _of_program(
         seen = found.session.sightings
         again = next((time for step, time in seen if furthest and step >= furthest), None)
         found = replace(found, first=seen[0][1], last=seen[-1][1], again=again)
-    ends = [event.time for event in found.session.of(session_log.FINISHED)]
-    # The agent says at the end when it saw the last of the program.
-    ends += [event.time for event in found.session.of(session_log.SEEN) if event.step is None]
-    alive = ends[0] if ends else _time(files.last_line(paths.log_sizes) or {})
+    alive = goodput.worked_until(found, seen)
+    if alive is None:
+        alive = _time(files.last_line(paths.log_sizes) or {})
     begun = goodput.first_began(seen, one.restored or 0)
     return replace(found, is_program=True, begun=begun, alive=alive)
 

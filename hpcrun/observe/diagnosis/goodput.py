@@ -160,6 +160,32 @@ def first_began(logged: Sequence[tuple[int, float]], restored: int) -> float | N
     return moment if step - restored <= 1 else None
 
 
+# Seconds that the processes of a program take to leave, once it has done its work.
+LEAVING = 8.0
+
+
+def worked_until(traces: Traces, logged: Sequence[tuple[int, float]]) -> float | None:
+    """Return until when a program that has ended worked; None if nothing tells.
+
+    Of one that ended well that is its end: it may have evaluated or saved in silence. Unless that
+    is so near to its last sign of life that it only left: then it is that, and the time between
+    two lines of its log.
+    """
+    log = traces.session
+    finished = next((event.time for event in log.of(session_log.FINISHED)), None)
+    # The agent says at the end when it saw the last of the program.
+    seen = [event.time for event in log.of(session_log.SEEN) if event.step is None]
+    if finished is None or not seen:
+        return seen[-1] if seen else finished
+    times = itertools.pairwise(moment for _, moment in logged)
+    gaps = sorted(after - before for before, after in times if after > before)
+    if not gaps:
+        return finished
+    saves = [event.time for event in log.of(session_log.SAVED)]
+    last = max([seen[-1], traces.last or 0.0, *saves]) + gaps[len(gaps) // 2]
+    return min(finished, last) if finished - last < LEAVING else finished
+
+
 def spans(
     submitted: Mapping[Any, float],
     attempts: Sequence[tuple[Attempt, Callable[[int], Traces]]],

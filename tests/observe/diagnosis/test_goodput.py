@@ -120,6 +120,32 @@ def test_a_program_that_shows_no_steps_is_running() -> None:
     assert "how many of them were useful is not known" in cost.sentences(total)[0]
 
 
+@pytest.mark.parametrize(
+    ("finished", "seen", "saved", "until"),
+    [
+        (None, None, None, None),
+        (None, 150.0, None, 150.0),
+        (200.0, None, None, 200.0),
+        # Its processes took a while to leave.
+        (155.0, 150.0, None, 152.0),
+        (155.0, 150.0, 154.0, 155.0),
+        (151.0, 150.0, None, 151.0),
+        # It worked on without a word.
+        (200.0, 150.0, None, 200.0),
+    ],
+)
+def test_until_when_a_program_worked(
+    finished: float | None, seen: float | None, saved: float | None, until: float | None
+) -> None:
+    times = {"finished": finished, "seen": seen, "saved": saved}
+    lines = [{"event": kind, "time": time} for kind, time in times.items() if time is not None]
+    traces = Traces(session_log.parse(lines), first=100.0, last=150.0)
+    logged = [(10, 100.0), (20, 102.0), (30, 104.0), (40, 150.0)]
+    assert goodput.worked_until(traces, logged) == until
+    if finished is not None:
+        assert goodput.worked_until(traces, logged[:1]) == finished
+
+
 def test_an_attempt_of_a_program_that_did_not_come_to_its_first_step() -> None:
     told = of_program(140.0, 200.0, first=160.0, begun=150.0, last=200.0)
     silent = of_program(100.0, 130.0)
