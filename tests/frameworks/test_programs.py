@@ -37,7 +37,7 @@ class Study:
     def __init__(self, directory: Path, program: str) -> None:
         name = "tensorflow" if program.startswith("tensorflow") else "frameworks"
         python = PYTHONS[name] or pytest.skip(f"HPCRUN_{name.upper()}_PYTHON names no Python")
-        self.overrides = ("cluster=local", f"environment.python={python}")
+        self.python, self.overrides = python, ("cluster=local", f"environment.python={python}")
         self.root, self.code = directory / "root", directory / "code"
         self.code.mkdir()
         self.program = program
@@ -124,6 +124,31 @@ def test_a_trainer(study: Study) -> None:
     assert re.search(r"ranks 2, from .*/?out/checkpoint-\d0", study.logs(2))
     assert (study.run.work / "out/model.safetensors").exists()
     assert ledger.read(study.run)[-1].end["reached_step"] == 60
+    assert _met(study)
+
+
+@pytest.mark.parametrize("study", ["trl_inputs.py"], indirect=True)
+def test_trls_own_script(study: Study) -> None:
+    subprocess.run([study.python, study.program], cwd=study.code, check=True)
+    study.program = "trl.scripts.sft"
+    flags = {
+        **{"model_name_or_path": study.code / "model", "dataset_name": study.code / "data"},
+        **{"output_dir": "out", "max_steps": 300, "save_steps": 50, "logging_steps": 10},
+        **{"per_device_train_batch_size": 1, "max_length": 16, "report_to": "none"},
+        **{"bf16": "false", "use_cpu": "true"},
+    }
+    arguments = ", ".join(f"--{name}={value}" for name, value in flags.items())
+    # torch 2.13 may hang for good as the script ends (the destructor of ProcessGroupGloo).
+    hang = 'recovery: {hang_after: "00:00:20"}\n'
+    spec = f"framework: huggingface\nargs: [{arguments}]\n{hang}"
+    started = study.submit(spec, entry="[python, -m, trl.scripts.sft]")
+    study.kill_once(started, "checkpoint-50/trainer_state.json")
+    study.end(started)
+    first, second, *_ = ledger.read(study.run)
+    assert first.cause["signal"] == "SIGKILL"
+    assert second.end["reached_step"] == 300
+    assert "--resume_from_checkpoint" in str(second.resume)
+    assert (study.run.work / "out/model.safetensors").exists()
     assert _met(study)
 
 
