@@ -30,6 +30,8 @@ class Desk(Workbench):
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster, "status")
+        # Supervisors of the test before may still write the ends of their runs.
+        self.root /= f"desk-{time.time_ns()}"
         self.calls = self.directory / "calls"
         self.bin = self.directory / "bin"
         cluster.run(["mkdir", "-p", str(self.bin)])
@@ -50,9 +52,16 @@ class Desk(Workbench):
             },
         )
         self.hpcrun("submit", spec)
-        until(
-            lambda: [one["state"] for one in self.status()] == STATES, "all as they should be", 180
-        )
+        found: list[dict[str, Any]] = []
+
+        def is_set() -> bool:
+            found[:] = self.status()
+            return states(found) == STATES
+
+        try:
+            until(is_set, "all as they should be", 120)
+        except TimeoutError:
+            pytest.fail(f"{found}\n{self.explain('looked-at')}")
 
     def look(self, **environment: str) -> tuple[list[dict[str, Any]], str, list[str]]:
         """The runs, what was said on stderr and the commands that Slurm was asked by."""
@@ -74,7 +83,7 @@ def desk(slurm: Cluster) -> Iterator[Desk]:
     found = Desk(slurm)
     yield found
     slurm.run(["scancel", "--me"], check=False)
-    slurm.run(["rm", "-rf", str(found.root / "looked-at"), str(found.directory)], check=False)
+    slurm.run(["rm", "-rf", str(found.root), str(found.directory)], check=False)
 
 
 def states(runs: list[dict[str, Any]]) -> list[str]:
