@@ -114,8 +114,8 @@ class SessionLog(tuple[SessionEvent, ...]):
 
     @property
     def saved_step(self) -> int | None:
-        """The step of the last save that has one."""
-        return next(reversed([*self._steps(SAVED)]), None)
+        """The furthest step that was saved; None if no save has one."""
+        return max(self._steps(SAVED), default=None)
 
     @property
     def read_from(self) -> Mapping[str, Any] | None:

@@ -82,8 +82,8 @@ class LightningCsv:
     """The files that Lightning's CSVLogger writes, many rows at once.
 
     Rows have no time: those that came together are spread over the time since those before, and the
-    first ones over the time since the progress bar began. Rows of files that were ``there`` before
-    are not new.
+    first ones over the time since the progress bar began, or without one since the last look. Rows
+    of files that were ``there`` before are not new.
     """
 
     def __init__(self, there: Iterable[FoundFile] = ()) -> None:
@@ -91,6 +91,8 @@ class LightningCsv:
         self._seen: dict[Path, FoundFile] = {}
         self._bars = ProgressBars()
         self._last: tuple[int, float] | None = None
+        # When the files were looked for before: Lightning writes each row as it is logged.
+        self._searched: float | None = None
         for one in there:
             if one.path.name == NAME:
                 self._files[one.path] = known = CsvFile(one.path)
@@ -114,11 +116,14 @@ class LightningCsv:
             if rows:
                 found.path = one.path
                 found.lines += self._timed(rows, min(one.modified, look.time))
+        if look.files is not None:
+            self._searched = look.time
         found.total = self._bars.main.total if self._bars.main else None
         return found
 
     def _timed(self, rows: list[tuple[int, dict[str, float]]], written: float) -> list[Line]:
-        before, since = self._last or (0, self._bars.since or written)
+        known = self._bars.since or self._searched or written
+        before, since = self._last or (0, min(known, written))
         self._last = max(before, *(step for step, _ in rows)), max(since, written)
         return list(spread(rows, before, since, max(since, written)))
 

@@ -82,7 +82,12 @@ class SaveWatch:
                 continue
             before = self._changing.get(one.path)
             if before is None or before[0] != state:
-                before = state, now, step if before is None else before[2]
+                # One that grows is still the same save; any other change is the next one.
+                grows = before is not None and before[0].number == state.number
+                if before is not None and grows and before[0].bytes < state.bytes:
+                    before = state, now, before[2]
+                else:
+                    before = state, now, step
                 self._changing[one.path] = before
             rests = is_last and (ended_well or now - state.modified >= STAYS)
             if rests or now - before[1] >= STAYS:

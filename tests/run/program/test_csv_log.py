@@ -6,6 +6,7 @@ import random
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,15 @@ def test_rows_that_came_together_are_spread_over_the_time(tmp_path: Path) -> Non
         stream.write("1,149,1.0\n1,19")
     found = source.poll(Look(131.0, 121.0, (), (_found(path, 130.0),)))
     assert [(line.step, line.time) for line in found.lines] == [(149, 130.0)]
+
+
+def test_first_rows_without_a_bar_are_of_the_time_since_the_last_look(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    source = LightningCsv()
+    assert source.poll(Look(100.0, 99.0, (), ())).lines == []
+    path.write_text("step,loss\n4,1.5\n9,1.0\n")
+    found = source.poll(Look(101.0, 100.5, (), (_found(path, 100.9),)))
+    assert [line.time for line in found.lines] == pytest.approx([100.4, 100.9])
 
 
 def test_a_file_that_is_written_anew_with_another_column(tmp_path: Path) -> None:

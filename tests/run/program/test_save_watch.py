@@ -53,6 +53,16 @@ def test_one_file_that_is_written_again_and_again(tmp_path: Path) -> None:
     assert steps == [10, 20]
 
 
+def test_one_file_that_is_replaced_faster_than_it_counts(tmp_path: Path) -> None:
+    watch, steps = _watch(tmp_path, ["last.ckpt"]), []
+    for number in (1, 2, 3):
+        _save(tmp_path / "new", "x", at=number)
+        (tmp_path / "new").rename(tmp_path / "last.ckpt")
+        steps += watch.look(_files(tmp_path), 10 * number, 1000.0 + number)
+    steps += watch.look(_files(tmp_path), 99, 1003.0 + STAYS)
+    assert [one.step for one in steps] == [30]
+
+
 @pytest.mark.parametrize(("well", "age", "counts"), [(True, 0, 1), (False, 0, 0), (False, 60, 1)])
 def test_a_save_at_the_end_counts_unless_its_program_was_killed_in_it(
     tmp_path: Path, well: bool, age: float, counts: int
