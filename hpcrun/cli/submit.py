@@ -63,7 +63,7 @@ def command(
 
     request = Request(command_line(), output.say, new, only)
     if dry_run:
-        _show(preview_chain(chain, request), str(chain[-1].root), output)
+        _show(chain, preview_chain(chain, request), str(chain[-1].root), output)
         return EXIT_OK
     patience.act()
     done = submit_chain(chain, request)
@@ -74,7 +74,9 @@ def command(
     return _wait(done, output) if wait else EXIT_OK
 
 
-def _show(previews: Sequence[Preview], root: str, output: Output) -> None:
+def _show(
+    chain: Sequence[Compiled], previews: Sequence[Preview], root: str, output: Output
+) -> None:
     from hpcrun.cli import plan as printing
 
     *others, last = previews
@@ -82,9 +84,9 @@ def _show(previews: Sequence[Preview], root: str, output: Output) -> None:
         data = {"root": root, **last.to_data()}
         output.data({**data, "before": [one.to_data() for one in others]} if others else data)
         return
-    for one in previews:
+    for compiled, one in zip(chain, previews, strict=True):
         if one.plan.arrays:
-            lines = "\n".join(printing.lines(one.submitted, root))
+            lines = "\n".join(printing.lines(one.submitted, root, compiled.no_flags))
             click.echo(lines + ("\n" if one is not last else ""))
 
 
