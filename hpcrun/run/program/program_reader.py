@@ -134,7 +134,7 @@ class ProgramReader:
             made = {LOG: LogPattern(wanted.pattern), **made}
         names = list(made)
         if wanted.source == frameworks.AUTO:
-            usual = frameworks.of(self._run.spec.get("framework") or frameworks.AUTO).progress
+            usual = frameworks.of(self._run.entry.framework).progress
             names.sort(key=lambda name: (name != LOG, name != usual))
         else:
             both = (LOG, BARS) if wanted.source == LOG else (wanted.source,)

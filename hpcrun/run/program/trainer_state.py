@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,11 @@ class TrainerState:
 
     def __init__(self, there: Iterable[FoundFile] = ()) -> None:
         self._seen = {one.path: one for one in there}
+        # What the newest of them knows: a Trainer that resumes has it in its own history.
+        states = [one for one in self._seen.values() if one.path.name == NAME]
+        newest = max(states, key=lambda one: one.modified, default=None)
+        state = read(newest.path) if newest is not None else None
+        self._inherited = [*_history(state)] if state is not None else []
         self._bars = ProgressBars()
         # Printed lines whose step is not known yet, with the times at which they were seen.
         self._waiting: list[Line] = []
@@ -86,10 +91,14 @@ class TrainerState:
 
     def _saved(self, state: dict[str, Any], saved: float, now: float) -> Iterator[Line]:
         """Yield the lines of a state's history that are not known yet."""
-        total, history = state.get("max_steps"), state.get("log_history")
+        total, entries = state.get("max_steps"), [*_history(state)]
         if type(total) is int and total > 0:
             self._total = total
-        entries = map(_entry, islice(history, _MOST_LINES)) if isinstance(history, list) else ()
+        if self._inherited:
+            pairs = zip(entries, self._inherited, strict=False)
+            same = takewhile(lambda pair: pair[0] == pair[1], pairs)
+            self._last = max([self._last, *(step for (step, _), _ in same)])
+            self._inherited = []
         new = [(step, values) for step, values in entries if step > self._last]
         if not new:
             return
@@ -113,6 +122,13 @@ def read(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def _history(state: dict[str, Any]) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield steps and values of the history of a state."""
+    history = state.get("log_history")
+    if isinstance(history, list):
+        yield from map(_entry, islice(history, _MOST_LINES))
 
 
 def _entry(entry: Any) -> tuple[int, dict[str, float]]:

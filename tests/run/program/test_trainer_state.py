@@ -100,3 +100,17 @@ def test_a_fifo_in_its_place_is_left_out(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / NAME)
     look = Look(1.0, 0.0, (), (FoundFile(tmp_path / NAME, 1, 1.0, 1),))
     assert TrainerState().poll(look).lines == []
+
+
+def test_the_history_that_a_resumed_trainer_brings_along_is_not_its_own(tmp_path: Path) -> None:
+    first = [{"step": step, "loss": 1.0 / step, "epoch": step / 50} for step in (10, 20, 30)]
+    there = _state(tmp_path / "checkpoint-30" / NAME, 30, *first, at=50.0)
+    source = TrainerState([there])
+    source.poll(Look(100.0, 99.0))
+    # It goes on from step 20, as if the newest checkpoint had been passed over.
+    mine = {"step": 40, "loss": 0.01, "epoch": 0.8}
+    other = {"step": 30, "loss": 0.02, "epoch": 0.6}
+    state = _state(tmp_path / "checkpoint-40" / NAME, 40, *first[:2], other, mine, at=110.0)
+    found = source.poll(Look(120.0, 100.0, (), (there, state)))
+    assert [line.step for line in found.lines] == [30, 40]
+    assert found.lines[0].values["loss"] == 0.02
