@@ -128,7 +128,8 @@ def _values(run: RunPlan) -> dict[str, Any]:
     entry = run.entry
     what = f"{entry.module}:{entry.function}" if entry.module else entry.file
     spec = {name: value for name, value in run.spec.items() if name not in ("name", "entry")}
-    return {"entry": what or list(entry.argv), **spec}
+    # Of a command as it was written: its flags are those of ``config``.
+    return {"entry": what or run.spec.get("entry"), **spec}
 
 
 def _at(data: Any, key: str) -> Any:
