@@ -66,7 +66,8 @@ RECIPES: dict[str, Recipe] = {
         "nanoGPT and what is made from it: `ckpt.pt` in `out_dir`",
         ("{out_dir}/ckpt.pt",),
         {"init_from": "resume"},
-        {"out_dir": "out"},
+        # Its configuration files name another, such as out-shakespeare-char.
+        {"out_dir": "out*"},
     ),
 }
 
@@ -116,7 +117,8 @@ def missing(name: str, argv: Sequence[str]) -> str | None:
 
 def _patterns(recipe: Recipe, argv: Sequence[str]) -> list[str]:
     values = {
-        name: glob.escape(_option(name, default, argv) or ".")
+        # What the program is given is a path, and a default a pattern.
+        name: glob.escape(given) if (given := _option(name, None, argv)) else default or "."
         for name, default in recipe.options.items()
     }
     return [os.path.normpath(pattern.format(**values)) for pattern in recipe.when]

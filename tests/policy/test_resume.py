@@ -38,6 +38,11 @@ TRAINER = "checkpoint-*/trainer_state.json"
             Resume(when=[f"o/{TRAINER}"], args=["--again"]),
         ),
         (
+            {"resume": "nanogpt"},
+            ("config/train_shakespeare_char.py",),
+            Resume(when=["out*/ckpt.pt"], config={"init_from": "resume"}),
+        ),
+        (
             {"resume": {"recipe": "nanogpt", "when": "gpt/*.pt"}},
             (),
             Resume(when=["gpt/*.pt"], config={"init_from": "resume"}),

@@ -19,6 +19,8 @@ _PYTHON = re.compile(r"python[0-9.]*")
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 _TRAINERS = {"Trainer", "TrainingArguments", "Seq2SeqTrainer", "Seq2SeqTrainingArguments"}
 _LIGHTNING = {"lightning", "pytorch_lightning", "lightning_fabric"}
+# A program that does without other ranks where this variable is not set.
+_ALONE = re.compile(rb"""environ\.get\(\s*["']RANK["']\s*,\s*["']?-1""")
 _LAUNCHER = (
     "{words} starts processes of its own, in each of the {ranks} ranks that hpcrun starts: name "
     "the script itself as the entry, with framework: {name}"
@@ -27,6 +29,7 @@ _MEANING = {
     "accelerate": "its ranks are told that they train together, on CPUs too",
     "huggingface": "its ranks are told that they train together, on CPUs too",
     "jax": "its ranks find their coordinator in JAX_COORDINATOR_ADDRESS",
+    "single": "its one process finds no RANK, and so does not look for others",
     "lightning": "it takes its ranks from hpcrun, and does not have its job requeued itself",
     "tensorflow": "its ranks find each other in TF_CONFIG",
     "torchrun": "one process a node is started, with all its GPUs and torchrun's settings",
@@ -51,7 +54,7 @@ def detect(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> tupl
         note = _LAUNCHER.format(words=f"{shown!r}", ranks=ranks, name=launcher)
         return frameworks.AUTO, note if ranks > 1 else None
     else:
-        found = _of_module(words) or _of_file(located, words, directory)
+        found = _of_module(words) or _of_file(located, words, directory, alone=ranks == 1)
     if found is None or (found[0] == "lightning" and spec["recovery"]["stop_signal"] == "SIGUSR1"):
         # Lightning saves at SIGUSR1 only where it believes to be alone with Slurm.
         return frameworks.AUTO, None
@@ -121,26 +124,34 @@ def _python_target(words: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _of_file(
-    located: LocatedEntry, words: Sequence[str], directory: Path
+    located: LocatedEntry, words: Sequence[str], directory: Path, *, alone: bool
 ) -> tuple[str, str] | None:
-    """Return the framework that a Python file imports, and the reason."""
+    """Return the framework that a Python file imports, and the reason.
+
+    ``alone``: the run has one rank, so that a program which can do without RANK is to do so.
+    """
     path = located.file
     if path is None and (target := _python_target(words)) is not None:
         path = directory / target[1] if target[0] == "" else None
     if path is None or path.suffix != ".py":
         return None
-    name = _of_path(path)
+    name, does_without = _of_path(path)
+    if name is None and does_without and alone and located.kind != "function":
+        return "single", f"{path.name} reads RANK only where it is set"
     return (name, f"{path.name} imports it") if name else None
 
 
 @functools.lru_cache(maxsize=64)
-def _of_path(path: Path) -> str | None:
+def _of_path(path: Path) -> tuple[str | None, bool]:
+    """Return the framework of a file, and whether it does without RANK."""
     try:
         source = files.read_bytes(path, MOST_PARSED)
         tree = ast.parse(source, str(path))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return None
-    return _of_names(set(_names(tree)))
+        return None, False
+    names = set(_names(tree))
+    others = names & {"import:hpcrun", "import:deepspeed"}
+    return _of_names(names), not others and _ALONE.search(source) is not None
 
 
 def _of_names(names: set[str]) -> str | None:

@@ -253,7 +253,7 @@ def test_the_plan_shows_what_is_executed(project: Any, hpcrun: Callable[..., Any
     quoted = "'it'\"'\"'s'"
     commands = "".join(f"run {run}: {python} {quoted} --x={run + 1}\n" for run in (0, 1))
     assert f"--- commands, one a rank\n{commands}" in answer.out
-    resumes = "--- a command that resumes, from attempt 2 on, where out/ckpt.pt exists\n"
+    resumes = "--- a command that resumes, from attempt 2 on, where out*/ckpt.pt exists\n"
     assert f"{resumes}run 0: {python} {quoted} --x=1 --init_from=resume\n" in answer.out
     data = json.loads(hpcrun("plan", "spec.yaml", "--json").out)
     assert data["commands"]["0"] == ["/opt/bin/python", "train.py", "it's", "--x=1"]

@@ -68,6 +68,31 @@ def test_what_a_script_imports(project: Any, script: str, name: str, entry: str)
         assert "'framework: none' switches that off" in note
 
 
+_ASKS = "ddp = int(os.environ.get('RANK', -1)) != -1\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "resources", "name"),
+    [
+        (_ASKS, "{}", "single"),
+        (_ASKS, "{gpus_per_node: 1}", "single"),
+        (_ASKS, "{ntasks_per_node: 2}", "auto"),
+        (_ASKS, "{nodes: 2}", "auto"),
+        ("import hpcrun\n" + _ASKS, "{}", "auto"),
+        ("import deepspeed\n" + _ASKS, "{}", "auto"),
+        ("rank = int(os.environ.get('RANK', 0))\n", "{}", "auto"),
+        ("rank = int(os.environ['RANK'])\n", "{}", "auto"),
+    ],
+)
+def test_a_program_that_does_without_rank_finds_none_where_it_is_alone(
+    project: Any, script: str, resources: str, name: str
+) -> None:
+    found = compiled(project, f"entry: train.py\nresources: {resources}\n", script)
+    assert found.runs[0].entry.framework == name
+    told = "framework: single (train.py reads RANK only where it is set)" in str(found.notes)
+    assert told == (name == "single")
+
+
 @pytest.mark.parametrize(
     ("entry", "name"),
     [
