@@ -1,4 +1,4 @@
-"""What hpcrun and DeepSpeed say of published DeepSpeed configurations, as a Markdown table.
+"""Compare hpcrun's and DeepSpeed's verdicts on published configurations, as a Markdown table.
 
 Each argument is NAME=DIRECTORY, a checkout; ``--within`` keeps the files whose paths match.
 """

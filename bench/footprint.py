@@ -1,4 +1,4 @@
-"""What a sweep of short script runs leaves on shared storage: files and bytes of each run.
+"""Count the files and bytes that a sweep of short script runs leaves on shared storage, per run.
 
     python -m bench.footprint [--runs 1000] [--output bench/results/footprint.json]
 

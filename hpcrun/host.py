@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +49,36 @@ def start_logged(command: Sequence[str], log: Path, **options: Any) -> subproces
     session = {"stdin": subprocess.DEVNULL, "start_new_session": True, **options}
     with open(log, "ab") as stream:
         return subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, **session)
+
+
+def start_piped(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+    """Start a command in a session of its own, without input, with pipes for its output as text.
+
+    `end_session` ends it with all that it started.
+    """
+    import subprocess
+
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+        **options,
+    )
+
+
+def end_session(process: subprocess.Popen[str]) -> None:
+    """End a command of `start_piped`; one on storage that does not answer ends later."""
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+    with contextlib.suppress(Exception):
+        process.wait(timeout=1)
 
 
 def process_stat(process: Path) -> list[str]:

@@ -58,7 +58,7 @@ def _no_arguments(_place: RankPlace) -> list[str]:
 
 @dataclass(frozen=True)
 class Framework:
-    """What one framework's ranks get beyond RANK, WORLD_SIZE, MASTER_ADDR and their like."""
+    """The environment of one framework's ranks, beyond RANK, WORLD_SIZE, MASTER_ADDR and so on."""
 
     name: str
     variables: Callable[[RankPlace], dict[str, str]] = _no_variables

@@ -17,7 +17,7 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class Recipe:
-    """What programs of one kind save, and which of their options resumes from it."""
+    """The saves of one kind of program, and the option that resumes from them."""
 
     about: str
     """The programs, and what counts as complete."""

@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from hpcrun import host
 from hpcrun.errors import ClusterRefused, ClusterUnreachable
 from hpcrun.slurm import patience
 from hpcrun.slurm.parse import parse_rows
@@ -141,24 +142,15 @@ def command(argv: Sequence[str], *, timeout: float | None = None) -> str:
         raise CommandTimedOut(f"{daemon} has not answered for {round(waited, 1):g} s", waited)
     with limit.waiting(argv[0], seconds):
         try:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                encoding="utf-8",
-                errors="replace",
-                env=environment,
-                # Sites wrap the commands: all that is started ends together.
-                start_new_session=True,
-            )
+            # Sites wrap the commands: all that is started ends together.
+            process = host.start_piped(argv, env=environment)
         except OSError as error:
             raise CommandFailed(f"{argv[0]}: {error.strerror}") from None
         _running.add(process)
         try:
             output, words = process.communicate(timeout=seconds)
         except BaseException as error:
-            _end(process)
+            host.end_session(process)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
             limit.unheard(daemon, seconds)
@@ -174,17 +166,6 @@ def command(argv: Sequence[str], *, timeout: float | None = None) -> str:
     if process.returncode:
         raise CommandFailed(words or f"{argv[0]} ended with exit code {process.returncode}")
     return output
-
-
-def _end(process: Popen[str]) -> None:
-    """End a client with all that it started; one on storage that does not answer ends later."""
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for stream in (process.stdout, process.stderr):
-        if stream is not None:
-            stream.close()
-    with contextlib.suppress(Exception):
-        process.wait(timeout=1)
 
 
 @atexit.register

@@ -8,15 +8,14 @@ user is not started, nor is any whose spec or profile is another user's.
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
+from hpcrun import host
 from hpcrun.errors import UsageError
 from hpcrun.state import files, permissions
 from hpcrun.state.layout import SubmissionPaths
@@ -146,34 +145,23 @@ def _answer(
     argv: Sequence[str], environment: Mapping[str, str], timeout: float, python: str
 ) -> tuple[int, str, str]:
     try:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="replace",
-            # Not where a person happens to be: `python -c` looks for modules there.
-            cwd="/",
-            env=dict(environment),
-            start_new_session=True,
-        )
+        # Not where a person happens to be: `python -c` looks for modules there.
+        process = host.start_piped(argv, cwd="/", env=dict(environment))
     except OSError as error:
         raise UsageError(
             f"environment.python: {python}: {error.strerror}",
             hint="give the path of a Python that the job can use, one with torch for training",
         ) from None
-    with process:
-        try:
-            output, words = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            raise UsageError(
-                f"environment.python: {python} gave no answer within {timeout:g} s",
-                hint="try `environment.setup` and this Python by hand",
-            ) from None
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+    try:
+        output, words = process.communicate(timeout=timeout)
+    except BaseException as error:
+        host.end_session(process)
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        raise UsageError(
+            f"environment.python: {python} gave no answer within {timeout:g} s",
+            hint="try `environment.setup` and this Python by hand",
+        ) from None
     return process.returncode, output, words
 
 

@@ -30,9 +30,9 @@ class Arguments:
 
     argv: tuple[str, ...]
     resumed: tuple[str, ...] | None
-    """Those of an attempt that resumes; None where the spec says nothing about it."""
+    """The arguments of an attempt that resumes; None where the spec says nothing about it."""
     identity: tuple[str, ...]
-    """Those that count for the run's identity, where the order does not matter."""
+    """The arguments that count for the run's identity, where the order does not matter."""
 
 
 def arguments(

@@ -49,7 +49,7 @@ class AttemptStory:
     replayed: int
     """Steps that an earlier attempt had done already."""
     read_from: Mapping[str, Any] | None = None
-    """Where the agent reads the progress of a program without a session."""
+    """The source of the progress of a program without a session, as its agent recorded it."""
     first: int | None = None
     """The first step that such a program logged."""
 
@@ -296,7 +296,7 @@ def _attempts(selected: Selected, attempts: Sequence[Attempt]) -> tuple[AttemptS
 
 
 class _Steps(NamedTuple):
-    """What an attempt's files say of its steps."""
+    """The steps of an attempt, as its files show them."""
 
     restored: int | None
     reached: int | None

@@ -50,7 +50,7 @@ class RankActivity:
 
 @dataclass(frozen=True)
 class NodeTraffic:
-    """What a node has moved, and its GPUs have done, since it started."""
+    """The bytes that a node has moved and the work of its GPUs, since it started."""
 
     fabric: int
     """Bytes over the fast interface and its adapters; over all where none is apart."""
@@ -64,7 +64,7 @@ class NodeTraffic:
 class _Seen:
     newest: RankActivity
     base: RankActivity
-    """What the newest is compared with, and ``since`` when; at most `recovery.hang_after` old."""
+    """The sample that the newest is compared with; at most `recovery.hang_after` old."""
     since: float
     moved: float
     stopped: float | None = None

@@ -123,7 +123,7 @@ def _command(pid: int | str) -> bytes:
 
 
 def _by_signal(pid: int) -> str:
-    """Have a process write its stacks, if it has the start-up file's handler."""
+    """Signal a process to write its stacks, if it has the start-up file's handler."""
     memory = _memory(pid)
     if memory is None or not _handles(pid):
         return ""

@@ -25,7 +25,7 @@ Processes = Callable[[Path, Mapping[int, RankProgress]], Mapping[int, Sequence[i
 
 
 def collect(paths: AttemptPaths, scratch: Path, processes: Processes) -> dict[int, str]:
-    """Have the ranks write their Python stacks; rank -> the text's end."""
+    """Signal the ranks to write their Python stacks; return rank -> the text's end."""
     progress.ask_for_stacks(scratch)
     programs = processes(scratch, progress.living(scratch))
     with ThreadPoolExecutor(len(programs) or 1) as pool:
