@@ -100,7 +100,8 @@ def test_a_form_stopped_half_way_goes_on_after_resubmission(bench: Workbench, ki
     done = bench.hpcrun("submit", spec, "--wait", check=False)
     assert done.returncode == 0, done.stderr + bench.explain(f"form-{kind}")
     final = bench.status(f"form-{kind}")[0]
-    assert (final["state"], final["attempt"], final["step"]) == ("completed", 2, STEPS)
+    ended = (final["state"], final["attempt"], final["step"])
+    assert ended == ("completed", 2, STEPS), bench.explain(f"form-{kind}")
     first, second = (bench.metrics(f"form-{kind}", 0, attempt) for attempt in (1, 2))
     assert first[0]["step"] == 1
     assert second[0]["step"] % 5 == 1

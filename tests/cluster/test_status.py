@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -170,22 +171,14 @@ def test_daemons_that_are_stopped_cost_a_reader_seconds(desk: Desk) -> None:
         (("slurmctld",), some),
         (("slurmdbd",), some),
     ):
-        desk.cluster.freeze(*frozen)
-        try:
-            took = {" ".join(argv): quickest(desk, argv, frozen) for argv in readers}
-            print(desk.cluster.version, *frozen, took)
-            assert max(took.values()) < SLOWEST, took
+        took = {" ".join(argv): quickest(desk, argv, frozen) for argv in readers}
+        print(desk.cluster.version, *frozen, took)
+        assert max(took.values()) < SLOWEST, took
+        with silent(desk, frozen):
             assert states(desk.look()[0]) == known, desk.hpcrun("why", check=False).stdout
             assert not clients(desk.cluster)
-        finally:
-            desk.cluster.thaw(*frozen)
 
-    desk.cluster.freeze("slurmctld")
-    try:
-        cancelled = ("cancel", "looked-at/2")
-        assert quickest(desk, cancelled, ("slurmctld",)) < SLOWEST
-    finally:
-        desk.cluster.thaw("slurmctld")
+    assert quickest(desk, ("cancel", "looked-at/2"), ("slurmctld",)) < SLOWEST
     assert desk.hpcrun("cancel", "looked-at/2", timeout=90).returncode == 0
     until(lambda: desk.status()[2]["over"], "the end of a cancelled run", 60)
     assert states(desk.status())[2] == "cancelled"
@@ -195,10 +188,25 @@ def quickest(desk: Desk, argv: tuple[str, ...], frozen: tuple[str, ...]) -> floa
     """Return how many seconds a command takes that reads, on a machine that may be busy."""
     took = float("inf")
     for _ in range(4):
-        took = min(took, read(desk, argv, frozen))
+        with silent(desk, frozen):
+            took = min(took, read(desk, argv, frozen))
         if took < SLOWEST:
             break
     return took
+
+
+@contextlib.contextmanager
+def silent(desk: Desk, frozen: tuple[str, ...]) -> Iterator[None]:
+    """Daemons that answer nothing, and after them a second in which slurmctld hears its nodes.
+
+    Once it has heard nothing for ``SlurmdTimeout`` it takes their jobs away.
+    """
+    desk.cluster.freeze(*frozen)
+    try:
+        yield
+    finally:
+        desk.cluster.thaw(*frozen)
+        time.sleep(1)
 
 
 def read(desk: Desk, argv: tuple[str, ...], frozen: tuple[str, ...]) -> float:

@@ -127,7 +127,8 @@ class Workbench:
         state = self.hpcrun("status", *where, check=False)
         asked = ["squeue --states=all", "sinfo --Node --long", "scontrol show job"]
         slurm = [self.cluster.run(one.split(), check=False).stdout for one in asked]
-        return "\n".join([state.stdout + state.stderr, said.stdout + said.stderr, *slurm])
+        why = self.hpcrun("why", *where, check=False)
+        return "\n".join([one.stdout + one.stderr for one in (state, why, said)] + slurm)
 
     def metrics(self, name: str, run: int, attempt: int = 1) -> list[dict[str, Any]]:
         """What one attempt logged; nothing where it was ended before its first step."""
