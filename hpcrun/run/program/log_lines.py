@@ -69,7 +69,8 @@ _MOST_BEHIND = 1 << 24
 class LogPattern:
     """Lines that a regular expression finds.
 
-    Its group ``step`` is the step, ``total`` the number of all; the others are metrics.
+    Its group ``step`` is the step, ``total`` the number of all; the others are metrics. Where
+    ``epoch`` (from 0) and ``epoch_total`` are among them, the step is that of an epoch.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -92,7 +93,9 @@ class LogPattern:
             values = dict(numbers)
             found.total = _whole(values.pop("total", None)) or found.total
             step = _whole(values.pop("step", None))
+            in_epoch = _whole(values.pop("epoch_total", None))
             if step is not None:
+                step += (in_epoch or 0) * (_whole(values.get("epoch")) or 0)
                 steps.append((step, named(values.items())))
         for at, (step, own) in enumerate(steps, 1):
             time = look.since + at / len(steps) * (look.time - look.since)

@@ -35,7 +35,9 @@ class Progress:
     pattern: str | None = None
     """A regular expression, in Python's notation, that finds a step in a line that rank 0 prints:
     the group ``step`` is the number of finished steps, ``total`` that of all, groups of other names
-    are metrics. ``'step (?P<step>\\d+)/(?P<total>\\d+).* loss (?P<loss>\\S+)'``"""
+    are metrics. Where a program counts steps anew in each epoch, ``epoch`` (from 0) and
+    ``epoch_total`` (its steps) tell how many there were before.
+    ``'step (?P<step>\\d+)/(?P<total>\\d+).* loss (?P<loss>\\S+)'``"""
 
     saved: str | list[str] | None = None
     """Globs of the program's own saves, files or directories, relative to its working directory;

@@ -21,6 +21,14 @@ def test_a_pattern_with_steps_metrics_and_the_total() -> None:
     assert pattern.poll(Look(106.0, 104.0, ("step x", "y" * 10_000))).lines == []
 
 
+def test_steps_that_begin_again_with_each_epoch() -> None:
+    pattern = LogPattern(r"Epoch: \[(?P<epoch>\d+)\]\[ *(?P<step>\d+)/(?P<epoch_total>\d+)\]")
+    text = ("Epoch: [0][ 9/16] Time", "Epoch: [2][ 1/16] Time", "Test: [1/4]")
+    found = pattern.poll(Look(102.0, 100.0, text))
+    assert found.lines == [Line(9, 101.0, {"epoch": 0}), Line(33, 102.0, {"epoch": 2})]
+    assert found.total is None
+
+
 def test_a_log_that_grows(tmp_path: Path) -> None:
     log = NewText(tmp_path / "rank-00000.log")
     assert log.read() == ()
