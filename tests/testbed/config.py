@@ -24,6 +24,8 @@ class Settings:
         (Slurm's default is 120).
     extra
         Lines of slurm.conf, which replace the bed's own of the same key.
+    visible
+        Further directories of this machine that the bed's machines can read, at the same paths.
     """
 
     version: str = "22.05"
@@ -37,6 +39,7 @@ class Settings:
     slurmd_timeout: int = 20
     kill_wait: int = 10
     extra: Mapping[str, str] = field(default_factory=dict)
+    visible: tuple[str, ...] = ()
 
 
 def slurm_conf(settings: Settings, layout: Layout) -> str:

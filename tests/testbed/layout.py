@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import sys
 import tempfile
@@ -136,6 +137,7 @@ def existing() -> Iterator[Layout]:
 def visible_paths(layout: Layout) -> list[tuple[str, bool]]:
     """Return what must be at the same path inside: (path, whether it is read-only there)."""
     wanted = {str(REPOSITORY): True, sys.prefix: True, sys.base_prefix: True}
+    wanted |= dict.fromkeys(json.loads(layout.state.read_text())["settings"]["visible"], True)
     wanted[str(layout.base)] = False
     # The outer one of two nested paths first, or it would cover the inner one.
     return sorted((os.path.realpath(path), locked) for path, locked in wanted.items())
