@@ -1,0 +1,144 @@
+"""The steps and times of a program by its own log, read apart from hpcrun's reader."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class LoggedLine:
+    """One line of rank 0, with the time at which the file had it."""
+
+    attempt: int
+    time: float
+    text: str
+
+
+@dataclass
+class LoggedAttempt:
+    """The steps that one attempt logged, with their times; and those of its first and last line."""
+
+    number: int
+    begin: float
+    steps: list[tuple[int, float]] = field(default_factory=list)
+    end: float = 0.0
+
+    @property
+    def first(self) -> int | None:
+        return self.steps[0][0] if self.steps else None
+
+    @property
+    def last(self) -> int | None:
+        return self.steps[-1][0] if self.steps else None
+
+
+def attempts(lines: Iterable[LoggedLine], pattern: str) -> list[LoggedAttempt]:
+    """Find the steps in lines by a regular expression.
+
+    Its groups: ``step`` (in an epoch where ``epoch`` and ``epoch_total`` are there), or ``tick``
+    for the next step, and ``at`` for a step that was done before and says where ticks go on.
+    """
+    found: dict[int, LoggedAttempt] = {}
+    for line in lines:
+        one = found.setdefault(line.attempt, LoggedAttempt(line.attempt, line.time))
+        one.end = max(one.end, line.time)
+        match = re.search(pattern, line.text)
+        if match is None:
+            continue
+        known = {name: value for name, value in match.groupdict().items() if value is not None}
+        if "at" in known:
+            if not one.steps:
+                one.steps.append((int(known["at"]), -1.0))
+            continue
+        if "step" in known:
+            step = int(known["step"]) + int(known.get("epoch", 0)) * int(
+                known.get("epoch_total", 0)
+            )
+        else:
+            step = (one.last or 0) + 1
+        one.steps.append((step, line.time))
+    for one in found.values():
+        one.steps = [(step, moment) for step, moment in one.steps if moment >= 0]
+    return sorted(found.values(), key=lambda one: one.number)
+
+
+def useful_seconds(told: Sequence[LoggedAttempt]) -> float:
+    """Return the time of steps done for the first time, with what the program did between them.
+
+    The first step of an attempt is taken to be as long as its others; an attempt lasts until its
+    last line.
+    """
+    total, furthest = 0.0, -1
+    for one in told:
+        if not one.steps:
+            continue
+        paces = [
+            (after[1] - before[1]) / (after[0] - before[0])
+            for before, after in itertools.pairwise(one.steps)
+            if after[0] > before[0]
+        ]
+        begun = one.steps[0][1] - (statistics.median(paces) if paces else 0.0)
+        again = [moment for step, moment in one.steps if step <= furthest]
+        total += max(0.0, one.end - max([begun, *again]))
+        furthest = max(furthest, one.last or 0)
+    return total
+
+
+class LogWatch:
+    """Watches the logs of rank 0 of a run, and its saves, from outside; a thread until `stop`.
+
+    ``logs`` returns the log of each attempt, ``saves`` the files whose appearance is a save.
+    """
+
+    def __init__(
+        self, logs: Callable[[], dict[int, Path]], saves: Callable[[], Iterable[Path]]
+    ) -> None:
+        self.lines: list[LoggedLine] = []
+        self.saved: list[float] = []
+        """The times of the saves."""
+        self._logs, self._saves = logs, saves
+        self._offsets: dict[Path, int] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._over.wait(0.05):
+            self._look()
+        self._look()
+
+    def _look(self) -> None:
+        for attempt, path in self._logs().items():
+            self._read(attempt, path)
+        for path in self._saves():
+            try:
+                moment = path.stat().st_mtime
+            except OSError:
+                continue
+            if moment not in self.saved:
+                self.saved.append(moment)
+
+    def _read(self, attempt: int, path: Path) -> None:
+        try:
+            with path.open("rb") as stream:
+                stream.seek(offset := self._offsets.get(path, 0))
+                data = stream.read()
+            moment = min(time.time(), path.stat().st_mtime)
+        except OSError:
+            return
+        whole = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        self._offsets[path] = offset + whole
+        for text in re.split(rb"[\r\n]+", data[:whole]):
+            if text:
+                self.lines.append(LoggedLine(attempt, moment, text.decode(errors="replace")))

@@ -1,0 +1,127 @@
+"""Programs of others that run on a real Slurm as they are, by the specs beside this file."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+SPECS = Path(__file__).parent / "specs"
+
+
+@dataclass(frozen=True)
+class ThirdPartyProgram:
+    """A program: its code, its inputs, and what its own log and files are."""
+
+    checkout: str
+    """A repository's name and the program's directory in it, such as ``examples:imagenet``; empty
+    where the program is part of a package or made by ``prepare``."""
+    line: str
+    """A pattern that finds steps in its log; see `program_log.attempts`."""
+    saved: str
+    """A glob below the run's ``work``: a file that is written last in a save."""
+    outputs: tuple[str, ...]
+    """Globs below ``work`` of what it leaves at its end."""
+    last: int
+    """The last step in its log."""
+    prepare: Callable[[Path, str], None] | None = None
+    """Makes its inputs in its directory, with the Python that it runs with."""
+    python: str = "frameworks"
+    """``frameworks`` or ``tensorflow``."""
+
+
+def _text(characters: int) -> str:
+    """Return English text, as every Python has it: its standard library."""
+    paths = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    return "".join(path.read_text(errors="replace") for path in paths)[:characters]
+
+
+def _run(directory: Path, python: str, code: str, *words: str) -> None:
+    subprocess.run([python, "-c", code, *words], cwd=directory, check=True, capture_output=True)
+
+
+def _images(directory: Path, python: str) -> None:
+    """Make a folder of random images, of two classes."""
+    _run(directory, python, _IMAGES)
+
+
+_IMAGES = """
+from pathlib import Path
+import numpy
+from PIL import Image
+made = numpy.random.default_rng(1)
+for part, number in (("train", 40), ("val", 4)):
+    for kind in ("cat", "dog"):
+        place = Path("images", part, kind)
+        place.mkdir(parents=True)
+        for index in range(number):
+            pixels = made.integers(0, 256, (64, 64, 3), "uint8")
+            Image.fromarray(pixels).save(place / f"{index}.png")
+"""
+
+
+def _characters(directory: Path, python: str) -> None:
+    """Put a text where the program's own prepare.py would download one, and run that."""
+    data = directory / "data" / "shakespeare_char"
+    (data / "input.txt").write_text(_text(300_000).encode("ascii", "ignore").decode())
+    subprocess.run([python, "prepare.py"], cwd=data, check=True, capture_output=True)
+
+
+def _wikitext(directory: Path, python: str) -> None:
+    """Make a data set by the name that the program loads, and a tokenizer of its kind."""
+    place = directory / "wikitext"
+    place.mkdir()
+    rows = [row for row in _text(200_000).splitlines() if len(row.split()) > 3]
+    random.Random(1).shuffle(rows)
+    (place / "train.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
+    (place / "README.md").write_text(
+        "---\nconfigs:\n- config_name: wikitext-2-v1\n  data_files: train.jsonl\n---\n"
+    )
+    _run(directory, python, _TOKENIZER)
+
+
+_TOKENIZER = """
+import json
+from pathlib import Path
+from tokenizers import ByteLevelBPETokenizer
+from transformers import RobertaTokenizerFast
+rows = [json.loads(row)["text"] for row in Path("wikitext/train.jsonl").read_text().splitlines()]
+names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+made = ByteLevelBPETokenizer()
+made.train_from_iterator(rows, vocab_size=1000, special_tokens=names)
+Path("trained").mkdir()
+made.save_model("trained")
+RobertaTokenizerFast.from_pretrained("trained").save_pretrained("tokenizer")
+"""
+
+
+PROGRAMS = {
+    "imagenet": ThirdPartyProgram(
+        "examples:imagenet",
+        r"Epoch: \[(?P<epoch>\d+)\]\[ *(?P<step>\d+)/(?P<epoch_total>\d+)\]",
+        "rank-00000/**/checkpoint.pth.tar",
+        ("rank-00000/**/checkpoint.pth.tar", "rank-00001/**/checkpoint.pth.tar"),
+        50,
+        _images,
+    ),
+    "nanogpt": ThirdPartyProgram(
+        "nanoGPT:",
+        r"iter (?P<step>\d+): loss",
+        "**/out/ckpt.pt",
+        ("**/out/ckpt.pt",),
+        120,
+        _characters,
+    ),
+    "hello-deepspeed": ThirdPartyProgram(
+        "DeepSpeedExamples:training/HelloDeepSpeed",
+        r"Loading checkpoint from .*global_step(?P<at>\d+)/|(?P<tick>\[Rank 0\] Loss: )",
+        "**/experiments/*/latest",
+        ("**/experiments/*/latest", "**/experiments/*/tb_dir/*", "**/experiments/*/hparams.json"),
+        120,
+        _wikitext,
+    ),
+}
