@@ -171,6 +171,8 @@ def _read_from(one: AttemptStory) -> str:
             "It shows no steps that hpcrun reads: set progress.pattern, or have it append lines to "
             "$HPCRUN_METRICS_FILE (docs/spec.md)."
         )
+    if source == "metrics_file" and one.reached is None:
+        return "No line that it appended to $HPCRUN_METRICS_FILE has a whole number as its 'step'."
     return (
         f"Its progress is read from {one_line(path) or 'what rank 0 prints'} ({one_line(source)})."
     )

@@ -203,7 +203,7 @@ class ProgramReader:
         if self._offset is None and self._writer.is_foreign:
             self._offset = 0
             self._active = METRICS_FILE
-            self._tell(METRICS_FILE, Found())
+            self._tell(METRICS_FILE, Found(path=self._paths.metrics))
         return self._offset is not None
 
     def _theirs(self, look: Look) -> bool:
@@ -249,6 +249,7 @@ class ProgramReader:
         return {}
 
     def _conclude(self) -> None:
+        self._writer.last()
         if self._active is None and self._run.progress.source != frameworks.NONE:
             self._tell(None, Found())
         record = self._exit_record()

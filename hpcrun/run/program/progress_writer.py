@@ -48,6 +48,7 @@ class SeenProgressWriter:
         # Bytes of the files after this wrote to them.
         self._sizes = {paths.metrics: 0, paths.session: 0}
         self._thinning, self._saves = Thinning(), Thinning(_MOST_SAVES)
+        self._left: list[Line] = []
 
     @property
     def is_foreign(self) -> bool:
@@ -65,9 +66,17 @@ class SeenProgressWriter:
     def lines(self, found: list[Line]) -> None:
         """Append lines, some of them where they are very many."""
         kept = [line for line in found if self._thinning.keeps(line.time or 0.0)]
-        if kept:
+        self._append(kept)
+        self._left = [] if kept and kept[-1] is found[-1] else found[-1:]
+
+    def last(self) -> None:
+        """Append the last line of all where it was left out: it says how far the program came."""
+        self._append(self._left)
+
+    def _append(self, lines: list[Line]) -> None:
+        if lines:
             path = self._paths.metrics
-            self._metrics.write(*({"step": s, "time": t, **values} for s, t, values in kept))
+            self._metrics.write(*({"step": s, "time": t, **values} for s, t, values in lines))
             self._sizes[path] = _size(path)
 
     def event(self, kind: str, **details: Any) -> None:

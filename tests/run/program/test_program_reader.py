@@ -123,6 +123,18 @@ def test_a_program_that_shows_nothing_was_running(place: Place) -> None:
     assert "shows no steps that hpcrun reads: set progress.pattern" in told
 
 
+def test_steps_that_are_no_numbers_are_told(place: Place) -> None:
+    _submit(place, TIMELESS.replace('"step": %d', '"step": "%d"').replace("25", "3"))
+    code, said = place.supervise()
+    assert code == 0, said
+    story = _story(place)
+    assert (story.attempts[0].read_from or {}).get("path") == "attempts/1/metrics.jsonl"
+    assert story.status.step is None
+    told = " ".join(narrative.attempt(story.attempts[0], story, time.time()))
+    assert "No line that it appended to $HPCRUN_METRICS_FILE has a whole number" in told
+    assert "progress is read from" not in told
+
+
 def test_what_is_left_is_estimated_and_it_is_known_to_live(place: Place) -> None:
     _submit(
         place,

@@ -20,6 +20,22 @@ def test_a_week_of_lines_every_second_is_bounded() -> None:
     assert max(gaps) < 0.011 * 7 * 86_400
 
 
+def test_the_last_of_very_many_lines_is_kept(tmp_path: Path) -> None:
+    """A script of 1,000,000 lines "reached step 999,776"."""
+    paths = AttemptPaths(tmp_path)
+    writer = SeenProgressWriter(paths)
+    lines = [Line(step, 5.0 + step / 1_000, {"loss": 1 / step}) for step in range(1, 4_003)]
+    for at in range(0, len(lines), 2_000):
+        writer.lines(lines[at : at + 2_000])
+    assert len(list(files.read_lines(paths.metrics))) < 4_000
+    writer.last()
+    assert files.last_line(paths.metrics) == {"step": 4_002, "time": 5.0 + 4.002, "loss": 1 / 4_002}
+    assert not writer.is_foreign
+    writer.lines([Line(4_003, 1e6, {})])
+    writer.last()
+    assert [one["step"] for one in files.read_lines(paths.metrics)][-2:] == [4_002, 4_003]
+
+
 def test_a_program_that_writes_there_itself_is_noticed(tmp_path: Path) -> None:
     paths = AttemptPaths(tmp_path)
     writer = SeenProgressWriter(paths)
