@@ -18,7 +18,8 @@ EQUALS, WORDS, HYDRA, NO_FLAGS = "--key=value", "--key value", "key=value", "non
 _NEWEST = f"${{hpcrun:{NEWEST}"
 _FLAG = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # What Hydra reads as it is; all else is quoted, and so is what is filled in later.
-_PLAIN = re.compile(r"[\w./@%+*?|-][\w./@%+*?|:-]*")
+_PLAIN = re.compile(r"[\w./@%+*?|-][\w./@%+*?|:-]*", re.ASCII)
+_NO_TEXT = re.compile(r"true|false|null|nan|[+-]?(inf|\.?\d[\d_.]*(e[+-]?\d+)?)", re.IGNORECASE)
 _SHELL = re.compile(r"(?:\S*/)?(?:ba|da|k|z)?sh -[a-z]*c")
 _USES_ARGUMENTS = re.compile(r"\$\{?[@*1-9]")
 _BEFORE_QUOTE = re.compile(r'(\\*)("|$)')
@@ -81,19 +82,20 @@ def _ordered(
     follows the script of ``sh -c`` is its ``$0`` and then ``$@``, if it uses that at all.
     """
     words = [*entry, *args]
-    if _is_shell_script(words) and (flags or more):
+    if is_shell_script(words) and (flags or more):
         return (*words, *more) if reads_no_flags(words) else (*words, words[0], *flags, *more)
     end = len(args) if entry or "--" not in args else args.index("--")
     return (*entry, *args[:end], *flags, *more, *args[end:])
 
 
-def _is_shell_script(words: Sequence[str]) -> bool:
+def is_shell_script(words: Sequence[str]) -> bool:
+    """Check whether a command is ``sh -c SCRIPT`` and nothing more."""
     return len(words) == 3 and _SHELL.fullmatch(" ".join(words[:2])) is not None
 
 
 def reads_no_flags(command: Sequence[str]) -> bool:
     """Check whether a command is ``sh -c`` with a script that uses no ``$@``."""
-    return _is_shell_script(command) and not _USES_ARGUMENTS.search(command[2])
+    return is_shell_script(command) and not _USES_ARGUMENTS.search(command[2])
 
 
 def _check(
@@ -182,7 +184,8 @@ def _hydra(config: Mapping[str, Any], above: Key, report: Reporter) -> Iterator[
 def _quoted(value: Any) -> str:
     """Return a value as Hydra reads it."""
     text = "null" if value is None else str(_word(value))
-    if not isinstance(value, str) or _PLAIN.fullmatch(text):
+    is_plain = _PLAIN.fullmatch(text) and not _NO_TEXT.fullmatch(text)
+    if is_plain or not isinstance(value, str):
         return text
     escaped = _BEFORE_QUOTE.sub(lambda found: found[1] * 2 + ('\\"' if found[2] else ""), text)
     return f'"{escaped}"'

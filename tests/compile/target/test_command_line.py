@@ -66,6 +66,13 @@ def test_styles_of_flags(project: Any, entry: str, text: str, expected: list[str
         ("a/b-c.d:e", "k=a/b-c.d:e"),
         ("${hpcrun:directory}/o", 'k="${hpcrun:directory}/o"'),
         ("", 'k=""'),
+        ("größe", 'k="größe"'),
+        ("true", 'k="true"'),
+        ("Null", 'k="Null"'),
+        ("10", 'k="10"'),
+        ("-1.5e-3", 'k="-1.5e-3"'),
+        ("7b-chat", "k=7b-chat"),
+        ([1, "1"], 'k=[1,"1"]'),
         ({}, "k={}"),
     ],
 )
