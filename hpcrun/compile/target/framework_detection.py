@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
 from hpcrun.compile.source.problems import Reporter
+from hpcrun.compile.target import command_line
 from hpcrun.compile.target.entry import MOST_PARSED, LocatedEntry
 from hpcrun.policy import frameworks
 from hpcrun.state import files
@@ -17,14 +19,24 @@ from hpcrun.state import files
 _PYTHON = re.compile(r"python[0-9.]*")
 # Options of Python that take the next word as their value.
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
-_TRAINERS = {"Trainer", "TrainingArguments", "Seq2SeqTrainer", "Seq2SeqTrainingArguments"}
+_TRAINERS = {
+    f"transformers.{kind}{what}"
+    for kind in ("", "Seq2Seq")
+    for what in ("Trainer", "TrainingArguments")
+}
 _LIGHTNING = {"lightning", "pytorch_lightning", "lightning_fabric"}
 # A program that does without other ranks where this variable is not set.
 _ALONE = re.compile(rb"""environ\.get\(\s*["']RANK["']\s*,\s*["']?-1""")
-_LAUNCHER = (
-    "{words} starts processes of its own, in each of the {ranks} ranks that hpcrun starts: name "
-    "the script itself as the entry, with framework: {name}"
-)
+_SHELL = re.compile(r"(?:ba|da|k|z)?sh")
+_BEFORE = """
+! apptainer conda do else env exec if ionice nice nohup numactl pixi poetry setsid singularity srun
+stdbuf taskset then time timeout uv
+"""
+# Words that start the command after them.
+_STARTERS = frozenset(_BEFORE.split())
+_LAUNCHER = "{} starts processes of its own, in each of the {} ranks that hpcrun starts: "
+_SCRIPT = "name the script itself as the entry, with framework: {name}"
+_ONCE = "framework: torchrun starts it once a node"
 _MEANING = {
     "accelerate": "its ranks are told that they train together, on CPUs too",
     "huggingface": "its ranks are told that they train together, on CPUs too",
@@ -44,16 +56,20 @@ def detect(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> tupl
     """
     resources = spec["resources"]
     words = spec["entry"] if located.kind == "command" else []
-    launcher = _launcher(words)
-    ranks = resources["nodes"] * (resources["ntasks_per_node"] or resources["gpus_per_node"] or 1)
-    if launcher == "torchrun":
-        tasks = resources["ntasks_per_node"] or 1
-        found = (launcher, f"the entry is {PurePath(words[0]).name}") if tasks == 1 else None
-    elif launcher is not None:
-        shown = "accelerate launch" if launcher == "accelerate" else launcher
-        note = _LAUNCHER.format(words=f"{shown!r}", ranks=ranks, name=launcher)
-        return frameworks.AUTO, note if ranks > 1 else None
+    launcher, tasks = _launcher(words), resources["ntasks_per_node"]
+    per_node = tasks or resources["gpus_per_node"] or 1
+    ranks = resources["nodes"] * per_node
+    if launcher == "torchrun" and (tasks or 1) == 1:
+        found: tuple[str, str] | None = (launcher, f"the entry is {PurePath(words[0]).name}")
     else:
+        # Of one rank a node a command may know how to tell its launcher which it is.
+        inside = _launcher_inside(words, directory) if per_node > 1 else None
+        if launcher is not None or inside is not None:
+            name, where = inside or (str(launcher), "")
+            shown = "accelerate launch" if name == "accelerate" else name
+            note = _LAUNCHER.format(f"{shown!r}{where}", ranks)
+            note += (_ONCE if name == "torchrun" else _SCRIPT).format(name=name)
+            return frameworks.AUTO, note if ranks > 1 else None
         found = _of_module(words) or _of_file(located, words, directory, alone=ranks == 1)
     if found is None or (found[0] == "lightning" and spec["recovery"]["stop_signal"] == "SIGUSR1"):
         # Lightning saves at SIGUSR1 only where it believes to be alone with Slurm.
@@ -91,6 +107,43 @@ def _launcher(words: Sequence[str]) -> str | None:
     if (first, *words[1:2]) == ("accelerate", "launch") or module == "accelerate.commands.launch":
         return "accelerate"
     return first if first in ("deepspeed", "composer") else None
+
+
+def _launcher_inside(words: Sequence[str], directory: Path) -> tuple[str, str] | None:
+    """Return the launcher that a command starts by a wrapper or a shell's script, and where."""
+    found = _started(words)
+    if found:
+        return found, ""
+    if not words or not _SHELL.fullmatch(PurePath(words[0]).name):
+        return None
+    if command_line.is_shell_script(words[:3]):
+        found = _started_in(words[2])
+        return (found, "") if found else None
+    script = next((word for word in words[1:] if not word.startswith("-")), "")
+    found = _started_by(directory / script)
+    return (found, f" in {script}") if found else None
+
+
+@functools.lru_cache(maxsize=64)
+def _started_by(path: Path) -> str | None:
+    try:
+        return _started_in(files.read_bytes(path, MOST_PARSED).decode(errors="replace"))
+    except (OSError, ValueError):
+        return None
+
+
+def _started_in(script: str) -> str | None:
+    """Return the first launcher that a shell's script starts."""
+    commands = re.split(r"[;&|()\n]+", script.replace("\\\n", " "))
+    return next(filter(None, (_started(command.split()) for command in commands)), None)
+
+
+def _started(words: Sequence[str]) -> str | None:
+    """Return the launcher that a command starts, itself or through words such as ``srun``."""
+    words = [*itertools.dropwhile(lambda word: "=" in word, words)]
+    if words and PurePath(words[0]).name in _STARTERS:
+        return next(filter(None, (_launcher(words[at:]) for at in range(1, len(words)))), None)
+    return _launcher(words)
 
 
 def _of_module(words: Sequence[str]) -> tuple[str, str] | None:
@@ -160,27 +213,28 @@ def _of_names(names: set[str]) -> str | None:
     roots = {name.partition(":")[2] for name in names if name.startswith("import:")}
     if roots & _LIGHTNING:
         found.add("lightning")
-    elif "trl" in roots or ("transformers" in roots and names & _TRAINERS):
+    elif "trl" in roots or names & _TRAINERS:
         found.add("huggingface")
-    elif "accelerate" in roots and "Accelerator" in names:
+    elif "accelerate.Accelerator" in names:
         found.add("accelerate")
     if "tensorflow" in roots and "MultiWorkerMirroredStrategy" in names:
         found.add("tensorflow")
-    if "jax" in roots and {"distributed", "initialize"} <= names:
+    if {"jax.distributed", "initialize"} <= names:
         found.add("jax")
     return found.pop() if len(found) == 1 else None
 
 
 def _names(tree: ast.AST) -> Iterator[str]:
-    """Yield ``import:ROOT`` for each module that is imported, and all names that are used."""
+    """Yield ``import:ROOT`` for each module that is imported, ``ROOT.NAME``, and names alone."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (f"import:{one.name.partition('.')[0]}" for one in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            yield f"import:{node.module.partition('.')[0]}"
-            yield from (one.name for one in node.names)
-            yield from node.module.split(".")[1:]
+            root, *inner = node.module.split(".")
+            yield f"import:{root}"
+            for name in (*inner, *(one.name for one in node.names)):
+                yield from (name, f"{root}.{name}")
         elif isinstance(node, ast.Attribute):
             yield node.attr
-        elif isinstance(node, ast.Name):
-            yield node.id
+            if isinstance(node.value, ast.Name):
+                yield f"{node.value.id}.{node.attr}"

@@ -47,6 +47,14 @@ def test_the_spec_accepts_the_names_of_the_table() -> None:
         # Nothing is sure here.
         ("import torch\n", "auto"),
         ("from transformers import AutoTokenizer\n", "auto"),
+        ("from transformers import AutoTokenizer\nfrom mingpt import Trainer\n", "auto"),
+        ("import accelerate\nfrom mine import Accelerator\n", "auto"),
+        (
+            "import jax\nimport torch\ntorch.distributed.barrier()\ndeepspeed.initialize()\n",
+            "auto",
+        ),
+        ("from jax import distributed\ndistributed.initialize()\n", "jax"),
+        ("from transformers.training_args import TrainingArguments\n", "huggingface"),
         ("import tensorflow as tf\n", "auto"),
         ("import jax\n", "auto"),
         ("import accelerate\n", "auto"),
@@ -121,6 +129,56 @@ def test_a_launcher_in_each_rank_is_told(project: Any, word: str) -> None:
     assert "in each of the 2 ranks" in note
     assert "name the script itself as the entry" in note
     assert not compiled(project, f"entry: [{word}, train.py]\n").notes
+
+
+_SCRIPT = """\
+# torchrun is started below
+pip install deepspeed accelerate
+export A=1; cd src
+if true; then
+    OMP_NUM_THREADS=1 exec {launcher} \\
+        train.py "$@"
+fi
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "launcher", "shown"),
+    [
+        ("[bash, launch.sh]", "torchrun --nproc-per-node=2", "'torchrun' in launch.sh"),
+        ("[/bin/sh, -eu, launch.sh]", "accelerate launch", "'accelerate launch' in launch.sh"),
+        ("[bash, launch.sh]", "srun -n 1 --gpus 2 deepspeed", "'deepspeed' in launch.sh"),
+        ("[bash, launch.sh]", "python3 -u -m torch.distributed.run", "'torchrun' in launch.sh"),
+        ('[bash, -c, "cd x && torchrun train.py"]', "", "'torchrun' starts"),
+        ("[env, A=1, torchrun, train.py]", "", "'torchrun' starts"),
+        ("[srun, -n, 1, /venv/bin/torchrun, train.py]", "", "'torchrun' starts"),
+        ("[torchrun, train.py]", "", "'torchrun' starts"),
+        # No launcher is started here.
+        ("[bash, launch.sh]", "python train.py --by deepspeed", None),
+        ("[bash, launch.sh]", "echo torchrun", None),
+        ("[bash, nowhere.sh]", "", None),
+        ("[bash, ../../../../dev/zero]", "", None),
+        ("[bash, -c]", "", None),
+        ("[bash]", "", None),
+        ("[python, train.py, torchrun, x]", "", None),
+    ],
+)
+def test_a_launcher_inside_a_command_is_told(
+    project: Any, entry: str, launcher: str, shown: str | None
+) -> None:
+    project.write("launch.sh", _SCRIPT.format(launcher=launcher))
+    text = f"entry: {entry}\nresources: {{nodes: 2, ntasks_per_node: 2}}\n"
+    found = compiled(project, text)
+    assert found.runs[0].entry.framework == "auto"
+    (note,) = found.notes or ("",)
+    assert (shown or "") in note
+    if shown is not None:
+        assert "starts processes of its own, in each of the 4 ranks that hpcrun starts" in note
+        once = "framework: torchrun starts it once a node" in note
+        assert once == ("torchrun" in shown)
+    assert compiled(project, text + "framework: none\n").notes == ()
+    alone = compiled(project, text.replace(", ntasks_per_node: 2", "")).notes
+    assert not any("processes of its own" in one for one in alone)
 
 
 def test_a_framework_that_is_named_is_not_detected(project: Any) -> None:
