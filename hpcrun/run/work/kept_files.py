@@ -103,6 +103,7 @@ class KeptFiles:
                 (self._into / name).unlink()
             self._copied.remove(name)
             self._kept.pop(name, None)
+        self._failed = {name: why for name, why in self._failed.items() if name in found}
         self._last = found
 
     def _copy(self, name: str, quiet: _Signature | None) -> None:

@@ -125,9 +125,12 @@ def clear(mirror: Path, *, code: Path | None = None, only: Iterable[Path] = (Pat
 
 
 def _clear(place: Path, name: str, code: Path | None, only: tuple[str, ...]) -> bool:
-    """Return whether there was a link in the directory or below it."""
-    found, directories = False, []
-    with os.scandir(place) as entries:
+    """Return whether there was a link in the directory or below it.
+
+    One that the program has closed to its own user is left alone.
+    """
+    found, directories, files = False, [], 0
+    with contextlib.suppress(PermissionError), os.scandir(place) as entries:
         for entry in entries:
             if entry.is_symlink():
                 target = os.readlink(entry.path)  # noqa: PTH115 - a path of its own is slow
@@ -137,10 +140,13 @@ def _clear(place: Path, name: str, code: Path | None, only: tuple[str, ...]) -> 
                     found = True
             elif entry.is_dir(follow_symlinks=False):
                 directories.append(entry.name)
-    here = found
+            else:
+                files += 1
+    # `fill` makes few directories in one without links, and the program may have very many.
+    here = found or not name or (not files and len(directories) <= _MOST_ENTRIES)
     for each in directories:
         is_rank = not name and _RANK.fullmatch(each)
-        if not (here or not name or (code is not None and (code / name / each).is_dir())):
+        if not (here or (code is not None and (code / name / each).is_dir())):
             continue
         if _clear(place / each, "" if is_rank else f"{name}{each}/", code, only):
             found = True

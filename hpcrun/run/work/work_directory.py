@@ -10,7 +10,7 @@ import shutil
 import stat
 import tarfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.text import listed, plural
 
 _SHOWN = 5
+_MOST_FAILED = 20
 
 
 @dataclass
@@ -34,6 +35,8 @@ class Kept:
     """Some of them."""
     apart: list[str] = field(default_factory=list)
     """Those that got another name: nodes wrote different files of one name."""
+    failed: list[str] = field(default_factory=list)
+    """Those that were left where they are, and why; and those that agents could not keep."""
 
     def add(self, name: str, wanted: str) -> None:
         self.files += 1
@@ -87,10 +90,16 @@ class WorkDirectory:
     def _put(self, attempt: AttemptPaths, failed: Sequence[str]) -> None:
         """Put what an attempt's agents have kept into ``work``, and record it."""
         kept = put(attempt.kept, self._work)
-        if not kept.files and not failed:
+        if kept.failed:
+            say(f"not put into {self._work}: {listed(kept.failed, _SHOWN, '; ')}")
+        if attempt.number == self._attempt.number:
+            kept.failed += failed
+        elif not kept.files:
+            # Its own supervisor has recorded what could not be put there.
             return
-        details = {**vars(kept), "failed": list(failed)}
-        write = partial(ledger.write, self._run, ledger.KEPT, attempt.number, **details)
+        if not kept.files and not kept.failed:
+            return
+        write = partial(ledger.write, self._run, ledger.KEPT, attempt.number, **vars(kept))
         files.patiently(write, say, "the ledger")
         if kept.files:
             what = f"{plural(kept.files, 'file')} written in the code's directory"
@@ -130,7 +139,7 @@ def put(kept: Path, work: Path) -> Kept:
     """Move what agents have kept, a directory a node, to its places in ``work``.
 
     A file that the program wrote there itself since, or that another node wrote otherwise, is not
-    replaced: both are there then, one with the node's name at its end.
+    replaced: both are there then, one with the node's name at its end. What cannot be moved stays.
     """
     found = Kept()
     if not kept.is_dir():
@@ -144,18 +153,37 @@ def put(kept: Path, work: Path) -> Kept:
                     continue
                 source = Path(above, name)
                 relative = source.relative_to(node)
-                place = _place(work, relative, node.name)
-                if _exists(place, work) and not _replaces(source, place, place in mine):
-                    if not place.is_symlink() and place.is_file() and _same(source, place):
-                        continue
-                    place = place.with_name(f"{place.name}.{node.name}")
-                if links.is_code(place, str(place.relative_to(work))):
-                    place.unlink()
-                os.replace(source, place)
-                mine.add(place)
-                found.add(str(place.relative_to(work)), str(relative))
-    shutil.rmtree(kept, ignore_errors=True)
+                try:
+                    place = _move(source, work, relative, node.name, mine)
+                except OSError as error:
+                    found.failed.append(f"{relative}: {error.strerror}; it is in {node}")
+                else:
+                    if place is not None:
+                        mine.add(place)
+                        found.add(str(place.relative_to(work)), str(relative))
+    if not found.failed:
+        shutil.rmtree(kept, ignore_errors=True)
+    elif (more := len(found.failed) - _MOST_FAILED) > 0:
+        found.failed[_MOST_FAILED:] = [f"{more:,} more"]
     return found
+
+
+def _move(
+    source: Path, work: Path, relative: Path, node: str, mine: Collection[Path]
+) -> Path | None:
+    """Move a file of a node to its place; return that, None where the same file is there.
+
+    ``mine`` are the places of other nodes' files.
+    """
+    place = _place(work, relative, node)
+    if _exists(place, work) and not _replaces(source, place, place in mine):
+        if not place.is_symlink() and place.is_file() and _same(source, place):
+            return None
+        place = place.with_name(f"{place.name}.{node}")
+    if links.is_code(place, str(place.relative_to(work))):
+        place.unlink()
+    os.replace(source, place)
+    return place
 
 
 def _place(work: Path, relative: Path, node: str) -> Path:
@@ -223,7 +251,7 @@ def _in_the_place_of(name: str, work: Path) -> str | None:
         return None
     for count in range(1, len(parts) + 1):
         place = work.joinpath(*parts[:count])
-        if not os.path.lexists(place):
+        if not _exists(place, work):
             return None
         if count == len(parts) or place.is_symlink() or not place.is_dir():
             return str(place.relative_to(work))

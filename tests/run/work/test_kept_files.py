@@ -110,3 +110,16 @@ def test_what_cannot_be_kept_is_told_and_the_rest_is_kept(
     assert (said.out + said.err).count(
         "a/lost, written in the code's directory, cannot be kept"
     ) == 1
+
+
+def test_what_the_program_removed_itself_is_not_missed(
+    code: Path, into: Path, kept: KeptFiles
+) -> None:
+    into.mkdir(parents=True)
+    (into / "a").write_text("a file where a directory has to be")
+    (code / "a").mkdir()
+    (code / "a" / "temporary").write_text("1")
+    kept.copy(final=False)
+    kept.copy(final=False)
+    (code / "a" / "temporary").unlink()
+    assert kept.finish() == []

@@ -93,6 +93,39 @@ def test_links_of_a_crash_are_replaced_and_those_of_others_stay(tmp_path: Path, 
     assert tree(work) == ["aside@", "latest@"]
 
 
+def test_links_below_directories_that_hold_directories_alone_are_removed(
+    tmp_path: Path, work: Path
+) -> None:
+    """Without the copy of the code, which went with its node."""
+    code = copy(tmp_path, "exps/one/train.py", "data/sets/x.csv")
+    links.fill(work, code, links.way("exps/one", Entry("command")))
+    (work / "out" / "step-1").mkdir(parents=True)
+    assert "exps/one/train.py@" in tree(work)
+    assert "data/sets/x.csv@" in tree(work)
+    links.clear(work, only=[code])
+    assert tree(work) == ["out/", "out/step-1/"]
+
+
+def test_a_directory_that_the_program_has_closed_is_left_alone(
+    tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a launch error of every later attempt."""
+    links.fill(work, copy(tmp_path, "train.py"), ["."])
+    (work / "closed").mkdir(mode=0o300)
+    as_it_is = os.scandir
+
+    def scandir(path: str | Path) -> object:
+        # Root, who may run the tests, is refused nothing.
+        if Path(path).stat().st_mode & 0o400 == 0:
+            raise PermissionError(13, "Permission denied", str(path))
+        return as_it_is(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    links.clear(work)
+    monkeypatch.undo()
+    assert tree(work) == ["closed/"]
+
+
 def test_a_file_in_the_place_of_the_working_directory_is_told(tmp_path: Path, work: Path) -> None:
     (work / "exp").write_text("a file")
     with pytest.raises(HpcrunError, match=r"exp is no directory"):

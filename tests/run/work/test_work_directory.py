@@ -233,6 +233,48 @@ def test_an_older_file_does_not_replace_a_newer_one(tmp_path: Path, work: Path) 
     assert not (tmp_path / "kept").exists()
 
 
+def test_what_cannot_be_put_in_place_stays_and_costs_the_run_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It was a launch error of every later attempt."""
+    run = RunPaths(tmp_path / "study" / "runs" / "3")
+    attempts = [run.attempt(number) for number in (1, 2, 3)]
+    for attempt in attempts:
+        attempt.directory.mkdir(parents=True)
+    for name in ("out/x", "out.n1/x"):
+        (run.work / name).mkdir(parents=True)
+    for name in ("out", "later"):
+        (attempts[0].kept / "n1" / name).parent.mkdir(parents=True, exist_ok=True)
+        (attempts[0].kept / "n1" / name).write_text(name)
+    WorkDirectory(attempts[0], ".", of_ranks=False).end([], ["model.pt: No space left"])
+    WorkDirectory(attempts[1], ".", of_ranks=False).begin()
+    assert (run.work / "later").read_text() == "later"
+    assert (attempts[0].kept / "n1" / "out").read_text() == "out"
+    [record] = files.read_lines(run.ledger)
+    assert (record["files"], record["names"]) == (1, ["later"])
+    where = attempts[0].kept / "n1"
+    assert record["failed"] == [f"out: Is a directory; it is in {where}", "model.pt: No space left"]
+    assert capfd.readouterr().out.count("not put into") == 2
+    (run.work / "out.n1" / "x").rmdir()
+    (run.work / "out.n1").rmdir()
+    WorkDirectory(attempts[2], ".", of_ranks=False).begin()
+    assert (run.work / "out.n1").read_text() == "out"
+    assert not attempts[0].kept.exists()
+
+
+def test_a_link_that_a_lost_node_left_is_not_what_the_program_wrote(
+    tmp_path: Path, work: Path
+) -> None:
+    gone = tmp_path / "hpcrun-0123456789ab" / "attempt-1" / "code"
+    (work / "train.py").symlink_to(gone / "train.py")
+    (work / "state.json").write_text("mine")
+    archive = tmp_path / "a.tar.gz"
+    with tarfile.open(archive, "w:gz") as stream:
+        for name in ("train.py", "state.json"):
+            stream.addfile(tarfile.TarInfo(name))
+    assert list(work_directory._digests(archive, work)) == ["state.json"]
+
+
 def test_no_link_is_followed_out_of_the_working_directory(tmp_path: Path, work: Path) -> None:
     (tmp_path / "home").mkdir()
     (work / "data").symlink_to(tmp_path / "home")
