@@ -64,9 +64,11 @@ def fill(mirror: Path, code: Path, real: Collection[str], target: Path | None = 
     """Link the code's files into a mirror of its root; directories of data become real ones.
 
     ``real`` is of `way`. ``target`` is the path of the copy of the code that links lead to, where
-    that is another. Raises HpcrunError if the program has put something else in the place of such a
-    directory.
+    that is another. Raises HpcrunError if something else is in the place of such a directory, or of
+    the mirror.
     """
+    if not _is_directory(mirror):
+        raise _in_the_way(mirror)
     target, made, waiting = target or code, 0, deque([""])
     while waiting:
         above = waiting.popleft()
@@ -87,23 +89,28 @@ def fill(mirror: Path, code: Path, real: Collection[str], target: Path | None = 
             if is_directory and _is_directory(place):
                 waiting.append(name)
             elif name in real:
-                raise HpcrunError(
-                    f"{place} is no directory, which the run's working directory needs to be",
-                    hint="move what the program has written there out of the way",
-                )
+                raise _in_the_way(place)
             elif not is_there:
                 made += 1
                 place.symlink_to(f"{target}/{name}")
 
 
+def _in_the_way(place: Path) -> HpcrunError:
+    return HpcrunError(
+        f"{place} is no directory, which the run's working directory needs to be",
+        hint="move what the program has written there out of the way",
+    )
+
+
 def directory_of_rank(launch: Launch, rank: int) -> Path:
     """Return a rank's working directory; one of its own is filled by itself."""
     mirror, directory = launch.mirror(rank), launch.directory_of(rank)
-    # The others' is there, but a node may not have heard of it yet.
-    directory.mkdir(parents=True, exist_ok=True)
     if mirror != launch.run_paths.work:
+        mirror.mkdir(exist_ok=True)
         code = Path(launch.node_of(rank).code)
         fill(mirror, code, way(launch.working_directory, launch.entry))
+    # The others' is there, but a node may not have heard of it yet.
+    directory.mkdir(parents=True, exist_ok=True)
     return directory
 
 

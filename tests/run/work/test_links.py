@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hpcrun.errors import HpcrunError
+from hpcrun.run.protocol.launch import LaunchNode
 from hpcrun.run.work import links
 from hpcrun.state.plan import Entry
+from tests.support.place import launch_of
 
 START = "hpcrun-0123456789ab"
 
@@ -143,6 +146,23 @@ def test_each_rank_has_its_own_links(tmp_path: Path, work: Path) -> None:
     assert tree(work) == ["rank-00001/", "rank-00001/logs/", "rank-00001/logs/a.log"]
     links.adopt(work, code, of_ranks=True)
     assert tree(code) == ["__pycache__/", "logs/", "logs/.gitkeep", "train.py"]
+
+
+def test_a_link_in_the_place_of_a_ranks_directory_is_not_followed(tmp_path: Path) -> None:
+    """A colleague with the group's rights may have made it."""
+    code = copy(tmp_path, "exp/train.py")
+    node = LaunchNode("n1", str(code), str(code.parent), "lo", "127.0.0.1")
+    made = launch_of(tmp_path, nodes=(node,), working_directory="rank")
+    launch = replace(made, working_directory="exp")
+    (tmp_path / "home").mkdir()
+    launch.run_paths.work.mkdir()
+    launch.run_paths.rank_work(0).symlink_to(tmp_path / "home")
+    with pytest.raises(HpcrunError, match="rank-00000 is no directory"):
+        links.directory_of_rank(launch, 0)
+    assert tree(tmp_path / "home") == []
+    launch.run_paths.rank_work(0).unlink()
+    assert links.directory_of_rank(launch, 0) == launch.run_paths.rank_work(0) / "exp"
+    assert tree(launch.run_paths.work)[-1] == "rank-00000/exp/train.py@"
 
 
 def test_the_code_has_what_the_program_wrote_before(tmp_path: Path, work: Path) -> None:
