@@ -7,12 +7,13 @@ import dataclasses
 import glob
 import itertools
 import os
+import re
 import stat
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
 
 from hpcrun.policy import resume
 from hpcrun.run.protocol.launch import Launch
@@ -24,6 +25,9 @@ from hpcrun.text import listed
 
 # Directories that are looked into, and the files of a checkpoint that are looked at.
 _MOST_DIRECTORIES, _MOST_FILES = 100_000, 2_000
+# Where a tensor ends in a file of safetensors, by the file's header.
+_TENSOR = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d+\s*,\s*(\d{1,18})\s*\]')
+_MOST_HEADER = 1 << 24
 # What programs write before they save anything.
 _LOGS = frozenset(
     {
@@ -83,8 +87,11 @@ def _source(
     words = repr([found.args, found.instead, found.config, found.environment])
     is_directory = f"${{hpcrun:{NEWEST_DIRECTORY}}}" in words
     damaged: list[str] = []
-    for path in _newest_first(found.when, launch):
+    for path, is_directorys in _newest_first(found.when, launch):
         why = damage(path)
+        if why is None and is_directory and is_directorys:
+            # The program reads all of it.
+            why = damage(path.parent)
         more = f" ({listed(damaged, 3, '; ')})" if damaged else ""
         if why is None:
             return (
@@ -98,16 +105,23 @@ def _source(
     raise _Nothing(f"no file matches {patterns}")
 
 
-def _newest_first(patterns: Sequence[str], launch: Launch) -> list[Path]:
-    """Return the files and directories that match, those that were changed last first."""
-    found: dict[Path, tuple[int, str]] = {}
+def _newest_first(patterns: Sequence[str], launch: Launch) -> list[tuple[Path, bool]]:
+    """Return the files and directories that match, those that were changed last first.
+
+    With each, whether its directory is one save: the pattern chooses among such directories, as in
+    ``checkpoint-*/trainer_state.json``. Where ``latest`` names the save, there are several in one.
+    """
+    found: dict[Path, tuple[int, str, bool]] = {}
     for pattern in patterns:
+        above = PurePosixPath(pattern).parent.name
+        chooses = above != "**" and glob.has_magic(above)
         for path in _matches(pattern, launch):
             with contextlib.suppress(OSError):
                 state = path.stat()
                 if stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode):
-                    found[path] = (state.st_mtime_ns, str(path))
-    return sorted(found, key=lambda path: found[path], reverse=True)
+                    is_one = chooses and path.name != "latest"
+                    found[path] = (state.st_mtime_ns, str(path), is_one)
+    return [(path, found[path][2]) for path in sorted(found, key=found.__getitem__, reverse=True)]
 
 
 def _matches(pattern: str, launch: Launch) -> Iterator[Path]:
@@ -172,11 +186,28 @@ def _damage_of_file(path: Path) -> str | None:
         if not beginning:
             return "is empty"
         # torch.save writes an archive, whose directory comes last.
-        if beginning == b"PK\x03\x04" and not zipfile.is_zipfile(stream):
+        if beginning == b"PK\x03\x04" and not _is_archive(stream):
+            return "was cut off as it was written"
+        if path.suffix == ".safetensors" and _lacks_tensors(stream):
             return "was cut off as it was written"
     if path.suffix == ".json" and files.read_tail(path, 64).rstrip()[-1:] not in (b"}", b"]"):
         return "was cut off as it was written"
     return None
+
+
+def _is_archive(stream: BinaryIO) -> bool:
+    try:
+        return zipfile.is_zipfile(stream)
+    except zipfile.BadZipFile:
+        return False
+
+
+def _lacks_tensors(stream: BinaryIO) -> bool:
+    """Check for a file of safetensors that ends before its last tensor does."""
+    stream.seek(0)
+    length = int.from_bytes(stream.read(8), "little")
+    ends = map(int, _TENSOR.findall(stream.read(min(length, _MOST_HEADER))))
+    return os.fstat(stream.fileno()).st_size < 8 + length + max(ends, default=0)
 
 
 def _trace(launch: Launch, earlier: Sequence[AttemptPaths]) -> str:

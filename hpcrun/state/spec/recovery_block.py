@@ -24,9 +24,10 @@ class Resume:
     when: str | list[str] = field(default_factory=list)
     """Patterns of files or directories of which one must exist, relative to the working directory:
     ``out/checkpoint-*/trainer_state.json``, ``**/*.ckpt``. What was cut off as it was written does
-    not count: empty files, torn ones of ``torch.save``, and a ``latest`` of DeepSpeed whose
-    checkpoint is not whole. Without any, an earlier attempt must have saved a step or left a file
-    other than logs."""
+    not count: empty files, torn ones of ``torch.save`` and safetensors, a ``latest`` of DeepSpeed
+    whose checkpoint is not whole, and a directory with such files: also that of the match, where a
+    wildcard chooses it and ``${hpcrun:newest_directory}`` is used. Without any, an earlier attempt
+    must have saved a step or left a file other than logs."""
 
     args: list[str] = field(default_factory=list)
     """Arguments added. ``${hpcrun:newest}`` is the newest match of ``when``, absolute, and

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import struct
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -127,6 +128,61 @@ def test_what_was_cut_off_is_passed_over(launch: Launch) -> None:
     (work / "good.pt").unlink()
     nothing = "starts from nothing: of *.pt torn.pt was cut off as it was written"
     assert told(decided(with_resume(launch, resume))) == nothing
+
+
+@pytest.mark.parametrize("name", ["rng_state_1.pth", "global_step9/zero_pp_rank_1.pt"])
+def test_a_directory_whose_last_file_is_there_may_have_torn_ones(launch: Launch, name: str) -> None:
+    """Each attempt died of it: a rank of a lost node had not written all of its own file."""
+    work = launch.directory_of()
+    for step, age in ((5, 10), (9, 0)):
+        archive(work / f"out/checkpoint-{step}" / name, cut=30 * (not age))
+        state = work / f"out/checkpoint-{step}/trainer_state.json"
+        state.write_text("{}")
+        aged(state, age)
+    told_of = f"has {Path(name).name}, which was cut off as it was written"
+    words = f"resumes from out/checkpoint-5 (out/checkpoint-9/trainer_state.json {told_of})"
+    trainer = replace(launch, entry=Entry("command", argv=("train", "--output_dir=out")))
+    assert told(decided(with_resume(trainer, {"recipe": "hf-trainer"}))) == words
+    given = with_resume(launch, {"when": ["out/*/*.json"], "args": ["${hpcrun:newest_directory}"]})
+    assert told(decided(given)) == words
+    # The program reads the file alone.
+    given = with_resume(launch, {"when": ["out/*/*.json"], "args": ["${hpcrun:newest}"]})
+    assert told(decided(given)) == "resumes from out/checkpoint-9/trainer_state.json"
+    # Other saves lie in a directory that no wildcard chooses.
+    archive(work / "out/good.pt")
+    given = with_resume(launch, {"when": ["out/*.pt"], "args": ["${hpcrun:newest_directory}"]})
+    assert told(decided(given)) == "resumes from out"
+
+
+def tensors(path: Path, cut: int = 0, header: int | None = None) -> Path:
+    """A file of safetensors with two tensors, perhaps cut off."""
+    found = {"__metadata__": {"format": "pt"}}
+    places = {"b": {"data_offsets": [400, 1000]}, "a": {"data_offsets": [0, 400]}}
+    head = json.dumps({**found, **places}).encode()
+    length = len(head) if header is None else header
+    whole = length.to_bytes(8, "little") + head + bytes(1000)
+    path.write_bytes(whole[: len(whole) - cut])
+    return path
+
+
+def test_a_file_of_safetensors_is_whole(tmp_path: Path) -> None:
+    name = tmp_path / "model.safetensors"
+    why = "was cut off as it was written"
+    assert damage(tensors(name)) is None
+    assert [damage(tensors(name, cut)) for cut in (1, 999, 1005)] == [why] * 3
+    assert damage(tensors(name, header=1 << 62)) == why
+    tensors(name, cut=1)
+    assert damage(tmp_path) == f"has model.safetensors, which {why}"
+
+
+def test_an_archive_that_says_what_no_archive_can_ends_nothing(tmp_path: Path) -> None:
+    """Python's zipfile raises for it; it was a launch error of every attempt."""
+    locator = struct.pack("<4sLQL", b"PK\6\7", 7, 0, 9)
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0, 0, 0, 0, 0)
+    (tmp_path / "a.pt").write_bytes(b"PK\3\4" + bytes(100) + locator + end)
+    with pytest.raises(zipfile.BadZipFile):
+        zipfile.is_zipfile(tmp_path / "a.pt")
+    assert damage(tmp_path / "a.pt") == "was cut off as it was written"
 
 
 def _deepspeed(directory: Path, tag: str = "global_step4", cut: int = 0) -> Path:
