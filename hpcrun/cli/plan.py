@@ -90,6 +90,8 @@ def _commands(plan: Plan, no_flags: Collection[str]) -> Iterator[str]:
     yield "\n--- commands, one a rank"
     if no_flags:
         yield f"(no flags, as the command refers to them: {listed([*no_flags], 8)})"
+    if left := _left_out(plan.runs, no_flags):
+        yield f"(left out, as false or null: {listed(left, 8)}; the text 'False' would arrive)"
     for text, numbers in itertools.islice(commands.items(), _MOST_COMMANDS):
         yield one_line(f"{runs_text(numbers)}: {text}")
     if len(commands) > _MOST_COMMANDS:
@@ -103,6 +105,18 @@ def _commands(plan: Plan, no_flags: Collection[str]) -> Iterator[str]:
     yield one_line(f"--- a command that resumes, from attempt 2 on, {there}")
     words = _command(first, first.entry.resumed) or []
     yield one_line(f"{runs_text([first.number])}: {shlex.join(words)}")
+
+
+def _left_out(runs: Sequence[RunPlan], no_flags: Collection[str]) -> list[str]:
+    """Return the keys of ``config`` that are no flags in some run, as their value is false."""
+    found = {
+        f"config.{name}": None
+        for run in runs
+        if run.spec["flags"].startswith("--")
+        for name, value in run.config.items()
+        if value is None or value is False
+    }
+    return [name for name in found if name not in no_flags]
 
 
 def _head(plan: Plan, root: str) -> Iterator[str]:

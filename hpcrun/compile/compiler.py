@@ -309,7 +309,8 @@ def _started_alike(runs: Sequence[CompiledRun]) -> list[str]:
                 notes.append(
                     f"{other.label or 'a run'} and {run.label}: their programs are started with "
                     "the same arguments, variables and DeepSpeed configuration, as "
-                    f"{listed(keys, 8)} {'is no flag' if len(keys) == 1 else 'are no flags'}"
+                    f"{listed(keys, 8)} {'is no flag' if len(keys) == 1 else 'are no flags'}; "
+                    "only hpcrun.session().config tells them apart"
                 )
     left = len(notes) - _MOST_NOTES
     return [*notes[:_MOST_NOTES], *([f"and so are {left:,} more"] if left > 0 else [])]

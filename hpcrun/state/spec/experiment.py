@@ -277,9 +277,9 @@ class Spec:
     ] = "auto"
     """What the program trains with, which decides what ranks find in their environment, and the
     defaults of progress and resume; see docs/frameworks.md. ``auto`` looks at the entry's words and
-    imports and says what it found; where it is not sure, ranks get what they get of ``none``, and
-    ranks that never met are told. ``torchrun`` and ``single`` start one process a node, which has
-    all its GPUs."""
+    imports and says what it found; where it is not sure, ranks get what those of ``none`` do
+    and, on CPUs, ``ACCELERATE_USE_CPU``, and ranks that never met are told. ``torchrun`` and
+    ``single`` start one process a node, which has all its GPUs."""
 
     config: dict[str, Any] = field(default_factory=dict)
     """The entry's own configuration, free in form: flags of a script or command,
@@ -288,10 +288,10 @@ class Spec:
 
     flags: Literal["--key=value", "--key value", "key=value", "none"] = "--key=value"
     """How ``config`` becomes flags, which come after ``args``, so that they win over a file of the
-    program's own that is named there. With dashes, true is bare, false and null are left out, and
-    a list is ``a,b`` (``--key=value``) or several words (``--key value``). ``key=value`` is what
-    Hydra reads: all values, lists as ``[a,b]``, nested mappings as dotted keys. ``none`` makes
-    none."""
+    program's own that is named there. With dashes, true is bare, false and null are left out
+    (a program whose own default is true wants the text ``'False'``, in quotes), and a list is
+    ``a,b`` (``--key=value``) or several words (``--key value``). ``key=value`` is what Hydra reads:
+    all values, lists as ``[a,b]``, nested mappings as dotted keys. ``none`` makes none."""
 
     working_directory: Literal["run", "rank"] = "run"
     """Where ranks run. ``run``: all of them in ``work`` of the run's directory, which mirrors the

@@ -150,7 +150,8 @@ def test_runs_that_are_started_alike_are_told(project: Any, hpcrun: Callable[...
     assert answer.code == 0
     assert (
         "batch_size=1 and batch_size=2: their programs are started with the same arguments, "
-        "variables and DeepSpeed configuration, as config.batch_size is no flag"
+        "variables and DeepSpeed configuration, as config.batch_size is no flag; only "
+        "hpcrun.session().config tells them apart"
     ) in answer.err
     assert "and so are 2 more" in answer.err
     differ = hpcrun("plan", "spec.yaml", "--sweep", "resources.ntasks_per_node=1,2")
@@ -267,6 +268,13 @@ def test_the_plan_shows_what_is_executed(project: Any, hpcrun: Callable[..., Any
     project.write("spec.yaml", BASE + "entry: [bash, '${config.x}']\nconfig: {x: 1, y: 2}\n")
     out = hpcrun("plan", "spec.yaml").out
     assert "(no flags, as the command refers to them: config.x)\nrun 0: bash 1 --y=2\n" in out
+    given = "entry: [bash, '${config.x}']\nconfig: {x: 1, y: false, z: null, w: 'False'}\n"
+    project.write("spec.yaml", BASE + given)
+    out = hpcrun("plan", "spec.yaml").out
+    left = "(left out, as false or null: config.y, config.z; the text 'False' would arrive)"
+    assert f"{left}\nrun 0: bash 1 --w=False\n" in out
+    for style in "key=value", "none":
+        assert "left out" not in hpcrun("plan", "spec.yaml", f"flags={style}").out
 
 
 def test_variables_that_are_filled_in_are_not_exported(
