@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,11 @@ def is_there(test: Callable[[], bool]) -> bool:
         if error.errno == errno.ENAMETOOLONG:
             return False
         raise
+
+
+def process_directories(proc: Path = Path("/proc")) -> Iterator[Path]:
+    """Yield the directory of each process of this machine."""
+    return (path for path in proc.iterdir() if path.name.isdigit())
 
 
 def start_logged(command: Sequence[str], log: Path, **options: Any) -> subprocess.Popen[bytes]:

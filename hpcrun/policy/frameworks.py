@@ -9,6 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpcrun.state.plan import RunPlan
 
 AUTO, NONE = "auto", "none"
 
@@ -169,6 +173,11 @@ TABLE = {
         Framework("torchrun", _torchrun, one_per_node=True),
     )
 }
+
+
+def ranks_meet(run: RunPlan) -> bool:
+    """Check that a run's ranks are several, and are to meet."""
+    return run.world_size > 1 and of(run.entry.framework).meets
 
 
 def of(name: object) -> Framework:

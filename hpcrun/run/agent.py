@@ -52,7 +52,7 @@ from types import FrameType
 from typing import Any
 
 from hpcrun.errors import HpcrunError
-from hpcrun.policy import faults
+from hpcrun.policy import faults, frameworks
 from hpcrun.run.health import progress, rank_stacks
 from hpcrun.run.job.takeover import Takeover
 from hpcrun.run.node import (
@@ -107,7 +107,7 @@ class Agent:
         self._log_sizes = LogSizes(program_activity.look_every(hang_after))
         self._programs = ProgramActivity(hang_after, leads=self.run.entry.kind != "function")
         self._telemetry: telemetry.NodeTelemetry | None = None
-        # Where the attempt's ranks meet; empty once they have, and on other nodes than the first.
+        # Where the ranks are to meet, on the first node; empty once they have.
         self._meeting_ports: tuple[int, ...] = ()
         self._working_directory = plan.directory
         self._reader: ProgramReader | None = None
@@ -232,9 +232,8 @@ class Agent:
             self._look_for_meeting(channel)
             before = progress.read(self.scratch)
             rank_processes.kill(self.scratch)
-            is_gone = rank_processes.gone(self.scratch, RANKS_GONE)
-            self._stop_reader()
-            if is_gone:
+            if rank_processes.gone(self.scratch, RANKS_GONE):
+                self._stop_reader()
                 return {"type": "killed", "gone": progress.ended_too_early(before)}
             return {"type": "failed", "message": "its ranks cannot be ended"}
         if kind == "call":
@@ -264,7 +263,8 @@ class Agent:
             fabric, first, alone = message["fabric"], message["first"], message["alone"]
             prepare = self.preparation.prepare
             found = prepare(self.scratch, self.attempt, fabric, first=first, alone=alone)
-            self._meeting_ports = self.preparation.ports if first else ()
+            looks = first and frameworks.ranks_meet(self.run)
+            self._meeting_ports = self.preparation.ports if looks else ()
             self._work.open(self._paths, self.scratch, Path(message["code"]), first=first)
             self._expect_warm_ranks()
             if first and self.run.entry.kind != "function":

@@ -9,6 +9,7 @@ import pytest
 
 from hpcrun.policy import frameworks
 from hpcrun.policy.frameworks import RankPlace
+from hpcrun.state.plan import Entry, RunPlan
 
 PLACE = RankPlace(
     rank=3,
@@ -90,3 +91,15 @@ def test_a_single_process_finds_no_ranks() -> None:
 
 def test_a_name_of_another_version_is_none() -> None:
     assert frameworks.of("rayon") is frameworks.of(None) is frameworks.TABLE[frameworks.NONE]
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "meet"),
+    [("auto", 2, True), ("auto", 1, False), ("none", 2, False), ("torchrun", 2, True)],
+)
+def test_only_several_ranks_meet(name: str, ranks: int, meet: bool) -> None:
+    """The first node's agent looks at its sockets every two seconds until they have."""
+    resources = {"nodes": ranks, "ntasks_per_node": 1, "gpus_per_node": 0}
+    entry = Entry("command", argv=("true",), framework=name)
+    run = RunPlan(0, "x", "", {}, entry, {"resources": resources})
+    assert frameworks.ranks_meet(run) is meet

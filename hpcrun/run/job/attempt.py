@@ -70,8 +70,7 @@ class RunningAttempt:
         self._plan, self._run, self._paths = plan, run, paths
         self._launcher, self._agents, self._stop_request = launcher, agents, stop_request
         self._warm_ranks = warm_ranks
-        of_ranks = run.spec.get("working_directory") == "rank"
-        self._work = WorkDirectory(paths, plan.directory, of_ranks=of_ranks)
+        self._work = WorkDirectory(paths, plan.directory, of_ranks=run.has_rank_directories)
         self._copies: list[Path] = []
         # On each turn of every loop: messages first, since they may ask for a stop.
         self._always: tuple[EachTurn, ...] = (agents, stop_request)
@@ -213,12 +212,11 @@ class RunningAttempt:
 
     def _record_if_alone(self, code: int | None) -> None:
         """Record that the ranks never met, unless they may have ended before they would have."""
-        run = self._run
-        meets = run.world_size > 1 and frameworks.of(run.entry.framework).meets
-        waited = time.monotonic() - self._began > MEET_WITHIN
-        if meets and not self._agents.met and (code == 0 or waited):
-            say(f"the {run.world_size} ranks never met")
-            self._record(ledger.NEVER_MET, world_size=run.world_size)
+        size, waited = self._run.world_size, time.monotonic() - self._began > MEET_WITHIN
+        alone = frameworks.ranks_meet(self._run) and not self._agents.met
+        if alone and (code == 0 or waited):
+            say(f"the {size} ranks never met")
+            self._record(ledger.NEVER_MET, world_size=size)
 
     def _record_start_over(self, found: dict[str, Any]) -> None:
         say(f"attempt {self._paths.number} {found['message']}")

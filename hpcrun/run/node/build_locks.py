@@ -15,6 +15,8 @@ import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from hpcrun.host import process_directories
+
 VARIABLE = "TORCH_EXTENSIONS_DIR"
 # Seconds in which a file system has to answer.
 _PATIENCE = 3.0
@@ -71,13 +73,12 @@ def _unheld(locks: Iterable[Path]) -> list[Path]:
 
 def _open_locks() -> Iterable[Path]:
     """Yield links of /proc to files of that name which this user's processes have open."""
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            with contextlib.suppress(OSError):
-                for link in (process / "fd").iterdir():
-                    with contextlib.suppress(OSError):
-                        if os.readlink(link).endswith("/lock"):  # noqa: PTH115 - text
-                            yield link
+    for process in process_directories():
+        with contextlib.suppress(OSError):
+            for link in (process / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if os.readlink(link).endswith("/lock"):  # noqa: PTH115 - text
+                        yield link
 
 
 def remove(locks: Iterable[Path]) -> None:

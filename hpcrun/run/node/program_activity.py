@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun.host import process_stat
+from hpcrun.host import process_directories, process_stat
 from hpcrun.run.health.program_hangs import (
     PARTLY_STOPPED,
     SLEEPING,
@@ -126,12 +126,8 @@ class ProgramActivity:
 
 
 def _leaders(scratch: Path, sessions: Collection[int]) -> dict[int, int]:
-    found = {}
-    for rank, _ in ScratchPaths(scratch).pids():
-        with contextlib.suppress(OSError, ValueError):
-            if rank not in sessions:
-                found[rank] = rank_processes.leader(scratch, rank)
-    return found
+    found = rank_processes.leaders(scratch)
+    return {rank: pid for rank, pid in found.items() if rank not in sessions}
 
 
 def _environment(program: Collection[int], scratch: ScratchPaths) -> dict[str, str]:
@@ -173,12 +169,11 @@ def _by_age(found: Collection[Process]) -> list[Process]:
 
 
 def _all(proc: Path) -> Iterator[Process]:
-    for path in proc.iterdir():
-        if path.name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                fields = process_stat(path)
-                ticks = sum(map(int, fields[11:15]))
-                yield Process(int(path.name), int(fields[1]), int(fields[2]), fields[0], ticks)
+    for path in process_directories(proc):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = process_stat(path)
+            ticks = sum(map(int, fields[11:15]))
+            yield Process(int(path.name), int(fields[1]), int(fields[2]), fields[0], ticks)
 
 
 def activity(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpcrun.host import process_stat
+from hpcrun.host import process_directories, process_stat
 from hpcrun.state import files
 from hpcrun.state.node_layout import ScratchPaths
 
@@ -42,11 +42,20 @@ def leader(scratch: Path, rank: int) -> int:
     return int(files.read_bytes(ScratchPaths(scratch).pid(rank), _MOST_BYTES))
 
 
+def leaders(scratch: Path) -> dict[int, int]:
+    """Return rank -> the process id of its leader, for the ranks of this node that have one."""
+    found = {}
+    for rank, path in ScratchPaths(scratch).pids():
+        with contextlib.suppress(OSError, ValueError):
+            found[rank] = int(files.read_bytes(path, _MOST_BYTES))
+    return found
+
+
 def processor(group: int, but: int) -> int:
     """Return the processor time, in clock ticks, of all processes of a group but one."""
     ticks = 0
-    for process in _PROC.iterdir():
-        if process.name.isdigit() and int(process.name) != but:
+    for process in process_directories(_PROC):
+        if int(process.name) != but:
             with contextlib.suppress(OSError, ValueError, IndexError):
                 fields = process_stat(process)
                 if int(fields[2]) == group:
@@ -56,7 +65,7 @@ def processor(group: int, but: int) -> int:
 
 def kill(scratch: Path) -> None:
     """Send SIGKILL to the ranks of this node and to all that they started."""
-    groups = _groups(scratch)
+    groups = {*leaders(scratch).values()}
     for group, pid in list(_members(scratch, groups)):
         with contextlib.suppress(OSError):
             if group in groups:
@@ -70,21 +79,13 @@ def gone(scratch: Path, timeout: float) -> bool:
 
     A process that is gone holds no memory of a GPU.
     """
-    groups = _groups(scratch)
+    groups = {*leaders(scratch).values()}
     deadline = time.monotonic() + timeout
     while next(_members(scratch, groups), None) is not None:
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)
     return True
-
-
-def _groups(scratch: Path) -> set[int]:
-    found = set()
-    for _, path in ScratchPaths(scratch).pids():
-        with contextlib.suppress(OSError, ValueError):
-            found.add(int(files.read_bytes(path, _MOST_BYTES)))
-    return found
 
 
 def _members(scratch: Path, groups: set[int]) -> Iterator[tuple[int, int]]:
@@ -94,9 +95,7 @@ def _members(scratch: Path, groups: set[int]) -> Iterator[tuple[int, int]]:
     """
     start = f"{START_VARIABLE}={os.environ.get(START_VARIABLE)}".encode()
     place = f"{SCRATCH_VARIABLE}={scratch}".encode()
-    for process in _PROC.iterdir():
-        if not process.name.isdigit():
-            continue
+    for process in process_directories(_PROC):
         with contextlib.suppress(OSError, ValueError, IndexError):
             state, _, group = process_stat(process)[:3]
             # Root could read and end those of others, which anybody may start with such variables.

@@ -52,8 +52,8 @@ class ProgramReader:
 
     def __init__(self, run: RunPlan, paths: AttemptPaths, directory: str) -> None:
         self._run, self._paths = run, paths
-        alone = run.spec.get("working_directory") == "rank"
-        self._directory = (paths.run.rank_work(0) if alone else paths.run.work) / directory
+        mirror = paths.run.rank_work(0) if run.has_rank_directories else paths.run.work
+        self._directory = mirror / directory
         self._writer = SeenProgressWriter(paths)
         self._fence = AttemptFence(paths.run.attempt(paths.number + 1).directory)
         self._log = NewText(paths.rank_log(0))

@@ -100,8 +100,8 @@ class Launch(SpecBlocks):
 
     def mirror(self, rank: int = 0) -> Path:
         """The directory on shared storage that mirrors the code's root for a rank."""
-        alone = self.spec.get("working_directory") == "rank"
-        return self.run_paths.rank_work(rank) if alone else self.run_paths.work
+        paths = self.run_paths
+        return paths.rank_work(rank) if self.has_rank_directories else paths.work
 
     def directory_of(self, rank: int = 0) -> Path:
         """The working directory of a rank, the same in all attempts."""

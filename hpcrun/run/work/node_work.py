@@ -35,7 +35,7 @@ class NodeWork:
         OSError if that cannot be.
         """
         work, code = attempt.run.work, ScratchPaths(scratch).code
-        of_ranks = self._run.spec.get("working_directory") == "rank"
+        of_ranks = self._run.has_rank_directories
         if shown != code:
             self._node_dir.show(code, shown)
         if first and not of_ranks:

@@ -14,17 +14,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hpcrun.host import process_stat
+from hpcrun.host import process_directories, process_stat
 from hpcrun.run.node import rank_processes
 from hpcrun.run.protocol.output import say
-from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.text import ranges
 
 EVERY = 10.0
 # So many files of a node and an attempt are told.
 MOST_FILES = 200
 _SHARED = (".lock", ".db", ".sqlite", ".sqlite3")
-_PROC = Path("/proc")
 
 
 class OpenFiles:
@@ -47,10 +45,7 @@ class OpenFiles:
         return found
 
     def _look(self) -> None:
-        groups = {}
-        for rank, _ in ScratchPaths(self._scratch).pids():
-            with contextlib.suppress(OSError, ValueError):
-                groups[rank_processes.leader(self._scratch, rank)] = rank
+        groups = {pid: rank for rank, pid in rank_processes.leaders(self._scratch).items()}
         found: dict[str, list[int]] = {}
         for rank, name in open_files(groups, os.path.realpath(self._work)):
             if (name, rank) not in self._told and len(self._told) < MOST_FILES:
@@ -64,9 +59,7 @@ def open_files(groups: dict[int, int], directory: str) -> Iterator[tuple[int, st
 
     ``groups`` maps process groups to ranks.
     """
-    for process in _PROC.iterdir():
-        if not process.name.isdigit():
-            continue
+    for process in process_directories():
         with contextlib.suppress(OSError, ValueError, IndexError):
             rank = groups.get(int(process_stat(process)[2]))
             if rank is None:

@@ -95,6 +95,11 @@ class SpecBlocks:
             self.__dict__[name] = block
             return block
 
+    @property
+    def has_rank_directories(self) -> bool:
+        """Each rank has a working directory of its own."""
+        return self.spec.get("working_directory") == "rank"
+
 
 class RunSpec(SpecBlocks):
     """The blocks of one run, and the shape of its job, which follows from them."""
