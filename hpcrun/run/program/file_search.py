@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,12 +31,16 @@ class FoundFile(NamedTuple):
 
 
 def search(
-    root: Path, without: frozenset[str] = frozenset(), entries: int = MOST_ENTRIES
+    root: Path,
+    without: frozenset[str] = frozenset(),
+    entries: int = MOST_ENTRIES,
+    on_cut: Callable[[], None] = lambda: None,
 ) -> Iterator[FoundFile]:
     """Yield what lies below a directory, near things first.
 
     No symbolic link to a directory is followed, and nothing hidden is looked at: not more than
-    ``entries`` in all, nor more than `DEEPEST` directories down. ``without`` are names in ``root``.
+    ``entries`` in all, after which ``on_cut`` is called, nor more than `DEEPEST` directories down.
+    ``without`` are names in ``root``.
     """
     waiting = deque([(str(root), 0)])
     left = entries
@@ -47,7 +51,7 @@ def search(
                 for entry in found:
                     left -= 1
                     if left < 0:
-                        return
+                        return on_cut()
                     name = entry.name
                     if name[0] == "." or name in _LEFT_OUT or (not level and name in without):
                         continue

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hpcrun.errors import EXIT_SAVED
 from hpcrun.fields import TIME
 from hpcrun.policy import frameworks, resume
 from hpcrun.run.program.csv_log import LightningCsv
-from hpcrun.run.program.file_search import FoundFile, search
+from hpcrun.run.program.file_search import MOST_ENTRIES, FoundFile, search
 from hpcrun.run.program.log_lines import LogPattern, NewText, ProgressBars
 from hpcrun.run.program.progress_source import Found, Look, ProgressSource
 from hpcrun.run.program.progress_writer import SeenProgressWriter, Thinning
@@ -26,6 +27,7 @@ from hpcrun.run.protocol.output import say
 from hpcrun.state import files, metrics_file, session_log
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.plan import RunPlan
+from hpcrun.text import listed
 
 # The sources by the names of the spec's ``progress.source``; bars are the last resort of ``log``.
 METRICS_FILE, LOG, BARS = "metrics_file", "log", "progress_bar"
@@ -58,7 +60,7 @@ class ProgramReader:
         self._fence = AttemptFence(paths.run.attempt(paths.number + 1).directory)
         self._log = NewText(paths.rank_log(0))
         self._began = self._alive = self._looked = time.time()
-        self._search_at = 0.0
+        self._search_at, self._is_cut = 0.0, False
         # The source that lines come from, what was said of it, and the last step.
         self._active: str | None = None
         self._told: list[tuple[str | None, str | None, int | None]] = []
@@ -112,7 +114,8 @@ class ProgramReader:
             globs, below = [self._filled(one) for one in chosen], [self._directory]
         else:
             globs, below = [*USUAL] if wanted.source != frameworks.NONE else [], self._roots
-        self._roots += [one for one in SaveWatch(globs, below, ()).bases if not _in(one, below)]
+        self._bases = SaveWatch(globs, below, ()).bases
+        self._roots += [one for one in self._bases if not _in(one, below)]
         there = self._search()
         self._saves = SaveWatch(globs, below, there)
         self._sources = self._chosen(there)
@@ -142,10 +145,23 @@ class ProgramReader:
         return {name: made[name] for name in names}
 
     def _search(self) -> list[FoundFile]:
+        """Return the program's files; where those are very many, all that the globs begin with."""
         found: dict[Path, FoundFile] = {}
+        cut: list[Path] = []
         for root in dict.fromkeys(self._roots):
             without = _OWN_NAMES if root == self._paths.run.directory else frozenset()
-            found.update((one.path, one) for one in search(root, without))
+            on_cut = partial(cut.append, root)
+            found.update((one.path, one) for one in search(root, without, on_cut=on_cut))
+        if cut:
+            for base in {*self._bases}.difference(self._roots):
+                found.update((one.path, one) for one in search(base))
+        if cut and not self._is_cut:
+            self._is_cut = True
+            say(
+                f"{listed([*map(str, cut)], 3)} has more than {MOST_ENTRIES:,} files and directories, of which "
+                "the others are not looked at; progress.saved and progress.directory say where "
+                "saves and event files are"
+            )
         return list(found.values())
 
     def _turn(self, is_last: bool) -> None:

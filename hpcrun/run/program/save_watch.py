@@ -98,7 +98,7 @@ class SaveWatch:
         return sorted(complete, key=lambda save: save.modified)
 
     def _matches(self, found: Sequence[FoundFile]) -> list[tuple[FoundFile, _State]]:
-        """Return what matches a glob, and how it looks."""
+        """Return what matches a glob, and how it looks; of very many the newest."""
         texts = [(str(one.path), one) for one in found]
         matches = [
             (text, one)
@@ -108,6 +108,7 @@ class SaveWatch:
                 for base, pattern in self._patterns
             )
         ]
+        matches.sort(key=lambda match: match[1].modified)
         return [(one, _state(text, one, texts)) for text, one in matches[-_MOST_SAVES:]]
 
 

@@ -51,9 +51,11 @@ class TensorBoardEvents:
             if path not in self._files and len(self._files) >= _MOST_FILES:
                 continue
             file = self._files.setdefault(path, EventFile(path))
-            new = file.read(MOST_BYTES)
-            self._sizes[path] = file.offset if new else one.size
-            found.is_more |= bool(new) and file.offset < one.size
+            before, new = file.offset, file.read(MOST_BYTES)
+            # There may be more behind what has no numbers, as pictures.
+            goes_on = file.offset > before
+            self._sizes[path] = file.offset if goes_on else one.size
+            found.is_more |= goes_on and file.offset < one.size
             for step, time, values in new:
                 events.append(Line(step, time or look.time, self._named(path.parent, values)))
             found.path = path if new else found.path

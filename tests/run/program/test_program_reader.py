@@ -206,3 +206,26 @@ def test_saves_that_were_seen_let_it_go_on(place: Place) -> None:
     (saved,) = log.of(session_log.SAVED)
     assert saved.record["checkpoint"] == "out/checkpoint-5"
     assert json.dumps(dict(saved.record))
+
+
+MANY = """
+from pathlib import Path
+Path("out/last").mkdir(parents=True)
+for number in range(5_001):
+    Path(f"sample-{number}.txt").touch()
+Path("out/last/checkpoint-7.pt").write_text("weights")
+"""
+
+
+@pytest.mark.parametrize("progress", [{"saved": "out/*/checkpoint-*.pt"}, {}], ids=["said", "not"])
+def test_a_program_that_writes_very_many_files(place: Place, progress: dict[str, Any]) -> None:
+    """Its saves were not seen, without a word, even where the spec says where they are."""
+    (place.code / "train.py").write_text(MANY)
+    place.submit(Entry("script", file="train.py"), progress=progress)
+    code, said = place.supervise()
+    assert code == 0, said + place.output()
+    (log,) = place.run.attempt(1).directory.glob("agent-*.log")
+    assert "more than 5,000 files and directories" in log.read_text()
+    if progress:
+        saves = [*session_log.read_any(place.run.attempt(1)).of(session_log.SAVED)]
+        assert [one.step for one in saves] == [7]

@@ -41,6 +41,18 @@ def test_a_save_counts_once_it_has_not_changed_for_a_moment(tmp_path: Path) -> N
     assert watch.look(_files(tmp_path), 260, 1000.0 + 9 * STAYS) == []
 
 
+def test_the_newest_of_very_many_saves_is_seen(tmp_path: Path) -> None:
+    for number in range(300):
+        _save(tmp_path / f"{number}.ckpt", at=number)
+    watch = _watch(tmp_path)
+    _save(tmp_path / "new.ckpt", at=1000.0)
+    newest, *others = sorted(_files(tmp_path), key=lambda one: -one.modified)
+    found = [newest, *others]
+    watch.look(found, 7, 1000.0)
+    (save,) = watch.look(found, 7, 1000.0 + STAYS)
+    assert (save.path.name, save.step) == ("new.ckpt", 7)
+
+
 def test_one_file_that_is_written_again_and_again(tmp_path: Path) -> None:
     """Its step is the one that was known as it was seen first."""
     watch = _watch(tmp_path, ["ckpt.pt"])

@@ -7,7 +7,7 @@ from pathlib import Path
 from hpcrun.run.program.file_search import search
 from hpcrun.run.program.progress_source import Look
 from hpcrun.run.program.tensorboard_events import TensorBoardEvents
-from tests.support.event_files import event, tensor_event, write
+from tests.support.event_files import event, record, tensor_event, write
 
 
 def _look(root: Path, time: float = 100.0) -> Look:
@@ -24,6 +24,20 @@ def test_files_of_earlier_attempts_and_of_our_own_tracker_are_not_read(tmp_path:
     found = source.poll(_look(tmp_path))
     assert [(line.step, line.time) for line in found.lines] == [(6, 60.0), (7, 70.0)]
     assert source.poll(_look(tmp_path)).lines == []
+
+
+def test_numbers_behind_many_pictures_are_found(tmp_path: Path) -> None:
+    """They were found only where the file grew afterwards."""
+    picture = record(b"\x09" + bytes(8) + b"\x10\x01" + bytes(200_000))
+    name = tmp_path / "events.out.tfevents.1.v2"
+    write(name, *[picture] * 8, event(100, 10.0, loss=1.0))
+    source, look = TensorBoardEvents(), _look(tmp_path)
+    found = source.poll(look)
+    assert (found.lines, found.is_more) == ([], True)
+    found = source.poll(look)
+    assert ([line.step for line in found.lines], found.is_more) == ([100], False)
+    write(name, event(101, 11.0, loss=1.0)[:-8])
+    assert source.poll(_look(tmp_path)).is_more is False
 
 
 def test_one_tag_in_two_directories_and_epochs_beside_steps(tmp_path: Path) -> None:
