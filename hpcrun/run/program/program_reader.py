@@ -157,10 +157,11 @@ class ProgramReader:
                 found.update((one.path, one) for one in search(base))
         if cut and not self._is_cut:
             self._is_cut = True
+            where = listed([*map(str, cut)], 3)
             say(
-                f"{listed([*map(str, cut)], 3)} has more than {MOST_ENTRIES:,} files and directories, of which "
-                "the others are not looked at; progress.saved and progress.directory say where "
-                "saves and event files are"
+                f"{where} has more than {MOST_ENTRIES:,} files and directories, of which the others "
+                "are not looked at; progress.saved and progress.directory say where saves and "
+                "event files are"
             )
         return list(found.values())
 
