@@ -159,9 +159,9 @@ class ProgramReader:
             self._is_cut = True
             where = listed([*map(str, cut)], 3)
             say(
-                f"{where} has more than {MOST_ENTRIES:,} files and directories, of which the others "
-                "are not looked at; progress.saved and progress.directory say where saves and "
-                "event files are"
+                f"{where} has more than {MOST_ENTRIES:,} files and directories, of which the "
+                "others are not looked at; progress.saved and progress.directory say where "
+                "saves and event files are"
             )
         return list(found.values())
 
