@@ -64,7 +64,7 @@ def arguments(
         return Arguments(argv, None, identity)
     own = report.below("recovery.resume")
     _check(spec["recovery"]["resume"], found.config, argv, gone, own)
-    if found.config:
+    if found.config and not report.problems.under("config"):
         # Where config makes no flags, those that are replaced still do.
         kept = {**({} if style == NO_FLAGS else left), **found.config}
         kept = {name: kept[name] for name in kept if found.config.get(name, "") is not None}

@@ -24,7 +24,7 @@ _OUTSIDE = "The run did nothing wrong. {go_on}."
 _OTHER = "`hpcrun logs {name} --stream all --tail 50` may tell more. {go_on}."
 _TEXTS = {
     causes.TIME_LIMIT: "{go_on}. resources.time is {time}: where no checkpoint fits in it, ask for "
-    "more or set checkpoint.every.",
+    "more or save more often (checkpoint.every; scripts by themselves).",
     causes.PREEMPTED: _OUTSIDE,
     causes.REQUEUED: _OUTSIDE,
     causes.SIGNAL: _OUTSIDE,
@@ -64,11 +64,17 @@ class _Case:
         return None if self.several or self.run.bad is None else self.run.bad.kept
 
     @property
-    def from_step(self) -> str:
+    def again(self) -> str:
+        """What `hpcrun submit` does then."""
+        is_program = self.run.bad is not None and self.run.bad.read_from is not None
+        if is_program and self.plan.entry.resumed is None:
+            return "which starts it as before (recovery.resume can give other arguments)"
+        if is_program:
+            return "which goes on from what it saved by itself"
         if self.kept is None:
-            return "the newest checkpoint"
+            return "which goes on from the newest checkpoint"
         saved = f"the checkpoint of step {self.kept:,}"
-        return saved if self.kept else "step 0, as nothing was saved,"
+        return f"which goes on from {saved if self.kept else 'step 0, as nothing was saved,'}"
 
     @property
     def go_on(self) -> str:
@@ -121,10 +127,7 @@ def _crash(case: _Case) -> str:
         first = "Change what the message above names"
     elif exception:
         first = f"{exception} is the program's own: fix it"
-    return (
-        f"{first} and `hpcrun submit` again, which goes on from {case.from_step} with the code of "
-        "now."
-    )
+    return f"{first} and `hpcrun submit` again, {case.again} with the code of now."
 
 
 def _memory(case: _Case) -> str:
@@ -135,8 +138,8 @@ def _memory(case: _Case) -> str:
     if resources.mem:
         more = f"{resources.mem}: ask for more"
     text = (
-        f"The memory of the node ran out; resources.mem is {more} and `hpcrun submit` again, which "
-        f"goes on from {case.from_step}."
+        f"The memory of the node ran out; resources.mem is {more} and `hpcrun submit` again, "
+        f"{case.again}."
     )
     if ranks > 1:
         key = "gpus_per_node" if resources.gpus_per_node else "ntasks_per_node"

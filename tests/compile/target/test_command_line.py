@@ -143,6 +143,11 @@ def test_a_sweep_of_a_command_plans_runs_that_differ(project: Any) -> None:
     assert found.notes == ()
 
 
+def test_a_mistake_of_config_is_told_once(project: Any) -> None:
+    text = "entry: train.py\nconfig: {m: {a: 1}}\nrecovery: {resume: {config: {x: 1}}}\n"
+    assert wrong(project, text).count("a nested mapping cannot be the flag") == 1
+
+
 def test_runs_that_are_started_alike_are_told(project: Any, hpcrun: Callable[..., Any]) -> None:
     text = "entry: [bash, train.sh]\nflags: none\nconfig: {batch_size: 1}\n"
     project.write("spec.yaml", BASE + text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -446,6 +447,22 @@ def test_groups(study: Experiment) -> None:
         ("rank_crash", True, [0, 1, 3]),
         ("out_of_memory", True, [2]),
     ]
+
+
+def test_a_program_is_not_promised_a_checkpoint_that_it_does_not_read(study: Experiment) -> None:
+    study.submit((0,))
+    study.start(0)
+    event(study, "read_from")
+    end(study, cause=CRASH, came=(None, 57, 50), decided=STOP)
+    run = one(study)
+    assert (
+        "fix it and `hpcrun submit` again, which starts it as before (recovery.resume can give "
+        "other arguments) with the code of now."
+    ) in advice(run)
+    plan = run.selected.run
+    plan = replace(plan, entry=replace(plan.entry, resumed=("--resume",)))
+    said = advice(replace(run, selected=replace(run.selected, run=plan)))
+    assert "again, which goes on from what it saved by itself with the code of now." in said
 
 
 def test_the_command_for_several(
