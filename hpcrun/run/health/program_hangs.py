@@ -103,7 +103,8 @@ class ProgramHangDetector:
                 self._active = now
             seen = self._seen[rank]
             wrote |= found.output != seen.newest.output
-            if found.state == GONE != seen.newest.state:
+            if (found.state == GONE) != (seen.newest.state == GONE):
+                # One ended, or was started: a worker may prepare it for long.
                 self._all_move(now)
             bytes_move = self._moves_bytes(seen.base, found)
             if bytes_move:

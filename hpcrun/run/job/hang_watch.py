@@ -71,7 +71,6 @@ class HangWatch:
     def _hang_of_programs(self, now: float) -> Hang | None:
         """Judge programs by what their nodes see, for as long as no rank has a session."""
         if any(one.state != GONE for one in self._agents.pulses.values()):
-            self._agents.programs.clear()
             self._programs = ProgramHangDetector(self._hang_after, now)
             return None
         self._programs.update(self._agents.programs, self._agents.traffic, now)

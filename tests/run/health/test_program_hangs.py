@@ -66,6 +66,19 @@ def test_a_lock_that_is_polled_ten_times_a_second() -> None:
     assert found[0] == AFTER + 1
 
 
+def test_a_program_that_is_started_late() -> None:
+    """Its worker waited for the storage, longer than a program may."""
+    start = 2 * AFTER
+
+    def ranks(now: int) -> Ranks:
+        return {0: seen(state=GONE) if now < start else seen(0, 0.1)}
+
+    assert first_hang(ranks, start + AFTER) is None
+    found = first_hang(ranks, HOUR)
+    assert found is not None
+    assert found[0] == start + AFTER + 1
+
+
 def test_it_is_found_whenever_it_begins() -> None:
     """After an hour of work, too."""
     training = lambda now: {0: seen(writes(now, 10), min(now, HOUR) + now * 0.01)}  # noqa: E731

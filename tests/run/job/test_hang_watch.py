@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
+from collections import deque
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from hpcrun.run.health.program_hangs import RankActivity
+from hpcrun.run.health.progress import GONE, RankProgress
+from hpcrun.run.job.agents import Agents
+from hpcrun.run.job.hang_watch import HangWatch, Hung
 from hpcrun.state import ledger
-from hpcrun.state.plan import Entry
+from hpcrun.state.plan import Entry, RunPlan
 from tests.support.place import Place
 from tests.support.waiting import until
 
@@ -117,6 +125,26 @@ def test_a_lock_in_the_runs_directory_is_removed(place: Place) -> None:
     place.submit("ls $TORCH_EXTENSIONS_DIR/adder", environment={"variables": variables})
     assert place.supervise()[0] == 0
     assert place.output() == ""
+
+
+def test_a_rank_that_hung_while_another_had_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents send what has changed, which nothing does in a rank that waits for ever."""
+    living = RankProgress(1, 5, 0, 0, 0, "S", 0)
+    agents = SimpleNamespace(
+        pulses={0: living},
+        programs={1: RankActivity(0, 10, 0, "S")},
+        **{"traffic": {}, "locks": {}, "stacks": dict},
+        places=SimpleNamespace(node_of=lambda _rank: "n1"),
+    )
+    spec = {"resources": {"nodes": 2, "ntasks_per_node": 1}, "recovery": {"hang_after": "00:01:00"}}
+    run = RunPlan(0, "x", "", {}, Entry("command", argv=("true",)), spec)
+    clock = itertools.count(time.monotonic())
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    watch = HangWatch(run, cast(Agents, agents), lambda _found: None)
+    watch.turn()
+    agents.pulses[0] = replace(living, state=GONE)
+    with pytest.raises(Hung, match="no rank has written or computed anything for 6"):
+        deque((watch.turn() for _ in range(65)), 0)
 
 
 # What looks like a hang for a while; each takes longer than `recovery.hang_after`.
