@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -118,15 +118,18 @@ def read(run: RunPaths) -> Curve:
     return Curve(ordered, newest, {step: times[step] for step in ordered if step in times})
 
 
-def recorded(attempt: Attempt) -> Latest | None:
-    """Return the progress that the ledger records with the last attempt's end; None without."""
-    ended = attempt.end
-    if not ended.get("metrics"):
+def recorded(attempts: Sequence[Attempt]) -> Latest | None:
+    """Return the progress that the ledger records with the last attempt's end.
+
+    None without, and where that attempt logged no metric but earlier ones may have.
+    """
+    ended = attempts[-1].end
+    if not ended.get("metrics") and (len(attempts) > 1 or "logged" not in ended):
         return None
     return Latest(
         step=ended.get("reached_step"),
         total_steps=ended.get("total_steps"),
-        values=ended["metrics"],
+        values=ended.get("metrics") or {},
         time=ended.get("logged"),
     )
 

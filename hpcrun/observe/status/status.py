@@ -161,7 +161,7 @@ def _read(selected: Selected) -> RunEvidence:
 
 def _latest(selected: Selected, attempts: Sequence[Attempt], patience: int) -> Latest:
     numbers = [attempt.number for attempt in attempts]
-    return metric_curves.recorded(attempts[-1]) or metric_curves.latest(
+    return metric_curves.recorded(attempts) or metric_curves.latest(
         selected.paths, numbers, patience=patience
     )
 

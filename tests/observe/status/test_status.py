@@ -228,3 +228,20 @@ def test_thousand_runs(study: Experiment, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(found) == count
     assert found[0].step == 490
     assert took < 1.0, f"status of {count} runs took {took:.2f} s of CPU"
+
+
+def test_of_a_script_that_ended_without_metrics_the_ledger_alone_is_read(
+    study: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study.submit(range(2))
+    for run, outcome in enumerate(("completed", "failed")):
+        study.start(run, job_id=f"100_{run}")
+        study.metrics(run, 1, [5], restored=None)
+        study.end(run, outcome=outcome)
+    study.start(1, attempt=2, job_id="100_1")
+    opened: set[Path] = set()
+    read = files.last_line
+    monkeypatch.setattr(files, "last_line", lambda path: opened.add(path) or read(path))
+    monkeypatch.setattr(jobs, "ask_slurm", lambda ids, answers, **_: True)
+    assert [one.step for one in of(study)] == [5, 5]
+    assert opened == {study.run(1).attempt(number).log_sizes for number in (1, 2)}
