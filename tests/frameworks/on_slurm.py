@@ -39,6 +39,13 @@ PACKAGES = ("torch", "torchvision", "deepspeed", "transformers", "accelerate", "
 # Part of the useful time, and seconds, that hpcrun may be wrong by.
 CLOSE, LEAST = 0.05, 0.25
 PATIENCE = 900.0
+_FIRST_EVENT = """
+import sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+read = EventAccumulator(sys.argv[1])
+read.Reload()
+print(min(event.step for tag in read.Tags()["scalars"] for event in read.Scalars(tag)))
+"""
 
 
 class Case:
@@ -53,7 +60,7 @@ class Case:
             *("hpcrun", "submit", f"{name}/{name}.yaml", f"name={self.experiment}"),
             *("+cluster=bed", f"+environment.python={python}", "--new"),
         ]
-        self.paths = ward.paths(self.experiment)
+        self.paths, self.python = ward.paths(self.experiment), python
         self.problems: list[str] = []
 
     def run(self) -> dict[str, Any]:
@@ -70,7 +77,7 @@ class Case:
         for node in self.ward.cluster.nodes:
             if not self.ward.cluster.is_on(node):
                 self.ward.cluster.boot(node)
-        told = program_log.attempts(watch.lines, self.program.line)
+        told = program_log.attempts(watch.lines, self.program.line, self._done())
         found = {
             "injury": self.injury,
             "hurt": hurt,
@@ -84,6 +91,18 @@ class Case:
 
     def _logs(self) -> dict[int, Path]:
         return {one.number: one.rank_log(0) for one in self.paths.attempts()}
+
+    def _done(self) -> dict[int, int]:
+        """Return the steps that the last attempt found done, by its own TensorBoard file."""
+        if self.program.events is None or len(self.paths.attempts()) < 2:
+            return {}
+        newest = max(
+            self.paths.work.glob(self.program.events), key=lambda path: path.stat().st_mtime
+        )
+        done = subprocess.run(
+            [self.python, "-c", _FIRST_EVENT, str(newest)], check=True, capture_output=True
+        )
+        return {self.paths.attempts()[-1].number: int(done.stdout) - 1}
 
     def _state(self) -> str:
         return str(self.ward.status(self.experiment)[0]["state"])
@@ -156,8 +175,10 @@ class Case:
         spent = why["goodput"] or {}
         held = spent.get("wall", 0) - spent.get("queued", 0) - spent.get("stopped", 0)
         shown = re.search(r"(\d+) % new steps", page.read_text())
+        printed = program_log.printed_seconds(told)
         return {
             "own_log": round(program_log.useful_seconds(told), 2),
+            "printed_by_it": printed and round(printed, 2),
             "why": spent.get("useful"),
             "cost": cost["share"] and round(cost["share"] * held, 2),
             "report": shown and round(int(shown[1]) / 100 * spent["wall"], 1),
@@ -247,6 +268,16 @@ def place(ward: Ward, name: str, programs: Path, python: str) -> str:
     return commit
 
 
+def give_extensions(cluster: Cluster) -> None:
+    """Copy the operators that torch has compiled on this machine: it takes minutes."""
+    cache = Path.home() / ".cache" / "torch_extensions"
+    if cache.is_dir():
+        destination = cluster.root / "home" / ".cache"
+        destination.mkdir(exist_ok=True)
+        subprocess.run(["cp", "-a", str(cache), str(destination)], check=True)
+        subprocess.run(["chown", "-R", str(cluster.uid), str(destination)], check=True)
+
+
 def run_program(
     ward: Ward, name: str, programs: Path, python: str, injuries: Sequence[str]
 ) -> dict[str, Any]:
@@ -315,6 +346,7 @@ def main() -> None:
     pythons = {"frameworks": asked.python, "tensorflow": asked.tensorflow or asked.python}
     visible = {path for python in pythons.values() for path in _directories(python)}
     with Cluster(asked.version, visible=tuple(sorted(visible))) as cluster:
+        give_extensions(cluster)
         for name in asked.names:
             ward = Ward(cluster, "programs")
             python = pythons[PROGRAMS[name].python]

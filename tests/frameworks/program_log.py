@@ -7,7 +7,7 @@ import re
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +29,8 @@ class LoggedAttempt:
     begin: float
     steps: list[tuple[int, float]] = field(default_factory=list)
     end: float = 0.0
+    lengths: dict[int, float] = field(default_factory=dict)
+    """The seconds of each step, where the program prints them itself."""
 
     @property
     def first(self) -> int | None:
@@ -39,11 +41,14 @@ class LoggedAttempt:
         return self.steps[-1][0] if self.steps else None
 
 
-def attempts(lines: Iterable[LoggedLine], pattern: str) -> list[LoggedAttempt]:
+def attempts(
+    lines: Iterable[LoggedLine], pattern: str, done: Mapping[int, int] | None = None
+) -> list[LoggedAttempt]:
     """Find the steps in lines by a regular expression.
 
-    Its groups: ``step`` (in an epoch where ``epoch`` and ``epoch_total`` are there), or ``tick``
-    for the next step, and ``at`` for a step that was done before and says where ticks go on.
+    Its groups: ``step`` (in an epoch where ``epoch`` and ``epoch_total`` are there), else each line
+    is one more, after the steps that an attempt found ``done``; ``milliseconds`` for the step's own
+    time.
     """
     found: dict[int, LoggedAttempt] = {}
     for line in lines:
@@ -53,19 +58,15 @@ def attempts(lines: Iterable[LoggedLine], pattern: str) -> list[LoggedAttempt]:
         if match is None:
             continue
         known = {name: value for name, value in match.groupdict().items() if value is not None}
-        if "at" in known:
-            if not one.steps:
-                one.steps.append((int(known["at"]), -1.0))
-            continue
         if "step" in known:
             step = int(known["step"]) + int(known.get("epoch", 0)) * int(
                 known.get("epoch_total", 0)
             )
         else:
-            step = (one.last or 0) + 1
+            step = ((done or {}).get(line.attempt, 0) if one.last is None else one.last) + 1
         one.steps.append((step, line.time))
-    for one in found.values():
-        one.steps = [(step, moment) for step, moment in one.steps if moment >= 0]
+        if "milliseconds" in known:
+            one.lengths[step] = float(known["milliseconds"]) / 1000
     return sorted(found.values(), key=lambda one: one.number)
 
 
@@ -89,6 +90,14 @@ def useful_seconds(told: Sequence[LoggedAttempt]) -> float:
         total += max(0.0, one.end - max([begun, *again]))
         furthest = max(furthest, one.last or 0)
     return total
+
+
+def printed_seconds(told: Sequence[LoggedAttempt]) -> float | None:
+    """Sum the times that a program printed of steps done for the first time; None of none."""
+    lengths: dict[int, float] = {}
+    for one in told:
+        lengths = {**one.lengths, **lengths}
+    return sum(lengths.values()) if lengths else None
 
 
 class LogWatch:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from tests.frameworks.program_log import LoggedLine, attempts, useful_seconds
+from tests.frameworks.program_log import LoggedLine, attempts, printed_seconds, useful_seconds
 
 
 def _lines(attempt: int, *told: tuple[float, str]) -> list[LoggedLine]:
     return [LoggedLine(attempt, moment, text) for moment, text in told]
 
 
-def test_steps_of_an_epoch_and_ticks_after_a_checkpoint() -> None:
+def test_steps_of_an_epoch_and_lines_without_a_number() -> None:
     epochs = r"\[(?P<epoch>\d+)\]\[ *(?P<step>\d+)/(?P<epoch_total>\d+)\]"
     (one,) = attempts(_lines(1, (1, "[0][ 9/10]"), (2, "[1][ 1/10]"), (3, "best")), epochs)
     assert (one.steps, one.end) == ([(9, 1), (11, 2)], 3)
-    ticks = r"loading global_step(?P<at>\d+)|(?P<tick>Loss)"
-    told = [*_lines(1, (1, "Loss"), (2, "Loss")), *_lines(2, (5, "loading global_step1"))]
-    first, second = attempts([*told, *_lines(2, (6, "Loss"), (7, "Loss"))], ticks)
-    assert [step for step, _ in first.steps] == [1, 2]
-    assert [step for step, _ in second.steps] == [2, 3]
+    told = [*_lines(1, (1, "Loss"), (2, "Loss")), *_lines(2, (5, "loading"), (6, "Loss"))]
+    first, second = attempts(told, "Loss", {2: 1})
+    assert (first.steps, second.steps) == ([(1, 1), (2, 2)], [(2, 6)])
 
 
 def test_steps_that_were_done_before_are_not_useful() -> None:
@@ -26,3 +24,11 @@ def test_steps_that_were_done_before_are_not_useful() -> None:
     told = attempts([*first, *second], r"step (?P<step>\d+)")
     # Five steps, then those after step 5 and what came after them.
     assert useful_seconds(told) == 5 + (39 - 35)
+
+
+def test_the_times_that_a_program_prints_of_its_steps_count_once() -> None:
+    pattern = r"iter (?P<step>\d+), (?P<milliseconds>[\d.]+)ms"
+    first = _lines(1, (1, "iter 0, 500.0ms"), (2, "iter 1, 250ms"))
+    told = attempts([*first, *_lines(2, (9, "iter 1, 999ms"), (10, "iter 2, 250ms"))], pattern)
+    assert printed_seconds(told) == 1.0
+    assert printed_seconds(attempts(first, r"iter (?P<step>\d+)")) is None

@@ -30,6 +30,8 @@ class ThirdPartyProgram:
     """The last step in its log."""
     prepare: Callable[[Path, str], None] | None = None
     """Makes its inputs in its directory, with the Python that it runs with."""
+    events: str | None = None
+    """A glob of its TensorBoard files, one an attempt, where the lines of its log have no step."""
     python: str = "frameworks"
     """``frameworks`` or ``tensorflow``."""
 
@@ -110,7 +112,7 @@ PROGRAMS = {
     ),
     "nanogpt": ThirdPartyProgram(
         "nanoGPT:",
-        r"iter (?P<step>\d+): loss",
+        r"iter (?P<step>\d+): loss .* time (?P<milliseconds>[\d.]+)ms",
         "**/out/ckpt.pt",
         ("**/out/ckpt.pt",),
         120,
@@ -118,10 +120,11 @@ PROGRAMS = {
     ),
     "hello-deepspeed": ThirdPartyProgram(
         "DeepSpeedExamples:training/HelloDeepSpeed",
-        r"Loading checkpoint from .*global_step(?P<at>\d+)/|(?P<tick>\[Rank 0\] Loss: )",
+        r"\[Rank 0\] Loss: ",
         "**/experiments/*/latest",
         ("**/experiments/*/latest", "**/experiments/*/tb_dir/*", "**/experiments/*/hparams.json"),
         120,
         _wikitext,
+        events="**/experiments/*/tb_dir/*",
     ),
 }

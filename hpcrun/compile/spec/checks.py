@@ -185,7 +185,7 @@ def _check_progress(progress: dict[str, Any], report: Reporter) -> None:
         except (re.error, RecursionError, OverflowError) as error:
             report.at("pattern", f"found {pattern!r}, which is no regular expression: {error}")
         else:
-            if "step" not in groups:
+            if not {"step", "one_step"} & {*groups}:
                 hint = r"as in 'step (?P<step>\d+).* loss (?P<loss>\S+)'"
                 report.at("pattern", f"found {pattern!r}, which has no group named step", hint)
         if source not in ("auto", "log"):

@@ -75,6 +75,13 @@ def _found(entry: os.DirEntry[str], is_directory: bool) -> FoundFile | None:
     return FoundFile(path, facts.st_size, facts.st_mtime, facts.st_ino, is_directory)
 
 
+def found_at(path: Path) -> FoundFile:
+    """Return the file or directory at a path; raise OSError if there is none."""
+    facts = path.stat()
+    is_directory = stat.S_ISDIR(facts.st_mode)
+    return FoundFile(path, facts.st_size, facts.st_mtime, facts.st_ino, is_directory)
+
+
 def split(pattern: str, directory: Path) -> tuple[Path, str]:
     """Split a glob, relative to a directory, into the directory to search and a glob below it."""
     parts = Path(pattern).parts

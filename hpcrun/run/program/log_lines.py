@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,11 +71,14 @@ class LogPattern:
     """Lines that a regular expression finds.
 
     Its group ``step`` is the step, ``total`` the number of all; the others are metrics. Where
-    ``epoch`` (from 0) and ``epoch_total`` are among them, the step is that of an epoch.
+    ``epoch`` (from 0) and ``epoch_total`` are among them, the step is that of an epoch. With the
+    group ``one_step`` each line is a step, counted from what ``done`` returns at the first.
     """
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, done: Callable[[], int] = int) -> None:
         self._pattern = re.compile(pattern)
+        self._done = done
+        self._counted: int | None = None
 
     def poll(self, look: Look) -> Found:
         """Return a line for each match with a step, at even distances since the last look."""
@@ -85,6 +89,7 @@ class LogPattern:
             if match is None:
                 continue
             groups = match.groupdict()
+            is_one = groups.pop("one_step", None) is not None
             numbers = [
                 (name, value)
                 for name, group in groups.items()
@@ -93,6 +98,9 @@ class LogPattern:
             values = dict(numbers)
             found.total = _whole(values.pop("total", None)) or found.total
             step = _whole(values.pop("step", None))
+            if is_one:
+                self._counted = (self._done() if self._counted is None else self._counted) + 1
+                step = self._counted
             in_epoch = _whole(values.pop("epoch_total", None))
             if step is not None:
                 step += (in_epoch or 0) * (_whole(values.get("epoch")) or 0)

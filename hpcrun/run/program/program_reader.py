@@ -15,14 +15,15 @@ from hpcrun.errors import EXIT_SAVED
 from hpcrun.fields import TIME
 from hpcrun.policy import frameworks, resume
 from hpcrun.run.program.csv_log import LightningCsv
-from hpcrun.run.program.file_search import MOST_ENTRIES, FoundFile, search
+from hpcrun.run.program.file_search import MOST_ENTRIES, FoundFile, found_at, search
 from hpcrun.run.program.log_lines import LogPattern, NewText, ProgressBars
 from hpcrun.run.program.progress_source import Found, Look, ProgressSource
 from hpcrun.run.program.progress_writer import SeenProgressWriter, Thinning
-from hpcrun.run.program.save_watch import USUAL, SaveWatch
+from hpcrun.run.program.save_watch import USUAL, SaveWatch, step_of
 from hpcrun.run.program.tensorboard_events import TensorBoardEvents
 from hpcrun.run.program.trainer_state import TrainerState
 from hpcrun.run.protocol.attempt_fence import AttemptFence
+from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import say
 from hpcrun.state import files, metrics_file, session_log
 from hpcrun.state.layout import AttemptPaths
@@ -134,7 +135,7 @@ class ProgramReader:
             BARS: ProgressBars(),
         }
         if wanted.pattern is not None:
-            made = {LOG: LogPattern(wanted.pattern), **made}
+            made = {LOG: LogPattern(wanted.pattern, self._resumed_step), **made}
         names = list(made)
         if wanted.source == frameworks.AUTO:
             usual = frameworks.of(self._run.entry.framework).progress
@@ -143,6 +144,19 @@ class ProgramReader:
             both = (LOG, BARS) if wanted.source == LOG else (wanted.source,)
             names = [name for name in names if name in both]
         return {name: made[name] for name in names}
+
+    def _resumed_step(self) -> int:
+        """Return the step of the save that the attempt resumes from; 0 where it has none."""
+        resume = Launch.read(self._paths.launch).resume or {}
+        if not resume.get("resumes"):
+            return 0
+        earlier = (one for one in self._paths.run.attempts() if one.number < self._paths.number)
+        saved = (session_log.read_any(one).saved_step for one in earlier)
+        known = max((step for step in saved if step is not None), default=None)
+        if source := resume.get("source"):
+            with contextlib.suppress(OSError):
+                known = step_of(found_at(Path(source)), known)
+        return known or 0
 
     def _search(self) -> list[FoundFile]:
         """Return the program's files; where those are very many, all that the globs begin with."""

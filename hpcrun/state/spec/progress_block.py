@@ -36,7 +36,9 @@ class Progress:
     """A regular expression, in Python's notation, that finds a step in a line that rank 0 prints:
     the group ``step`` is the number of finished steps, ``total`` that of all, groups of other names
     are metrics. Where a program counts steps anew in each epoch, ``epoch`` (from 0) and
-    ``epoch_total`` (its steps) tell how many there were before.
+    ``epoch_total`` (its steps) tell how many there were before. Where
+    its lines have no number, a group ``one_step`` in place of ``step`` counts them, on from the
+    save that it resumes from.
     ``'step (?P<step>\\d+)/(?P<total>\\d+).* loss (?P<loss>\\S+)'``"""
 
     saved: str | list[str] | None = None

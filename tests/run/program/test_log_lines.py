@@ -29,6 +29,17 @@ def test_steps_that_begin_again_with_each_epoch() -> None:
     assert found.total is None
 
 
+def test_lines_without_a_number_are_counted_on_from_what_was_done() -> None:
+    asked: list[int] = []
+    pattern = LogPattern(r"(?P<one_step>Loss): (?P<loss>\S+)", lambda: asked.append(1) or 40)
+    assert pattern.poll(Look(101.0, 100.0, ("Loading",))).lines == []
+    assert asked == []
+    found = pattern.poll(Look(103.0, 101.0, ("Loss: 0.5", "Saved", "Loss: 0.25")))
+    assert found.lines == [Line(41, 102.0, {"loss": 0.5}), Line(42, 103.0, {"loss": 0.25})]
+    (line,) = pattern.poll(Look(104.0, 103.0, ("Loss: 0.125",))).lines
+    assert (line.step, asked) == (43, [1])
+
+
 def test_a_log_that_grows(tmp_path: Path) -> None:
     log = NewText(tmp_path / "rank-00000.log")
     assert log.read() == ()

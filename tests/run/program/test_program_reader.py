@@ -229,3 +229,29 @@ def test_a_program_that_writes_very_many_files(place: Place, progress: dict[str,
     if progress:
         saves = [*session_log.read_any(place.run.attempt(1)).of(session_log.SAVED)]
         assert [one.step for one in saves] == [7]
+
+
+# As HelloDeepSpeed: no line has a step, and DeepSpeed's `latest` names what was saved.
+COUNTED = """
+first = int(open("exp/latest").read()[11:]) if os.environ.get("GOES_ON") else 0
+def show(step):
+    print("Loss: 0.5")
+    if step == 10:
+        os.makedirs("exp/global_step10")
+        open("exp/global_step10/model.pt", "w").write("weights")
+        open("exp/latest", "w").write("global_step10")
+    if step == 14 and not first:
+        os._exit(3)
+train(20, 0.02, show, first)
+"""
+
+
+def test_lines_without_a_number_are_counted_on_from_the_save(place: Place) -> None:
+    resume = {"when": ["exp/latest"], "environment": {"GOES_ON": "1"}}
+    progress = {"pattern": "(?P<one_step>Loss): (?P<loss>.*)"}
+    _submit(place, COUNTED, progress=progress, recovery={"resume": resume, "in_place": 2})
+    place.supervise(timeout=60)
+    first, second = ledger.read(place.run)
+    assert (first.end["first_step"], first.end["reached_step"]) == (1, 14)
+    assert (second.end["first_step"], second.end["reached_step"]) == (11, 20)
+    assert second.began_over is None
