@@ -170,8 +170,9 @@ def adopt(work: Path, code: Path, *, of_ranks: bool = False) -> None:
     made, waiting = 0, deque([""])
     while waiting:
         above = waiting.popleft()
+        of_code = {*os.listdir(code / above)}  # noqa: PTH208 - names alone
         with os.scandir(work / above) as entries:
-            found = list(entries)
+            found = sorted(entries, key=lambda entry: entry.name not in of_code)
         for entry in found:
             name = f"{above}/{entry.name}".lstrip("/")
             if entry.is_symlink() and is_code(Path(entry.path), name):

@@ -67,9 +67,7 @@ class WorkDirectory:
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
                 raise HpcrunError(f"{self._work} is no directory of yours")
             links.clear(self._work)
-            for earlier in self._run.attempts():
-                if earlier.number < self._attempt.number:
-                    self._put(earlier, ())
+            self._put_all(())
             self._set_aside()
             if not self._of_ranks:
                 (self._work / self._directory).mkdir(parents=True, exist_ok=True)
@@ -83,9 +81,15 @@ class WorkDirectory:
         """
         try:
             links.clear(self._work, only=copies)
-            self._put(self._attempt, failed)
+            self._put_all(failed)
         except OSError as error:
             say(f"{self._work} is not in order yet, which the next attempt sees to: {error}")
+
+    def _put_all(self, failed: Sequence[str]) -> None:
+        """Put what this attempt's agents have kept into ``work``, and late ones of earlier ones."""
+        for attempt in self._run.attempts():
+            if attempt.number <= self._attempt.number:
+                self._put(attempt, failed if attempt.number == self._attempt.number else ())
 
     def _put(self, attempt: AttemptPaths, failed: Sequence[str]) -> None:
         """Put what an attempt's agents have kept into ``work``, and record it."""

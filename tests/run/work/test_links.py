@@ -179,6 +179,19 @@ def test_the_code_has_what_the_program_wrote_before(tmp_path: Path, work: Path) 
     assert (code / "train.py").read_text() == "train.py"
 
 
+def test_of_very_many_files_those_in_place_of_the_codes_are_found(
+    tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(links, "_MOST_ADOPTED", 3)
+    names = [f"{number}.json" for number in range(9)]
+    code = copy(tmp_path, *names[::4])
+    for name in names:
+        (work / name).write_text("the program's")
+    links.adopt(work, code)
+    assert [(code / name).read_text() for name in names[::4]] == ["the program's"] * 3
+    assert "not all of it is found" in capfd.readouterr().out
+
+
 def test_a_path_that_all_nodes_can_have() -> None:
     one = Path("/scratch", START)
     assert links.shown([one, one], "secret", 3) == one / "attempt-3" / "code"

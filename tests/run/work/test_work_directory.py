@@ -262,6 +262,24 @@ def test_what_cannot_be_put_in_place_stays_and_costs_the_run_nothing(
     assert not attempts[0].kept.exists()
 
 
+def test_what_a_lost_node_keeps_late_is_put_in_place_by_the_last_attempt(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "study" / "runs" / "3")
+    first, second = (WorkDirectory(run.attempt(one), ".", of_ranks=False) for one in (1, 2))
+    for number in (1, 2):
+        run.attempt(number).directory.mkdir(parents=True)
+    first.end([], [])
+    second.begin()
+    (run.attempt(1).kept / "n1").mkdir(parents=True)
+    (run.attempt(1).kept / "n1" / "late").write_text("it had lost its network")
+    second.end([], ["model.pt: No space left"])
+    assert (run.work / "late").read_text() == "it had lost its network"
+    attempts = [attempt.kept for attempt in ledger.read(run)]
+    assert [one and (one["names"], one["failed"]) for one in attempts] == [
+        (["late"], []),
+        ([], ["model.pt: No space left"]),
+    ]
+
+
 def test_a_link_that_a_lost_node_left_is_not_what_the_program_wrote(
     tmp_path: Path, work: Path
 ) -> None:
