@@ -85,7 +85,6 @@ COVERED_BY: dict[str, str] = {
     "run/checkpoint/transfer": "run/checkpoint/test_node_copy.py",
     "run/health/progress": "run/health/test_stack_summary.py",
     "run/health/rank_stacks": "run/test_supervisor.py",
-    "run/job/attempt": "run/test_supervisor.py",
     "run/job/attempt_end": "run/test_supervisor.py",
     "run/job/stop_request": "run/test_supervisor.py",
     "run/node/gpus": "run/node/test_telemetry.py",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +26,7 @@ from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import say
 from hpcrun.run.work.shared_writes import SharedWrites
 from hpcrun.run.work.work_directory import WorkDirectory
+from hpcrun.slurm.background import BackgroundCall
 from hpcrun.state import files, ledger
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.plan import Plan, RunPlan
@@ -40,6 +40,8 @@ KEEP_TAKES = 300.0
 START_TRIES = 3
 # Seconds after which ranks that ended badly would have met.
 MEET_WITHIN = 300.0
+# Seconds after which a search for what a program resumes from is told.
+SEARCH_IS_LONG = 10.0
 _SHOWN = 8
 
 
@@ -170,12 +172,14 @@ class RunningAttempt:
 
     def _resumed(self, launch: Launch) -> Launch:
         """Return the attempt as it goes on from earlier ones; looking takes long in large trees."""
-        executor = ThreadPoolExecutor(1)
-        found = executor.submit(decided, launch)
-        executor.shutdown(wait=False)
-        while wait([found], timeout=0.05).not_done:
+        search, is_told = BackgroundCall(partial(decided, launch)), False
+        while not search.wait(0.05):
             _turn(self._always)
-        launch = found.result()
+            if not is_told and search.took > SEARCH_IS_LONG:
+                is_told = True
+                hint = "recovery.resume.when makes that short"
+                say(f"looks for what attempt {launch.attempt} resumes from: {hint}")
+        launch = search.result()
         if launch.resume is not None:
             details = {name: launch.resume[name] for name in launch.resume if name != "variables"}
             say(f"attempt {launch.attempt} {details['message']}")
