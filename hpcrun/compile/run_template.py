@@ -154,8 +154,10 @@ class RunTemplates:
             if not directory.is_absolute():
                 directory = self._directory
             name, note = framework_detection.detect(located, spec, directory)
-            if note is not None:
-                self.notes[note] = None
+        else:
+            note = framework_detection.doubt(name, located, spec["resources"])
+        if note is not None:
+            self.notes[note] = None
         framework_detection.check(name, located.kind, spec["resources"], report)
         if frameworks.of(name).one_per_node and spec["resources"]["gpus_per_node"] > 1:
             spec["resources"]["ntasks_per_node"] = 1

@@ -60,7 +60,7 @@ def detect(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> tupl
     per_node = tasks or resources["gpus_per_node"] or 1
     ranks = resources["nodes"] * per_node
     if launcher == "torchrun" and (tasks or 1) == 1:
-        found: tuple[str, str] | None = (launcher, f"the entry is {PurePath(words[0]).name}")
+        found: tuple[str, str] | None = (launcher, "the entry starts it")
     else:
         # Of one rank a node a command may know how to tell its launcher which it is.
         inside = _launcher_inside(words, directory) if per_node > 1 else None
@@ -96,6 +96,17 @@ def check(name: str, kind: str, resources: dict[str, Any], report: Reporter) -> 
     elif name == "single" and resources["nodes"] > 1:
         found = f"found {resources['nodes']} with framework single, which is one process"
         report.at("resources.nodes", found)
+
+
+def doubt(name: str, located: LocatedEntry, resources: dict[str, Any]) -> str | None:
+    """Return a note on a framework that the spec names and that does less than it seems to."""
+    gpus = resources["gpus_per_node"]
+    if name != "torchrun" or located.kind != "script" or gpus < 2 or located.file is None:
+        return None
+    return (
+        f"framework: torchrun starts {located.file.name} once a node, with all {gpus} GPUs, and no "
+        f"torchrun: for a process a GPU leave framework out, or name torchrun in the entry"
+    )
 
 
 def _launcher(words: Sequence[str]) -> str | None:

@@ -289,9 +289,10 @@ class Spec:
     flags: Literal["--key=value", "--key value", "key=value", "none"] = "--key=value"
     """How ``config`` becomes flags, which come after ``args``, so that they win over a file of the
     program's own that is named there. With dashes, true is bare, false and null are left out
-    (a program whose own default is true wants the text ``'False'``, in quotes), and a list is
-    ``a,b`` (``--key=value``) or several words (``--key value``). ``key=value`` is what Hydra reads:
-    all values, lists as ``[a,b]``, nested mappings as dotted keys. ``none`` makes none."""
+    (a program whose own default is true wants the text ``'False'``, in quotes, or ``no-key: true``)
+    and a list is ``a,b`` (``--key=value``) or several words (``--key value``). ``key=value`` is
+    what Hydra reads: all values, lists as ``[a,b]``, nested mappings as dotted keys. ``none`` makes
+    none."""
 
     working_directory: Literal["run", "rank"] = "run"
     """Where ranks run. ``run``: all of them in ``work`` of the run's directory, which mirrors the

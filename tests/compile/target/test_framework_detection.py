@@ -115,7 +115,9 @@ def test_a_program_that_does_without_rank_finds_none_where_it_is_alone(
     ],
 )
 def test_the_words_of_a_command(project: Any, entry: str, name: str) -> None:
-    assert compiled(project, f"entry: {entry}\n").runs[0].entry.framework == name
+    found = compiled(project, f"entry: {entry}\n")
+    assert found.runs[0].entry.framework == name
+    assert ("framework: torchrun (the entry starts it)" in str(found.notes)) == (name == "torchrun")
 
 
 @pytest.mark.parametrize(
@@ -179,6 +181,16 @@ def test_a_launcher_inside_a_command_is_told(
     assert compiled(project, text + "framework: none\n").notes == ()
     alone = compiled(project, text.replace(", ntasks_per_node: 2", "")).notes
     assert not any("processes of its own" in one for one in alone)
+
+
+def test_torchrun_that_nobody_starts_is_told(project: Any) -> None:
+    """Seven of a node's eight GPUs were idle without a word."""
+    text = "entry: train.py\nframework: torchrun\nresources: {gpus_per_node: 8}\n"
+    (note,) = compiled(project, text).notes
+    assert "starts train.py once a node, with all 8 GPUs, and no torchrun" in note
+    assert compiled(project, text.replace("train.py", "[torchrun, train.py]")).notes == ()
+    assert compiled(project, text.replace("torchrun", "single")).notes == ()
+    assert compiled(project, text.replace("8", "1")).notes == ()
 
 
 def test_a_framework_that_is_named_is_not_detected(project: Any) -> None:
