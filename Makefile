@@ -8,6 +8,10 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrain
 CREATED := $(VENV)/.hpcrun-created
 DEV := $(VENV)/.hpcrun-dev
 TRAIN := $(VENV)/.hpcrun-train
+# Named by its lock: another lock is another environment, and the same one is never built again.
+LOCK := tests/frameworks/requirements.txt
+FRAMEWORKS := $(VENV)/frameworks/.hpcrun-$(firstword $(shell cat constraints.txt $(LOCK) | sha256sum))
+HPCRUN_FRAMEWORKS_PYTHON ?= $(abspath $(VENV)/frameworks/bin/python)
 DEMO := demo --root demo-runs
 
 # The command as a person would type it, then what it says.
@@ -15,11 +19,12 @@ show = @printf '\n$$ %s\n' '$(1)'; $(BIN)/$(1)
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint audit docs bench cluster cluster-down clean
+.PHONY: help demo test frameworks lint audit docs bench cluster cluster-down clean
 
 help:
 	@echo 'make demo          train a small sweep on this machine, and see a killed rank come back'
 	@echo 'make test          everything: lint, types, unit, training and cluster tests'
+	@echo 'make frameworks    the environment in which tests run programs of other frameworks (a minute)'
 	@echo 'make lint          ruff (its audit of the code, S, too) and mypy --strict'
 	@echo 'make audit         known vulnerabilities of the pinned dependencies, where a database answers'
 	@echo 'make docs          write docs/{cli,spec,modules}.md and the drawing of the tree anew'
@@ -41,8 +46,10 @@ demo: $(TRAIN)
 	$(call show,hpcrun drill demo cluster=local checkpoint.every=10 config.total_steps=200 --root demo-runs --fault kill-rank)
 	$(call show,hpcrun why demo-drill --root demo-runs)
 
-test: lint $(TRAIN)
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+test: lint $(TRAIN) $(FRAMEWORKS)
+	HPCRUN_FRAMEWORKS_PYTHON='$(HPCRUN_FRAMEWORKS_PYTHON)' $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+frameworks: $(FRAMEWORKS)
 
 lint: $(DEV)
 	$(BIN)/ruff check .
@@ -86,4 +93,14 @@ $(DEV): pyproject.toml constraints.txt $(CREATED)
 $(TRAIN): pyproject.toml constraints.txt $(CREATED)
 	@echo 'Installing hpcrun, torch and DeepSpeed (a minute or two)'
 	@$(PIP) -e '.[train]'
+	@touch $@
+
+# It sees the packages of the tests (their torch and DeepSpeed, and pip) and adds those of its lock.
+$(FRAMEWORKS): | $(DEV) $(TRAIN)
+	@echo 'Installing transformers, accelerate, lightning, TRL and JAX (a minute)'
+	@rm -rf $(VENV)/frameworks
+	@$(BIN)/python -m venv --without-pip $(VENV)/frameworks
+	@cd $(VENV)/frameworks/lib/python*/site-packages && \
+	    realpath --relative-to=. ../../../../lib/python*/site-packages > tests.pth
+	@$(VENV)/frameworks/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -r $(LOCK)
 	@touch $@

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import operators
+from tests.support import operators, slurm_version
 from tests.support.slurm_shim import Shim
 
 # A shell that starts the suite in the background has it ignore Ctrl-C, and every child inherits
@@ -30,6 +30,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "training" if shares_operators else nodeid
 
     return Together(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is `usually` shown on another Slurm or by hand, unless HPCRUN_THOROUGH=1."""
+    if os.environ.get("HPCRUN_THOROUGH") == "1":
+        return
+    left_out = set()
+    for item in items:
+        usually = item.get_closest_marker("usually")
+        if usually is not None and slurm_version.of(item) not in usually.args:
+            left_out.add(item)
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

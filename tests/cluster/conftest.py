@@ -16,11 +16,10 @@ import pytest
 
 from tests.cluster.ward import Reference
 from tests.cluster.workbench import give_operators
-from tests.support import operators
+from tests.support import operators, slurm_version
 from tests.testbed import VERSIONS, Cluster, missing
 
 _HERE = Path(__file__).parent
-_FIXTURES = {"slurm22": VERSIONS[0], "slurm24": VERSIONS[1]}
 
 # Preemption with it and without it.
 _EXTRA = {VERSIONS[0]: {}, VERSIONS[1]: {"PreemptParameters": "send_user_signal"}}
@@ -32,29 +31,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark all that needs a cluster, so that `-m "not cluster"` leaves it out."""
     if _HERE in item.path.parents:
         item.add_marker(pytest.mark.cluster)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is `usually` shown on another version, unless HPCRUN_THOROUGH=1."""
-    if os.environ.get("HPCRUN_THOROUGH") == "1":
-        return
-    left_out = set()
-    for item in items:
-        usually = item.get_closest_marker("usually")
-        if usually is not None and _version(item) not in usually.args:
-            left_out.add(item)
-    if left_out:
-        config.hook.pytest_deselected(items=list(left_out))
-        items[:] = [item for item in items if item not in left_out]
-
-
-def _version(item: pytest.Item) -> str:
-    """The version of Slurm that a test uses; the first where it brings up a cluster of its own."""
-    assert isinstance(item, pytest.Function)
-    names = item.fixturenames
-    if "slurm" in names:
-        return str(item.callspec.params["slurm"])
-    return next((version for name, version in _FIXTURES.items() if name in names), VERSIONS[0])
 
 
 def _require(version: str) -> None:
@@ -134,9 +110,9 @@ def _leave_clusters_as_they_were(
 ) -> Iterator[None]:
     yield
     names = request.fixturenames
-    used = {version for fixture, version in _FIXTURES.items() if fixture in names}
+    used = {version for fixture, version in slurm_version.FIXTURES.items() if fixture in names}
     if "slurm" in names:
-        used.add(_version(request.node))
+        used.add(slurm_version.of(request.node))
     for version in used & set(clusters):
         cluster = clusters[version]
         try:

@@ -1,8 +1,9 @@
 """Programs of frameworks, unmodified, on two ranks of the local executor, killed and resumed.
 
 They need packages that hpcrun's own tests do without: HPCRUN_FRAMEWORKS_PYTHON names a Python that
-has those of ``requirements.txt`` beside this file, HPCRUN_TENSORFLOW_PYTHON one that has those of
-``tensorflow.txt``.
+has those of ``requirements.txt`` beside this file (`make test` builds and names it),
+HPCRUN_TENSORFLOW_PYTHON one that has those of ``tensorflow.txt``. CI has no TensorFlow (600 MB),
+and leaves out what ``test_recipes.py`` shows too.
 """
 
 from __future__ import annotations
@@ -31,12 +32,17 @@ PROGRAMS = Path(__file__).parent / "programs"
 pytestmark = pytest.mark.timeout(600)
 
 
+def python_of(name: str) -> str:
+    """The Python of an environment; without it the test is skipped."""
+    return PYTHONS[name] or pytest.skip(f"HPCRUN_{name.upper()}_PYTHON names no Python")
+
+
 class Study:
     """A program beside a spec, under a root of its own."""
 
     def __init__(self, directory: Path, program: str) -> None:
         name = "tensorflow" if program.startswith("tensorflow") else "frameworks"
-        python = PYTHONS[name] or pytest.skip(f"HPCRUN_{name.upper()}_PYTHON names no Python")
+        python = python_of(name)
         self.python, self.overrides = python, ("cluster=local", f"environment.python={python}")
         self.root, self.code = directory / "root", directory / "code"
         self.code.mkdir()
@@ -85,13 +91,14 @@ class Study:
             os.kill(pid, signal.SIGKILL)
 
     def _processes(self) -> Iterator[tuple[int, list[bytes]]]:
+        own = f"HPCRUN_DIRECTORY={self.run.directory}".encode()  # two of them may run at once
         for path in Path("/proc").glob("[0-9]*"):
             try:
                 words = (path / "cmdline").read_bytes()
                 variables = (path / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if self.program.encode() in words and b"HPCRUN_RUN=study/0" in variables:
+            if self.program.encode() in words and own in variables:
                 yield int(path.name), variables
 
     def close(self) -> None:
@@ -106,10 +113,11 @@ def study(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Study]:
     made.close()
 
 
-def _met(study: Study) -> bool:
+def met(study: Study) -> bool:
     return all(attempt.never_met is None for attempt in ledger.read(study.run))
 
 
+@pytest.mark.usually
 @pytest.mark.parametrize("study", ["hf_trainer.py"], indirect=True)
 def test_a_trainer(study: Study) -> None:
     spec = (
@@ -124,9 +132,10 @@ def test_a_trainer(study: Study) -> None:
     assert re.search(r"ranks 2, from .*/?out/checkpoint-\d0", study.logs(2))
     assert (study.run.work / "out/model.safetensors").exists()
     assert ledger.read(study.run)[-1].end["reached_step"] == 60
-    assert _met(study)
+    assert met(study)
 
 
+@pytest.mark.usually
 @pytest.mark.parametrize("study", ["trl_inputs.py"], indirect=True)
 def test_trls_own_script(study: Study) -> None:
     subprocess.run([study.python, study.program], cwd=study.code, check=True)
@@ -149,9 +158,10 @@ def test_trls_own_script(study: Study) -> None:
     assert second.end["reached_step"] == 300
     assert "--resume_from_checkpoint" in str(second.resume)
     assert (study.run.work / "out/model.safetensors").exists()
-    assert _met(study)
+    assert met(study)
 
 
+@pytest.mark.usually
 @pytest.mark.parametrize("study", ["accelerate_loop.py"], indirect=True)
 def test_accelerate(study: Study) -> None:
     spec = "config: {output_dir: out, steps: 60, pause: 0.05}\n"
@@ -161,7 +171,7 @@ def test_accelerate(study: Study) -> None:
     assert "framework: accelerate (accelerate_loop.py imports it)" in said
     assert "ranks 2, from step 0" in study.logs(1)
     assert re.search(r"ranks 2, from step \d0", study.logs(2))
-    assert _met(study)
+    assert met(study)
 
 
 @pytest.mark.parametrize("study", ["accelerate_loop.py"], indirect=True)
@@ -172,6 +182,7 @@ def test_accelerate_in_a_shell_where_it_is_not_detected(study: Study) -> None:
     assert "ranks 2, from step 0" in said
 
 
+@pytest.mark.usually
 @pytest.mark.parametrize("study", ["lightning_fit.py"], indirect=True)
 def test_lightning(study: Study) -> None:
     spec = "framework: lightning\nconfig: {devices: 2, max_steps: 60, pause: 0.05}\n"
@@ -182,11 +193,11 @@ def test_lightning(study: Study) -> None:
     assert "Restored all states from the checkpoint" in study.logs(2)
     assert "ends at step 60" in study.logs(2)
     assert (study.run.work / "checkpoints/last.ckpt").exists()
-    assert _met(study)
+    assert met(study)
 
 
 def test_lightning_leaves_a_job_of_slurm_alone() -> None:
-    python = PYTHONS["frameworks"] or pytest.skip("HPCRUN_FRAMEWORKS_PYTHON names no Python")
+    python = python_of("frameworks")
     code = (
         "import lightning as L\n"
         "trainer = L.Trainer(accelerator='cpu', devices=1, logger=False)\n"
@@ -207,14 +218,16 @@ def test_lightning_leaves_a_job_of_slurm_alone() -> None:
     assert environment(**own) == "TorchElasticEnvironment"
 
 
+@pytest.mark.usually
 @pytest.mark.parametrize("study", ["tensorflow_workers.py"], indirect=True)
 def test_tensorflow(study: Study) -> None:
     said = study.end(study.submit(""))
     assert "framework: tensorflow (tensorflow_workers.py imports it)" in said
     assert said.count("ranks 2\n") == 2
-    assert _met(study)
+    assert met(study)
 
 
+@pytest.mark.usually
 @pytest.mark.parametrize("study", ["tensorflow_workers.py"], indirect=True)
 def test_tensorflow_without_its_variable_is_told(study: Study) -> None:
     said = study.end(study.submit("environment: {variables: {TF_CONFIG: '{}'}}\n"))
@@ -228,4 +241,4 @@ def test_jax(study: Study) -> None:
     said = study.end(study.submit("framework: jax\n"))
     assert "ranks 2, this is 0" in said
     assert "ranks 2, this is 1" in said
-    assert _met(study)
+    assert met(study)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from hpcrun.state import ledger
-from tests.frameworks.test_programs import Study
+from tests.frameworks.test_programs import Study, met
 
 pytestmark = pytest.mark.timeout(600)
 CASES = {
@@ -51,7 +51,9 @@ def test_a_killed_program_goes_on_from_its_newest_save(study: Study, recipe: str
     started = study.submit(spec + recovery)
     study.kill_once(started, saved)
     study.end(started)
-    resume = ledger.read(study.run)[1].resume
+    first, second = ledger.read(study.run)
+    assert (first.cause["rank"], first.cause["signal"]) == (1, "SIGKILL")
+    resume = second.resume
     assert resume is not None
     assert resume["resumes"]
     (argument,) = resume["arguments"]
@@ -59,3 +61,4 @@ def test_a_killed_program_goes_on_from_its_newest_save(study: Study, recipe: str
     assert resume["source"].startswith(source)
     step = source.rstrip("/").rpartition("_")[2]
     assert words.format(source=source, step=step) in study.logs(2)
+    assert met(study)
