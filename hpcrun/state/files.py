@@ -309,10 +309,15 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def remove_if_empty(*paths: Path) -> None:
-    """Remove files that hold nothing. Best effort."""
+    """Remove files that hold nothing. Best effort.
+
+    They are opened: what is known of a file without that may be older than another node's lines.
+    """
     for path in paths:
         with contextlib.suppress(OSError):
-            if not path.lstat().st_size:
+            descriptor, size = open_regular(path)
+            os.close(descriptor)
+            if not size:
                 path.unlink()
 
 

@@ -75,6 +75,24 @@ def test_ranks_that_never_met_are_told(place: Place) -> None:
     assert _reason(place) == "its 4 ranks never met: each worked alone"
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_finished_program_that_ends_at_once_had_met_before(place: Place, alone: bool) -> None:
+    """It was said of runs that had trained together for hours."""
+    _submit(place, "auto", "print('there is nothing left to do')", ranks=2)
+    place.run.attempt(1).directory.mkdir(parents=True)
+    events = [
+        {"event": ledger.STARTED, "time": 1000.0, "job_id": "1", "submission": 1},
+        {"event": ledger.WORKERS, "time": 1001.0},
+        {"event": ledger.ENDED, "time": 9000.0, "outcome": "stopped"},
+        {"event": ledger.NEVER_MET, "time": 8999.0, "world_size": 2},
+    ]
+    files.append(place.run.ledger, *({**one, "attempt": 1} for one in events[: 3 + alone]))
+    code, said = place.supervise()
+    assert code == 0, said
+    assert place.attempt(2).outcome == "completed"
+    assert [one["attempt"] for one in _alone(place)] == ([1, 2] if alone else [])
+
+
 @pytest.mark.parametrize(("framework", "ranks"), [("none", 2), ("auto", 1), ("single", 1)])
 def test_ranks_that_are_meant_to_work_alone(place: Place, framework: str, ranks: int) -> None:
     _submit(place, framework, "print('trained')", ranks=ranks)

@@ -28,6 +28,18 @@ def test_appended_lines_read_back_in_order(tmp_path: Path) -> None:
     assert found[0] == {"number": 0, "text": 'a "b"\nc', "path": "/x"}
 
 
+def test_empty_files_are_removed_and_others_stay_whatever_is_known_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS may say for a minute that a file is empty, to whose node another has written."""
+    for name, text in {"a.log": "", "b.log": "the only line\n", "empty": ""}.items():
+        (tmp_path / name).write_text(text)
+    before = (tmp_path / "empty").stat()
+    monkeypatch.setattr(Path, "lstat", lambda _path: before)
+    files.remove_if_empty(*(tmp_path / name for name in ("a.log", "b.log", "none")))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.log", "empty"]
+
+
 def test_nothing_where_there_is_no_file(tmp_path: Path) -> None:
     assert list(files.read_lines(tmp_path / "none")) == []
 

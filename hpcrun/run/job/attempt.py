@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Iterable, Sequence
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -218,9 +219,20 @@ class RunningAttempt:
         """Record that the ranks never met, unless they may have ended before they would have."""
         size, waited = self._run.world_size, time.monotonic() - self._began > MEET_WITHIN
         alone = frameworks.ranks_meet(self._run) and not self._agents.met
-        if alone and (code == 0 or waited):
+        if alone and (waited or (code == 0 and not self._met_before())):
             say(f"the {size} ranks never met")
             self._record(ledger.NEVER_MET, world_size=size)
+
+    def _met_before(self) -> bool:
+        """Check for an earlier attempt that had the time to meet: a finished program ends at once.
+
+        One whose ranks did not meet in that time has a record of it.
+        """
+        return any(
+            one.never_met is None
+            and one.end.get("time", 0.0) - (one.workers_started or inf) > MEET_WITHIN
+            for one in ledger.read(self._paths.run)
+        )
 
     def _record_start_over(self, found: dict[str, Any]) -> None:
         say(f"attempt {self._paths.number} {found['message']}")

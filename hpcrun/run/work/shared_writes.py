@@ -22,7 +22,7 @@ from hpcrun.text import ranges
 EVERY = 10.0
 # So many files of a node and an attempt are told.
 MOST_FILES = 200
-_SHARED = (".lock", ".db", ".sqlite", ".sqlite3")
+_SHARED = (".lock", ".db", ".mdb", ".sqlite", ".sqlite3")
 
 
 class OpenFiles:

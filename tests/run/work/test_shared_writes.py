@@ -32,6 +32,8 @@ def rank(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "read").write_text("1")
     names = {"model.pt": "w", "all.log": "a", "read": "r", "a.lock": "w", "empty": "w", "r+": "w+"}
+    # Every reader of LMDB's has its file of locks open like that.
+    names["lock.mdb"] = "w+"
     arguments = [word for name, mode in names.items() for word in (f"work/{name}", mode)]
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, *arguments, "outside", "w"],
