@@ -23,7 +23,8 @@ _BAR = re.compile(
     rb"|^(?:\x1b\[[0-9;]*m|\s)*\d+/(?:\d+|Unknown)(?:\x1b\[[0-9;]*m|\s)*(?:\[[=>.]|(?:\xe2\x94\x81){2})"
 )
 # A block of lines without any of these has no bar: most logs pass at the speed of a search.
-_BRACKET, _PERCENT = re.compile(rb"\[(?:\d+:\d\d|[=>.])"), re.compile(rb"%[|]")
+_BRACKET = re.compile(rb"\[(?:\d+:\d\d(?::\d\d)?(?:<|, +[\d?.])|[=>.])")
+_PERCENT = re.compile(rb"%[|]")
 _TRACEBACK = b"Traceback (most recent call last):"
 _ERROR = re.compile(
     rb"(?:Error|Exception|Interrupt)\b|\b(?:[Ee]rror|ERROR|[Ff]atal|FATAL|[Pp]anic):"
