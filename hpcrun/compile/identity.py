@@ -79,4 +79,12 @@ _text = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=Tru
 def _undivided(deepspeed: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration without what computes nothing."""
     divided = (MICRO, ACCUMULATION) if TRAIN in deepspeed else ()
-    return {k: v for k, v in deepspeed.items() if k not in divided and not is_comment(k)}
+    return _uncommented({k: v for k, v in deepspeed.items() if k not in divided})
+
+
+def _uncommented(block: dict[str, Any]) -> dict[str, Any]:
+    return {
+        k: _uncommented(v) if isinstance(v, dict) else v
+        for k, v in block.items()
+        if not is_comment(k)
+    }

@@ -159,8 +159,11 @@ def test_what_deepspeed_ignores_is_told_with_its_place(project: Any) -> None:
 
 def test_a_comment_makes_no_other_run(project: Any) -> None:
     identities = {
-        _compiled(project, {**BATCH, **more}).runs[0].identity
-        for more in ({}, {"_comment": "one"}, {"_comment": "another"})
+        _compiled(project, {**BATCH, "aio": {"use_gds": False}, **more}).runs[0].identity
+        for more in (
+            *({}, {"_comment": "one"}, {"_comment": "another"}),
+            *({"aio": {"use_gds": False, "//": text}} for text in ("one", "another")),
+        )
     }
     assert len(identities) == 1
 
