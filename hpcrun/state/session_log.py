@@ -27,6 +27,8 @@ Of a program without a session, the agent of rank 0's node writes what it sees:
 ``read_from``
     Where progress is read: ``source`` (of the spec's ``progress.source``, or ``progress_bar``; null
     if nothing is known), ``path``, ``total_steps``.
+``pattern_dropped``
+    ``progress.pattern`` is not used any more, as it took too long: ``message``.
 ``seen``
     The program's last sign of life before ``time``; with ``step``, the time at which a line without
     one was seen.

@@ -26,8 +26,9 @@ from hpcrun.text import Say
 CANCELLED = "cancelled"
 NO_END = "no_end"
 
-# Events of a session that are reported: saves that failed or were left out, checkpoints set aside.
-REPORTED = ("save_failed", "save_skipped", "quarantined", "passed_over")
+# Events of a session that are reported: saves that failed or were left out, checkpoints set aside,
+# a pattern that took too long.
+REPORTED = ("save_failed", "save_skipped", "quarantined", "passed_over", "pattern_dropped")
 
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _NODE = "\0"

@@ -21,6 +21,7 @@ _EVENTS = {
     "save_skipped": ("Nothing was saved at step {}", "Nothing was saved at steps {}"),
     "quarantined": ("Checkpoint {} was set aside", "Checkpoints {} were set aside"),
     "passed_over": ("Checkpoint {} was passed over", "Checkpoints {} were passed over"),
+    "pattern_dropped": ("Of progress.pattern", "Of progress.pattern"),
 }
 _MOST = 6
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from hpcrun.run.program.pattern_search import PatternSearch
 from hpcrun.run.program.progress_source import MOST_BYTES, Found, Look, named, number
 from hpcrun.state import files
 from hpcrun.state.metrics_file import Line
@@ -76,19 +77,21 @@ class LogPattern:
     """
 
     def __init__(self, pattern: str, done: Callable[[], int] = int) -> None:
-        self._pattern = re.compile(pattern)
+        self._search = PatternSearch(pattern)
         self._done = done
         self._counted: int | None = None
+
+    def close(self) -> None:
+        """End what searches for the pattern."""
+        self._search.close()
 
     def poll(self, look: Look) -> Found:
         """Return a line for each match with a step, at even distances since the last look."""
         found = Found()
         steps: list[tuple[int, dict[str, float]]] = []
-        for text in look.text:
-            match = self._pattern.search(_CONTROL.sub("", text[:MOST_LINE]))
-            if match is None:
-                continue
-            groups = match.groupdict()
+        before = self._search.problem
+        texts = [_CONTROL.sub("", text[:MOST_LINE]) for text in look.text]
+        for groups in filter(None, self._search.search(texts)):
             is_one = groups.pop("one_step", None) is not None
             numbers = [
                 (name, value)
@@ -108,6 +111,7 @@ class LogPattern:
         for at, (step, own) in enumerate(steps, 1):
             time = look.since + at / len(steps) * (look.time - look.since)
             found.lines.append(Line(step, time, own))
+        found.problem = None if before else self._search.problem
         return found
 
 

@@ -80,26 +80,32 @@ class ProgramReader:
         self._thread.join(PATIENCE)
 
     def _work(self) -> None:
-        failures, pause, is_last = 0, LOOK, False
         try:
             self._prepare()
         except Exception as error:
             return say(f"the program is not read: {type(error).__name__}: {error}")
         finally:
             self._ready.set()
+        pattern = self._sources.get(LOG)
+        with contextlib.ExitStack() as at_end:
+            if isinstance(pattern, LogPattern):
+                at_end.callback(pattern.close)
+            return self._look_until_over()
+
+    def _look_until_over(self) -> None:
+        failures, pause, is_last = 0, LOOK, False
         while not is_last and failures < _FAILURES:
             is_last = self._over.wait(pause)
             begun = time.monotonic()
             try:
                 if self._fence.passed() or self._writer.has_session:
-                    return None
+                    return
                 self._turn(is_last)
             except Exception as error:
                 failures += 1
                 say(f"the program cannot be read: {type(error).__name__}: {error}")
             pause = max(LOOK, min(LOOK_LATER, (time.time() - self._began) / 100))
             pause = max(pause, (time.monotonic() - begun) / _SHARE)
-        return None
 
     def _prepare(self) -> None:
         wanted, run = self._run.progress, self._paths.run
@@ -220,6 +226,9 @@ class ProgramReader:
                 say(f"progress is not read: {error}")
                 continue
             is_more |= found.is_more
+            if found.problem:
+                say(f"progress.pattern: {found.problem}")
+                self._writer.event("pattern_dropped", message=found.problem)
             if found.lines:
                 self._active = name
                 self._step = max(self._step or 0, *(line.step for line in found.lines))

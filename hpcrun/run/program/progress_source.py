@@ -44,6 +44,8 @@ class Found:
     """The file that it is read from; None for rank 0's log."""
     is_more: bool = False
     """There is more to be read at once."""
+    problem: str | None = None
+    """Why nothing more is read of it, told once."""
 
 
 class ProgressSource(Protocol):
