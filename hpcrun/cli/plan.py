@@ -97,6 +97,11 @@ def _commands(plan: Plan, no_flags: Collection[str]) -> Iterator[str]:
     if len(commands) > _MOST_COMMANDS:
         yield f"{len(commands) - _MOST_COMMANDS:,} more; --json has them"
     first = plan.runs[0]
+    if after := first.spec["recovery"]["hang_after"]:
+        yield (
+            f"(hung, and started again, after {after} in which no rank writes or computes: "
+            "recovery.hang_after, null for never)"
+        )
     found = resume.of(first.spec["recovery"], first.spec.get("framework"), first.entry.argv)
     if found is None or first.entry.resumed is None:
         return

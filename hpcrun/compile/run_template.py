@@ -149,15 +149,14 @@ class RunTemplates:
         name: str = spec["framework"]
         if located is None or report.problems.under("framework", *_SHAPE):
             return name
+        directory = report.mark("entry").directory
+        directory = directory if directory.is_absolute() else self._directory
+        unused = framework_detection.unused_progress(located, spec, directory)
         if name == frameworks.AUTO:
-            directory = report.mark("entry").directory
-            if not directory.is_absolute():
-                directory = self._directory
             name, note = framework_detection.detect(located, spec, directory)
         else:
             note = framework_detection.doubt(name, located, spec["resources"])
-        if note is not None:
-            self.notes[note] = None
+        self.notes.update(dict.fromkeys(filter(None, (note, unused))))
         framework_detection.check(name, located.kind, spec["resources"], report)
         if frameworks.of(name).one_per_node and spec["resources"]["gpus_per_node"] > 1:
             spec["resources"]["ntasks_per_node"] = 1

@@ -79,6 +79,7 @@ from hpcrun.fields import (
 )
 from hpcrun.state import files
 from hpcrun.state.layout import RunPaths, is_job_id
+from hpcrun.text import ranges
 
 STARTED = "attempt_started"
 WORKERS = "workers_started"
@@ -229,6 +230,13 @@ class Attempt:
         if self.never_met is None:
             return None
         return f"its {self.never_met['world_size']:,} ranks never met: each worked alone"
+
+    @property
+    def overwriting(self) -> str | None:
+        """A sentence if several of its ranks write one file; None if that was not seen."""
+        if (found := self.shared_write) is None:
+            return None
+        return f"its ranks {','.join(ranges(found['ranks']))} write one file, {found['file']}"
 
     @property
     def beginning(self) -> str | None:

@@ -22,6 +22,7 @@ from hpcrun.host import expand_home, is_there
 from hpcrun.policy import resume
 from hpcrun.state import files
 from hpcrun.state.plan import Entry
+from hpcrun.state.spec.progress_block import Progress
 
 FORMS = (
     "a script (train.py), a function (package.module:function or path/file.py:function), or a "
@@ -115,12 +116,21 @@ def finish(
         report.at("flags", "a function takes no flags: its config is session.config")
     if spec["recovery"]["resume"] not in (None, resume.NONE):
         report.at("recovery.resume", "a function goes on by session.restore", "leave it out")
+    for key in given_progress(spec):
+        found = "is not used: a function's steps, metrics and saves are those of its session"
+        report.at(("progress", key), found, "leave it out")
     base = located.import_root
     import_root = None if base is None else _relative(base, root)
     function = Entry(
         "function", module=located.module, function=located.function, import_root=import_root
     )
     return function, ()
+
+
+def given_progress(spec: dict[str, Any]) -> list[str]:
+    """Return the keys of ``progress`` that a spec sets to something else than their defaults."""
+    usual = vars(Progress())
+    return [key for key, value in spec["progress"].items() if value != usual[key]]
 
 
 @functools.cache

@@ -8,11 +8,11 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcrun.compile.source.problems import Reporter
 from hpcrun.compile.target import command_line
-from hpcrun.compile.target.entry import MOST_PARSED, LocatedEntry
+from hpcrun.compile.target.entry import MOST_PARSED, LocatedEntry, given_progress
 from hpcrun.policy import frameworks
 from hpcrun.state import files
 
@@ -77,6 +77,19 @@ def detect(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> tupl
     name, why = found
     rest = f"'framework: none' switches that off, 'framework: {name}' is the same without this note"
     return name, f"framework: {name} ({why}): {_MEANING[name]}; {rest}"
+
+
+def unused_progress(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> str | None:
+    """Return a note on ``progress`` where a script seems to have a session; None otherwise."""
+    given = given_progress(spec) if located.kind != "function" else []
+    words = spec["entry"] if located.kind == "command" else []
+    path = _python_file(located, words, directory) if given else None
+    if path is None or not _of_path(path).has_session:
+        return None
+    return (
+        f"progress.{given[0]} is not used if the session that {path.name} asks for begins: then "
+        "steps, metrics and saves are the session's"
+    )
 
 
 def check(name: str, kind: str, resources: dict[str, Any], report: Reporter) -> None:
@@ -194,28 +207,43 @@ def _of_file(
 
     ``alone``: the run has one rank, so that a program which can do without RANK is to do so.
     """
+    path = _python_file(located, words, directory)
+    if path is None:
+        return None
+    found = _of_path(path)
+    if found.framework is None and found.does_without and alone and located.kind != "function":
+        return "single", f"{path.name} reads RANK only where it is set"
+    return (found.framework, f"{path.name} imports it") if found.framework else None
+
+
+def _python_file(located: LocatedEntry, words: Sequence[str], directory: Path) -> Path | None:
+    """Return the Python file that an entry starts; None if that is not known."""
     path = located.file
     if path is None and (target := _python_target(words)) is not None:
         path = directory / target[1] if target[0] == "" else None
-    if path is None or path.suffix != ".py":
-        return None
-    name, does_without = _of_path(path)
-    if name is None and does_without and alone and located.kind != "function":
-        return "single", f"{path.name} reads RANK only where it is set"
-    return (name, f"{path.name} imports it") if name else None
+    return path if path is not None and path.suffix == ".py" else None
+
+
+class _Uses(NamedTuple):
+    """What a file uses, by its imports and names."""
+
+    framework: str | None = None
+    does_without: bool = False
+    """It does without RANK."""
+    has_session: bool = False
 
 
 @functools.lru_cache(maxsize=64)
-def _of_path(path: Path) -> tuple[str | None, bool]:
-    """Return the framework of a file, and whether it does without RANK."""
+def _of_path(path: Path) -> _Uses:
     try:
         source = files.read_bytes(path, MOST_PARSED)
         tree = ast.parse(source, str(path))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return None, False
+        return _Uses()
     names = set(_names(tree))
     others = names & {"import:hpcrun", "import:deepspeed"}
-    return _of_names(names), not others and _ALONE.search(source) is not None
+    does_without = not others and _ALONE.search(source) is not None
+    return _Uses(_of_names(names), does_without, {"import:hpcrun", "session"} <= names)
 
 
 def _of_names(names: set[str]) -> str | None:

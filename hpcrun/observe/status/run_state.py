@@ -129,7 +129,8 @@ def _decide(evidence: RunEvidence) -> Verdict:
         return Verdict(UNKNOWN, evidence.broken)
     last = evidence.current
     if evidence.intent == INTENT_FINISHED or (last and last.outcome == "completed"):
-        return Verdict(COMPLETED, last.alone if last else None, over=True)
+        found = _notices(last.alone, last.overwriting) if last else None
+        return Verdict(COMPLETED, found, over=True)
     if evidence.intent == INTENT_CANCELLED:
         return _cancelled(evidence, last)
     if last is None:
@@ -235,7 +236,12 @@ def _attempt_open(evidence: RunEvidence, last: Attempt) -> Verdict:
         return _failed(f"{what}, {no_end}")
     if not job.is_alive:
         return Verdict(UNKNOWN, job.reason or None)
-    return Verdict(RUNNING, last.beginning if last.workers_started else "preparing its nodes")
+    beginning = last.beginning if last.workers_started else "preparing its nodes"
+    return Verdict(RUNNING, _notices(beginning, last.overwriting))
+
+
+def _notices(*sentences: str | None) -> str | None:
+    return "; ".join(filter(None, sentences)) or None
 
 
 def _failed(reason: str | None) -> Verdict:

@@ -36,6 +36,8 @@ class Hang:
 
     message: str
     rank: int | None = None
+    may_be_meant: bool = False
+    """It may be how a program works."""
 
 
 @dataclass

@@ -147,6 +147,7 @@ class ProgramHangDetector:
             return Hang(
                 f"no rank has written or computed anything for {seconds:.0f} s{rest}",
                 _only(rank for rank in still if living[rank].newest.state == STORAGE_STATE),
+                may_be_meant=True,
             )
         return self._hang_of_busy_ranks(living, still, now)
 
@@ -165,6 +166,7 @@ class ProgramHangDetector:
             f"no rank has written anything for {silent:.0f} s, though processors are busy and "
             f"no pause was longer than {self._longest:.0f} s before",
             _only(still),
+            may_be_meant=True,
         )
 
     def _computes(self, base: RankActivity, found: RankActivity) -> bool:

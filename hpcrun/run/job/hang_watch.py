@@ -91,7 +91,10 @@ class HangWatch:
             where = stack_summary.describe(positions, None if hang.rank is not None else rank)
         lock = locks.get(rank) if rank is not None else None
         held = lock and f"it waits for {lock}, which a build that was ended has left"
-        message = "; ".join(filter(None, [hang.message, where, held]))
+        limit = f"the limit is recovery.hang_after, {self._run.recovery.hang_after}"
+        limit = f"{limit} (null for a program that waits by design)" if hang.may_be_meant else ""
+        parts = [hang.message, where, held or limit]
+        message = "; ".join(filter(None, parts))
         found = {"message": message, "rank": rank, "node": self._node(rank)}
         return {**found, "lock": lock} if lock else found
 

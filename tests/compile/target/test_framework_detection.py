@@ -303,3 +303,23 @@ def test_the_specs_of_the_documentation(project: Any, text: str) -> None:
     (run,) = found.runs
     assert run.entry.framework == run.spec["framework"]
     assert found.notes == ()
+
+
+def test_progress_of_a_script_with_a_session_is_told(project: Any) -> None:
+    text = "entry: train.py\nprogress: {total: 9}\n"
+    script = "import hpcrun\nwith hpcrun.session() as session:\n    pass\n"
+    (note,) = compiled(project, text, script).notes
+    assert note.startswith("progress.total is not used if the session that train.py asks for")
+    project.write("other.py", "import torch\n")
+    assert compiled(project, text.replace("train", "other")).notes == ()
+    assert compiled(project, "entry: train.py\n", script).notes == ()
+
+
+def test_progress_of_a_function_is_refused(project: Any) -> None:
+    text = "entry: train.py:main\nprogress:\n  pattern: 'step (?P<step>x)'\n  total: 9\n"
+    with pytest.raises(SpecError) as error:
+        compiled(project, text, "def main(run):\n    pass\n")
+    first, second = error.value.problems
+    assert (first.key, first.line) == ("progress.pattern", 5)
+    assert first.message.startswith("is not used: a function's steps, metrics and saves are those")
+    assert second.key == "progress.total"

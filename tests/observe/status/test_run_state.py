@@ -53,6 +53,7 @@ REQUEUED = replace(attempt(1, "failed", **CRASH), decided={"action": "requeue"})
 SAVED = {"kind": "saved", "message": "saved its state"}
 RESUMED = {"resumes": True, "message": "resumes from out/checkpoint-500"}
 OVER = {"step": 1, "message": "began over at step 1, though step 93 had been reached"}
+SHARED = {"file": "out/model.pt", "ranks": [0, 1, 2, 5]}
 SILENT = "Slurm does not answer"
 LOCAL = sub(job="local:7")
 
@@ -177,6 +178,27 @@ TABLE: list[tuple[str, dict[str, Any], str, str | None, bool]] = [
         "running",
         None,
         False,
+    ),
+    (
+        "ranks write one file",
+        {"attempts": [replace(attempt(), shared_write=SHARED)], "job": RUNNING},
+        "running",
+        "its ranks 0-2,5 write one file, out/model.pt",
+        False,
+    ),
+    (
+        "ranks wrote one file, after a restart",
+        {"attempts": [replace(attempt(2), shared_write=SHARED, resume=RESUMED)], "job": RUNNING},
+        "running",
+        "resumes from out/checkpoint-500; its ranks 0-2,5 write one file",
+        False,
+    ),
+    (
+        "ranks wrote one file, completed",
+        {"attempts": [replace(attempt(1, "completed"), shared_write=SHARED)]},
+        "completed",
+        "its ranks 0-2,5 write one file",
+        True,
     ),
     (
         "crashed, Slurm silent",

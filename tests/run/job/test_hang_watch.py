@@ -147,6 +147,20 @@ def test_a_rank_that_hung_while_another_had_a_session(monkeypatch: pytest.Monkey
         deque((watch.turn() for _ in range(65)), 0)
 
 
+def test_the_end_of_a_program_that_waits_names_the_key_that_allows_it(place: Place) -> None:
+    (place.code / "train.py").write_text(
+        "import os, time\ntime.sleep(120 if os.environ['HPCRUN_ATTEMPT'] == '1' else 0)\n"
+    )
+    place.submit(Entry("script", file="train.py"), recovery={"hang_after": "00:00:02"})
+    code, said = place.supervise()
+    assert code == 0, said
+    message = place.attempt(1).cause["message"]
+    assert message.startswith("no rank has written or computed anything for ")
+    assert message.endswith(
+        "; the limit is recovery.hang_after, 00:00:02 (null for a program that waits by design)"
+    )
+
+
 # What looks like a hang for a while; each takes longer than `recovery.hang_after`.
 SLOW = {
     "computes in silence": "import time; end = time.time() + 9\nwhile time.time() < end: pass",
