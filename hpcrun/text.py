@@ -75,6 +75,11 @@ def plural(number: int, noun: str, form: str = "") -> str:
     return f"{number:{form}} {noun}" + ("" if number == 1 else "s")
 
 
+def agreeing(number: int, one: str, several: str) -> str:
+    """Return the form of a verb or a pronoun for so many: ``is`` for 1, ``are`` for 0 and 3."""
+    return one if number == 1 else several
+
+
 def ranges(numbers: Iterable[int]) -> list[str]:
     """``["0-3", "7"]`` for 0, 1, 2, 3 and 7, in whatever order."""
     found: list[tuple[int, int]] = []

@@ -68,7 +68,7 @@ def lines(plan: Plan, root: str, no_flags: Collection[str] = ()) -> Iterator[str
         yield from (line for line in difflib.ndiff(before, after) if line[:2] in ("- ", "+ "))
     if len(others) > _MOST_SHOWN:
         left = len(others) - _MOST_SHOWN
-        yield f"\n--- {left:,} more DeepSpeed configurations; --json has them"
+        yield f"\n--- {plural(left, 'more DeepSpeed configuration', ',')}; --json has them"
 
 
 def _command(run: RunPlan, argv: Sequence[str]) -> list[str] | None:
@@ -102,7 +102,7 @@ def _commands(plan: Plan, no_flags: Collection[str]) -> Iterator[str]:
             f"(hung, and started again, after {after} in which no rank writes or computes: "
             "recovery.hang_after, null for never)"
         )
-    found = resume.of(first.spec["recovery"], first.spec.get("framework"), first.entry.argv)
+    found = resume.of_run(first)
     if found is None or first.entry.resumed is None:
         return
     there = f"where {' or '.join(found.when)} exists" if found.when else "once something was saved"

@@ -7,6 +7,7 @@ import click
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import select, where_argument
 from hpcrun.errors import UsageError
+from hpcrun.text import agreeing, plural
 
 
 @click.command("results")
@@ -71,9 +72,12 @@ def command(
     if keys or over_repeats:
         unfinished = sum(row["state"] != "completed" for row in found.rows)
         if unfinished:
+            them = agreeing(unfinished, "it", "them")
             output.say(
-                f"{unfinished} of {len(found.rows)} runs are not completed: means include them; "
-                "--filter state=completed leaves them out"
+                f"{unfinished} of {plural(len(found.rows), 'run')} "
+                f"{agreeing(unfinished, 'is', 'are')} not completed: means include "
+                f"{them}; --filter state=completed "
+                f"leaves {them} out"
             )
         found = results.group(found, keys, results.swept_keys(selected))
     if sort:

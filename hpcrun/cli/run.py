@@ -65,7 +65,7 @@ def _bring_to_end(prepared: Prepared, allocation: str | None, output: Output) ->
         with _output_shown(prepared, output):
             code = run_here.bring_to_end(prepared, allocation, announce=announce, say=output.say)
     except KeyboardInterrupt:
-        output.say("interrupted; the same command goes on from the newest checkpoint")
+        output.say("interrupted; the same command goes on, from what the run has saved")
         return EXIT_INTERRUPTED
     if code != EXIT_OK:
         name = f"{root_option(prepared.experiment.root)} {prepared.plan.name}"

@@ -13,7 +13,7 @@ from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import finder, select, where_argument
 from hpcrun.errors import UsageError
 from hpcrun.terminal import styled
-from hpcrun.text import Say
+from hpcrun.text import Say, agreeing, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,4 +145,7 @@ def _cost(selected: list[Selected], output: Output) -> None:
         1 for one, story in zip(costs, told, strict=True) if not one.hours.wall and story.attempts
     )
     if silent:
-        output.say(f"{silent} runs do not tell where their time went: their programs log nothing")
+        output.say(
+            f"where the time went is not known of {plural(silent, 'run')}, which "
+            f"{agreeing(silent, 'logs', 'log')} nothing"
+        )

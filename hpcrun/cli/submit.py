@@ -45,9 +45,10 @@ def command(
 
     Repeat the command to go on: completed runs are left alone (but for a changed value of an
     `extendable` key), runs that are queued or running stay as they are, and those that failed,
-    stopped or were cancelled go on from their newest checkpoint, with the code of now. What SPEC
-    depends on is submitted before it. Where the queue has no room for all, this waits and submits
-    the rest as jobs end; Ctrl-C leaves the rest for the next submit.
+    stopped or were cancelled go on from their newest checkpoint (a script as `recovery.resume`
+    says), with the code of now. What SPEC depends on is submitted before it. Where the queue has
+    no room for all, this waits and submits the rest as jobs end; Ctrl-C leaves the rest for the
+    next submit.
     """
     from hpcrun.compile import compile_chain
 

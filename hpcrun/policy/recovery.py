@@ -89,6 +89,8 @@ def decide(attempts: Sequence[Attempt], policy: Recovery, *, here: bool = False)
         )
     kept = any(known.values()) or any(map(_saved_somewhere, attempts))
     reason = "it goes on from its newest checkpoint" if kept else "it starts again"
+    if kept and any(map(_saves_itself, attempts)):
+        reason = "it starts again, and has saved something by itself"
     # What is wrong with all nodes at once takes longer to mend.
     stays = kind in _IN_PLACE and not (kind == causes.LAUNCH and not last.cause.get("nodes"))
     if here and stays and _may_stay(mine, policy, known):
@@ -161,6 +163,11 @@ def began_with(attempts: Sequence[Attempt]) -> list[int | None]:
             restored = int(first) - fresh
         found.append(restored)
     return found
+
+
+def _saves_itself(attempt: Attempt) -> bool:
+    """Check whether it was of a program without a session, as its traces show."""
+    return bool(attempt.end.get("saves")) or attempt.end.get("first_step") is not None
 
 
 def _saved_somewhere(attempt: Attempt) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrun.policy import frameworks
+from hpcrun.state.plan import RunPlan
 from hpcrun.state.spec.recovery_block import Resume
 
 NONE = "none"
@@ -106,6 +107,12 @@ def of(recovery: Mapping[str, Any], framework: object, argv: Sequence[str]) -> R
         if not found.args and not found.config:
             found.config = dict(recipe.config)
     return found
+
+
+def of_run(run: RunPlan) -> Resume | None:
+    """Return how a run resumes, if it is a script or command; None where its spec does not say."""
+    recovery, framework = run.spec.get("recovery") or {}, run.spec.get("framework")
+    return None if run.entry.kind == "function" else of(recovery, framework, run.entry.argv)
 
 
 def missing(name: str, argv: Sequence[str]) -> str | None:

@@ -25,7 +25,7 @@ from hpcrun.submit import sbatch
 from hpcrun.submit.dependencies import JobDependencies
 from hpcrun.submit.local import executor, processes
 from hpcrun.submit.submission_dir import Prepared, SubmittedArray
-from hpcrun.text import Say, runs_text
+from hpcrun.text import Say, agreeing, plural, runs_text
 
 # Renews the submit lock; returns False if another submit has taken it.
 Renew = Callable[[], bool]
@@ -212,15 +212,18 @@ class _Feed:
     def _wait(self, why: str) -> int | None:
         """Sleep a while; return how many of my jobs left the queue meanwhile, None if unknown."""
         if why != self._why:
-            hint = "" if self._has_waited else ", and are submitted as jobs end. Ctrl-C leaves them"
-            if not self._has_waited:
+            had_waited = self._has_waited
+            if not had_waited:
                 # Runs that were cancelled before are not dropped.
                 self._cancelled_before = self._cancelled(self._missing())
                 self._note_missing(journal.WAITING, **_this_process())
             self._why = why
             waiting = len(self._missing()) + len(self._unknown)
             total = sum(len(array.runs) for array in self._arrays)
-            self._say(f"{why}; {waiting} of {total} runs wait here{hint}")
+            are, them = agreeing(waiting, "is", "are"), agreeing(waiting, "it", "them")
+            hint = f", and {are} submitted as jobs end. Ctrl-C leaves {them}"
+            waits = f"{waiting} of {plural(total, 'run')} {agreeing(waiting, 'waits', 'wait')} here"
+            self._say(f"{why}; {waits}{'' if had_waited else hint}")
         before = _queued()
         until = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, PAUSES[1])

@@ -45,10 +45,12 @@ class Decision:
     action: str
     """``completed`` (left alone), ``attached`` (its job lives), ``cancelling`` (its job has not
     ended yet), ``new`` (never submitted before), ``resumed`` (submitted before; goes on from its
-    newest checkpoint), ``extended`` (had completed, and goes on with another value of an extendable
-    key), ``skipped`` (one of these three that was not asked for)."""
+    newest checkpoint, or starts again), ``extended`` (had completed, and goes on with another value
+    of an extendable key), ``skipped`` (one of these three that was not asked for)."""
     job: Job | None = None
     """The job that it was last given to; None for a new run."""
+    has_checkpoints: bool = False
+    """Its session has saved something; looked for where it is ``resumed``."""
 
     @property
     def is_submitted(self) -> bool:
@@ -94,7 +96,8 @@ def decide(experiment: ExperimentPaths, runs: Sequence[int], *, ask: bool = True
             action = CANCELLING if intents[run] == ledger.CANCELLED else ATTACHED
         else:
             action = RESUMED if job or str(run) in begun else NEW
-        decisions.append(Decision(run, action, job))
+        saved = action == RESUMED and experiment.run(run).checkpoints.is_dir()
+        decisions.append(Decision(run, action, job, saved))
     return decisions
 
 

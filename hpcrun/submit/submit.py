@@ -16,6 +16,7 @@ from typing import Any
 from hpcrun.compile import Compiled, extendable, freeze
 from hpcrun.compile.chain import in_order
 from hpcrun.errors import EXIT_OK, UsageError
+from hpcrun.policy import resume
 from hpcrun.state import history, permissions
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.state.plan import Dependence, Plan, RunPlan
@@ -286,19 +287,37 @@ def _report_other_code(
     return frozenset(run for one in completed for run in one.runs)
 
 
+_RESUMES, _STARTS_AGAIN = "resumes", "starts again"
+# Of one run, and of several.
+_WORDS = {
+    run_actions.NEW: ("new", "new"),
+    run_actions.RESUMED: ("goes on where it stopped", "go on where they stopped"),
+    _RESUMES: ("resumes as recovery.resume says", "resume as recovery.resume says"),
+    _STARTS_AGAIN: ("starts again", "start again"),
+    run_actions.EXTENDED: (
+        "had completed, and goes on with another value",
+        "had completed, and go on with another value",
+    ),
+    run_actions.ATTACHED: ("is queued or running already", "are queued or running already"),
+    run_actions.CANCELLING: ("is still being cancelled", "are still being cancelled"),
+    run_actions.COMPLETED: ("completed already", "completed already"),
+    run_actions.SKIPPED: ("left out by --only", "left out by --only"),
+}
+
+
+def _kind(decision: Decision, resumes: bool) -> str:
+    """Return the key of `_WORDS`: what was submitted before begins in one of three ways."""
+    if decision.action != run_actions.RESUMED or decision.has_checkpoints:
+        return decision.action
+    return _RESUMES if resumes else _STARTS_AGAIN
+
+
 def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
     """Return one line: numbers of runs and arrays, and the most hours that they use."""
-    words = {
-        run_actions.NEW: "new",
-        run_actions.RESUMED: "go on where they stopped",
-        run_actions.EXTENDED: "had completed, and go on with another value",
-        run_actions.ATTACHED: "are queued or running already",
-        run_actions.CANCELLING: "are still being cancelled",
-        run_actions.COMPLETED: "completed already",
-        run_actions.SKIPPED: "left out by --only",
-    }
+    resumes = {run.number for run in plan.runs if resume.of_run(run)}
     number = Counter(decision.action for decision in decisions)
-    parts = [f"{number[action]} {told}" for action, told in words.items() if number[action]]
+    kinds = Counter(_kind(decision, decision.run in resumes) for decision in decisions)
+    parts = [f"{kinds[kind]} {_WORDS[kind][kinds[kind] > 1]}" for kind in _WORDS if kinds[kind]]
     text = f"{plan.name}: {plural(len(decisions), 'run')} ({', '.join(parts)})"
     if not plan.arrays:
         again = number[run_actions.COMPLETED] == len(decisions)

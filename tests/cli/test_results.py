@@ -87,7 +87,7 @@ def test_group_of_one_has_no_error(root: Path) -> None:
 
 def test_groups_say_when_runs_are_not_complete(root: Path) -> None:
     done = hpcrun("results", "--group-by", "lr", root=root)
-    assert "1 of 6 runs are not completed" in done.stderr
+    assert "1 of 6 runs is not completed" in done.stderr
 
 
 @pytest.mark.parametrize(

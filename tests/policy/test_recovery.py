@@ -276,6 +276,15 @@ def test_the_reason_says_where_it_begins(attempts: list[Attempt], words: str) ->
     assert recovery.decide(attempts, Recovery()).reason == words
 
 
+@pytest.mark.parametrize("shown", [{"saves": 2}, {"first_step": 1}])
+def test_no_checkpoint_is_promised_of_a_program(shown: dict[str, int]) -> None:
+    attempts = ledger((CRASH, 10))
+    assert attempts[0].ended is not None
+    attempts[0].ended |= shown
+    reason = recovery.decide(attempts, Recovery()).reason
+    assert reason == "it starts again, and has saved something by itself"
+
+
 def test_what_only_the_nodes_had_kept_is_progress() -> None:
     attempts = ledger(*[CRASH] * 6)
     for attempt, restored in zip(attempts, (0, 300, 600, 900, 900, 900), strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hpcrun.errors import ClusterUnreachable, UsageError
 from hpcrun.host import start_ticks
 from hpcrun.state import history, journal, ledger
 from hpcrun.state.layout import ExperimentPaths
-from hpcrun.submit import run_actions
+from hpcrun.submit import run_actions, submit
 from tests.support.plans import command_plan, submission_of
 from tests.support.slurm_shim import Shim
 
@@ -46,6 +47,37 @@ def test_nothing_was_submitted(experiment: ExperimentPaths) -> None:
         "identity-2": 2,
         "identity-3": 3,
     }
+
+
+@pytest.mark.parametrize(
+    ("recovery", "several", "one"),
+    [
+        ({}, "2 start again", "1 starts again"),
+        (
+            {"resume_args": ["--resume"]},
+            "2 resume as recovery.resume says",
+            "1 resumes as recovery.resume says",
+        ),
+    ],
+)
+def test_what_is_said_of_runs_that_are_submitted_again(
+    experiment: ExperimentPaths, recovery: dict[str, list[str]], several: str, one: str
+) -> None:
+    _submitted(experiment, [1, 2], local=True)
+    journal.write(experiment.submission(1), journal.ENDED, 0, [1, 2])
+    plan = history.plans(experiment)[1]
+    runs = tuple(dataclasses.replace(run, spec={"recovery": recovery}) for run in plan.runs)
+    plan = dataclasses.replace(plan, runs=runs)
+
+    def said() -> str:
+        decisions = run_actions.decide(experiment, [1, 2, 3], ask=False)
+        return submit.summary(plan, decisions).partition(";")[0]
+
+    assert said() == f"experiment: 3 runs (1 new, {several})"
+    experiment.run(1).checkpoints.mkdir(parents=True)
+    assert said() == f"experiment: 3 runs (1 new, 1 goes on where it stopped, {one})"
+    experiment.run(2).checkpoints.mkdir(parents=True)
+    assert said() == "experiment: 3 runs (1 new, 2 go on where they stopped)"
 
 
 def test_elements_of_an_array(experiment: ExperimentPaths, shim: Shim) -> None:

@@ -117,8 +117,8 @@ def finish(
     if spec["recovery"]["resume"] not in (None, resume.NONE):
         report.at("recovery.resume", "a function goes on by session.restore", "leave it out")
     for key in given_progress(spec):
-        found = "is not used: a function's steps, metrics and saves are those of its session"
-        report.at(("progress", key), found, "leave it out")
+        unused = "is not used: a function's steps, metrics and saves are those of its session"
+        report.at(f"progress.{key}", unused, "leave it out")
     base = located.import_root
     import_root = None if base is None else _relative(base, root)
     function = Entry(

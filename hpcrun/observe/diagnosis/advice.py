@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcrun.observe.diagnosis.attempts import CANCELLED, NO_END, RunStory
 from hpcrun.observe.status import run_state
-from hpcrun.policy import causes, recovery
+from hpcrun.policy import causes, recovery, resume
 from hpcrun.state.plan import RunPlan
 
 _NEW_RUN = "values of deepspeed and config are part of what a run is: changed, it begins at step 0"
@@ -23,8 +23,8 @@ _FIGURES = (
 _OUTSIDE = "The run did nothing wrong. {go_on}."
 _OTHER = "`hpcrun logs {name} --stream all --tail 50` may tell more. {go_on}."
 _TEXTS = {
-    causes.TIME_LIMIT: "{go_on}. resources.time is {time}: where no checkpoint fits in it, ask for "
-    "more or save more often (checkpoint.every; scripts by themselves).",
+    causes.TIME_LIMIT: "{go_on}. resources.time is {time}: where no {save} fits in it, ask for "
+    "more{every}.",
     causes.PREEMPTED: _OUTSIDE,
     causes.REQUEUED: _OUTSIDE,
     causes.SIGNAL: _OUTSIDE,
@@ -64,22 +64,38 @@ class _Case:
         return None if self.several or self.run.bad is None else self.run.bad.kept
 
     @property
+    def has_checkpoints(self) -> bool:
+        """It is a function, or a program that was seen to have a session."""
+        stories = self.run.attempts
+        has_session = any(one.restored is not None and one.first is None for one in stories)
+        return self.plan.entry.kind == "function" or has_session
+
+    @property
     def again(self) -> str:
-        """What `hpcrun submit` does then."""
-        is_program = self.run.bad is not None and self.run.bad.read_from is not None
-        if is_program and self.plan.entry.resumed is None:
-            return "which starts it as before (recovery.resume can give other arguments)"
-        if is_program:
-            return "which goes on from what it saved by itself"
+        """What a new start does, where nobody knows from which step."""
+        if self.has_checkpoints:
+            return "goes on"
+        return "resumes it" if resume.of_run(self.plan) else "starts it again"
+
+    @property
+    def again_from(self) -> str:
+        """What a new start does, and where it begins."""
+        if not self.has_checkpoints:
+            if resume.of_run(self.plan):
+                return "resumes it, as recovery.resume says,"
+            return (
+                "starts it again (from nothing, unless it resumes by itself; recovery.resume can "
+                "say how)"
+            )
         if self.kept is None:
-            return "which goes on from the newest checkpoint"
+            return f"{self.again} from the newest checkpoint"
         saved = f"the checkpoint of step {self.kept:,}"
-        return f"which goes on from {saved if self.kept else 'step 0, as nothing was saved,'}"
+        return f"{self.again} from {saved if self.kept else 'step 0, as nothing was saved,'}"
 
     @property
     def go_on(self) -> str:
         return (
-            f"`hpcrun requeue {self.where}` goes on with the code that was frozen, "
+            f"`hpcrun requeue {self.where}` {self.again} with the code that was frozen, "
             "`hpcrun submit` with the code of now"
         )
 
@@ -90,6 +106,8 @@ class _Case:
             name=self.run.status.name,
             go_on=self.go_on,
             time=self.plan.resources.time,
+            save="checkpoint" if self.has_checkpoints else "save",
+            every=" or set checkpoint.every" if self.has_checkpoints else "",
             attempt=self.run.selected.paths.attempts_directory / str(number),
         )
 
@@ -127,7 +145,7 @@ def _crash(case: _Case) -> str:
         first = "Change what the message above names"
     elif exception:
         first = f"{exception} is the program's own: fix it"
-    return f"{first} and `hpcrun submit` again, {case.again} with the code of now."
+    return f"{first} and `hpcrun submit` again, which {case.again_from} with the code of now."
 
 
 def _memory(case: _Case) -> str:
@@ -138,8 +156,8 @@ def _memory(case: _Case) -> str:
     if resources.mem:
         more = f"{resources.mem}: ask for more"
     text = (
-        f"The memory of the node ran out; resources.mem is {more} and `hpcrun submit` again, "
-        f"{case.again}."
+        f"The memory of the node ran out; resources.mem is {more} and `hpcrun submit` again, which "
+        f"{case.again_from}."
     )
     if ranks > 1:
         key = "gpus_per_node" if resources.gpus_per_node else "ntasks_per_node"

@@ -28,7 +28,7 @@ from hpcrun.observe.report.node_usage import MOST_READ, SERIES
 from hpcrun.observe.report.report import CodeVersion, Report, RunReport
 from hpcrun.observe.report.svg import ChartLine, TimelineMark
 from hpcrun.observe.tables import number
-from hpcrun.text import hours_text, listed, plural, runs_text, visible
+from hpcrun.text import agreeing, hours_text, listed, plural, runs_text, visible
 
 GENERATOR = "hpcrun report"
 
@@ -233,7 +233,13 @@ def _attempts(run: RunReport, now: float) -> list[list[str]]:
     del attempts[first : first + left_out]
     found = [narrative.attempt(one, run.story, now) for one in attempts]
     if left_out:
-        found.insert(first, [f"{left_out:,} attempts between these are left out here."])
+        found.insert(
+            first,
+            [
+                f"{plural(left_out, 'attempt', ',')} between these "
+                f"{agreeing(left_out, 'is', 'are')} left out here."
+            ],
+        )
     return found
 
 

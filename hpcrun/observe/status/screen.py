@@ -10,7 +10,7 @@ from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import status_table
 from hpcrun.observe.status.metric_trend import Trends
 from hpcrun.observe.status.status import RunStatus
-from hpcrun.text import one_line
+from hpcrun.text import one_line, plural
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -50,9 +50,9 @@ class Screen:
         parts.append(fitted or Text(table.plain(), no_wrap=True, overflow="crop"))
         hidden = len(found) - len(shown[1])
         if hidden:
-            parts.append(Text(f"… {hidden} more runs", style="dim"))
+            parts.append(Text(f"… {plural(hidden, 'more run')}", style="dim"))
         parts += [Text(one_line(line), no_wrap=True, overflow="ellipsis") for line in shown_reasons]
-        if len(reasons) > len(shown_reasons):
-            parts.append(Text(f"… {len(reasons) - len(shown_reasons)} more reasons", style="dim"))
+        if rest := len(reasons) - len(shown_reasons):
+            parts.append(Text(f"… {plural(rest, 'more reason')}", style="dim"))
         parts.append(Text("Ctrl-C leaves; the runs go on", style="dim"))
         return Group(*parts)  # type: ignore[arg-type]

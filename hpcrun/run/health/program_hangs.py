@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from hpcrun.run.health.hang_detector import GAP, PATIENCE, STEPS, STOPPED, Hang, since
 from hpcrun.run.health.progress import GONE
+from hpcrun.text import agreeing
 
 # Share of a processor, and bytes a second, that a rank may use while it does nothing: it polls.
 IDLE_SHARE = 0.02
@@ -143,7 +144,8 @@ class ProgramHangDetector:
         if living and len(still) == len(living):
             seconds = min(still.values())
             ended = len(self._seen) - len(living)
-            rest = f"; {ended} of {len(self._seen)} ranks have ended" if ended else ""
+            have = agreeing(ended, "has", "have")
+            rest = f"; {ended} of {len(self._seen)} ranks {have} ended" if ended else ""
             return Hang(
                 f"no rank has written or computed anything for {seconds:.0f} s{rest}",
                 _only(rank for rank in still if living[rank].newest.state == STORAGE_STATE),

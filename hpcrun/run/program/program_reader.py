@@ -114,8 +114,7 @@ class ProgramReader:
             self._roots.insert(0, self._directory / self._filled(wanted.directory))
         chosen = [wanted.saved] if isinstance(wanted.saved, str) else wanted.saved
         if chosen is None and wanted.source != frameworks.NONE:
-            spec, entry = self._run.spec, self._run.entry
-            resumes = resume.of(spec.get("recovery") or {}, spec.get("framework"), entry.argv)
+            resumes = resume.of_run(self._run)
             chosen = [*resumes.when] if resumes else None
         if chosen:
             globs, below = [self._filled(one) for one in chosen], [self._directory]

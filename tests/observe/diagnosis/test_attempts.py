@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -379,6 +378,44 @@ def test_a_run_that_is_never_requeued_has_no_count(study: Experiment) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("recovery", "began", "crashed", "timed_out"),
+    [
+        (
+            {},
+            None,
+            "which starts it again (from nothing, unless it resumes by itself; recovery.resume can",
+            "`hpcrun requeue study/0` starts it again with the code that was frozen",
+        ),
+        (
+            {"resume": {"when": ["out/*.pt"], "args": ["--resume"]}},
+            None,
+            "which resumes it, as recovery.resume says, with the code of now.",
+            "`hpcrun requeue study/0` resumes it with the code that was frozen",
+        ),
+        (
+            {"resume_args": ["--resume"]},
+            0,
+            "which goes on from the checkpoint of step 40 with the code of now.",
+            "`hpcrun requeue study/0` goes on with the code that was frozen",
+        ),
+    ],
+    ids=["nothing is known", "recovery.resume", "a session"],
+)
+def test_nothing_is_promised_of_programs_that_save_by_themselves(
+    study: Experiment, recovery: dict[str, Any], began: int | None, crashed: str, timed_out: str
+) -> None:
+    study.submit((0,), spec={"recovery": recovery})
+    study.start()
+    end(study, cause=CRASH, came=(began, 57, None if began is None else 40))
+    assert crashed in advice(one(study))
+    study.start(0, 2)
+    end(study, 0, 2, cause={"kind": "time_limit", "message": "x"}, came=(began, 57, None))
+    text = advice(one(study))
+    assert timed_out in text
+    assert ("checkpoint" in text) == (began is not None)
+
+
 @pytest.mark.parametrize("kind", ["preempted", "node_failure", "time_limit"])
 def test_what_goes_on_by_itself(study: Experiment, kind: str) -> None:
     study.submit((0,))
@@ -447,22 +484,6 @@ def test_groups(study: Experiment) -> None:
         ("rank_crash", True, [0, 1, 3]),
         ("out_of_memory", True, [2]),
     ]
-
-
-def test_a_program_is_not_promised_a_checkpoint_that_it_does_not_read(study: Experiment) -> None:
-    study.submit((0,))
-    study.start(0)
-    event(study, "read_from")
-    end(study, cause=CRASH, came=(None, 57, 50), decided=STOP)
-    run = one(study)
-    assert (
-        "fix it and `hpcrun submit` again, which starts it as before (recovery.resume can give "
-        "other arguments) with the code of now."
-    ) in advice(run)
-    plan = run.selected.run
-    plan = replace(plan, entry=replace(plan.entry, resumed=("--resume",)))
-    said = advice(replace(run, selected=replace(run.selected, run=plan)))
-    assert "again, which goes on from what it saved by itself with the code of now." in said
 
 
 def test_the_command_for_several(

@@ -55,7 +55,9 @@ def test_nothing_moves() -> None:
     found = first_hang(lambda now: {0: seen(100, 3.0), 1: seen(90, 2.0)}, HOUR)
     assert found is not None
     assert found[0] == AFTER + 1
-    assert found[1] == Hang("no rank has written or computed anything for 61 s", None, may_be_meant=True)
+    assert found[1] == Hang(
+        "no rank has written or computed anything for 61 s", None, may_be_meant=True
+    )
 
 
 def test_a_lock_that_is_polled_ten_times_a_second() -> None:
@@ -241,7 +243,7 @@ def test_ranks_that_ended_leave_the_others_waiting() -> None:
     found = first_hang(ended, HOUR)
     assert found is not None
     assert 10 + AFTER <= found[0] <= 10 + AFTER + 2
-    assert found[1].message.endswith("; 1 of 2 ranks have ended")
+    assert found[1].message.endswith("; 1 of 2 ranks has ended")
 
 
 def test_a_rhythm_takes_as_long_as_the_patience() -> None:
