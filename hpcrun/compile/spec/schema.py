@@ -211,6 +211,8 @@ class SchemaChecker:
         if isinstance(value, bool):
             text = written or str(value).lower()
             hint = f'YAML reads {text} as a truth value; quote it: "{text}"'
+            if "${" in text:
+                hint = f"it is the value of {text}, to be quoted there, or in a text: '--k={text}'"
             return self._wrong(key, value, "a string", hint)
         if isinstance(value, (int, float)):
             return written if written and _same_number(written, value) else str(value)
