@@ -86,7 +86,6 @@ COVERED_BY: dict[str, str] = {
     "run/health/progress": "run/health/test_stack_summary.py",
     "run/health/rank_stacks": "run/test_supervisor.py",
     "run/job/attempt_end": "run/test_supervisor.py",
-    "run/job/stop_request": "run/test_supervisor.py",
     "run/node/gpus": "run/node/test_telemetry.py",
     "run/node/prepare": "run/test_supervisor.py",
     "run/node/rank_processes": "run/test_supervisor.py",

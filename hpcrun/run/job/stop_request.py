@@ -82,7 +82,8 @@ class StopRequest:
 
     def seconds_left(self) -> float:
         """Return how long the attempt may still take to end, at least a second."""
-        return max(1.0, self._deadline - time.time())
+        ends = float("inf") if self._end_time is None else self._end_time - _KEPT
+        return max(1.0, min(self._deadline, ends) - time.time())
 
     def leaves_time(self) -> bool:
         """Check whether the time limit allows another attempt in the same allocation."""
