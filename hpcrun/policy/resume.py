@@ -131,9 +131,28 @@ def _patterns(recipe: Recipe, argv: Sequence[str]) -> list[str]:
     return [os.path.normpath(pattern.format(**values)) for pattern in recipe.when]
 
 
+def without(name: str, argv: Sequence[str]) -> list[str]:
+    """Return arguments without an option and its value, however they are written."""
+    kept: list[str] = []
+    skips = False
+    dashed, spellings = _spellings(name)[:2], _spellings(name)
+    for word in argv:
+        option, equals, _ = word.partition("=")
+        is_value = skips and not word.startswith("--")
+        skips = word in dashed
+        if not (is_value or skips or (equals and option in spellings)):
+            kept.append(word)
+    return kept
+
+
+def _spellings(name: str) -> tuple[str, str, str]:
+    """Return how an option may be written, with dashes and for Hydra."""
+    return f"--{name}", f"--{name.replace('_', '-')}", name
+
+
 def _option(name: str, default: str | None, argv: Sequence[str]) -> str | None:
     """Return the value of a program's option, however it is written; the last one counts."""
-    spellings = (f"--{name}", f"--{name.replace('_', '-')}", name)
+    spellings = _spellings(name)
     for word, following in reversed([*zip(argv, [*argv[1:], ""], strict=False)]):
         option, equals, value = word.partition("=")
         if option in spellings and equals:

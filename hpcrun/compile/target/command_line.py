@@ -69,6 +69,9 @@ def arguments(
         kept = {**({} if style == NO_FLAGS else left), **found.config}
         kept = {name: kept[name] for name in kept if found.config.get(name, "") is not None}
         flags = flags_of(kept, EQUALS if style == NO_FLAGS else style, own.below("config"))
+    for name in (name for name, value in found.config.items() if value is None):
+        # Taken away wherever it was given: some programs refuse the one beside the other.
+        entry, args = [*entry[:1], *resume.without(name, entry[1:])], resume.without(name, args)
     instead = args if found.instead is None else found.instead
     return Arguments(argv, _ordered(entry, instead, flags, found.args), identity)
 

@@ -37,7 +37,8 @@ class Resume:
     """Arguments in place of the spec's ``args``."""
 
     config: dict[str, Any] = field(default_factory=dict)
-    """Keys of ``config`` that are replaced, so that other flags arrive; null takes one away."""
+    """Keys of ``config`` that are replaced, so that other flags arrive; null takes one away, from
+    ``entry`` and ``args`` too."""
 
     environment: dict[str, str] = field(default_factory=dict)
     """Environment variables that the ranks get, over those of ``environment.variables``."""

@@ -181,6 +181,28 @@ def test_the_order_of_arguments_is_no_part_of_a_runs_identity(project: Any) -> N
 
 
 @pytest.mark.parametrize(
+    "given",
+    [
+        "--checkpoint_dir=experiments",
+        "--checkpoint_dir, experiments",
+        "--checkpoint-dir=experiments",
+    ],
+)
+@pytest.mark.parametrize("entry", ["train.py", "[python, train.py]"])
+def test_an_option_that_is_taken_away_may_be_among_the_arguments(
+    project: Any, entry: str, given: str
+) -> None:
+    """HelloDeepSpeed, given both, did nothing and ended with exit code 0: completed."""
+    recovery = "recovery: {resume: deepspeed-checkpoint}\n"
+    text = f"entry: {entry}\nargs: [checkpoint_dir, {given}, --tokenizer=t]\n{recovery}"
+    command = ["python", "train.py"] if entry.startswith("[") else []
+    load = "--load_checkpoint_dir=${hpcrun:newest_directory}"
+    assert resumed(project, text) == [*command, "checkpoint_dir", "--tokenizer=t", load]
+    shell = f"entry: [python, train.py, {given}, b]\n{recovery}"
+    assert resumed(project, shell) == ["python", "train.py", "b", load]
+
+
+@pytest.mark.parametrize(
     ("recovery", "expected"),
     [
         ("{}", None),
