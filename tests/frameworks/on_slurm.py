@@ -357,10 +357,15 @@ def main() -> None:
 
 
 def _add(path: Path, found: dict[str, Any]) -> None:
+    """Add the runs of a program, in place of those of the same version and injury."""
     known = json.loads(path.read_text()) if path.exists() else []
     key = found["program"], found["slurm"]
-    known = [one for one in known if (one["program"], one["slurm"]) != key]
-    path.write_text(json.dumps([*known, found], indent=1) + "\n")
+    before = next((one for one in known if (one["program"], one["slurm"]) == key), {"runs": []})
+    again = {one["injury"] for one in found["runs"]}
+    kept = [one for one in before["runs"] if one["injury"] not in again]
+    runs = sorted([*kept, *found["runs"]], key=lambda one: [*INJURIES].index(one["injury"]))
+    known = [one for one in known if one is not before]
+    path.write_text(json.dumps([*known, {**found, "runs": runs}], indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+_FAILURE = re.compile(r"^Traceback|Error\b|^(slurmstepd|srun|terminate called)\b")
+
 
 @dataclass(frozen=True)
 class LoggedLine:
@@ -29,6 +31,8 @@ class LoggedAttempt:
     begin: float
     steps: list[tuple[int, float]] = field(default_factory=list)
     end: float = 0.0
+    failed: bool = False
+    """It has printed of an error since its first step."""
     lengths: dict[int, float] = field(default_factory=dict)
     """The seconds of each step, where the program prints them itself."""
 
@@ -53,7 +57,9 @@ def attempts(
     found: dict[int, LoggedAttempt] = {}
     for line in lines:
         one = found.setdefault(line.attempt, LoggedAttempt(line.attempt, line.time))
-        one.end = max(one.end, line.time)
+        # What is printed of its end came when it was noticed: the steps were over before.
+        one.failed |= bool(one.steps and _FAILURE.search(line.text))
+        one.end = one.end if one.failed else max(one.end, line.time)
         match = re.search(pattern, line.text)
         if match is None:
             continue

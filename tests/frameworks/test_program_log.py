@@ -26,6 +26,12 @@ def test_steps_that_were_done_before_are_not_useful() -> None:
     assert useful_seconds(told) == 5 + (39 - 35)
 
 
+def test_what_is_printed_of_an_end_is_no_work() -> None:
+    lines = _lines(1, (1, "step 1"), (2, "step 2"), (3, "test"), (30, "RuntimeError: closed"))
+    (one,) = attempts([*lines, *_lines(1, (31, "bye"))], r"step (?P<step>\d+)")
+    assert one.end == 3
+
+
 def test_the_times_that_a_program_prints_of_its_steps_count_once() -> None:
     pattern = r"iter (?P<step>\d+), (?P<milliseconds>[\d.]+)ms"
     first = _lines(1, (1, "iter 0, 500.0ms"), (2, "iter 1, 250ms"))

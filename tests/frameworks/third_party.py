@@ -101,6 +101,12 @@ RobertaTokenizerFast.from_pretrained("trained").save_pretrained("tokenizer")
 """
 
 
+def _tiny_language_model(directory: Path, python: str) -> None:
+    """Make a model of one layer, its tokenizer and a data set."""
+    own = Path(__file__).parent / "programs" / "trl_inputs.py"
+    subprocess.run([python, str(own)], cwd=directory, check=True, capture_output=True)
+
+
 PROGRAMS = {
     "imagenet": ThirdPartyProgram(
         "examples:imagenet",
@@ -126,5 +132,13 @@ PROGRAMS = {
         120,
         _wikitext,
         events="**/experiments/*/tb_dir/*",
+    ),
+    "trl-sft": ThirdPartyProgram(
+        "",
+        r"\| +(?P<step>[1-9]\d*)/240 \[",
+        "**/out/checkpoint-*/trainer_state.json",
+        ("**/out/model.safetensors", "**/out/trainer_state.json"),
+        240,
+        _tiny_language_model,
     ),
 }
