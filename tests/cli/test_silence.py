@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.observe.status import slurm_cache
 from hpcrun.state import ledger
 from tests.support import command
 from tests.support.experiment import Experiment, path_with, shim_calls, slurm_shim
@@ -93,7 +94,9 @@ def test_readers_go_on_with_what_is_known_and_its_age(
     assert (before.returncode, before.stderr) == (0, "")
     hang(shim)
     # What Slurm said a moment ago is taken without asking it again.
-    time.sleep(3)
+    known = json.loads(slurm_cache.default_path().read_text())
+    pause = max(slurm_cache.LEAST_PAUSE, slurm_cache.PAUSES * known["took"])
+    until(lambda: time.time() > known["asked"] + pause, "an answer that is not of this moment", 60)
     began = time.monotonic()
     # All at once, as each waits.
     started = {name: command.start(*argv, root=tmp_path / "root") for name, argv in READERS.items()}
