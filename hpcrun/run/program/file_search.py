@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from hpcrun.run.work.links import leads_to_code
+
 MOST_ENTRIES = 5_000
 DEEPEST = 8
 # Directories that hold no output, and large ones of other programs.
@@ -38,8 +40,9 @@ def search(
 ) -> Iterator[FoundFile]:
     """Yield what lies below a directory, near things first.
 
-    No symbolic link to a directory is followed, and nothing hidden is looked at: not more than
-    ``entries`` in all, after which ``on_cut`` is called, nor more than `DEEPEST` directories down.
+    No symbolic link to a directory is followed, nor one into the code, whose files are not the
+    program's own, and nothing hidden is looked at: not more than ``entries`` in all, after which
+    ``on_cut`` is called, nor more than `DEEPEST` directories down.
     ``without`` are names in ``root``.
     """
     waiting = deque([(str(root), 0)])
@@ -66,6 +69,8 @@ def search(
 
 def _found(entry: os.DirEntry[str], is_directory: bool) -> FoundFile | None:
     try:
+        if entry.is_symlink() and leads_to_code(entry.path):
+            return None
         facts = entry.stat()
     except OSError:
         return None

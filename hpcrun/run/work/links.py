@@ -204,6 +204,11 @@ def is_code(link: Path, name: str) -> bool:
         return False
 
 
+def leads_to_code(link: str) -> bool:
+    """Check for a link to a file in any node's copy of the code; raise OSError if it is no link."""
+    return _TARGET.fullmatch(os.readlink(link)) is not None  # noqa: PTH115 - thousands of them
+
+
 def _leads_to(target: str, name: str) -> bool:
     found = _TARGET.fullmatch(target)
     return found is not None and found["name"] == name

@@ -255,3 +255,15 @@ def test_lines_without_a_number_are_counted_on_from_the_save(place: Place) -> No
     assert (first.end["first_step"], first.end["reached_step"]) == (1, 14)
     assert (second.end["first_step"], second.end["reached_step"]) == (11, 20)
     assert second.began_over is None
+
+
+@pytest.mark.parametrize("directory", ["run", "rank"])
+def test_files_of_the_code_are_no_saves_of_the_program(place: Place, directory: str) -> None:
+    """A crash after each of them was one with progress, so that nothing stopped the run."""
+    (place.code / "model.ckpt").write_text("pretrained")
+    (place.code / "train.py").write_text("open('own.ckpt', 'w').write(open('model.ckpt').read())")
+    place.submit(Entry("script", file="train.py"), working_directory=directory)
+    code, said = place.supervise()
+    assert code == 0, said + place.output()
+    saves = session_log.read_any(place.run.attempt(1)).of(session_log.SAVED)
+    assert [Path(one.record["checkpoint"]).name for one in saves] == ["own.ckpt"]
