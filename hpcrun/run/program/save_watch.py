@@ -78,7 +78,7 @@ class SaveWatch:
         """
         complete = []
         for one, state in self._matches(found):
-            if self._known.get(one.path) == state:
+            if self._known.get(one.path) == state or not state.files:
                 continue
             before = self._changing.get(one.path)
             if before is None or before[0] != state:

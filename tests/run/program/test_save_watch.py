@@ -41,6 +41,18 @@ def test_a_save_counts_once_it_has_not_changed_for_a_moment(tmp_path: Path) -> N
     assert watch.look(_files(tmp_path), 260, 1000.0 + 9 * STAYS) == []
 
 
+def test_a_directory_is_no_save_before_there_is_a_file(tmp_path: Path) -> None:
+    """Ranks may gather for long what one of them then writes."""
+    watch = _watch(tmp_path)
+    (tmp_path / "checkpoint-10" / "global_step10").mkdir(parents=True)
+    for now in (1000.0, 1000.0 + 2 * STAYS):
+        assert watch.look(_files(tmp_path), 10, now) == []
+    _save(tmp_path / "checkpoint-10" / "global_step10" / "a.pt")
+    watch.look(_files(tmp_path), 11, 1020.0)
+    (save,) = watch.look(_files(tmp_path), 11, 1020.0 + STAYS)
+    assert (save.path.name, save.step, save.bytes) == ("checkpoint-10", 10, 1)
+
+
 def test_the_newest_of_very_many_saves_is_seen(tmp_path: Path) -> None:
     for number in range(300):
         _save(tmp_path / f"{number}.ckpt", at=number)
