@@ -28,6 +28,20 @@ def test_appended_lines_read_back_in_order(tmp_path: Path) -> None:
     assert found[0] == {"number": 0, "text": 'a "b"\nc', "path": "/x"}
 
 
+def test_a_file_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk was a launch error that said nothing of which."""
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/launch.json'"):
+        files.write_json(tmp_path / "launch.json", {})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_empty_files_are_removed_and_others_stay_whatever_is_known_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
