@@ -25,6 +25,8 @@ def test_a_spec_is_planned_with_what_resumes_it(name: str, tmp_path: Path) -> No
     (tmp_path / "spec.yaml").write_text(text)
     for entry in ("main.py", "train.py", "train_bert_ds.py"):
         (tmp_path / entry).write_text("")
+    for linked in ("model", "data"):
+        (tmp_path / linked).mkdir()
     done = hpcrun("plan", tmp_path / "spec.yaml", "+cluster=local", "--root", tmp_path / "root")
     assert done.returncode == 0, done.stderr
     assert "a command that resumes" in done.stdout

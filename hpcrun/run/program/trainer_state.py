@@ -51,6 +51,8 @@ class TrainerState:
         self._bars = ProgressBars()
         # Printed lines whose step is not known yet, with the times at which they were seen.
         self._waiting: list[Line] = []
+        # The last text was printed by the training, not by an evaluation.
+        self._trains = False
         self._total: int | None = None
         # The last step that is known, and since when.
         self._last, self._since = 0, 0.0
@@ -59,14 +61,20 @@ class TrainerState:
         """Return the lines whose steps are known."""
         found = Found()
         self._since = self._since or look.time
-        for text in look.text:
+        for at, text in enumerate(look.text, 1):
+            moment = look.since + at / len(look.text) * (look.time - look.since)
+            trains, self._trains = self._trains, False
             if (one := bar(text)) is not None:
-                self._bars.take(one, look.time)
+                if trains and one.step:
+                    # tqdm draws its bar anew below what is printed: it is no preparation's.
+                    self._bars.main = one
+                self._bars.take(one, moment)
                 if self._waiting and one.is_like(self._bars.main):
-                    # tqdm draws its bar anew below what is printed.
                     found.lines += self._printed()
-            elif (values := printed(text)) is not None and len(self._waiting) < _MOST_WAITING:
-                self._waiting.append(Line(0, look.time, values))
+            elif (values := printed(text)) is not None:
+                self._trains = "loss" in values
+                if len(self._waiting) < _MOST_WAITING:
+                    self._waiting.append(Line(0, moment, values))
         for one_file in look.files or ():
             path = one_file.path
             if path.name == NAME and self._seen.get(path) != one_file:

@@ -299,6 +299,8 @@ def test_every_framework_is_documented_with_a_spec() -> None:
 def test_the_specs_of_the_documentation(project: Any, text: str) -> None:
     entry = re.search(r"^entry: (\S+\.py)$", text, re.MULTILINE)
     project.write(entry[1] if entry else "train.py", "")
+    for linked in ("model", "data"):
+        project.write(f"{linked}/one", "")
     found = compiled(project, text)
     (run,) = found.runs
     assert run.entry.framework == run.spec["framework"]

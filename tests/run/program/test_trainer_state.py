@@ -48,13 +48,33 @@ def test_printed_lines_have_the_step_of_the_bar_that_is_drawn_below_them(tmp_pat
     source = TrainerState()
     text = (_bar(8), "{'loss': 0.5, 'epoch': 0.2}", _bar(10), _bar(12))
     found = source.poll(Look(100.0, 99.0, text))
-    assert found.lines == [Line(10, 100.0, {"loss": 0.5, "epoch": 0.2})]
+    assert found.lines == [Line(10, 99.5, {"loss": 0.5, "epoch": 0.2})]
     assert found.total == 50
     entry = {"step": 10, "loss": 0.5, "epoch": 0.2}
     later = {"step": 20, "loss": 0.4, "epoch": 0.4}
     state = _state(tmp_path / "checkpoint-20" / NAME, 20, entry, later, at=110.0)
     found = source.poll(Look(120.0, 100.0, (), (state,)))
     assert [(line.step, line.values["loss"]) for line in found.lines] == [(20, 0.4)], "10 is known"
+
+
+def test_a_bar_of_a_preparation_does_not_stand_in_the_way_of_the_first_steps() -> None:
+    """TRL's first 30 steps were all step 30, and the time before it was of no kind."""
+    source = TrainerState()
+    text = ["Tokenizing train dataset: 100%|##| 400/400 [00:00<00:00, 999 examples/s]"]
+    text += ["  0%|    | 0/50 [00:00<?, ?it/s]"]
+    for step in (1, 2, 3):
+        text += [
+            f"  2%|    | {step}/50 [00:00<00:09, 9it/s]",
+            f"{{'loss': 0.5, 'epoch': 0.{step}}}",
+        ]
+        text += [f"  2%|    | {step}/50 [00:00<00:09, 9it/s]"]
+    found = source.poll(Look(111.0, 100.0, tuple(text)))
+    assert [(line.step, line.time) for line in found.lines] == [(1, 104.0), (2, 107.0), (3, 110.0)]
+    assert found.total == 50
+    evaluated = ("100%|##| 8/8 [00:03<00:00, 2it/s]", "{'eval_loss': 0.5, 'epoch': 0.3}")
+    drawn = ("  8%|    | 4/50 [00:09<00:30, 9it/s]",)
+    found = source.poll(Look(120.0, 111.0, (*evaluated, *drawn)))
+    assert [line.step for line in found.lines] == [4]
 
 
 def test_without_bars_the_state_has_the_steps_and_the_print_the_times(tmp_path: Path) -> None:
