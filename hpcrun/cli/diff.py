@@ -9,7 +9,7 @@ import click
 
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import complete_names, select
-from hpcrun.text import listed, plural
+from hpcrun.text import agreeing, listed, plural
 
 if TYPE_CHECKING:
     from hpcrun.observe.results.diff import Difference
@@ -55,6 +55,13 @@ def _lines(found: Difference) -> list[str]:
         lines += [
             f"  {one.key}: {_value(one.before)} -> {_value(one.after)}" for one in group.changes
         ]
+    if found.of_one_version:
+        number = len(found.of_one_version)
+        lines.append(
+            f"{plural(number, 'key')} that only one of the two hpcruns knew, at "
+            f"{agreeing(number, 'its default', 'their defaults')}: "
+            f"{listed(found.of_one_version, _SHOWN)}"
+        )
     if found.same:
         lines.append(f"{plural(found.same, 'run')} with the same values")
     if found.only_before:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 @click.command("logs")
 @where_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on as lines come, until the runs are over.")
-@click.option("--rank", metavar="RANKS", help="Only these ranks, such as 0,4-7.")
+@click.option(
+    "--rank", metavar="RANKS", help="Only these ranks, such as 0,4-7; under torchrun its nodes."
+)
 @click.option("--node", metavar="NODE", help="Only this node: its name, or its index in the run.")
 @click.option("--attempt", metavar="A|all", help="This attempt, or all (default: the newest).")
 @click.option("--since", metavar="T", help="What was written since then: 90s, 10m, 2h, or a time.")
@@ -92,6 +94,12 @@ def command(
     chosen = LineFilter(_pattern("--grep", grep), _pattern("--exclude", exclude))
     marked = _pattern("--highlight", highlight)
     selected = select(output, where, conditions)
+    if rank and any(one.run.entry.framework == "torchrun" for one in selected):
+        output.say(
+            "--rank counts torchrun's own processes, one a node: each log holds all ranks that it "
+            "started there; torchrun --tee=3 marks their lines ([default1]: its second), which "
+            "--grep finds"
+        )
     printer = Printer(
         selected,
         color=output.color,

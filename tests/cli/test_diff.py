@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from tests.cli.test_submit import PYTHON, Place
+from tests.support.command import hpcrun
+from tests.support.experiment import Experiment
 
 
 @pytest.fixture
@@ -74,6 +76,28 @@ def test_two_runs_are_compared_whatever_they_are_called(place: Place) -> None:
 
 def test_nothing_changed(place: Place) -> None:
     assert place.hpcrun("diff", "a", "a").stdout == "3 runs with the same values\nthe same code\n"
+
+
+def test_keys_that_only_one_version_knew(tmp_path: Path) -> None:
+    """A plan of hpcrun 0.1.0 has no `progress`; what its absence means is no change."""
+    old, new = Experiment(tmp_path, "old"), Experiment(tmp_path, "new")
+    old.submit((0,), spec={"recovery": {"requeue": True, "resume": None}})
+    progress = {"source": "auto", "directory": None, "pattern": None, "saved": None, "total": 9}
+    recovery = {"requeue": True, "hang_after": "00:05:00", "resume": {"recipe": "nanogpt"}}
+    new.submit((0,), spec={"progress": progress, "recovery": {**recovery, "warm_after": None}})
+    said = hpcrun("diff", "old", "new", root=tmp_path).stdout.splitlines()
+    assert said[:4] == [
+        "  recovery.resume: null -> (absent)",
+        "  progress.total: (absent) -> 9",
+        "  recovery.hang_after: (absent) -> 00:05:00",
+        "  recovery.resume.recipe: (absent) -> nanogpt",
+    ]
+    assert said[4] == (
+        "5 keys that only one of the two hpcruns knew, at their defaults: "
+        "recovery.warm_after, progress.source, progress.directory, progress.pattern and 1 more"
+    )
+    data = json.loads(hpcrun("diff", "new", "old", "--json", root=tmp_path).stdout)
+    assert "progress.saved" in data["of_one_version"]
 
 
 def test_code_that_is_gone(place: Place) -> None:

@@ -6,11 +6,12 @@ import json
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hpcrun.state import files, ledger
+from hpcrun.state import files, ledger, plan_file
 from tests.support.command import hpcrun, start
 from tests.support.experiment import Experiment, path_with, slurm_shim
 
@@ -308,6 +309,23 @@ def test_what_no_run_has_is_told(
     done = hpcrun("logs", *arguments, root=root)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == f"{says}\n"
+
+
+def test_the_ranks_of_torchrun_are_told(root: Path) -> None:
+    study = Experiment(root)
+    study.submit((1,), world=2)
+    study.start(1, world=2)
+    study.log(1, 1, 1, "[default3]:seven\n")
+    assert hpcrun("logs", "study/1", "--rank", "1", root=root).stderr == ""
+    plan = plan_file.read(study.paths.submission(1).plan)
+    (run,) = plan.runs
+    run = replace(run, entry=replace(run.entry, framework="torchrun"))
+    plan_file.write(replace(plan, runs=(run,)), study.paths.submission(1).plan)
+    done = hpcrun("logs", "study/1", "--rank", "1", root=root)
+    assert done.stdout == "r1 | [default3]:seven\n"
+    assert done.stderr.startswith("--rank counts torchrun's own processes, one a node: each log")
+    assert "--rank counts" in hpcrun("logs", "study/1", "--rank", "7", root=root).stderr
+    assert hpcrun("logs", "study/1", root=root).stderr == ""
 
 
 def test_updates_of_a_progress_bar_are_one_line(study: Experiment, root: Path) -> None:

@@ -12,6 +12,7 @@ from hpcrun.observe.read import detail
 from hpcrun.observe.read.filter import MISSING, flatten, lookup
 from hpcrun.observe.read.selection import Selected
 from hpcrun.state.plan import RunPlan
+from hpcrun.state.spec import blocks
 from hpcrun.submit.code import snapshot
 from hpcrun.submit.code.code_diff import ADDED, CHANGED, REMOVED, CodeDiff
 
@@ -52,6 +53,9 @@ class Difference:
     code: CodeDiff | None
     """None if the frozen code of a side cannot be read, because of the ``problem``."""
     problem: str = ""
+    of_one_version: tuple[str, ...] = ()
+    """Keys that only the hpcrun of one side knew, where the other has what their absence means;
+    they are no changes."""
 
     def to_data(self) -> dict[str, Any]:
         """Return plain data, without the patch."""
@@ -65,6 +69,7 @@ class Difference:
             "only_before": list(self.only_before),
             "only_after": list(self.only_after),
             "code": code and {how: code.names(how) for how in (ADDED, REMOVED, CHANGED)},
+            **({"of_one_version": list(self.of_one_version)} if self.of_one_version else {}),
         }
 
 
@@ -75,10 +80,14 @@ def difference(before: Sequence[Selected], after: Sequence[Selected]) -> Differe
         other = dict.fromkeys(one, after[0].run)
     alike: dict[str, tuple[list[str], tuple[Change, ...]]] = {}
     same = 0
+    usual, passed_over = blocks.when_absent(), dict[str, None]()
     for label in one:
         if label not in other:
             continue
-        found = changes(_values(one[label]), _values(other[label]))
+        values = _values(one[label]), _values(other[label])
+        known = {key: None for key in flatten(usual) if _is_of_one_version(key, *values, usual)}
+        passed_over.update(known)
+        found = tuple(one for one in changes(*values) if one.key not in known)
         if found:
             alike.setdefault(repr(found), ([], found))[0].append(label)
         else:
@@ -95,7 +104,16 @@ def difference(before: Sequence[Selected], after: Sequence[Selected]) -> Differe
         only_after=tuple(label for label in other if label not in one),
         code=code,
         problem=problem,
+        of_one_version=tuple(passed_over),
     )
+
+
+def _is_of_one_version(
+    key: str, before: dict[str, Any], after: dict[str, Any], usual: dict[str, Any]
+) -> bool:
+    """Check whether one side lacks a key of specs, and the other has what its absence means."""
+    one, other = lookup(before, key), lookup(after, key)
+    return (one is MISSING) != (other is MISSING) and lookup(usual, key) in (one, other)
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> tuple[Change, ...]:

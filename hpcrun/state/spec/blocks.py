@@ -144,6 +144,18 @@ class RunSpec(SpecBlocks):
         return self.nodes * self.ranks_per_node
 
 
+def when_absent() -> dict[str, Any]:
+    """Return what a plan does that was frozen before a key existed, as the data of a whole spec."""
+    from dataclasses import asdict
+
+    from hpcrun.state.spec.experiment import Spec
+
+    spec = asdict(Spec())
+    for name, given in _ABSENT.items():
+        spec[name].update(given)
+    return spec
+
+
 def check(spec: Mapping[str, Any], blocks: Collection[str] = BLOCKS) -> None:
     """Raise ValueError if a value in these blocks of a spec is not of its key's type.
 
