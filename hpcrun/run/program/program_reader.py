@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import EXIT_SAVED
-from hpcrun.fields import TIME
+from hpcrun.fields import TIME, WHOLE
 from hpcrun.policy import frameworks, resume
+from hpcrun.policy.batch import TRAIN
 from hpcrun.run.program.csv_log import LightningCsv
 from hpcrun.run.program.file_search import MOST_ENTRIES, FoundFile, found_at, search
 from hpcrun.run.program.log_lines import LogPattern, NewText, ProgressBars
@@ -133,9 +134,11 @@ class ProgramReader:
     def _chosen(self, there: Sequence[FoundFile]) -> dict[str, ProgressSource]:
         """Return the sources that are tried, in order."""
         wanted = self._run.progress
+        known = self._run.deepspeed.get(TRAIN)
+        batch = known if WHOLE.accepts(known) else None
         made: dict[str, ProgressSource] = {
             TRAINER: TrainerState(there),
-            TENSORBOARD: TensorBoardEvents(there),
+            TENSORBOARD: TensorBoardEvents(there, batch),
             LIGHTNING: LightningCsv(there),
             BARS: ProgressBars(),
         }

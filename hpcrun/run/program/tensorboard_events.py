@@ -14,6 +14,8 @@ PREFIX = "events.out.tfevents."
 # Those of hpcrun's own tracker, which are made of the lines that this reads.
 _OWN = ".hpcrun"
 _MOST_FILES = 50
+# What DeepSpeed's own monitor writes, by the number of samples in place of steps.
+_BY_SAMPLES = "Train/Samples/"
 
 
 def is_event_file(path: Path) -> bool:
@@ -26,9 +28,11 @@ class TensorBoardEvents:
 
     A tag that several directories use gets the name of its directory in all but the first of them
     (``validation/loss``). Values at another scale of steps, as epochs, belong to the last step.
+    Samples are counted in steps of ``batch``; without it, of what the first two counts differ by.
     """
 
-    def __init__(self, there: Iterable[FoundFile] = ()) -> None:
+    def __init__(self, there: Iterable[FoundFile] = (), batch: int | None = None) -> None:
+        self._batch, self._samples = batch, -1
         self._files: dict[Path, EventFile] = {}
         self._sizes: dict[Path, int] = {}
         # Tag -> the directory that used it first.
@@ -57,11 +61,21 @@ class TensorBoardEvents:
             self._sizes[path] = file.offset if goes_on else one.size
             found.is_more |= goes_on and file.offset < one.size
             for step, time, values in new:
-                events.append(Line(step, time or look.time, self._named(path.parent, values)))
+                if any(tag.startswith(_BY_SAMPLES) for tag in values):
+                    step = self._in_steps(step)
+                if step >= 0:
+                    events.append(Line(step, time or look.time, self._named(path.parent, values)))
             found.path = path if new else found.path
         events.sort(key=lambda line: line.time or 0.0)
         found.lines = [self._at_scale(line) for line in events]
         return found
+
+    def _in_steps(self, samples: int) -> int:
+        """Return the step of a number of samples; -1 for the first, if the batch is not known."""
+        if self._batch is None and 0 <= self._samples < samples:
+            self._batch = samples - self._samples
+        self._samples = samples
+        return samples // self._batch if self._batch else -1
 
     def _named(self, directory: Path, values: dict[str, float]) -> dict[str, float]:
         own = {tag: self._owners.setdefault(tag, directory) == directory for tag in values}

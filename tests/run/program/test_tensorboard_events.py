@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from hpcrun.run.program.file_search import search
 from hpcrun.run.program.progress_source import Look
 from hpcrun.run.program.tensorboard_events import TensorBoardEvents
@@ -38,6 +40,20 @@ def test_numbers_behind_many_pictures_are_found(tmp_path: Path) -> None:
     assert ([line.step for line in found.lines], found.is_more) == ([100], False)
     write(name, event(101, 11.0, loss=1.0)[:-8])
     assert source.poll(_look(tmp_path)).is_more is False
+
+
+@pytest.mark.parametrize("batch", [8, None])
+def test_samples_of_deepspeeds_monitor_are_steps(tmp_path: Path, batch: int | None) -> None:
+    """The loss is written with the samples before its step, the rate with those after it."""
+    source = TensorBoardEvents((), batch)
+    loss, rate = "Train/Samples/train_loss", "Train/Samples/lr"
+    events = [event(40, 10.0, **{loss: 1.0}), event(48, 11.0, **{rate: 0.1})]
+    events += [event(48, 12.0, **{loss: 0.9}), event(56, 13.0, **{rate: 0.2})]
+    write(tmp_path / "monitor" / "events.out.tfevents.1.host", *events)
+    write(tmp_path / "lightning" / "events.out.tfevents.2.host", event(7, 14.0, loss=0.9))
+    found = [(line.step, *line.values) for line in source.poll(_look(tmp_path)).lines]
+    expected = [(5, loss), (6, rate), (6, loss), (7, rate)]
+    assert found == [*expected[batch is None :], (7, "loss")]
 
 
 def test_one_tag_in_two_directories_and_epochs_beside_steps(tmp_path: Path) -> None:
