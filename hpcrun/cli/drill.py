@@ -25,7 +25,8 @@ _HEADERS = ("FAULT", "RANK", "NODE", "TAKEN FOR", "HPCRUN DID", "BACK AFTER", "S
     multiple=True,
     type=click.Choice(list(policy_faults.FAULTS)),
     help="What to do to the run; several come in the order given. All of them by default, "
-    f"{policy_faults.LOSE_NODE} only where the spec has spare_nodes or recovery.shrink.",
+    f"{policy_faults.LOSE_NODE} only where the spec has spare_nodes or recovery.shrink, "
+    f"{policy_faults.CORRUPT_CHECKPOINT} of a script only with checkpoint.every.",
 )
 @click.option(
     "--steps",
@@ -81,7 +82,7 @@ def command(
     if never:
         output.say(
             f"not done, because the run ended before: {', '.join(never)}; give it more steps, or "
-            "--steps fewer"
+            "--steps fewer (a program that shows no steps is hurt after a minute)"
         )
     return EXIT_OK if done.came_back == len(done.outcomes) and done.completed else EXIT_FAILED
 

@@ -34,8 +34,13 @@ class DrillResult:
 
 def default_faults(compiled: Compiled) -> list[str]:
     """Return all faults that the first run can outlive."""
-    outlives = compiled.runs[0].outlives_nodes
-    return [fault for fault in policy_faults.FAULTS if fault != policy_faults.LOSE_NODE or outlives]
+    first, left_out = compiled.runs[0], set()
+    if not first.outlives_nodes:
+        left_out.add(policy_faults.LOSE_NODE)
+    if first.entry.kind != "function" and not first.checkpoint.every:
+        # It saves by itself, and not as sessions do.
+        left_out.add(policy_faults.CORRUPT_CHECKPOINT)
+    return [fault for fault in policy_faults.FAULTS if fault not in left_out]
 
 
 def with_faults(compiled: Compiled, faults: Sequence[str], steps: int) -> Compiled:

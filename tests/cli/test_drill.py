@@ -24,6 +24,16 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(tmp_path: Path) ->
     assert not (tmp_path / "root").exists()
 
 
+def test_a_script_that_saves_by_itself_has_no_checkpoint_of_ours_to_corrupt(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "e.yaml").write_text("name: plain\nentry: train.py\ncluster: local\n")
+    spec = str(tmp_path / "e.yaml")
+    answer = _drill(tmp_path / "root", spec, "--dry-run", "--json")
+    assert json.loads(answer.stdout)["faults"] == ["kill-rank", "stop-rank", "preempt"]
+    answer = _drill(tmp_path / "root", spec, "checkpoint.every=5", "--dry-run", "--json")
+    assert "corrupt-checkpoint" in json.loads(answer.stdout)["faults"]
+
+
 def test_a_node_is_lost_by_default_where_a_spare_stands_by(tmp_path: Path) -> None:
     answer = _drill(
         tmp_path, "demo", "cluster=local", "resources.spare_nodes=1", "--dry-run", "--json"

@@ -9,6 +9,7 @@ from typing import Any
 
 from hpcrun.fields import TIME
 from hpcrun.policy import causes
+from hpcrun.policy.recovery import began_with
 from hpcrun.state import files, ledger, session_log
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.ledger import Attempt
@@ -56,7 +57,12 @@ def _outcome(paths: RunPaths, fault: dict[str, Any], attempts: Sequence[Attempt]
     later = [paths.attempt(attempt.number) for attempt in attempts if attempt.number > number]
     times = (time for each in later if (time := _first_logged(each)) is not None)
     first = next(times, None)
-    steps = (session_log.read_any(each).restored_step for each in later)
+    # Of a program that saves by itself, the first step that it logs tells.
+    known = dict(zip((one.number for one in attempts), began_with(attempts), strict=True))
+    steps = (
+        known[each.number] if (step := session_log.read_any(each).restored_step) is None else step
+        for each in later
+    )
     restored = next((step for step in steps if step is not None), None)
     reached = hurt.end.get("reached_step")
     return FaultOutcome(

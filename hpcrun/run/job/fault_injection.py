@@ -12,12 +12,13 @@ from pathlib import Path
 
 from hpcrun.policy import faults
 from hpcrun.run.job.agents import Agents
+from hpcrun.run.job.resume_source import last_step
 from hpcrun.run.protocol.output import say
 from hpcrun.state import ledger, manifest
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import RunPlan
 
-# Seconds before a fault in a run without the session, whose step is unknown.
+# Seconds before a fault in a program that shows no steps.
 _BLIND = 60.0
 _LOOK_EVERY = 0.5
 
@@ -33,7 +34,7 @@ class FaultInjection:
         done = len(ledger.faults(self._paths)) if wanted else 0
         self._faults: list[str] = list(wanted.get("faults") or ())[done:]
         self._steps = int(wanted.get("steps") or faults.STEPS)
-        self._run, self._attempt = run, attempt.number
+        self._run, self._attempt, self._attempt_paths = run, attempt.number, attempt
         self._agents, self._signal = agents, signal
         self._began = time.monotonic()
         self._first: int | None = None
@@ -65,11 +66,14 @@ class FaultInjection:
         """Check that the run has made enough steps, and that the fault can be injected."""
         pulses = self._agents.pulses.values()
         if not pulses and self._run.entry.kind != "function":
-            waited = time.monotonic() - self._began > _BLIND
-            return waited and fault != faults.CORRUPT_CHECKPOINT
-        if len(pulses) < self._run.world_size:
+            step = last_step(self._attempt_paths) or 0
+            if fault == faults.CORRUPT_CHECKPOINT or step == 0:
+                waited = time.monotonic() - self._began > _BLIND
+                return waited and fault != faults.CORRUPT_CHECKPOINT
+        elif len(pulses) < self._run.world_size:
             return False
-        step = min(pulse.step for pulse in pulses)
+        else:
+            step = min(pulse.step for pulse in pulses)
         if step == 0:
             return False
         if self._first is None:

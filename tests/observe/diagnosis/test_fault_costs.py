@@ -73,6 +73,20 @@ def test_a_run_that_did_not_come_back(tmp_path: Path) -> None:
     assert found.to_data()["came_back"] is False
 
 
+def test_steps_that_a_program_did_again(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    for number, first, reached in ((1, 1, 17), (2, 11, 40)):
+        paths.attempt(number).directory.mkdir(parents=True)
+        ledger.write(paths, ledger.STARTED, number)
+        files.append(paths.attempt(number).metrics, {"step": first, "time": 100.0 * number})
+        steps = {"first_step": first, "reached_step": reached}
+        outcome = ("failed", "completed")[number - 1]
+        ledger.write(paths, ledger.ENDED, number, outcome=outcome, cause=None, **steps)
+    _hurt(paths, 1, "stop-rank", 150.0)
+    (found,) = outcomes(paths, ["stop-rank"])
+    assert (found.lost_steps, found.seconds, found.came_back) == (7, 50.0, True)
+
+
 def test_a_run_that_was_never_hurt(tmp_path: Path) -> None:
     assert outcomes(RunPaths(tmp_path), ["preempt"]) == [FaultOutcome("preempt")]
 

@@ -12,7 +12,7 @@ from hpcrun.policy import faults
 from hpcrun.run.health.progress import STEPPING, RankProgress
 from hpcrun.run.job import fault_injection
 from hpcrun.run.job.fault_injection import FaultInjection, flip
-from hpcrun.state import ledger
+from hpcrun.state import files, ledger
 from hpcrun.state.layout import RunPaths
 
 
@@ -86,6 +86,19 @@ def test_a_program_without_a_session_is_stopped_after_a_while(
     injection.turn()
     assert agents.sent == []
     monkeypatch.setattr(fault_injection, "_BLIND", -1.0)
+    injection.turn()
+    assert agents.sent == [("n2", {"type": "hurt", "rank": 3, "signal": "SIGSTOP"})]
+
+
+def test_a_program_that_shows_its_steps_is_hurt_after_so_many(tmp_path: Path) -> None:
+    agents = Agents()
+    injection, _ = _injection(tmp_path / "3", agents, [faults.STOP_RANK])
+    injection._run.entry.kind = "script"  # type: ignore[misc]
+    for step in (100, 101, 102):
+        files.append(RunPaths(tmp_path / "3").attempt(1).metrics, {"step": step})
+        injection.turn()
+        assert agents.sent == []
+    files.append(RunPaths(tmp_path / "3").attempt(1).metrics, {"step": 103})
     injection.turn()
     assert agents.sent == [("n2", {"type": "hurt", "rank": 3, "signal": "SIGSTOP"})]
 
