@@ -34,6 +34,8 @@ LEAVE_TIMEOUT = 10.0
 # Longer than an agent takes to report that it cannot end its ranks, native stacks included.
 KILL_TIMEOUT = 18.0
 STACKS_TIMEOUT = 5.0
+# Seconds for what may take longer once Slurm sent a signal: less than a preemption's grace.
+HURRY = 10.0
 # A failure on all nodes is reported by all of them within so many seconds.
 OTHERS_FAIL = 2.0
 
@@ -147,8 +149,7 @@ class Agents:
         if notice and notice != self.network_notice:
             say(notice)
         self.network_notice = notice
-        directories = [self._directories[node] for node in nodes]
-        self.shown_code = links.shown(directories, self._alias, attempt)
+        self.shown_code = links.shown([self._directories[n] for n in nodes], self._alias, attempt)
         question = {"type": "prepare", "alone": len(nodes) == 1, "code": str(self.shown_code)}
         for node in nodes:
             own = {**fabric, "fast_interface": choice[node]} if node in choice else fabric
@@ -234,16 +235,19 @@ class Agents:
     def keep(self, limit: float) -> list[str]:
         """Have the agents keep what was written in their copies of the code.
 
-        Returns what could not be kept, also for the lack of ``limit`` seconds.
+        Returns what could not be kept, also for the lack of ``limit`` seconds, or after a signal.
         """
-        late = [f"{one}: not done in {limit:.0f} s" for one in self._late("keep", "kept", limit)]
+        began, nodes = time.monotonic(), self._late("keep", "kept", limit, hurry=True)
+        late = [f"{node}: not done in {time.monotonic() - began:.0f} s" for node in nodes]
         return [*late, *(one for answer in self._answers["kept"].values() for one in answer)]
 
-    def _late(self, question: str, kind: str, limit: float) -> list[str]:
+    def _late(self, question: str, kind: str, limit: float, hurry: bool = False) -> list[str]:
         """Ask all working nodes, and wait for their answers; return those that give none."""
         self._ask(self.working, {"type": question})
         deadline, answers = time.monotonic() + limit, self._answers.setdefault(kind, {})
         while waiting := [node for node in self.working if node not in {*self._unusable, *answers}]:
+            if hurry and self.signals:
+                hurry, deadline = False, min(deadline, time.monotonic() + HURRY)
             if time.monotonic() > deadline:
                 return waiting
             self._give_up([node for node in waiting if node in self._failed])
@@ -274,9 +278,8 @@ class Agents:
                     self._switchboard.send(node, {"type": "dismiss"})
         self._switchboard.close()
         for process in self._agents.values():
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            process.kill()
+            process.wait()
         files.remove_if_empty(*self._logs)
 
     @property

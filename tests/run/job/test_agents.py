@@ -105,6 +105,24 @@ def test_the_one_that_is_worse_than_the_others_is_named(
     assert refused.message == message
 
 
+def test_files_are_kept_in_less_time_once_slurm_signals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody acted on a preemption for as long as the files of the attempt before were copied."""
+    monkeypatch.setattr(agents, "HURRY", 0.2)
+    found = _crew(tmp_path, 1, n1=("fails", 0.0))
+    try:
+        found.working = ("n1",)
+        found.signals.append("SIGTERM")
+        assert found.keep(8.0) == ["n1: not done in 0 s"]
+        assert found.signals == ["SIGTERM"], "the next turn of the loop acts on it"
+        found.signals.clear()
+        assert found.keep(1.0) == ["n1: not done in 1 s"]
+    finally:
+        found.lost.append("n1")
+        found.dismiss()
+
+
 def test_what_is_wrong_with_all_is_no_nodes_fault(tmp_path: Path) -> None:
     refused = _refusal(tmp_path, n1=("fails", 1.0), n2=("fails", 0))
     assert refused.nodes == ()
