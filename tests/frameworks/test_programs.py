@@ -30,6 +30,7 @@ PYTHONS = {
 }
 PROGRAMS = Path(__file__).parent / "programs"
 pytestmark = pytest.mark.timeout(600)
+BY_HAND = pytest.mark.usually
 
 
 def python_of(name: str) -> str:
@@ -117,7 +118,7 @@ def met(study: Study) -> bool:
     return all(attempt.never_met is None for attempt in ledger.read(study.run))
 
 
-@pytest.mark.usually
+@BY_HAND
 @pytest.mark.parametrize("study", ["hf_trainer.py"], indirect=True)
 def test_a_trainer(study: Study) -> None:
     spec = (
@@ -135,7 +136,7 @@ def test_a_trainer(study: Study) -> None:
     assert met(study)
 
 
-@pytest.mark.usually
+@BY_HAND
 @pytest.mark.parametrize("study", ["trl_inputs.py"], indirect=True)
 def test_trls_own_script(study: Study) -> None:
     subprocess.run([study.python, study.program], cwd=study.code, check=True)
@@ -161,7 +162,7 @@ def test_trls_own_script(study: Study) -> None:
     assert met(study)
 
 
-@pytest.mark.usually
+@BY_HAND
 @pytest.mark.parametrize("study", ["accelerate_loop.py"], indirect=True)
 def test_accelerate(study: Study) -> None:
     spec = "config: {output_dir: out, steps: 60, pause: 0.05}\n"
@@ -174,6 +175,26 @@ def test_accelerate(study: Study) -> None:
     assert met(study)
 
 
+@pytest.mark.parametrize(
+    ("study", "script", "words"),
+    [
+        ("accelerate_loop.py", "test_script", "Test reinstantiated state"),
+        pytest.param("accelerate_loop.py", "test_ops", "testing gather", marks=BY_HAND),
+        pytest.param("accelerate_loop.py", "test_sync", "Test `accumulate`", marks=BY_HAND),
+    ],
+    indirect=["study"],
+)
+def test_accelerates_own_test_scripts(study: Study, script: str, words: str) -> None:
+    """They say themselves whether ranks train as one process does."""
+    entry = f"[python, -m, accelerate.test_utils.scripts.{script}]"
+    said = study.end(study.submit("framework: accelerate\n", entry))
+    assert words in said
+    if script == "test_script":
+        assert "Num processes: 2" in said
+        assert "Training yielded the same results on one CPU or distributed setup" in said
+    assert met(study)
+
+
 @pytest.mark.parametrize("study", ["accelerate_loop.py"], indirect=True)
 def test_accelerate_in_a_shell_where_it_is_not_detected(study: Study) -> None:
     entry = '[bash, -c, "exec python accelerate_loop.py --output_dir out"]'
@@ -182,7 +203,7 @@ def test_accelerate_in_a_shell_where_it_is_not_detected(study: Study) -> None:
     assert "ranks 2, from step 0" in said
 
 
-@pytest.mark.usually
+@BY_HAND
 @pytest.mark.parametrize("study", ["lightning_fit.py"], indirect=True)
 def test_lightning(study: Study) -> None:
     spec = "framework: lightning\nconfig: {devices: 2, max_steps: 60, pause: 0.05}\n"
@@ -218,7 +239,7 @@ def test_lightning_leaves_a_job_of_slurm_alone() -> None:
     assert environment(**own) == "TorchElasticEnvironment"
 
 
-@pytest.mark.usually
+@BY_HAND
 @pytest.mark.parametrize("study", ["tensorflow_workers.py"], indirect=True)
 def test_tensorflow(study: Study) -> None:
     said = study.end(study.submit(""))
@@ -227,7 +248,7 @@ def test_tensorflow(study: Study) -> None:
     assert met(study)
 
 
-@pytest.mark.usually
+@BY_HAND
 @pytest.mark.parametrize("study", ["tensorflow_workers.py"], indirect=True)
 def test_tensorflow_without_its_variable_is_told(study: Study) -> None:
     said = study.end(study.submit("environment: {variables: {TF_CONFIG: '{}'}}\n"))
