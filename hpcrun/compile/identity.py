@@ -78,8 +78,14 @@ _text = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=Tru
 
 def _undivided(deepspeed: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration without what computes nothing."""
-    divided = (MICRO, ACCUMULATION) if TRAIN in deepspeed else ()
-    return _uncommented({k: v for k, v in deepspeed.items() if k not in divided})
+    train, divided = deepspeed.get(TRAIN), (MICRO, ACCUMULATION)
+    left_out = [
+        key
+        for key in divided
+        # Where the program fills in the global batch (``auto``), its parts make it.
+        if TRAIN in deepspeed and (train != "auto" or deepspeed.get(key) == "auto")
+    ]
+    return _uncommented({k: v for k, v in deepspeed.items() if k not in left_out})
 
 
 def _uncommented(block: dict[str, Any]) -> dict[str, Any]:

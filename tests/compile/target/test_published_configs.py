@@ -157,6 +157,18 @@ def test_what_deepspeed_ignores_is_told_with_its_place(project: Any) -> None:
     assert not any("_comment" in note for note in _compiled(project, {"_comment": 1}).notes)
 
 
+def test_parts_of_a_global_batch_that_the_program_fills_in_make_another_run(project: Any) -> None:
+    """Another number of samples a step went on from the checkpoints of the old one."""
+    micro, train = "train_micro_batch_size_per_gpu", "train_batch_size"
+
+    def identities(*batches: dict[str, Any]) -> int:
+        return len({_compiled(project, one).runs[0].identity for one in batches})
+
+    assert identities({train: "auto", micro: 2}, {train: "auto", micro: 4}) == 2
+    assert identities({train: 8, micro: 2}, {train: 8, micro: 4}, {train: 8}) == 1
+    assert identities({train: "auto", micro: "auto"}, {train: "auto"}) == 1
+
+
 def test_a_comment_makes_no_other_run(project: Any) -> None:
     identities = {
         _compiled(project, {**BATCH, "aio": {"use_gds": False}, **more}).runs[0].identity
