@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import statistics
@@ -136,13 +137,12 @@ class LogWatch:
     def _look(self) -> None:
         for attempt, path in self._logs().items():
             self._read(attempt, path)
-        for path in self._saves():
-            try:
+        # Directories come and go meanwhile: the links to the code, as an attempt ends.
+        with contextlib.suppress(OSError):
+            for path in self._saves():
                 moment = path.stat().st_mtime
-            except OSError:
-                continue
-            if moment not in self.saved:
-                self.saved.append(moment)
+                if moment not in self.saved:
+                    self.saved.append(moment)
 
     def _read(self, attempt: int, path: Path) -> None:
         try:

@@ -137,7 +137,7 @@ PROGRAMS = {
         "",
         r"\| +(?P<step>[1-9]\d*)/240 \[",
         "**/out/checkpoint-*/trainer_state.json",
-        ("**/out/model.safetensors", "**/out/trainer_state.json"),
+        ("**/out/model.safetensors",),
         240,
         _tiny_language_model,
     ),
