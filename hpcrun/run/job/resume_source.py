@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from hpcrun.policy import resume
 from hpcrun.run.protocol.launch import Launch
-from hpcrun.state import files, session_log
+from hpcrun.state import files, permissions, session_log
 from hpcrun.state.layout import AttemptPaths, NamedFile, RunPaths
 from hpcrun.state.metrics_file import parse
 from hpcrun.state.spec.recovery_block import NEWEST_DIRECTORY, Resume
@@ -154,8 +154,10 @@ def _walk(top: Path) -> Iterator[tuple[str, list[str], list[str]]]:
 
 
 def damage(path: Path) -> str | None:
-    """Return why a file or directory is no complete save, in words; None if it is one."""
+    """Return why a file or directory is no complete save of this user's; None if it is one."""
     try:
+        if (owner := permissions.stranger(path)) is not None:
+            return f"belongs to {owner}"
         if path.is_dir():
             return _damage_inside(path, "has")
         if path.name == "latest":
@@ -181,6 +183,9 @@ def _damage_inside(directory: Path, words: str) -> str | None:
 
 
 def _damage_of_file(path: Path) -> str | None:
+    if (owner := permissions.stranger(path)) is not None:
+        # Programs execute what a pickle names.
+        return f"belongs to {owner}"
     with files.open_stream(path) as stream:
         beginning = stream.read(4)
         if not beginning:

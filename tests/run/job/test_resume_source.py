@@ -23,6 +23,7 @@ from hpcrun.state.plan import Entry
 from hpcrun.submit.local import processes
 from tests.support import command
 from tests.support.place import launch_of
+from tests.support.users import STRANGER, needs_root
 
 
 def archive(path: Path, cut: int = 0) -> None:
@@ -173,6 +174,24 @@ def test_a_file_of_safetensors_is_whole(tmp_path: Path) -> None:
     assert damage(tensors(name, header=1 << 62)) == why
     tensors(name, cut=1)
     assert damage(tmp_path) == f"has model.safetensors, which {why}"
+
+
+@needs_root
+@pytest.mark.parametrize("planted", ["", "a.pt", "inside/b.pt"])
+def test_a_program_does_not_go_on_from_what_a_stranger_planted(
+    launch: Launch, planted: str
+) -> None:
+    """In a directory where everybody may make files, the newest save is anybody's."""
+    work = launch.directory_of()
+    for step, age in ((5, 10), (9, 0)):
+        for name in ("a.pt", "inside/b.pt"):
+            archive(work / f"checkpoint-{step}" / name)
+        aged(work / f"checkpoint-{step}", age)
+    STRANGER.owns(work / "checkpoint-9" / planted)
+    given = with_resume(launch, {"when": "checkpoint-*", "args": ["--resume=${hpcrun:newest}"]})
+    whose = f"belongs to {STRANGER.name}"
+    why = f"has {Path(planted).name}, which {whose}" if planted else whose
+    assert told(decided(given)) == f"resumes from checkpoint-5 (checkpoint-9 {why})"
 
 
 def test_an_archive_that_says_what_no_archive_can_ends_nothing(tmp_path: Path) -> None:
