@@ -95,6 +95,7 @@ COVERED_BY: dict[str, str] = {
     "run/rank/async_allreduce": "run/rank/test_metrics.py",
     "run/rank/collectives": "run/checkpoint/test_restore.py",
     "run/rank/process_groups": "run/rank/test_metrics.py",
+    "run/rank/rank_environment": "run/test_worker.py",
     "run/rank/samples": "run/test_session.py",
     "run/rank/session_writer": "run/test_session.py",
     "run/rank/warm_up": "run/job/test_warm_ranks.py",

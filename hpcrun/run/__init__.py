@@ -7,5 +7,5 @@ rooms: `protocol` (between the programs), `job` (the supervisor), `node` (the ag
 (progress and hangs), `program` (programs without a session, read from outside), `rank` and
 `checkpoint` (the session), `tracking`.
 
-To change what ranks find in their environment: `worker.environment`.
+To change what ranks find in their environment: `rank.rank_environment`.
 """

@@ -13,6 +13,7 @@ import pytest
 from hpcrun.errors import HpcrunError
 from hpcrun.run import worker
 from hpcrun.run.protocol.launch import Launch, LaunchNode
+from hpcrun.run.rank import rank_environment
 from hpcrun.state import files
 from hpcrun.state.plan import Entry
 from tests.support.place import launch_of
@@ -43,7 +44,7 @@ def launch(tmp_path: Path) -> Launch:
 
 def test_every_variable_of_a_rank(launch: Launch) -> None:
     attempt = f"{launch.directory}/attempts/4"
-    assert worker.environment(launch, 1) == {
+    assert rank_environment.environment(launch, 1) == {
         "RANK": "1",
         "WORLD_SIZE": "4",
         "LOCAL_RANK": "1",
@@ -71,7 +72,7 @@ def test_every_variable_of_a_rank(launch: Launch) -> None:
 
 
 def test_a_rank_of_another_node(launch: Launch) -> None:
-    found = worker.environment(launch, 2)
+    found = rank_environment.environment(launch, 2)
     assert (found["RANK"], found["NODE_RANK"], found["LOCAL_RANK"]) == ("2", "1", "0")
     assert found["MASTER_ADDR"] == "10.9.0.1"
     assert found["GLOO_SOCKET_IFNAME"] == "ib1"
@@ -85,7 +86,7 @@ def test_what_the_user_set_for_the_fabric_stays(
 ) -> None:
     for name in DEFAULTS:
         monkeypatch.setenv(name, f"my-{name}")
-    found = worker.environment(launch, 0)
+    found = rank_environment.environment(launch, 0)
     assert {name: found[name] for name in DEFAULTS} == {name: f"my-{name}" for name in DEFAULTS}
 
 
@@ -95,7 +96,7 @@ def test_what_says_which_rank_this_is_never_stays(
     forced = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
     for name in forced:
         monkeypatch.setenv(name, "stale")
-    found = worker.environment(launch, 0)
+    found = rank_environment.environment(launch, 0)
     assert [found[name] for name in forced] == ["0", "4", "0", "0", "10.9.0.1", "12345"]
 
 
@@ -107,7 +108,7 @@ def _of(tmp_path: Path, framework: str, **spec: Any) -> Launch:
 
 def test_each_rank_has_free_ports_of_its_own(tmp_path: Path) -> None:
     launch = _of(tmp_path, "auto")
-    found = [worker.environment(launch, rank)["HPCRUN_PORTS"] for rank in range(4)]
+    found = [rank_environment.environment(launch, rank)["HPCRUN_PORTS"] for rank in range(4)]
     assert found == [
         *("15000,15001,15002,15003", "15004,15005,15006,15007"),
         *("16000,16001,16002,16003", "16004,16005,16006,16007"),
@@ -115,7 +116,7 @@ def test_each_rank_has_free_ports_of_its_own(tmp_path: Path) -> None:
 
 
 def test_tensorflow_gets_the_first_port_of_every_rank(tmp_path: Path) -> None:
-    found = json.loads(worker.environment(_of(tmp_path, "tensorflow"), 2)["TF_CONFIG"])
+    found = json.loads(rank_environment.environment(_of(tmp_path, "tensorflow"), 2)["TF_CONFIG"])
     assert found["cluster"]["worker"] == [
         *("10.9.0.1:15000", "10.9.0.1:15004", "10.9.0.2:16000", "10.9.0.2:16004"),
     ]
@@ -123,7 +124,7 @@ def test_tensorflow_gets_the_first_port_of_every_rank(tmp_path: Path) -> None:
 
 
 def test_lightning_finds_a_launcher_that_is_not_slurm(tmp_path: Path) -> None:
-    found = worker.environment(_of(tmp_path, "lightning"), 3)
+    found = rank_environment.environment(_of(tmp_path, "lightning"), 3)
     assert (found["TORCHELASTIC_RUN_ID"], found["GROUP_RANK"], found["RANK"]) == (
         "study/3",
         "1",
@@ -134,7 +135,7 @@ def test_lightning_finds_a_launcher_that_is_not_slurm(tmp_path: Path) -> None:
 def test_accelerate_gets_the_configuration_of_the_attempt(tmp_path: Path) -> None:
     resources = {"gpus_per_node": 2}
     launch = _of(tmp_path, "accelerate", resources=resources, deepspeed={"train_batch_size": 8})
-    found = worker.environment(launch, 0)
+    found = rank_environment.environment(launch, 0)
     assert found["ACCELERATE_DEEPSPEED_CONFIG_FILE"] == str(launch.paths.deepspeed)
     assert "ACCELERATE_USE_CPU" not in found
 
@@ -142,7 +143,7 @@ def test_accelerate_gets_the_configuration_of_the_attempt(tmp_path: Path) -> Non
 def test_the_users_own_variable_wins_over_a_frameworks(tmp_path: Path) -> None:
     variables = {"ACCELERATE_USE_CPU": "false", "OUT": "${hpcrun:directory}/out", "A": "b"}
     launch = _of(tmp_path, "accelerate", environment={"variables": variables})
-    found = worker.environment(launch, 0)
+    found = rank_environment.environment(launch, 0)
     # What needs no filling in was set by the job's script, whose setup lines may have changed it.
     assert not {"ACCELERATE_USE_CPU", "A"} & found.keys()
     assert found["OUT"] == f"{launch.directory}/out"
@@ -172,14 +173,14 @@ def test_with_gpus_deepspeed_finds_them_itself(tmp_path: Path) -> None:
     node = LaunchNode("n1", "/c", "/s", "ib0", "10.9.0.1", devices="2,3")
     resources = {"gpus_per_node": 2, "cpus_per_task": 7}
     launch = launch_of(tmp_path, nodes=(node,), ranks_per_node=2, resources=resources)
-    found = worker.environment(launch, 1)
+    found = rank_environment.environment(launch, 1)
     assert "DS_ACCELERATOR" not in found
     assert found["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert found["OMP_NUM_THREADS"] == "7"
 
 
 def test_where_slurm_shares_out_the_gpus_nothing_is_said_of_them(launch: Launch) -> None:
-    assert "CUDA_VISIBLE_DEVICES" not in worker.environment(launch, 0)
+    assert "CUDA_VISIBLE_DEVICES" not in rank_environment.environment(launch, 0)
 
 
 def test_the_rank_is_the_local_executors_or_slurms(

@@ -1,0 +1,99 @@
+"""The environment of a rank: what frameworks and fabric libraries read there."""
+
+from __future__ import annotations
+
+import os
+
+from hpcrun.policy import frameworks
+from hpcrun.policy.frameworks import RankPlace
+from hpcrun.run.node import rank_processes
+from hpcrun.run.protocol.launch import NODE_VARIABLE, VARIABLE, Launch, LaunchNode
+from hpcrun.state.spec.blocks import is_late
+
+
+def environment(launch: Launch, rank: int) -> dict[str, str]:
+    """Return the variables that frameworks and fabric libraries read in this rank.
+
+    Values that the user or the site set for the fabric libraries stay, and those of the spec's
+    ``environment.variables`` for its framework.
+    """
+    place = rank_place(launch, rank)
+    node = launch.node_of(rank)
+    resources = launch.resources
+    framework = frameworks.of(launch.entry.framework)
+    forced = {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(launch.world_size),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(launch.ranks_per_node),
+        "NODE_RANK": str(place.node_rank),
+        "MASTER_ADDR": place.addresses[0],
+        "MASTER_PORT": str(launch.master_port),
+        VARIABLE: str(launch.paths.launch),
+        NODE_VARIABLE: str(place.node_rank),
+        "HPCRUN_DIRECTORY": launch.directory,
+        "HPCRUN_ATTEMPT": str(launch.attempt),
+        "HPCRUN_RUN": f"{launch.experiment}/{launch.run}",
+        "HPCRUN_METRICS_FILE": str(launch.paths.metrics),
+        "HPCRUN_NODES": str(place.nodes),
+        "HPCRUN_HOSTS": ",".join(place.addresses),
+        rank_processes.SCRATCH_VARIABLE: node.scratch,
+        "PYTHONUNBUFFERED": "1",
+    }
+    if ports := launch.ports_of(rank):
+        forced["HPCRUN_PORTS"] = ",".join(map(str, ports))
+    if node.extensions:
+        forced["TORCH_EXTENSIONS_DIR"] = node.extensions
+    if node.devices is not None:
+        forced["CUDA_VISIBLE_DEVICES"] = node.devices
+    # Those of a launcher share the processors of its task.
+    processes = resources.gpus_per_node or 1 if framework.one_per_node else 1
+    defaults = {
+        "GLOO_SOCKET_IFNAME": node.interface,
+        "NCCL_SOCKET_IFNAME": node.interface,
+        "OMP_NUM_THREADS": str(max(1, (resources.cpus_per_task or 1) // processes)),
+    }
+    if node.hca:
+        defaults["NCCL_IB_HCA"] = node.hca
+    if not resources.gpus_per_node:
+        defaults["DS_ACCELERATOR"] = "cpu"
+    users = late_variables(launch, node)
+    own = framework.variables(place).items()
+    found = {
+        **{name: os.environ.get(name, value) for name, value in defaults.items()},
+        **{name: value for name, value in own if name not in launch.environment.variables},
+        **users,
+        **forced,
+    }
+    return {name: value for name, value in found.items() if name not in framework.hidden}
+
+
+def late_variables(launch: Launch, node: LaunchNode) -> dict[str, str]:
+    """Return the user's variables that were known only as the attempt started.
+
+    The job's script has set the others, and its setup lines may have added to them.
+    """
+    given = launch.environment.variables.items()
+    wanted = {name: value for name, value in given if is_late(value)}
+    wanted.update((launch.resume or {}).get("variables") or {})
+    found: dict[str, str] = launch.fill(wanted, node)
+    if "PYTHONPATH" in found:
+        # The programs that a rank starts find hpcrun by it too.
+        ours = os.environ.get("PYTHONPATH")
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, [ours, found["PYTHONPATH"]]))
+    return found
+
+
+def rank_place(launch: Launch, rank: int) -> RankPlace:
+    """Return a rank's place among the others, for what its framework is told."""
+    ports = [launch.ports_of(other)[:1] for other in range(launch.world_size)]
+    return RankPlace(
+        rank=rank,
+        ranks_per_node=launch.ranks_per_node,
+        addresses=tuple(node.address for node in launch.nodes),
+        master_port=launch.master_port,
+        ports=tuple(port for (port,) in ports) if all(ports) else (),
+        gpus_per_node=launch.resources.gpus_per_node,
+        run=f"{launch.experiment}/{launch.run}",
+        deepspeed_config=str(launch.paths.deepspeed) if launch.deepspeed else None,
+    )
