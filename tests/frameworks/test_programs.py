@@ -242,9 +242,12 @@ def test_lightning_leaves_a_job_of_slurm_alone() -> None:
 @BY_HAND
 @pytest.mark.parametrize("study", ["tensorflow_workers.py"], indirect=True)
 def test_tensorflow(study: Study) -> None:
-    said = study.end(study.submit(""))
+    started = study.submit("config: {output_dir: out, steps: 60, pause: 0.05}\n")
+    study.kill_once(started, "out/ckpt-1.index")
+    said = study.end(started)
     assert "framework: tensorflow (tensorflow_workers.py imports it)" in said
-    assert said.count("ranks 2\n") == 2
+    assert study.logs(2).count("ranks 2\n") == 2
+    assert re.search(r"restored out/ckpt-\d", study.logs(2))
     assert met(study)
 
 
@@ -259,7 +262,14 @@ def test_tensorflow_without_its_variable_is_told(study: Study) -> None:
 
 @pytest.mark.parametrize("study", ["jax_train.py"], indirect=True)
 def test_jax(study: Study) -> None:
-    said = study.end(study.submit("framework: jax\n"))
-    assert "ranks 2, this is 0" in said
-    assert "ranks 2, this is 1" in said
+    resume = "recovery: {resume: {when: out/state.npz}}\n"
+    config = "config: {output_dir: out, steps: 60, pause: 0.05}\n"
+    started = study.submit(f"framework: jax\n{config}{resume}")
+    study.kill_once(started, "out/state.npz")
+    study.end(started)
+    for rank in (0, 1):
+        assert f"ranks 2, this is {rank}" in study.logs(1)
+    step = re.search(r"restored out/state.npz, step (\d)0\n", study.logs(2))
+    assert step is not None
+    assert f"\nstep {step[1]}1: error" in study.logs(2)
     assert met(study)

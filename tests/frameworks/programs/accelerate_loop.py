@@ -37,9 +37,9 @@ def main():
             optimizer.zero_grad()
             step += 1
             time.sleep(arguments.pause)
+            accelerator.print(f"step {step}: loss {loss.item():.4f}", flush=True)
             if step % arguments.checkpointing_steps == 0:
                 accelerator.save_state(f"{arguments.output_dir}/step_{step}")
-                accelerator.print(f"step {step}: loss {loss.item():.4f}", flush=True)
             if step == arguments.steps:
                 break
     accelerator.end_training()
