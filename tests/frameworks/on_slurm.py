@@ -70,7 +70,7 @@ class Case:
         try:
             self.ward.hpcrun(*self.command[1:])
             hurt = self._hurt(watch) if self.injury != "none" else None
-            self._until(self._over, "the end")
+            until(self._over, f"{self.experiment}: the end", PATIENCE)
         finally:
             watch.stop()
         seconds = time.time() - began
@@ -112,7 +112,17 @@ class Case:
         return self._state() in FINAL
 
     def _until(self, holds: Callable[[], bool], what: str) -> None:
-        until(holds, f"{self.experiment}: {what}", PATIENCE, pause=0.2)
+        """Wait for something while the run goes on."""
+        asked = time.monotonic()
+
+        def reached() -> bool:
+            nonlocal asked
+            if not (found := holds()) and time.monotonic() - asked > 5:
+                asked = time.monotonic()
+                assert self._state() not in FINAL, f"it ended before {what}"
+            return found
+
+        until(reached, f"{self.experiment}: {what}", PATIENCE, pause=0.2)
 
     def _steps(self, watch: LogWatch) -> list[tuple[int, float]]:
         told = program_log.attempts([*watch.lines], self.program.line)
@@ -193,7 +203,7 @@ class Case:
     ) -> None:
         say = self.problems.append
         if found["state"] != "completed":
-            say(f"it ended {found['state']}:\n{self.ward.explain(self.experiment)}")
+            say(f"it ended {found['state']}")
         for pattern in self.program.outputs:
             if not any(path.is_file() for path in self.paths.work.glob(pattern)):
                 say(f"no {pattern} in {self.paths.work}")
@@ -289,8 +299,8 @@ def run_program(
         try:
             found = case.run()
         except (AssertionError, Exception) as error:
-            explained = ward.explain(case.experiment)
-            found = {"injury": injury, "problems": [f"{error!r}\n{explained}"]}
+            why = ward.hpcrun("why", case.experiment, check=False).stdout
+            found = {"injury": injury, "problems": [f"{error!r}\n{why[-3000:]}"]}
             ward.cluster.reset()
         runs.append(found)
         words = found["problems"] or ["well"]
