@@ -50,7 +50,7 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
         _beginning(one),
         _progress(one),
         f"{listed(spares, _MOST)} stood by." if spares else "",
-        _read_from(one) if one is run.attempts[-1] else "",
+        _did_nothing(one, run) or (_read_from(one) if one is run.attempts[-1] else ""),
         _alone(one),
         _straggler(one),
         *_events(one.events),
@@ -148,6 +148,19 @@ def _progress(one: AttemptStory) -> str:
         return f"{text}."
     saved = f"its newest checkpoint was of step {one.kept:,}" if one.kept else "nothing was saved"
     return f"{text}; {saved}: {steps(one.lost) if one.lost else 'nothing'} lost."
+
+
+def _did_nothing(one: AttemptStory, run: RunStory) -> str:
+    """Warn of an attempt that ended well and showed no step, where an earlier one did."""
+    before = [each for each in run.attempts if each.attempt.number < one.attempt.number]
+    furthest = max((each.reached or 0 for each in before), default=0)
+    if not furthest or one.reached is not None or one.attempt.outcome != "completed":
+        return ""
+    shown = f"`hpcrun logs {run.status.name} --attempt {one.attempt.number}`"
+    return (
+        f"It showed no step, though step {furthest:,} had been reached before: it may have done "
+        f"nothing, and {shown} shows what it printed."
+    )
 
 
 def _alone(one: AttemptStory) -> str:

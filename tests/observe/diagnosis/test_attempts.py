@@ -580,6 +580,20 @@ def test_json(study: Experiment, tmp_path: Path) -> None:
     assert [one["outcome"] for one in last["attempts"]] == ["failed", "completed"]
 
 
+def test_an_attempt_that_resumed_and_showed_no_step(study: Experiment) -> None:
+    """HelloDeepSpeed refused its arguments with exit code 0: a run at step 40 of 120 was done."""
+    study.submit((0,))
+    study.start(0, 1)
+    end(study, came=(None, 40, 20), cause={"kind": "preempted", "message": "preempted"})
+    study.start(0, 2)
+    end(study, attempt=2, outcome="completed", came=(None, None, None), when=T0 + 200)
+    run = one(study, "COMPLETED")
+    (sentence,) = [line for line in lines(run, 2) if "no step" in line]
+    assert sentence.startswith("It showed no step, though step 40 had been reached before")
+    assert "`hpcrun logs study/0 --attempt 2`" in sentence
+    assert not [line for line in lines(run) if "no step" in line]
+
+
 def test_a_run_whose_ranks_never_met(study: Experiment) -> None:
     study.submit((0, 1))
     for run in (0, 1):
