@@ -146,7 +146,7 @@ def put(kept: Path, work: Path) -> Kept:
     replaced: both are there then, one with the node's name at its end. What cannot be moved stays.
     """
     found = Kept()
-    if not kept.is_dir():
+    if not kept.is_dir() or work.is_symlink():
         return found
     mine: set[Path] = set()
     for node in sorted(kept.iterdir()):

@@ -204,8 +204,13 @@ def test_a_directory_of_somebody_else_is_not_used(tmp_path: Path) -> None:
     run.attempt(1).directory.mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
     run.work.symlink_to(tmp_path / "elsewhere")
+    (run.attempt(1).kept / "n1").mkdir(parents=True)
+    (run.attempt(1).kept / "n1" / "model.pt").write_text("1")
+    found = WorkDirectory(run.attempt(1), ".", of_ranks=False)
     with pytest.raises(HpcrunError, match="no directory of yours"):
-        WorkDirectory(run.attempt(1), ".", of_ranks=False).begin()
+        found.begin()
+    found.end([], [])
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 @pytest.fixture
