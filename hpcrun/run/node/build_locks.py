@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hpcrun.host import process_directories
+from hpcrun.slurm.background import BackgroundCall
 
 VARIABLE = "TORCH_EXTENSIONS_DIR"
 # Seconds in which a file system has to answer.
@@ -34,16 +34,10 @@ def left_behind(environment: Mapping[str, str]) -> list[Path]:
 
     Empty also where the file system does not answer.
     """
-    found: list[Path] = []
-
-    def look() -> None:
-        with contextlib.suppress(OSError):
-            found.extend(_unheld(_locks(environment)))
-
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    thread.join(_PATIENCE)
-    return found[:_MOST]
+    look = BackgroundCall(lambda: _unheld(_locks(environment)))
+    with contextlib.suppress(OSError):
+        return look.result()[:_MOST] if look.wait(_PATIENCE) else []
+    return []
 
 
 def _locks(environment: Mapping[str, str]) -> list[Path]:
