@@ -22,7 +22,7 @@ from hpcrun.state import files
 from hpcrun.text import listed
 
 EVERY = 10.0
-# A look takes at most this share of the time.
+# A look takes at most this share of the time, and copies half of it.
 _SHARE = 0.01
 _SHOWN = 5
 
@@ -46,6 +46,7 @@ class KeptFiles:
         self._last = self._kept.copy()
         self._copied: set[str] = set()
         self._failed: dict[str, str] = {}
+        self._look_took = 0.0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="kept files", daemon=True)
         self._thread.start()
@@ -67,15 +68,17 @@ class KeptFiles:
         while not self._over.wait(pause):
             began = time.monotonic()
             self.copy(final=False)
-            pause = max(EVERY, (time.monotonic() - began) / _SHARE)
+            pause = max(EVERY, self._look_took / _SHARE, time.monotonic() - began)
 
     def copy(self, *, final: bool) -> None:
         """Copy new and changed files; before the end, only those that are quiet."""
+        began = time.monotonic()
         try:
             found = _look(self._code)
         except OSError as error:
             say(f"{self._code} cannot be read: {error}")
             return
+        self._look_took = time.monotonic() - began
         for name, signature in found.items():
             if self._kept.get(name) == signature:
                 continue

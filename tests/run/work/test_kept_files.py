@@ -93,6 +93,25 @@ def test_it_looks_by_itself(code: Path, into: Path, monkeypatch: pytest.MonkeyPa
     assert kept._thread not in threading.enumerate()
 
 
+def test_a_copy_that_takes_long_does_not_put_off_the_next_for_hours(
+    code: Path, into: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 100 s of copying nothing was copied for three hours, in which a node may be lost."""
+    monkeypatch.setattr(kept_files, "EVERY", 0.05)
+    as_it_is = KeptFiles._copy
+
+    def slow(self: KeptFiles, name: str, quiet: tuple[int, int] | None) -> None:
+        time.sleep(1.0)
+        as_it_is(self, name, quiet)
+
+    monkeypatch.setattr(KeptFiles, "_copy", slow)
+    kept = KeptFiles(code, into)
+    for name in ("first", "second"):
+        (code / name).write_text(name)
+        until((into / name).exists)
+    kept._over.set()
+
+
 def test_what_cannot_be_kept_is_told_and_the_rest_is_kept(
     code: Path, into: Path, kept: KeptFiles, capfd: pytest.CaptureFixture[str]
 ) -> None:
