@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 # Lines that are searched in one go, and the seconds of processor time that this may take.
-LINES, LIMIT = 200, 2.0
+LINES, LIMIT = 50, 0.5
 # Slow lines after which the pattern is not used any more.
 MOST_SLOW = 3
 _MOST_SHOWN = 120

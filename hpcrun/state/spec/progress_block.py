@@ -40,8 +40,8 @@ class Progress:
     its lines have no number, a group ``one_step`` in place of ``step`` counts them, on from the
     save that it resumes from.
     ``'step (?P<step>\\d+)/(?P<total>\\d+).* loss (?P<loss>\\S+)'`` The first 1,000 characters
-    of a line are searched; one that takes more than two seconds is left out, and a pattern that
-    does so three times is not used any more, which ``hpcrun why`` tells."""
+    of a line are searched; one that takes half a second is left out, and a pattern that does so
+    three times is not used any more, which ``hpcrun why`` tells."""
 
     saved: str | list[str] | None = None
     """Globs of the program's own saves, files or directories, relative to its working directory;

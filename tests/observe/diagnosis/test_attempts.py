@@ -356,6 +356,14 @@ def test_the_next_step(
     assert ("aside" in text) == (cause["kind"] == "bad_checkpoint")
 
 
+def test_a_pattern_that_took_too_long_is_told(study: Experiment) -> None:
+    study.submit((0,))
+    study.start()
+    event(study, "pattern_dropped", message="it was 3 times not done")
+    end(study, cause=CRASH, came=(None, 57, None))
+    assert "Of progress.pattern: it was 3 times not done." in lines(one(study))
+
+
 def test_a_micro_batch_of_one_is_not_made_smaller(study: Experiment) -> None:
     spec = {"deepspeed": {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}}
     study.submit((0,), spec=spec)
