@@ -16,6 +16,8 @@ _OWN = ".hpcrun"
 _MOST_FILES = 50
 # What DeepSpeed's own monitor writes, by the number of samples in place of steps.
 _BY_SAMPLES = "Train/Samples/"
+# What Lightning's logger writes as it starts, and as it resumes.
+_PLACEHOLDER = 0, {"hp_metric": -1.0}
 
 
 def is_event_file(path: Path) -> bool:
@@ -63,7 +65,7 @@ class TensorBoardEvents:
             for step, time, values in new:
                 if any(tag.startswith(_BY_SAMPLES) for tag in values):
                     step = self._in_steps(step)
-                if step >= 0:
+                if step >= 0 and (step, values) != _PLACEHOLDER:
                     events.append(Line(step, time or look.time, self._named(path.parent, values)))
             found.path = path if new else found.path
         events.sort(key=lambda line: line.time or 0.0)

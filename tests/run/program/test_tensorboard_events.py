@@ -28,6 +28,18 @@ def test_files_of_earlier_attempts_and_of_our_own_tracker_are_not_read(tmp_path:
     assert source.poll(_look(tmp_path)).lines == []
 
 
+def test_what_lightning_writes_before_it_trains_is_no_step(tmp_path: Path) -> None:
+    """Each run that resumed was told as one that began over at step 0."""
+    placeholder = event(0, 9.0, hp_metric=-1.0)
+    write(tmp_path / "events.out.tfevents.1.h", placeholder, event(501, 10.0, loss=0.5))
+    write(tmp_path / "version_1/events.out.tfevents.2.h", event(0, 8.0, hp_metric=0.25))
+    found = TensorBoardEvents().poll(_look(tmp_path))
+    assert [(line.step, line.values) for line in found.lines] == [
+        (0, {"hp_metric": 0.25}),
+        (501, {"loss": 0.5}),
+    ]
+
+
 def test_numbers_behind_many_pictures_are_found(tmp_path: Path) -> None:
     """They were found only where the file grew afterwards."""
     picture = record(b"\x09" + bytes(8) + b"\x10\x01" + bytes(200_000))
