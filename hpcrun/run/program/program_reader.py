@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -43,6 +44,7 @@ _SHARE = 0.05
 # Seconds that the start and the end of an attempt wait for this thread, and of reading at its end.
 PATIENCE, _LAST = 3.0, 2.0
 _FAILURES = 20
+_TRACEBACK = re.compile(r"(?:\[rank\d+\]: ?)?Traceback \(most recent call last\)")
 _MOST_TOLD, _MOST_SIGHTINGS = 50, 50
 _OWN_NAMES = frozenset({"attempts", "checkpoints", "tracking", "work"})
 
@@ -62,6 +64,8 @@ class ProgramReader:
         self._fence = AttemptFence(paths.run.attempt(paths.number + 1).directory)
         self._log = NewText(paths.rank_log(0))
         self._began = self._alive = self._looked = time.time()
+        # Since its last step rank 0 has printed of an exception.
+        self._failing = False
         self._search_at, self._is_cut = 0.0, False
         # The source that lines come from, what was said of it, and the last step.
         self._active: str | None = None
@@ -197,14 +201,18 @@ class ProgramReader:
             self._search_at = begun + max(every, took / _SHARE)
         while True:
             text = self._log.read(is_last)
-            moment = time.time()
+            moment, fails = time.time(), False
             if text:
                 # More exact than the time of the look.
-                moment = self._alive = min(moment, max(self._looked, self._log.modified))
+                moment = min(moment, max(self._looked, self._log.modified))
+                # A rank whose peer was killed prints of it some time after its last work.
+                fails = any(map(_TRACEBACK.match, text))
+                self._alive = self._alive if fails or self._failing else moment
             found_files = None if found is None else tuple(found)
             look = Look(moment, self._looked, text, found_files, is_last)
             self._looked = moment
             is_more = self._theirs(look) if self._is_theirs() else self._ours(look)
+            self._failing |= fails
             if not is_last or not (is_more or text) or time.monotonic() > begun + _LAST:
                 break
         if found is not None:
@@ -235,6 +243,7 @@ class ProgramReader:
                 self._active = name
                 self._step = max(self._step or 0, *(line.step for line in found.lines))
                 self._alive = max(self._alive, *(line.time or 0.0 for line in found.lines))
+                self._failing = False
                 self._writer.lines(found.lines)
             if name == self._active:
                 self._tell(name, found)
@@ -295,7 +304,7 @@ class ProgramReader:
         if self._active is None and self._run.progress.source != frameworks.NONE:
             self._tell(None, Found())
         record = self._exit_record()
-        ended = record.get("time")
+        ended = None if self._failing and record.get("exit_code") else record.get("time")
         last = float(ended) if ended is not None and TIME.accepts(ended) else self._alive
         self._writer.event(session_log.SEEN, time=round(last, 3))
 

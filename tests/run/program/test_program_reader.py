@@ -267,3 +267,24 @@ def test_files_of_the_code_are_no_saves_of_the_program(place: Place, directory: 
     assert code == 0, said + place.output()
     saves = session_log.read_any(place.run.attempt(1)).of(session_log.SAVED)
     assert [Path(one.record["checkpoint"]).name for one in saves] == ["own.ckpt"]
+
+
+LATE = """
+def show(step):
+    print(f"step {step} is done")
+    if step == 20:
+        tell(0)
+        time.sleep(2)
+        raise RuntimeError("Connection closed by peer")
+train(40, 0.05, show)
+"""
+
+
+def test_what_is_printed_of_an_end_is_no_sign_of_work(place: Place) -> None:
+    """A rank whose peer was killed had worked until it noticed that."""
+    progress = {"pattern": r"step (?P<step>\d+) is done"}
+    _submit(place, LATE, progress=progress, recovery={"in_place": 0, "requeue": False})
+    place.supervise(timeout=60)
+    spent = _story(place).goodput(time.time())
+    assert spent is not None
+    assert spent.useful == pytest.approx(20 * 0.05, abs=0.4)
