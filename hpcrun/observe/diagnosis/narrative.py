@@ -242,7 +242,9 @@ def _followed(one: AttemptStory, run: RunStory) -> str:
     reason = decided.get("reason")
     did = then = ""
     unqueued = action == recovery.REQUEUE and str(found.job_id).startswith("local:")
-    if unqueued:
+    if unqueued and following is not None and following.submission == found.submission:
+        did = "hpcrun started it again"
+    elif unqueued:
         did = "hpcrun left it as it was: this machine has no queue to put it back into"
     elif action == recovery.REQUEUE:
         exclude = ", ".join(decided.get("exclude") or ())

@@ -540,6 +540,9 @@ def test_a_machine_without_a_queue_takes_nothing_back_into_it(study: Experiment)
     assert lines(one(study))[-1] == (
         "hpcrun left it as it was: this machine has no queue to put it back into."
     )
+    # As in a drill, whose run is brought to its end here.
+    study.start(0, 2, job_id="local:77")
+    assert lines(one(study))[-1].startswith("hpcrun started it again; attempt 2 began")
 
 
 def test_a_guess_about_the_network_is_told_once(study: Experiment, tmp_path: Path) -> None:
