@@ -148,7 +148,7 @@ def test_a_completed_run_is_lengthened(place: Place) -> None:
     answer = place.hpcrun("submit", "cluster=local", "--only", "x=2", "--wait")
     assert answer.returncode == 0, answer.stderr
     assert (
-        "2 runs (1 had completed, and go on with another value, 1 left out by --only)"
+        "2 runs (1 had completed, and goes on with another value, 1 left out by --only)"
         in answer.stderr
     )
     assert said(1) == "['--total=5', '--warmup=5', '--x=2']\n"
@@ -237,9 +237,9 @@ def test_two_submits_at_once_give_no_number_twice(place: Place) -> None:
 @pytest.mark.parametrize(
     ("words", "listed", "counts"),
     [
-        ((), ["1", "2", "3"], "2 go on where they stopped, 1 new"),
-        (("failed",), ["1"], "1 go on where they stopped, 1 completed already, 2 left out"),
-        (("cancelled",), ["2"], "1 go on where they stopped, 1 completed already, 2 left out"),
+        ((), ["1", "2", "3"], "2 start again, 1 new"),
+        (("failed",), ["1"], "1 starts again, 1 completed already, 2 left out"),
+        (("cancelled",), ["2"], "1 starts again, 1 completed already, 2 left out"),
         (("new",), ["3"], "1 new, 1 completed already, 2 left out"),
         (("new", "failed"), ["1", "3"], "1 completed already, 1 left out"),
         (("x=1",), [], "1 completed already, 3 left out by --only); nothing to submit"),
