@@ -35,7 +35,17 @@ INJURIES: dict[str, str | None] = {
     "node_lost": "node_failure",
 }
 FINAL = {"completed", "failed", "cancelled"}
-PACKAGES = ("torch", "torchvision", "deepspeed", "transformers", "accelerate", "lightning", "trl")
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "deepspeed",
+    "transformers",
+    "accelerate",
+    "lightning",
+    "trl",
+    "jax",
+    "tensorflow_cpu",
+)
 # Part of the useful time, and seconds, that hpcrun may be wrong by.
 CLOSE, LEAST = 0.05, 0.25
 PATIENCE = 900.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sysconfig
 from collections.abc import Callable
@@ -107,6 +108,15 @@ def _tiny_language_model(directory: Path, python: str) -> None:
     subprocess.run([python, str(own)], cwd=directory, check=True, capture_output=True)
 
 
+def _own(program: str) -> Callable[[Path, str], None]:
+    """Return what copies a program that is written as its framework's documentation shows it."""
+
+    def prepare(directory: Path, python: str) -> None:
+        shutil.copy(SPECS.parent / "programs" / program, directory)
+
+    return prepare
+
+
 PROGRAMS = {
     "imagenet": ThirdPartyProgram(
         "examples:imagenet",
@@ -141,4 +151,20 @@ PROGRAMS = {
         240,
         _tiny_language_model,
     ),
+    **{
+        name: ThirdPartyProgram(
+            "",
+            r"^step (?P<step>\d+): ",
+            f"**/out/{saved}",
+            (f"**/out/{saved}",),
+            120,
+            _own(program),
+            python="tensorflow" if name == "tensorflow" else "frameworks",
+        )
+        for name, program, saved in (
+            ("accelerate", "accelerate_loop.py", "step_*/random_states_0.pkl"),
+            ("tensorflow", "tensorflow_workers.py", "checkpoint"),
+            ("jax", "jax_train.py", "state.npz"),
+        )
+    },
 }
