@@ -44,7 +44,8 @@ _SHARE = 0.05
 # Seconds that the start and the end of an attempt wait for this thread, and of reading at its end.
 PATIENCE, _LAST = 3.0, 2.0
 _FAILURES = 20
-_TRACEBACK = re.compile(r"(?:\[rank\d+\]: ?)?Traceback \(most recent call last\)")
+# A bar that has no end of its line may stand before it.
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 _MOST_TOLD, _MOST_SIGHTINGS = 50, 50
 _OWN_NAMES = frozenset({"attempts", "checkpoints", "tracking", "work"})
 
@@ -206,7 +207,7 @@ class ProgramReader:
                 # More exact than the time of the look.
                 moment = min(moment, max(self._looked, self._log.modified))
                 # A rank whose peer was killed prints of it some time after its last work.
-                fails = any(map(_TRACEBACK.match, text))
+                fails = any(map(_TRACEBACK.search, text))
                 self._alive = self._alive if fails or self._failing else moment
             found_files = None if found is None else tuple(found)
             look = Look(moment, self._looked, text, found_files, is_last)

@@ -274,6 +274,7 @@ def show(step):
     print(f"step {step} is done")
     if step == 20:
         tell(0)
+        print("50%|##  |", end="", file=sys.stderr, flush=True)
         time.sleep(2)
         raise RuntimeError("Connection closed by peer")
 train(40, 0.05, show)
