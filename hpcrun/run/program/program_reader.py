@@ -44,6 +44,9 @@ _SHARE = 0.05
 # Seconds that the start and the end of an attempt wait for this thread, and of reading at its end.
 PATIENCE, _LAST = 3.0, 2.0
 _FAILURES = 20
+# Seconds of silence, if twice as long as any pause before, after which a line is no sign of work
+# until there is another step: ranks whose peer was lost print of it as they are ended.
+_SILENCE = 2.0
 # A bar that has no end of its line may stand before it.
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 _MOST_TOLD, _MOST_SIGHTINGS = 50, 50
@@ -65,8 +68,8 @@ class ProgramReader:
         self._fence = AttemptFence(paths.run.attempt(paths.number + 1).directory)
         self._log = NewText(paths.rank_log(0))
         self._began = self._alive = self._looked = time.time()
-        # Since its last step rank 0 has printed of an exception.
-        self._failing = False
+        # The longest pause of its work, and whether it has printed since of an exception, or late.
+        self._longest, self._failing = 0.0, False
         self._search_at, self._is_cut = 0.0, False
         # The source that lines come from, what was said of it, and the last step.
         self._active: str | None = None
@@ -208,7 +211,12 @@ class ProgramReader:
                 moment = min(moment, max(self._looked, self._log.modified))
                 # A rank whose peer was killed prints of it some time after its last work.
                 fails = any(map(_TRACEBACK.search, text))
-                self._alive = self._alive if fails or self._failing else moment
+                silence = moment - self._alive
+                self._failing |= self._step is not None and silence > max(
+                    _SILENCE, 2 * self._longest
+                )
+                if not fails and not self._failing:
+                    self._works(moment)
             found_files = None if found is None else tuple(found)
             look = Look(moment, self._looked, text, found_files, is_last)
             self._looked = moment
@@ -227,6 +235,12 @@ class ProgramReader:
         if is_last:
             self._conclude()
 
+    def _works(self, moment: float) -> None:
+        """Note a sign of the program's work."""
+        if self._step is not None:
+            self._longest = max(self._longest, moment - self._alive)
+        self._alive, self._failing = max(self._alive, moment), False
+
     def _ours(self, look: Look) -> bool:
         """Write what the best source has; return whether there is more at once."""
         is_more = False
@@ -242,9 +256,8 @@ class ProgramReader:
                 self._writer.event("pattern_dropped", message=found.problem)
             if found.lines:
                 self._active = name
+                self._works(max(line.time or 0.0 for line in found.lines))
                 self._step = max(self._step or 0, *(line.step for line in found.lines))
-                self._alive = max(self._alive, *(line.time or 0.0 for line in found.lines))
-                self._failing = False
                 self._writer.lines(found.lines)
             if name == self._active:
                 self._tell(name, found)
@@ -265,9 +278,9 @@ class ProgramReader:
         is_new, self._offset = offset > self._offset, offset
         lines = list(metrics_file.parse(records))
         if lines:
-            self._step = max(self._step or 0, *(line.step for line in lines))
             moment = min(time.time(), max(self._began, os.stat(self._paths.metrics).st_mtime))
-            self._alive = max(self._alive, moment)
+            self._works(moment)
+            self._step = max(self._step or 0, *(line.step for line in lines))
             if lines[-1].time is None and (look.is_last or self._sightings.keeps(moment)):
                 self._writer.event(session_log.SEEN, step=lines[-1].step, time=round(moment, 3))
         return is_new

@@ -275,16 +275,26 @@ def show(step):
     if step == 20:
         tell(0)
         print("50%|##  |", end="", file=sys.stderr, flush=True)
-        time.sleep(2)
-        raise RuntimeError("Connection closed by peer")
+        time.sleep(3)
+        END
 train(40, 0.05, show)
 """
+ENDS = {
+    "an exception": 'raise RuntimeError("Connection closed by peer")',
+    "a line": 'print("UNAVAILABLE: peer is gone", flush=True); time.sleep(1); os._exit(1)',
+}
 
 
-def test_what_is_printed_of_an_end_is_no_sign_of_work(place: Place) -> None:
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_what_is_printed_of_an_end_is_no_sign_of_work(place: Place, end: str) -> None:
     """A rank whose peer was killed had worked until it noticed that."""
     progress = {"pattern": r"step (?P<step>\d+) is done"}
-    _submit(place, LATE, progress=progress, recovery={"in_place": 0, "requeue": False})
+    _submit(
+        place,
+        LATE.replace("END", end),
+        progress=progress,
+        recovery={"in_place": 0, "requeue": False},
+    )
     place.supervise(timeout=60)
     spent = _story(place).goodput(time.time())
     assert spent is not None
