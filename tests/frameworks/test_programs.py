@@ -71,6 +71,14 @@ class Study:
         assert started.returncode == 0, said + logs.stdout
         return said + "".join(path.read_text() for path in self._rank_logs())
 
+    def attempts(self, count: int) -> list[ledger.Attempt]:
+        """The attempts of the ledger, which are so many."""
+        found = ledger.read(self.run)
+        why = hpcrun("why", "study", "--root", self.root).stdout
+        logs = {one.number: self.logs(one.number)[-3000:] for one in found}
+        assert len(found) == count, "\n".join([why, *map(str, logs.items())])
+        return found
+
     def _rank_logs(self) -> list[Path]:
         return [path for one in self.run.attempts() for path in one.rank_logs().values()]
 

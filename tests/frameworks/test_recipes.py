@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpcrun.state import ledger
 from tests.frameworks.test_programs import Study, met
 
 pytestmark = pytest.mark.timeout(600)
@@ -51,7 +50,7 @@ def test_a_killed_program_goes_on_from_its_newest_save(study: Study, recipe: str
     started = study.submit(spec + recovery)
     study.kill_once(started, saved)
     study.end(started)
-    first, second = ledger.read(study.run)
+    first, second = study.attempts(2)
     assert (first.cause["rank"], first.cause["signal"]) == (1, "SIGKILL")
     resume = second.resume
     assert resume is not None

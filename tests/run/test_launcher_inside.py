@@ -84,7 +84,8 @@ torch.distributed.init_process_group("gloo")
 session = hpcrun.session(total_steps=400)
 engine = FakeEngine()
 asked = session.scratch / "stop"
-print("from", session.restore(engine), session.config.here, flush=True)
+# In one piece: two ranks write to one log, unbuffered.
+print(f"from {session.restore(engine)} {session.config.here}\\n", end="", flush=True)
 while engine.global_steps < session.total_steps:
     engine.step()
     time.sleep(0.02)

@@ -538,7 +538,7 @@ def test_a_process_of_somebody_else_is_no_ranks(
     """An agent of root's can read everybody's environment, and anybody can write such a one."""
     from hpcrun.run.node import rank_processes
 
-    monkeypatch.setattr(rank_processes, "_groups", lambda scratch: set())
+    monkeypatch.setattr(rank_processes, "leaders", lambda scratch: {})
     options = STRANGER.options(Path("/"), env={"HPCRUN_SCRATCH": str(tmp_path)})
     with subprocess.Popen(["sleep", "60"], cwd="/", **options) as theirs:
         until(lambda: b"HPCRUN" in Path(f"/proc/{theirs.pid}/environ").read_bytes(), "sleep", 10)

@@ -78,13 +78,14 @@ class PatternSearch:
                 encoding="utf-8",
                 start_new_session=True,
             )
-        assert self._process.stdin
-        assert self._process.stdout
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(texts) + "\n")
-            self._process.stdin.flush()
+            process.stdin.write(json.dumps(texts) + "\n")
+            process.stdin.flush()
         for _ in texts:
-            if not (answer := self._process.stdout.readline()).endswith("\n"):
+            if not (answer := process.stdout.readline()).endswith("\n"):
                 return
             yield json.loads(answer)
 
