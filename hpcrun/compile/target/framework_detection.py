@@ -225,7 +225,7 @@ def _python_file(located: LocatedEntry, words: Sequence[str], directory: Path) -
 
 
 class _Uses(NamedTuple):
-    """What a file uses, by its imports and names."""
+    """The framework and session that a file uses, by its imports and names."""
 
     framework: str | None = None
     does_without: bool = False

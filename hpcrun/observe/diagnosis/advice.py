@@ -65,21 +65,21 @@ class _Case:
 
     @property
     def has_checkpoints(self) -> bool:
-        """It is a function, or a program that was seen to have a session."""
+        """The entry is a function, or its program was seen to have a session."""
         stories = self.run.attempts
         has_session = any(one.restored is not None and one.first is None for one in stories)
         return self.plan.entry.kind == "function" or has_session
 
     @property
     def again(self) -> str:
-        """What a new start does, where nobody knows from which step."""
+        """The words for what a new start does, where its first step is not known."""
         if self.has_checkpoints:
             return "goes on"
         return "resumes it" if resume.of_run(self.plan) else "starts it again"
 
     @property
     def again_from(self) -> str:
-        """What a new start does, and where it begins."""
+        """The words for what a new start does, with the step it begins at."""
         if not self.has_checkpoints:
             if resume.of_run(self.plan):
                 return "resumes it, as recovery.resume says,"

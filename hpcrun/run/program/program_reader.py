@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import threading
 import time
 from collections.abc import Sequence
@@ -48,7 +47,7 @@ _FAILURES = 20
 # until there is another step: ranks whose peer was lost print of it as they are ended.
 _SILENCE = 2.0
 # A bar that has no end of its line may stand before it.
-_TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
+_TRACEBACK = "Traceback (most recent call last)"
 _MOST_TOLD, _MOST_SIGHTINGS = 50, 50
 _OWN_NAMES = frozenset({"attempts", "checkpoints", "tracking", "work"})
 
@@ -210,7 +209,7 @@ class ProgramReader:
                 # More exact than the time of the look.
                 moment = min(moment, max(self._looked, self._log.modified))
                 # A rank whose peer was killed prints of it some time after its last work.
-                fails = any(map(_TRACEBACK.search, text))
+                fails = any(_TRACEBACK in line for line in text)
                 silence = moment - self._alive
                 self._failing |= self._step is not None and silence > max(
                     _SILENCE, 2 * self._longest

@@ -36,7 +36,7 @@ class Kept:
     apart: list[str] = field(default_factory=list)
     """Those that got another name: nodes wrote different files of one name."""
     failed: list[str] = field(default_factory=list)
-    """Those that were left where they are, and why; and those that agents could not keep."""
+    """The files that were left where they are, and why, and those that agents could not keep."""
 
     def add(self, name: str, wanted: str) -> None:
         self.files += 1

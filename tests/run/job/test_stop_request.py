@@ -1,4 +1,4 @@
-"""How long an attempt may take to end; whole stops are run by tests/run/test_supervisor."""
+"""A stop request bounds the end of an attempt; tests/run/test_supervisor runs whole stops."""
 
 from __future__ import annotations
 
