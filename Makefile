@@ -65,7 +65,7 @@ docs: $(DEV)
 	$(BIN)/python docs/make_tree.py
 	$(BIN)/python -m hpcrun.compile.spec.reference
 
-bench: $(TRAIN)
+bench: $(DEV) $(TRAIN)
 	$(BIN)/python -m bench.startup --output bench/results/startup.json
 	$(BIN)/python -m bench.training --output bench/results
 
