@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.ward import ARRAY, EVERY, STEPS, Reference
+from hpcrun.state.ledger import Attempt
+from tests.cluster.ward import ARRAY, EVERY, STEPS, Reference, Ward
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -62,18 +63,35 @@ def test_ranks_that_hang(reference: Reference, hangs: dict[str, str]) -> None:
 def test_a_script_of_which_a_rank_is_stopped(reference: Reference) -> None:
     """It never heard of hpcrun: its node sees it, and the other rank tells where it is."""
     ward = reference.ward
-    resources = {"nodes": 2, "cpus_per_task": 1, "time": "00:10:00", "mem": 2000}
-    recovery = {"hang_after": f"00:00:{AFTER}"}
-    spec = {"entry": "plain.py", "cluster": "bed", "resources": resources, "recovery": recovery}
-    ward.hpcrun("submit", ward.spec("plain", spec))
-    ward.wait_for_end("plain")
-    assert ward.kinds("plain") == ["hang", None], ward.explain("plain")
-    first = ward.attempts("plain")[0]
+    first = _script_that_hangs(ward, "plain")
     assert "rank 1 has been stopped (SIGSTOP) for" in first.cause["message"]
     assert (first.cause["rank"], first.cause["node"]) == (1, first.started["nodes"][1])
-    assert first.end["time"] - (first.workers_started or 0.0) < 3 * AFTER + 10
     assert "plain.py" in ward.paths("plain").attempt(1).stacks(0).read_text()
     assert "rank 1 has been stopped (SIGSTOP)" in ward.hpcrun("why", "plain").stdout
+
+
+@pytest.mark.usually
+def test_a_script_that_waits_for_a_build_that_was_killed(reference: Reference) -> None:
+    """All ranks wait for a lock that nobody holds; the next attempt builds elsewhere."""
+    ward = reference.ward
+    first = _script_that_hangs(ward, "stale_lock")
+    assert "/stale_lock/lock" in first.cause["message"]
+    assert "/stale_lock/lock" in ward.hpcrun("why", "stale_lock").stdout
+    logs = ward.paths("stale_lock").attempt(2).rank_logs().values()
+    assert all("built in" in log.read_text() for log in logs), ward.explain("stale_lock")
+
+
+def _script_that_hangs(ward: Ward, name: str) -> Attempt:
+    """Run a script that hangs once, and return its first attempt."""
+    resources = {"nodes": 2, "cpus_per_task": 1, "time": "00:10:00", "mem": 2000}
+    recovery = {"hang_after": f"00:00:{AFTER}"}
+    spec = {"entry": f"{name}.py", "cluster": "bed", "resources": resources, "recovery": recovery}
+    ward.hpcrun("submit", ward.spec(name, spec))
+    ward.wait_for_end(name)
+    assert ward.kinds(name) == ["hang", None], ward.explain(name)
+    first = ward.attempts(name)[0]
+    assert first.end["time"] - (first.workers_started or 0.0) < 3 * AFTER + 10
+    return first
 
 
 @pytest.mark.usually
