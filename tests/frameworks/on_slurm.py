@@ -260,6 +260,12 @@ class Case:
             self.problems.append("why does not say that it started from nothing")
 
 
+def head(checkout: Path) -> str:
+    """Return the commit of a checkout."""
+    git = ["git", "-c", "safe.directory=*", "-C", str(checkout), "rev-parse", "HEAD"]
+    return subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def place(ward: Ward, name: str, programs: Path, python: str) -> str:
     """Lay a program's code, inputs and spec in the user's home; return its commit."""
     program = PROGRAMS[name]
@@ -271,9 +277,7 @@ def place(ward: Ward, name: str, programs: Path, python: str) -> str:
     if program.checkout:
         repository, _, inside = program.checkout.partition(":")
         git = ["git", "-c", "safe.directory=*", "-C", str(programs / repository)]
-        commit = subprocess.run(
-            [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
-        ).stdout.strip()
+        commit = head(programs / repository)
         packed = subprocess.run(
             [*git, "archive", f"HEAD:{inside}"], check=True, capture_output=True
         ).stdout
@@ -312,7 +316,7 @@ def run_program(
             why = ward.hpcrun("why", case.experiment, check=False).stdout
             found = {"injury": injury, "problems": [f"{error!r}\n{why[-3000:]}"]}
             ward.cluster.reset()
-        runs.append(found)
+        runs.append({**found, "hpcrun": head(Path(__file__).parent)})
         words = found["problems"] or ["well"]
         print(f"{name}, {injury}, {found.get('seconds')} s: " + "\n".join(words), flush=True)
     shown = " ".join(case.command).replace(python, "PYTHON")
