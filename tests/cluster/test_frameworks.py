@@ -10,9 +10,41 @@ from tests.frameworks.test_programs import PROGRAMS, python_of
 from tests.support.waiting import until
 from tests.testbed import Cluster
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.usually("22.05")]
+pytestmark = pytest.mark.timeout(400)
 
 
+@pytest.mark.usually
+def test_accelerates_own_test_script_that_is_killed_and_preempted(slurm: Cluster) -> None:
+    """It saves nothing and compares its training with one process's at its end."""
+    ward = Ward(slurm, "frameworks")
+    spec = {
+        "cluster": "bed",
+        "entry": ["python", "-m", "accelerate.test_utils.scripts.test_script"],
+        "framework": "accelerate",
+        "environment": {"python": python_of("frameworks")},
+        "resources": {"nodes": 2, "ntasks_per_node": 1, "time": "00:10:00"},
+    }
+    ward.hpcrun("submit", ward.spec("script", spec), "--new")
+    paths = ward.paths("script")
+
+    def trains(attempt: int) -> bool:
+        logs = [*paths.attempt(attempt).rank_logs().values()]
+        return any("Initialization" in log.read_text() for log in logs)
+
+    until(lambda: trains(1), "attempt 1 to train", 120)
+    # Not the shell that looks for it.
+    ward.kill(ward.status("script")[0]["nodes"][1], "[a]ccelerate.test_utils.scripts.test_script")
+    until(lambda: trains(2), "attempt 2 to train", 120)
+    ward.preempt(ward.status("script")[0]["nodes"], 1)
+    ward.wait_for_end("script")
+    assert ward.kinds("script") == ["rank_crash", "preempted", None], ward.explain("script")
+    said = paths.attempt(3).rank_log(0).read_text()
+    assert "Num processes: 2" in said
+    assert "Training yielded the same results on one CPU or distributed setup" in said
+    ward.assert_reconciled("script")
+
+
+@pytest.mark.usually("22.05")
 def test_a_trainer_that_is_preempted_after_a_save(slurm: Cluster) -> None:
     ward = Ward(slurm, "frameworks")
     ward.write("hf_trainer.py", (PROGRAMS / "hf_trainer.py").read_text())
