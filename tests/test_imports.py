@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 ON_COMPUTE_NODES = {"base", "state", "policy", "slurm", "run"}
 TRAINING = {"torch", "deepspeed", "numpy", "xxhash"}
 # Of the job's Python too, and done without where they are not.
-OPTIONAL = {"pynvml", "tensorboard", "wandb"}
+OPTIONAL = {"mlflow", "pynvml", "tensorboard", "wandb"}
 NEVER = {"torch", "deepspeed", "submitit", *OPTIONAL}
 NOT_FOR_HELP = {*NEVER, "omegaconf", "rich", "jinja2", "yaml", "pathspec"}
 
@@ -158,7 +158,7 @@ def test_every_library_is_declared() -> None:
         _normal(re.split(r"[^\w.-]", line)[0])
         for line in [
             *project["dependencies"],
-            *(line for name in ("train", "tensorboard", "wandb") for line in extras[name]),
+            *(line for name in ("train", "tensorboard", "wandb", "mlflow") for line in extras[name]),
         ]
     }
     provided = importlib.metadata.packages_distributions()

@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, HpcrunError
+from hpcrun.policy import recovery
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.output import say
 from hpcrun.run.tracking.interface import RunDescription, Tracker
 from hpcrun.run.tracking.metrics_feed import FeedPosition, NewLines, read_after
 from hpcrun.run.tracking.registry import TRACKERS
 from hpcrun.run.tracking.tracker_processes import EXIT_USELESS
-from hpcrun.state import files, permissions, plan_file
+from hpcrun.state import files, ledger, permissions, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.spec import secrets_file
@@ -148,16 +149,25 @@ class MetricsForwarder:
         tracker, self._tracker = self._tracker, None
         if tracker is not None:
             with contextlib.suppress(Exception):
-                tracker.close()
+                tracker.close(None)
 
     def _close(self) -> int:
         if self._tracker is not None:
             try:
-                self._tracker.close()
+                self._tracker.close(self._ended())
             except Exception as error:
                 say(f"{self._name}: {type(error).__name__}: {error}")
                 return EXIT_FAILED
         return EXIT_OK
+
+    def _ended(self) -> str | None:
+        """Return how the run ended; None if it goes on."""
+        if ledger.intent(self._paths) == ledger.CANCELLED:
+            return "cancelled"
+        last = ledger.read(self._paths)[-1:]
+        if last and last[0].outcome == "completed":
+            return "completed"
+        return "failed" if last and last[0].action == recovery.STOP else None
 
     def _listen(self) -> None:
         sys.stdin.buffer.read()

@@ -31,7 +31,7 @@ def test_a_disk_that_is_full_for_a_while(reference: Reference, disk: Disk) -> No
     assert saved == sorted(path.name for path in ward.paths("brim").checkpoints.iterdir())
     disk.free()
     ward.wait_for_end("brim")
-    assert ward.kinds("brim") == [None]
+    assert ward.kinds("brim") == [None], ward.explain("brim")
     Reference(ward, reference.outcomes).assert_same("brim")
     why = ward.hpcrun("why", "brim").stdout
     assert "No space left on device" in why
@@ -49,5 +49,6 @@ def test_a_disk_that_stays_full(reference: Reference, disk: Disk) -> None:
     disk.free()
     ward.hpcrun("requeue", "spill", "--yes")
     ward.wait_for_end("spill")
-    assert (ward.attempts("spill")[-1].ended or {})["restored_step"] == 10
+    restored = (ward.attempts("spill")[-1].ended or {})["restored_step"]
+    assert restored == 10, ward.explain("spill")
     Reference(ward, reference.outcomes).assert_same("spill")

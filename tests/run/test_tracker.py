@@ -198,7 +198,7 @@ def test_killed_between_sending_and_noting_it(
     monkeypatch.setattr(opened, "send", killed)
     with pytest.raises(Killed):
         one.forward()
-    opened.close()
+    opened.close(None)
     log.log(1, 6)
     assert log.tracker(name, start=2).once() == 0
     assert log.found(name) == values(1, 1, 6)
@@ -334,6 +334,7 @@ class StandIn(types.ModuleType):
         super().__init__("wandb")
         self.rows: dict[str, list[tuple[int, float]]] = {}
         self.opened: list[dict[str, Any]] = []
+        self.codes: list[int] = []
         self.arrives = True
         self.error: Exception | None = None
 
@@ -342,6 +343,9 @@ class StandIn(types.ModuleType):
 
     def teardown(self) -> None:
         pass
+
+    def finish(self, exit_code: int) -> None:
+        self.codes.append(exit_code)
 
     def init(self, **arguments: Any) -> Any:
         if self.error:
@@ -355,7 +359,7 @@ class StandIn(types.ModuleType):
 
         first = rows[-1][0] + 1 if rows else 0
         return types.SimpleNamespace(
-            starting_step=first, dir="run/files", log=log, finish=lambda: None
+            starting_step=first, dir="run/files", log=log, finish=self.finish
         )
 
 
@@ -382,6 +386,18 @@ def test_what_never_arrived_is_sent_again(online: tuple[Log, StandIn]) -> None:
     [rows] = wandb.rows.values()
     assert rows == [*values(1, 1, 5), *values(2, 6, 6)]
     assert [one["resume"] for one in wandb.opened] == ["allow", "allow"]
+
+
+def test_a_run_that_failed_for_good_is_told_so(online: tuple[Log, StandIn]) -> None:
+    log, wandb = online
+    for number, end in enumerate(("requeue", "stop"), 1):
+        log.attempt(number)
+        log.log(number, number)
+        cause = {"kind": "rank_crash", "message": "exit 1"}
+        ledger.write(log.run, ledger.ENDED, number, outcome="failed", cause=cause)
+        ledger.write(log.run, ledger.DECIDED, number, action=end, reason="of the test")
+        log.tracker("wandb", start=number).once()
+    assert wandb.codes == [0, 1]
 
 
 def test_an_experiment_made_anew_is_another_run(online: tuple[Log, StandIn]) -> None:

@@ -51,6 +51,8 @@ _AT_LEAST = {
 _PLACEHOLDER = re.compile(r"\$\{hpcrun:(\w+)\}")
 # In a project's name, where Weights & Biases puts it into addresses.
 _NOT_IN_PROJECTS = "/\\#?%:"
+# Where MLflow keeps runs.
+_MLFLOW = ("https", "http", "sqlite", "postgresql", "mysql", "mssql")
 
 
 def check(data: dict[str, Any], limits: dict[str, Any], report: Reporter) -> None:
@@ -71,6 +73,7 @@ def check(data: dict[str, Any], limits: dict[str, Any], report: Reporter) -> Non
     _check_notify(data["notify"], report.below("notify"))
     _check_arguments(data, report)
     _check_tracking(data["tracking"], report.below("tracking.wandb.project"))
+    _check_mlflow(data["tracking"]["mlflow"], report.below("tracking.mlflow.uri"))
     if data["objective"] is not None and not data["objective"]["metric"].strip():
         report.at("objective.metric", "is empty; accepted is a metric's name")
 
@@ -277,6 +280,24 @@ def _check_tracking(tracking: dict[str, Any], report: Reporter) -> None:
         report.at((), found, "a team is named by tracking.wandb.entity")
     elif not 0 < len(project) <= 128:
         report.at((), f"found {len(project)} characters; accepted are 1 to 128")
+
+
+def _check_mlflow(mlflow: dict[str, Any] | None, report: Reporter) -> None:
+    if mlflow is None:
+        return
+    uri = mlflow["uri"]
+    scheme, separator, rest = uri.partition("://")
+    user = rest.partition("/")[0].rpartition("@")[0]
+    if not separator or scheme.partition("+")[0] not in _MLFLOW:
+        hint = "MLflow writes plain directories no more; sqlite:////PATH is one file for all runs"
+        accepted = f"what begins with {', '.join(f'{one}://' for one in _MLFLOW)}"
+        report.at((), f"found {uri!r}; accepted is {accepted}", hint)
+    elif scheme == "sqlite" and not rest.startswith("//"):
+        hint = f"write sqlite:////PATH, such as sqlite:////shared/{rest.lstrip('/')}"
+        report.at((), f"found {uri!r}, a path that a job would look for in its own place", hint)
+    elif ":" in user:
+        hint = "MLFLOW_TRACKING_PASSWORD in environment.secrets_file is sent to a server"
+        report.at((), "found a password, which everybody who may read the plan would see", hint)
 
 
 def _check_arguments(data: dict[str, Any], report: Reporter) -> None:

@@ -89,6 +89,7 @@ def page() -> str:
             parts += _recipes()
         if name == "tracking":
             parts += _section(experiment.Wandb, "tracking.wandb.", "`tracking.wandb`")
+            parts += _section(experiment.Mlflow, "tracking.mlflow.", "`tracking.mlflow`")
         if name == "sweep":
             parts.append(_SWEEPS)
             parts += _section(sweep_block.Draw, "random.", "`sweep.random`")

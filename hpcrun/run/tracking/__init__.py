@@ -2,9 +2,10 @@
 
 In reading order: `tracker_processes` (the supervisor starts and ends them; the program is
 `hpcrun.run.tracker`), `metrics_feed` (the lines to send next), `interface` (what a tracker is),
-`registry`, `tensorboard_tracker`, `wandb_tracker`, `wandb_file`.
+`registry`, `tensorboard_tracker`, `wandb_tracker`, `wandb_file`,
+`mlflow_tracker`.
 
-To add a tracker, such as MLflow: write ``mlflow_tracker.py`` with a class that has the methods of
+To add a tracker, such as Aim: write ``aim_tracker.py`` with a class that has the methods of
 `interface.Tracker` and add it to `registry.TRACKERS`; then give it a field, by the name of its
 Python package, in `Tracking` of `hpcrun.state.spec.experiment`. The check of the job's Python and
 the reference of the spec follow from that field.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -79,5 +79,20 @@ class Tracker(Protocol):
     def send(self, lines: Sequence[Line], kept: int | None) -> None:
         """Send new lines, which replace all steps after ``kept`` (None: they replace nothing)."""
 
-    def close(self) -> None:
-        """Send what is held back, and end."""
+    def close(self, ended: str | None) -> None:
+        """Send what is held back, and end.
+
+        ``ended`` is how the run has: ``completed``, ``failed`` or ``cancelled``; None if it goes
+        on, in another process.
+        """
+
+
+def flat(value: Any, name: str = "") -> Iterator[tuple[str, bool | float | str]]:
+    """Yield full key and value of each parameter that a table of hyperparameters can show."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from flat(item, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, (bool, int, float, str)):
+        yield name, value
+    elif value is not None:
+        yield name, json.dumps(value)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcrun.run.tracking.interface import RunDescription
+from hpcrun.run.tracking.interface import RunDescription, flat
 from hpcrun.state.metrics_file import Line
 from hpcrun.text import whole_number
 
@@ -48,8 +47,8 @@ class TensorBoardTracker:
         if number:
             self._purge_after(step)
         else:
-            flat = dict(_flat(run.parameters))
-            self._write(step=0, summary=hparams.hparams_pb(flat, trial_id=run.name))
+            shown = dict(flat(run.parameters))
+            self._write(step=0, summary=hparams.hparams_pb(shown, trial_id=run.name))
 
     @property
     def state(self) -> dict[str, Any]:
@@ -67,7 +66,7 @@ class TensorBoardTracker:
         self._stream.flush()
         os.fsync(self._stream.fileno())
 
-    def close(self) -> None:
+    def close(self, ended: str | None) -> None:
         self._stream.close()
 
     def _purge_after(self, step: int) -> None:
@@ -78,14 +77,3 @@ class TensorBoardTracker:
     def _write(self, when: float | None = None, **fields: Any) -> None:
         event = self._events.Event(wall_time=time.time() if when is None else when, **fields)
         self._writer.write(event.SerializeToString())
-
-
-def _flat(value: Any, name: str = "") -> Iterator[tuple[str, bool | float | str]]:
-    """Yield full key and value of each parameter that a table of hyperparameters can show."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _flat(item, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, (bool, int, float, str)):
-        yield name, value
-    elif value is not None:
-        yield name, json.dumps(value)

@@ -68,8 +68,8 @@ class WandbTracker:
                 self._run.log({**line.values, **when}, step=line.step)
                 self._sent = self._open = line.step
 
-    def close(self) -> None:
-        self._run.finish()
+    def close(self, ended: str | None) -> None:
+        self._run.finish(exit_code=int(ended == "failed"))
         self._wandb.teardown()
 
 

@@ -195,6 +195,24 @@ class Wandb:
 
 
 @spec_dataclass
+class Mlflow:
+    """MLflow, by the package ``mlflow`` or ``mlflow-skinny`` of the job's Python. Each run is one
+    of its runs, through all attempts."""
+
+    uri: str = ""
+    """Its tracking server or database: ``https://…``, ``postgresql://…``,
+    ``sqlite:////shared/mlflow.db``; ``${oc.env:MLFLOW_TRACKING_URI}`` takes that of your shell. A
+    password or token belongs into ``environment.secrets_file``, as ``MLFLOW_TRACKING_PASSWORD`` or
+    ``MLFLOW_TRACKING_TOKEN``."""
+
+    experiment: str | None = None
+    """MLflow's experiment; null for this experiment's name."""
+
+    tags: dict[str, str] = field(default_factory=dict)
+    """Tags of the runs."""
+
+
+@spec_dataclass
 class Tracking:
     """Where the logged metrics go, beside the run's own files. A process of its own forwards them,
     which neither stops nor slows the training."""
@@ -205,6 +223,9 @@ class Tracking:
 
     wandb: Wandb | None = None
     """Weights & Biases; ``{}`` is enough, null is without."""
+
+    mlflow: Mlflow | None = None
+    """MLflow; ``{uri: …}`` is enough, null is without."""
 
 
 @spec_dataclass
