@@ -7,17 +7,19 @@ import itertools
 import json
 import shlex
 from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 import click
 
 from hpcrun.cli.options import Output, common, spec_arguments
 from hpcrun.policy import batch, resume
+from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.plan import Plan, RunPlan
-from hpcrun.text import listed, one_line, plural, runs_text
+from hpcrun.text import duration, listed, one_line, plural, runs_text
 
 # Configurations that are compared, and the lines of two: the comparison takes their cube.
 _MOST_SHOWN, _MOST_COMPARED = 100, 1_000
-_MOST_COMMANDS = 12
+_MOST_COMMANDS, _MOST_KEYS = 12, 30
 
 
 @click.command("plan")
@@ -47,6 +49,7 @@ def lines(plan: Plan, root: str, no_flags: Collection[str] = ()) -> Iterator[str
     yield from map(one_line, _head(plan, root))
     yield ""
     yield from _table([_row(run) for run in plan.runs])
+    yield from _configuration(plan.runs)
     yield from _commands(plan, no_flags)
     for index, array in enumerate(plan.arrays):
         if array.script:
@@ -69,6 +72,36 @@ def lines(plan: Plan, root: str, no_flags: Collection[str] = ()) -> Iterator[str
     if len(others) > _MOST_SHOWN:
         left = len(others) - _MOST_SHOWN
         yield f"\n--- {plural(left, 'more DeepSpeed configuration', ',')}; --json has them"
+
+
+def _configuration(runs: Sequence[RunPlan]) -> Iterator[str]:
+    """Yield each value of ``config``, and of the other blocks those that differ between runs."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for run in runs[:_MOST_COMPARED]:
+        for name, block in run.spec.items():
+            for key, value in _values(block, name) if name != "deepspeed" else ():
+                texts = found.setdefault(key, {})
+                texts.setdefault(json.dumps(value, ensure_ascii=False), []).append(run.number)
+    kept = {key: texts for key, texts in found.items() if len(texts) > 1 or key[:7] == "config."}
+    if kept:
+        yield "\n--- configuration"
+    for key, texts in itertools.islice(sorted(kept.items(), key=_differing_first), _MOST_KEYS):
+        shown = [f"{text} ({runs_text(numbers)})" for text, numbers in texts.items()]
+        yield one_line(f"{key} = {listed(shown, 8) if len(texts) > 1 else next(iter(texts))}")
+    if len(kept) > _MOST_KEYS:
+        yield f"{len(kept) - _MOST_KEYS:,} more; --json has them"
+
+
+def _values(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for name, item in value.items():
+            yield from _values(item, f"{key}.{name}")
+    else:
+        yield key, value
+
+
+def _differing_first(item: tuple[str, dict[str, list[int]]]) -> bool:
+    return len(item[1]) == 1
 
 
 def _command(run: RunPlan, argv: Sequence[str]) -> list[str] | None:
@@ -153,7 +186,14 @@ def _row(run: RunPlan) -> list[str]:
     if all(isinstance(config.get(key), int) for key in batch.KEYS):
         train, micro, accumulation = (config[key] for key in batch.KEYS)
         product = f"batch {train} = micro {micro} x accumulation {accumulation}"
-    return [str(run.number), run.label, where, run.resources.time, product]
+    return [str(run.number), run.label, where, _time(run.resources.time), product]
+
+
+def _time(text: str) -> str:
+    """Return a time limit, with what Slurm reads it as where that is not written out."""
+    seconds = parse_duration(text)
+    is_plain = seconds is None or text.count(":") == 2 or "-" in text
+    return text if is_plain else f"{text} ({duration(seconds or 0)})"
 
 
 def _table(rows: list[list[str]]) -> Iterator[str]:

@@ -5,7 +5,8 @@ scripts, and ``compile_plan`` does both.
 
 In reading order: `compiler` (the steps, from file to checked runs), `run_template` (a run without
 its ``config``, checked once for many), `identity` (the digest by which a run is known again),
-`extendable` (values that may change without making another run), `freeze` (numbers, job arrays and
+`extendable` (values that may change without making another run), `run_notes` (swept values that may
+not arrive), `freeze` (numbers, job arrays and
 scripts) and `chain` (``depends_on``). ``source`` reads files, ``spec`` knows the schema, ``sweep``
 makes the points, ``target`` knows entries, DeepSpeed and sbatch.
 

@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from hpcrun.compile import chain, extendable
+from hpcrun.compile import chain, extendable, run_notes
 from hpcrun.compile.freeze import Compiled, CompiledRun, Select, freeze
 from hpcrun.compile.run_template import RunTemplates
 from hpcrun.compile.source.interpolate import interpolate_one, variables_read
 from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, dotted, get_at
 from hpcrun.compile.source.problems import Problems, Reporter, kind_of
-from hpcrun.compile.spec import compose, profile, schema
+from hpcrun.compile.spec import compose, misreadings, profile, schema
+from hpcrun.compile.spec.short_keys import ShortKeys
 from hpcrun.compile.sweep.expansion import Expansion
 from hpcrun.compile.sweep.matcher import Matcher
 from hpcrun.compile.sweep.point import Assignment, Point, label, short_names
@@ -33,7 +34,6 @@ from hpcrun.state.spec.experiment import Spec
 from hpcrun.state.spec.sweep_block import Sweep
 from hpcrun.text import listed
 
-_MOST_NOTES = 3
 # Points with mistakes, after which no more are looked for.
 _ENOUGH = 500
 
@@ -127,7 +127,7 @@ class _Compiler:
         self, overrides: Sequence[str], sweeps: Sequence[str], root: Path | None
     ) -> Compiled:
         problems = self.problems
-        tree, known = self._compose(overrides)
+        tree, known, applied = self._compose(overrides)
         tree.data["depends_on"] = chain.spelled_out(tree.data.get("depends_on"))
         loaded = self._profile(tree)
         limits = schema.defaults(Profile)["limits"]
@@ -139,6 +139,8 @@ class _Compiler:
         block = tree.data.pop("sweep", None) or {}
         block = schema.SchemaChecker(report, Spec).block(block, Sweep, ("sweep",))
         report.at_least("sweep.max_parallel", block["max_parallel"], 1)
+        short_keys = ShortKeys(known.data, lambda key: compose.has_key(known, key))
+        block = short_keys.spell_out(block, ("sweep",), report)
         base = tree.over(Tree(schema.defaults(Spec)))
         del base.data["sweep"]
         base.marks = {key: mark for key, mark in base.marks.items() if key[:1] != ("sweep",)}
@@ -147,8 +149,13 @@ class _Compiler:
             return compose.check_exists(key, known, problems, mark)
 
         resolve = Resolver(base, self._with_deepspeed)
-        expansion = Expansion(report, exists, Matcher(report, resolve, exists))
+        matcher = Matcher(report, resolve, exists)
+        expansion = Expansion(report, exists, matcher, short_keys.full)
         points = expansion.expand(block, sweeps, self.directory)
+        if not problems:
+            misreadings.check_swept_overrides(applied, points, problems)
+        misreadings.note_swept(points, known, problems)
+        misreadings.note_values(base, problems)
         prerequisites = chain.prerequisites(Reporter(base, problems), points)
         whole = Reporter(self._with_deepspeed(base, Problems()), problems)
         extendable_keys = extendable.keys(whole, points, exists)
@@ -181,15 +188,19 @@ class _Compiler:
                 *_secrets(loaded.data, runs),
                 *templates.notes,
                 *problems.notes,
-                *_unread(runs, arrived),
-                *_started_alike(runs),
+                *run_notes.unread(runs, arrived),
+                *run_notes.started_alike(runs),
+                *run_notes.trained_by_deepspeed(runs),
             ),
             no_flags=_no_flags(runs, arrived),
             runs=tuple(runs),
         )
 
-    def _compose(self, overrides: Sequence[str]) -> tuple[Tree, Tree]:
-        """Return the spec with the overrides, and the same with all keys that may be overridden."""
+    def _compose(self, overrides: Sequence[str]) -> tuple[Tree, Tree, dict[Key, compose.Override]]:
+        """Return the spec with overrides, the same with all keys that may be overridden, and them.
+
+        The overrides are those without a problem, by their full keys.
+        """
         plain = compose.read(self.path, self.shown, self.problems)
         if self.problems.unreadable:
             self.problems.check()
@@ -197,10 +208,24 @@ class _Compiler:
         tree = plain.over(Tree({"name": self.path.stem}, {("name",): mark}))
         given = compose.parse_overrides(overrides, self.directory, self.problems)
         known = self._with_deepspeed(tree, Problems(), compose.apply(tree, given))
-        for override in given:
-            if override.adds or compose.check_exists(override.key, known, self.problems):
+        applied: dict[Key, compose.Override] = {}
+        for one in given:
+            override = one if one.adds else self._in_full(one, known)
+            if not override.adds and not compose.check_exists(override.key, known, self.problems):
+                continue
+            if misreadings.check_override(override, known, applied, self.problems):
+                applied[override.key] = override
                 tree, known = override.value.over(tree), override.value.over(known)
-        return tree, known
+        return tree, known, applied
+
+    def _in_full(self, override: compose.Override, known: Tree) -> compose.Override:
+        """Return an override with its full key, and note what a short one was read as."""
+        keys = ShortKeys(known.data, lambda key: compose.has_key(known, key))
+        full = keys.full(override.key)
+        if full == override.key:
+            return override
+        self.problems.notes.append(f"{override.typed}: the key is read as {dotted(full)}")
+        return override.at(full)
 
     def _profile(self, tree: Tree) -> profile.LoadedProfile | None:
         name = interpolate_one(tree, ("cluster",), self.problems)
@@ -273,47 +298,6 @@ def _no_flags(runs: Sequence[CompiledRun], arrived: Set[Key]) -> tuple[str, ...]
     is_command = any(run.entry.kind == "command" for run in runs)
     has_flags = any(run.spec["flags"] != command_line.NO_FLAGS for run in runs)
     return tuple(sorted(map(dotted, arrived))) if is_command and has_flags else ()
-
-
-def _unread(runs: Sequence[CompiledRun], arrived: Set[Key]) -> list[str]:
-    """Return a note of keys of ``config`` that cannot be flags of a shell's script."""
-    found: dict[str, None] = {}
-    for run in runs:
-        wanted = run.spec["flags"] != command_line.NO_FLAGS and run.entry.kind == "command"
-        if wanted and command_line.reads_no_flags(run.entry.argv):
-            left = command_line.without(run.spec["config"], arrived)
-            found.update(dict.fromkeys(f"config.{name}" for name in left))
-    if not found:
-        return []
-    verb = "is no flag" if len(found) == 1 else "are no flags"
-    return [
-        f'{listed([*found], 8)} {verb}, as the script of `sh -c` has no "$@": refer to '
-        "${config.KEY}, or set flags: none"
-    ]
-
-
-def _started_alike(runs: Sequence[CompiledRun]) -> list[str]:
-    """Return a note of runs whose program cannot tell which of them it is."""
-    alike: dict[tuple[str, ...], list[CompiledRun]] = {}
-    for run in runs:
-        if run.entry.kind != "function":
-            alike.setdefault(run.entry.argv, []).append(run)
-    notes = []
-    for group in alike.values():
-        seen: dict[str, CompiledRun] = {}
-        for run in group if len(group) > 1 else ():
-            rest = {name: run.spec[name] for name in run.spec if name not in ("config", "name")}
-            other = seen.setdefault(json.dumps(rest, sort_keys=True, default=str), run)
-            if other is not run:
-                keys = [key for key in run.swept if run.swept[key] != other.swept.get(key)]
-                notes.append(
-                    f"{other.label or 'a run'} and {run.label}: their programs are started with "
-                    "the same arguments, variables and DeepSpeed configuration, as "
-                    f"{listed(keys, 8)} {'is no flag' if len(keys) == 1 else 'are no flags'}; "
-                    "only hpcrun.session().config tells them apart"
-                )
-    left = len(notes) - _MOST_NOTES
-    return [*notes[:_MOST_NOTES], *([f"and so are {left:,} more"] if left > 0 else [])]
 
 
 def _check_same(run: CompiledRun, first: CompiledRun, report: Reporter) -> None:

@@ -1,7 +1,8 @@
 """The schema of specs and cluster profiles, and the checks of their values.
 
 In reading order: `schema` (data against the dataclasses of `hpcrun.state.spec`), `compose` (the
-files of a spec and the command line become one tree), `profile` (finds and loads cluster
+files of a spec and the command line become one tree), `short_keys` (``lr`` for ``config.lr``),
+`misreadings` (values that are read otherwise than they look), `profile` (finds and loads cluster
 profiles), `checks` (values that must agree, beyond their types) and `reference` (writes
 docs/spec.md).
 

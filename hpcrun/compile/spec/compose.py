@@ -22,12 +22,12 @@ from hpcrun.compile.source.marked_tree import (
     nest,
 )
 from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, kind_of, listing
-from hpcrun.compile.spec import schema
+from hpcrun.compile.spec import schema, short_keys
 from hpcrun.compile.target.deepspeed_keys import is_key
 from hpcrun.errors import Problem, UsageError
 from hpcrun.host import expand_home, is_there
 from hpcrun.state.spec.experiment import Spec
-from hpcrun.text import shortened
+from hpcrun.text import plural, shortened
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,15 @@ class Override:
     key: Key
     value: Tree
     adds: bool
+    typed: str
+    """As it was typed."""
+
+    def at(self, key: Key) -> Override:
+        """Return the same for another key."""
+        below = len(self.key)
+        marks = {(*key, *own[below:]): mark for own, mark in self.value.marks.items()}
+        value = get_at(self.value.data, self.key)
+        return Override(key, Tree(nest(key, value), marks), self.adds, self.typed)
 
 
 def find_spec(spec: Path | str) -> tuple[Path, str]:
@@ -130,7 +139,12 @@ def parse_overrides(texts: Sequence[str], directory: Path, problems: Problems) -
             continue
         if not equals or not name or not all(name.split(".")) or limits.is_deep(name):
             message = f"found {shortened(text, 200)!r}; accepted are key=value and +key=value"
-            hint = "sweep with --sweep key=a,b" if not equals else None
+            problems.add(Problem(COMMAND_LINE, "", message, _meant(name, equals, texts)))
+            continue
+        if name[0] in "+~":
+            message = f"found {shortened(text, 200)!r}; accepted are key=value and +key=value"
+            bare = name[1:]
+            hint = f"{bare}=null takes a value away" if name[0] == "~" else f"type +{bare}={value}"
             problems.add(Problem(COMMAND_LINE, "", message, hint))
             continue
         key = tuple(name.split("."))
@@ -141,8 +155,22 @@ def parse_overrides(texts: Sequence[str], directory: Path, problems: Problems) -
         parsed = yaml_reader.parse_value(value, name, directory, problems)
         if parsed is not None:
             marks = {(*key, *own[1:]): mark for own, mark in parsed.marks.items()}
-            found.append(Override(key, Tree(nest(key, parsed.data["value"]), marks), adds))
+            found.append(Override(key, Tree(nest(key, parsed.data["value"]), marks), adds, text))
     return found
+
+
+def _meant(name: str, equals: str, texts: Sequence[str]) -> str | None:
+    """Return what to type for a word of the command line that is no ``key=value``."""
+    if name.startswith("~"):
+        return f"{name[1:]}=null takes a value away"
+    if "=" in texts:
+        at = texts.index("=")
+        if 0 < at < len(texts) - 1:
+            return f"no blanks around the sign: {texts[at - 1]}={texts[at + 1]}"
+    key, colon, value = name.partition(":")
+    if not equals and key and colon and value:
+        return f"type {key}={value.strip()}"
+    return "sweep with --sweep key=a,b" if not equals else None
 
 
 def apply(tree: Tree, overrides: Sequence[Override]) -> Tree:
@@ -152,20 +180,31 @@ def apply(tree: Tree, overrides: Sequence[Override]) -> Tree:
     return tree
 
 
+def has_key(tree: Tree, key: Key) -> bool:
+    """Return whether a key, in full, is a field of a spec, given in a file, or DeepSpeed's."""
+    missing = object()
+    if schema.find(Spec, key) is not None or get_at(tree.data, key, missing) is not missing:
+        return True
+    return key[0] == "deepspeed" and is_key(key[1:]) and len(key) > 1
+
+
 def check_exists(key: Key, tree: Tree, problems: Problems, place: SourceMark | None = None) -> bool:
     """Return whether a key of the command line, or of a sweep at ``place``, exists; report if not.
 
     A field of a spec exists even where no file mentions it, and so does a key that DeepSpeed knows.
     """
-    missing = object()
-    if schema.find(Spec, key) is not None or get_at(tree.data, key, missing) is not missing:
+    if has_key(tree, key):
         return True
-    if key[0] == "deepspeed" and is_key(key[1:]) and len(key) > 1:
-        return True
+    mark = place or SourceMark(COMMAND_LINE, None, Path())
+    if meant := short_keys.several(key, tree):
+        named = [dotted(one) for one in meant]
+        found = f"is short for {plural(len(named), 'key')}: {listing(named, 8)}"
+        Reporter(tree, problems).marked(mark, key, found, "type one of them in full")
+        return False
     message = f"there is no key {dotted(key)}"
     given = (dotted(one) for one in keys(tree.data))
     every = itertools.chain(schema.fields(Spec), given)
-    names = (name for name in every if not name.startswith("sweep"))
+    names = [name for name in every if not name.startswith("sweep")]
     if schema.is_free(Spec, key):
         parent = get_at(tree.data, key[:-1])
         siblings = list(parent) if isinstance(parent, dict) else []
@@ -176,7 +215,15 @@ def check_exists(key: Key, tree: Tree, problems: Problems, place: SourceMark | N
             hint = f"{hint or ''} +{dotted(key)}=VALUE adds it".strip()
     else:
         hint = _schema_hint(key) or did_you_mean(dotted(key), names)
-    mark = place or SourceMark(COMMAND_LINE, None, Path())
+        block = schema.dataclass_of(schema.find(Spec, key[:-1]))
+        config = get_at(tree.data, ("config",))
+        if len(key) > 1 and block is not None:
+            message += f"; '{dotted(key[:-1])}' accepts {listing(schema.hints(block))}"
+        elif len(key) == 1 and isinstance(config, dict) and config:
+            hint = hint or did_you_mean(key[0], config)
+            message += f"; config has {listing(config, 12)}"
+            if place is None:
+                hint = f"{hint or ''} +config.{key[0]}=VALUE adds it".strip()
     Reporter(tree, problems).marked(mark, key, message, hint)
     return False
 

@@ -43,6 +43,11 @@ one that DeepSpeed knows; `+key=value` adds one. The value is YAML if it starts 
 quote, else one scalar in which commas and colons mean nothing; `key=null` takes a value away. Paths
 there are relative to the spec. `--sweep key=a,b` sweeps, and replaces a grid's values of that key.
 
+**Short keys.** There, and in all parts of `sweep`, the end of a key is enough where no other key of
+the spec ends so: `lr` is `config.lr`, `stage` is `deepspeed.zero_optimization.stage`, `nodes` is
+`resources.nodes`. What several keys end in is a mistake that names them; no short key adds one.
+What a key of the command line was read as is told.
+
 **Interpolation.** `${config.lr}` is another key, `${oc.env:NAME}` or `${oc.env:NAME,default}` a
 variable of the submitting shell. PLACEHOLDERS
 are filled in as an attempt starts. A literal `${` is written `\\${`.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,8 @@ class Expansion:
     ----------
     report
         For the tree in which the sweep's block was written.
+    full
+        Returns the full key that a short one of the command line stands for.
 
     Attributes
     ----------
@@ -58,8 +60,10 @@ class Expansion:
         Full keys whose values repeat a point.
     """
 
-    def __init__(self, report: Reporter, exists: KeyExists, matcher: Matcher) -> None:
-        self._report, self._exists, self._matcher = report, exists, matcher
+    def __init__(
+        self, report: Reporter, exists: KeyExists, matcher: Matcher, full: Callable[[Key], Key]
+    ) -> None:
+        self._report, self._exists, self._matcher, self._full = report, exists, matcher, full
         self.repeats: tuple[str, ...] = ()
         self._work = 0
 
@@ -82,6 +86,13 @@ class Expansion:
         if not name or not listed.strip() or limits.is_deep(name) or limits.unwritable(text):
             found = f"found {shortened(text, 200)!r}; accepted is key=a,b"
             problems.add(Problem(COMMAND_LINE, "--sweep", found))
+            return
+        typed, name = name, dotted(self._full(tuple(name.split("."))))
+        if name != typed:
+            problems.notes.append(f"--sweep {text}: the key is read as {name}")
+        if name in self._matcher.replaced:
+            hint = f"give all values at once: --sweep {name}=a,b"
+            problems.add(Problem(COMMAND_LINE, name, "--sweep is given twice for it", hint))
             return
         parsed = yaml_reader.parse_value(f"[{listed}]", name, directory, problems)
         if parsed is None:

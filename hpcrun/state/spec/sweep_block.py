@@ -24,7 +24,7 @@ class Draw:
     scrambled), which covers a space of few keys more evenly."""
 
     keys: dict[str, Any] = field(default_factory=dict)
-    """Full key -> ``{uniform: [low, high]}``, ``{loguniform: [low, high]}``, ``{int_uniform: [low,
+    """Key -> ``{uniform: [low, high]}``, ``{loguniform: [low, high]}``, ``{int_uniform: [low,
     high]}`` or ``{int_loguniform: [low, high]}`` (both ends included), ``{normal: [mean,
     deviation]}``, a list of values or ``{choices: {label: value}}``."""
 
@@ -34,16 +34,16 @@ class Block:
     """A part of a sweep; ``union`` and ``when`` nest them."""
 
     grid: dict[str, Any] = field(default_factory=dict)
-    """Full key -> values. The runs are the product in the order written, the last key varying
-    fastest. Values are a list, ``{choices: {label: value or sub-tree}}``, ``{range: [start, stop,
-    step]}`` (whole numbers, as Python's), ``{linspace: [start, stop, count]}`` or ``{geomspace:
-    [start, stop, count]}`` (as numpy's)."""
+    """Key -> values; a short key, such as ``lr``, does where it is unambiguous. The runs are the
+    product in the order written, the last key varying fastest. Values are a list, ``{choices:
+    {label: value or sub-tree}}``, ``{range: [start, stop, step]}`` (whole numbers, as Python's),
+    ``{linspace: [start, stop, count]}`` or ``{geomspace: [start, stop, count]}`` (as numpy's)."""
 
     zip: dict[str, Any] = field(default_factory=dict)
     """As ``grid``, with lists of one length whose values go together."""
 
     points: list[dict[str, Any]] = field(default_factory=list)
-    """Points written out: each a mapping of full keys to values."""
+    """Points written out: each a mapping of keys to values."""
 
     random: Draw | None = None
     """Points drawn at random, the same ones each time; see ``sweep.random``."""
@@ -55,7 +55,7 @@ class Block:
     """Rules, in their order, for the runs that they match; see ``sweep.when``."""
 
     exclude: list[dict[str, Any]] = field(default_factory=list)
-    """Runs to leave out, after the rules: each a mapping of full keys to a value, or a list of
+    """Runs to leave out, after the rules: each a mapping of keys to a value, or a list of
     which one fits. A choice is named by its label."""
 
     repeat: dict[str, Any] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class When(Block):
     """Which runs: as in ``exclude``. A key that is not swept has the spec's value."""
 
     set: dict[str, Any] = field(default_factory=dict)
-    """Full key -> value for these runs: no part of their names. A later rule wins."""
+    """Key -> value for these runs: no part of their names. A later rule wins."""
 
 
 @spec_dataclass

@@ -83,7 +83,7 @@ def test_an_interpolated_value_is_shown_as_what_it_is(project: Any) -> None:
     assert [run.swept["config.lr"] for run in compiled(project, grid).runs] == [1.0, 2.0]
 
 
-FLAT = ("config.optimizer=1", "config.model=3", "config.twice=x${config.model}")
+FLAT = ("config.optimizer=1", "config.twice=x${config.model}")
 NESTED = "config.model={choices: {s: {layers: 1}, l: {layers: 9}}}"
 
 

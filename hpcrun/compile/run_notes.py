@@ -1,0 +1,77 @@
+"""Notes on runs whose swept values may not arrive where they are meant to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence, Set
+
+from hpcrun.compile.freeze import CompiledRun
+from hpcrun.compile.source.marked_tree import Key, get_at, leaves
+from hpcrun.compile.target import command_line
+from hpcrun.text import listed
+
+_MOST_NOTES = 3
+
+
+def unread(runs: Sequence[CompiledRun], arrived: Set[Key]) -> list[str]:
+    """Return a note of keys of ``config`` that cannot be flags of a shell's script."""
+    found: dict[str, None] = {}
+    for run in runs:
+        wanted = run.spec["flags"] != command_line.NO_FLAGS and run.entry.kind == "command"
+        if wanted and command_line.reads_no_flags(run.entry.argv):
+            left = command_line.without(run.spec["config"], arrived)
+            found.update(dict.fromkeys(f"config.{name}" for name in left))
+    if not found:
+        return []
+    verb = "is no flag" if len(found) == 1 else "are no flags"
+    return [
+        f'{listed([*found], 8)} {verb}, as the script of `sh -c` has no "$@": refer to '
+        "${config.KEY}, or set flags: none"
+    ]
+
+
+def started_alike(runs: Sequence[CompiledRun]) -> list[str]:
+    """Return a note of runs whose program cannot tell which of them it is."""
+    alike: dict[tuple[str, ...], list[CompiledRun]] = {}
+    for run in runs:
+        if run.entry.kind != "function":
+            alike.setdefault(run.entry.argv, []).append(run)
+    notes = []
+    for group in alike.values():
+        seen: dict[str, CompiledRun] = {}
+        for run in group if len(group) > 1 else ():
+            rest = {name: run.spec[name] for name in run.spec if name not in ("config", "name")}
+            other = seen.setdefault(json.dumps(rest, sort_keys=True, default=str), run)
+            if other is not run:
+                keys = [key for key in run.swept if run.swept[key] != other.swept.get(key)]
+                notes.append(
+                    f"{other.label or 'a run'} and {run.label}: their programs are started with "
+                    "the same arguments, variables and DeepSpeed configuration, as "
+                    f"{listed(keys, 8)} {'is no flag' if len(keys) == 1 else 'are no flags'}; "
+                    "only hpcrun.session().config tells them apart"
+                )
+    left = len(notes) - _MOST_NOTES
+    return [*notes[:_MOST_NOTES], *([f"and so are {left:,} more"] if left > 0 else [])]
+
+
+def trained_by_deepspeed(runs: Sequence[CompiledRun]) -> Iterator[str]:
+    """Yield a note of each swept key of ``config`` that DeepSpeed has under the same name, fixed.
+
+    Only where all runs have the same number there: the optimizer that DeepSpeed makes takes it.
+    """
+    swept = {name: None for run in runs for name in run.swept if name.startswith("config.")}
+    if not swept:
+        return
+    fixed = dict(leaves(runs[0].spec["deepspeed"]))
+    for name in swept:
+        short = name.rpartition(".")[2]
+        for key, value in fixed.items():
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if key[-1] != short or key[-2:-1] != ("params",) or not is_number:
+                continue
+            if all(get_at(run.spec["deepspeed"], key) == value for run in runs[1:]):
+                full = ".".join(("deepspeed", *key))
+                yield (
+                    f"{name} is swept, and {full} is {value} in every run, which is what the "
+                    f"{key[0]} that DeepSpeed makes takes: write ${{{name}}} there, or sweep it"
+                )

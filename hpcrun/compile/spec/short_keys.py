@@ -1,0 +1,132 @@
+"""Short keys: ``lr`` is ``config.lr`` where no other key of the composed spec ends in it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hpcrun.compile.source.marked_tree import Key, Tree, dotted, keys
+from hpcrun.compile.source.problems import Reporter
+from hpcrun.compile.spec import schema
+from hpcrun.state.spec.experiment import Spec
+
+# Parts of a sweep that are mappings of keys, and those that are lists of such mappings or of blocks
+_MAPPINGS, _LISTS, _BLOCKS = (
+    ("grid", "zip", "repeat", "match", "set"),
+    ("points", "exclude"),
+    ("union", "when"),
+)
+# Of a sweep's own keys, the one that may be changed by its short name; `seed` is the program's.
+_OF_SWEEP: Key = ("sweep", "max_parallel")
+
+IsKey = Callable[[Key], bool]
+
+
+class ShortKeys:
+    """Finds the keys that short ones stand for.
+
+    Parameters
+    ----------
+    data
+        The composed spec.
+    is_key
+        Returns whether a key is written in full: such a key means itself.
+    """
+
+    def __init__(self, data: dict[str, Any], is_key: IsKey) -> None:
+        self._data, self._is_key = data, is_key
+        self._swept: dict[Key, None] = {}
+        self._ends: dict[Key, dict[Key, None]] | None = None
+
+    def full(self, key: Key) -> Key:
+        """Return the one key that ends in ``key``; the same key where there is none, or several."""
+        meant = () if self._is_key(key) or key in self._swept else self.meant(key)
+        return next(iter(meant)) if len(meant) == 1 else key
+
+    def meant(self, key: Key) -> tuple[Key, ...]:
+        """Return all keys that end in ``key``."""
+        if self._ends is None:
+            self._ends = {}
+            for one in (*_candidates(self._data), *self._swept):
+                for start in range(len(one)):
+                    self._ends.setdefault(one[start:], {})[one] = None
+        return tuple(self._ends.get(key, ()))
+
+    def spell_out(self, block: dict[str, Any], place: Key, report: Reporter) -> dict[str, Any]:
+        """Return a checked sweep with full keys, at which its tree's marks are then too."""
+        full = {tuple(name.split(".")) for name in _names(block)}
+        self._swept = {key: None for key in sorted(full) if self._is_key(key)}
+        self._ends = None
+        renamed: dict[Key, str] = {}
+        block = self._block(block, place, report, renamed)
+        if renamed:
+            marks = report.tree.marks
+            report.tree.marks = {_moved(key, renamed): mark for key, mark in marks.items()}
+        return block
+
+    def _block(
+        self, block: dict[str, Any], place: Key, report: Reporter, renamed: dict[Key, str]
+    ) -> dict[str, Any]:
+        def mapping(given: dict[str, Any], at: Key) -> dict[str, Any]:
+            found = {}
+            for name, value in given.items():
+                full = dotted(self.full(tuple(name.split("."))))
+                inside = (*at, name)
+                if full in found or (full != name and full in given):
+                    report.at(inside, f"is {full}, which is given here too", "remove one")
+                    continue
+                if full != name:
+                    renamed[inside] = full
+                found[full] = value
+            return found
+
+        result = dict(block)
+        for part in _MAPPINGS:
+            if part in block:
+                result[part] = mapping(block[part], (*place, part))
+        for part in _LISTS:
+            at = (*place, part)
+            result[part] = [mapping(one, (*at, str(n))) for n, one in enumerate(block[part])]
+        for part in _BLOCKS:
+            inner = enumerate(block[part])
+            result[part] = [
+                self._block(one, (*place, part, str(n)), report, renamed) for n, one in inner
+            ]
+        if block["random"] is not None:
+            named = mapping(block["random"]["keys"], (*place, "random", "keys"))
+            result["random"] = {**block["random"], "keys": named}
+        return result
+
+
+def several(key: Key, tree: Tree) -> tuple[Key, ...]:
+    """Return the keys of a tree that end in ``key``, where they are more than one."""
+    found = ShortKeys(tree.data, lambda _: False).meant(key)
+    return found if len(found) > 1 else ()
+
+
+def _candidates(data: dict[str, Any]) -> Iterator[Key]:
+    """Yield the keys that a short one may stand for: the fields of a spec, and all that is given.
+
+    A part with a dot in it cannot be typed.
+    """
+    fields = (tuple(name.split(".")) for name in schema.fields(Spec))
+    for key in itertools.chain(fields, keys(data)):
+        if (key[0] != "sweep" or key == _OF_SWEEP) and not any("." in part for part in key):
+            yield key
+
+
+def _names(block: dict[str, Any]) -> Iterator[str]:
+    """Yield the keys that a sweep's block names, at all depths."""
+    for part in _MAPPINGS:
+        yield from block.get(part, ())
+    for part in _LISTS:
+        yield from itertools.chain.from_iterable(block[part])
+    for part in _BLOCKS:
+        for one in block[part]:
+            yield from _names(one)
+    yield from (block["random"] or {}).get("keys", ())
+
+
+def _moved(key: Key, renamed: dict[Key, str]) -> Key:
+    return tuple(renamed.get(key[: at + 1], part) for at, part in enumerate(key))
