@@ -22,11 +22,13 @@ PACKAGES = sorted({path.parent for path in MODULES} - {PACKAGE})
 # Modules without a test at the mirrored path, and the test that covers each.
 COVERED_BY: dict[str, str] = {
     "__main__": "cli/test_main.py",
-    "cli/completion": "test_imports.py",
+    "cli/examples": "cli/test_help.py",
+    "cli/global_options": "cli/test_main.py",
     "cli/only": "cli/test_submit.py",
     "cli/options": "cli/test_main.py",
     "cli/report": "observe/report/test_report.py",
     "cli/run": "cli/test_submit.py",
+    "cli/spec_keys": "cli/test_completion.py",
     "cli/where": "cli/test_show.py",
     "cli/why": "observe/diagnosis/test_attempts.py",
     "compile/chain": "cli/test_chain.py",

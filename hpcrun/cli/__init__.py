@@ -1,13 +1,15 @@
 """The command line: one thin file a command, which parses, calls and prints.
 
 - `main`: the ``hpcrun`` command, which imports a command's module only when it runs.
-- `options`: the common options, `Output`, and SPEC with overrides and sweeps; `where`: WHERE and
-  ``--where``; `only`: ``--only``.
+- `global_options`: what every command takes, before its name or after it; `options`: `Output`, and
+  SPEC with overrides and sweeps; `where`: WHERE and ``--where``; `only`: ``--only``.
 - From spec to runs: `plan`, `submit`, `run`, `drill`.
 - Reading: `list`, `status`, `logs`, `results`, `why`, `show`, `diff`, `report`, `export`.
 - Acting on runs: `cancel`, `requeue`, `clean`.
-- `completion`: scripts for shells.
+- `help`: topics; `examples`: those in each command's help; `completion`: scripts for shells,
+  with `spec_keys` for what a spec may hold.
 
-To add a command: write ``hpcrun/cli/NAME.py`` with a function ``command``, add it to ``COMMANDS``
-in `main`, and run ``make docs``. Imports that only the command needs go inside the function.
+To add a command: write ``hpcrun/cli/NAME.py`` with a function ``command``, add it to ``GROUPS`` in
+`main` and an example to `examples`, and run ``make docs``. Imports that only the command needs go
+inside the function.
 """

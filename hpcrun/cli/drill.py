@@ -35,7 +35,7 @@ _HEADERS = ("FAULT", "RANK", "NODE", "TAKEN FOR", "HPCRUN DID", "BACK AFTER", "S
     show_default=True,
     help="Optimizer steps between a start and the fault.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done.")
 @common
 def command(
     spec: str,

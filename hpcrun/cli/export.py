@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 )
 @click.option("--logs", is_flag=True, help="With all that was printed.")
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
-@click.option("--dry-run", is_flag=True, help="Only list the files and their bytes.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only list the files and their bytes.")
 @common
 def command(
     where: tuple[str, ...],

@@ -23,14 +23,23 @@ if TYPE_CHECKING:
 @where_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on as lines come, until the runs are over.")
 @click.option(
-    "--rank", metavar="RANKS", help="Only these ranks, such as 0,4-7; under torchrun its nodes."
+    "-r",
+    "--rank",
+    metavar="RANKS",
+    help="Only these ranks, such as 0,4-7; under torchrun its nodes.",
 )
 @click.option("--node", metavar="NODE", help="Only this node: its name, or its index in the run.")
-@click.option("--attempt", metavar="A|all", help="This attempt, or all (default: the newest).")
+@click.option(
+    "-a", "--attempt", metavar="A|all", help="This attempt, or all (default: the newest)."
+)
 @click.option("--since", metavar="T", help="What was written since then: 90s, 10m, 2h, or a time.")
 @click.option("--timestamps", is_flag=True, help="When each line was written, as far as is known.")
-@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="The last N lines of each.")
-@click.option("--grep", metavar="RE", help="Only lines that this regular expression is found in.")
+@click.option(
+    "-t", "--tail", type=click.IntRange(min=0), metavar="N", help="The last N lines of each."
+)
+@click.option(
+    "-g", "--grep", metavar="RE", help="Only lines that this regular expression is found in."
+)
 @click.option("--exclude", metavar="RE", help="No lines that this is found in.")
 @click.option("--highlight", metavar="RE", help="Show what this finds in reverse.")
 @click.option("--no-fold", is_flag=True, help="Every line: of each rank, of progress bars.")

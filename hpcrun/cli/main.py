@@ -8,34 +8,70 @@ import gc
 import importlib
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcrun import __version__, terminal
+from hpcrun.cli import examples
+from hpcrun.cli.global_options import global_options
 from hpcrun.errors import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, HpcrunError, Interrupted
 from hpcrun.text import one_line
 
-# Name, which is also that of the module, and what --help says.
-COMMANDS = {
-    "plan": "Compile only: runs, resources, script, DeepSpeed JSON.",
-    "submit": "Check and submit an experiment or a sweep.",
-    "run": "Run in the foreground: in this allocation or on this machine.",
-    "list": "Experiments under the root.",
-    "status": "State of runs: step, metrics, attempt, cause.",
-    "logs": "Output of runs, ranks and attempts; -f follows.",
-    "results": "Swept values beside metrics.",
-    "export": "Runs without their checkpoints, as one archive.",
-    "report": "All about runs in one HTML file that opens offline.",
-    "why": "What ended each attempt, and what to do next.",
-    "drill": "Hurt a run on purpose, and see that it comes back.",
-    "show": "One run: configuration, script, DeepSpeed JSON, path.",
-    "diff": "What changed between two experiments or runs.",
-    "cancel": "Cancel runs; they stay cancelled.",
-    "requeue": "Start runs again, with their frozen code and plan.",
-    "clean": "Remove old checkpoints of runs that are over, and their logs.",
-    "completion": "Completion script for bash, zsh or fish.",
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+# Title -> the commands under it: the name, which is also that of the module, and what --help says.
+GROUPS = {
+    "Plan and submit": {
+        "plan": "Compile only: runs, resources, script, DeepSpeed JSON.",
+        "submit": "Check and submit an experiment or a sweep.",
+        "run": "Run in the foreground: in this allocation or on this machine.",
+    },
+    "Look": {
+        "list": "Experiments under the root.",
+        "status": "State of runs: step, metrics, attempt, cause.",
+        "logs": "Output of runs, ranks and attempts; -f follows.",
+        "results": "Swept values beside metrics.",
+        "why": "What ended each attempt, and what to do next.",
+        "show": "One run: state, metrics, configuration, script, commit, path.",
+        "diff": "What changed between two experiments or runs.",
+        "report": "All about runs in one HTML file that opens offline.",
+        "export": "Runs without their checkpoints, as one archive.",
+    },
+    "Act": {
+        "cancel": "Cancel runs; they stay cancelled.",
+        "requeue": "Start runs again, with their frozen code and plan.",
+        "clean": "Remove old checkpoints of runs that are over, and their logs.",
+        "drill": "Hurt a run on purpose, and see that it comes back.",
+    },
+    "House": {
+        "help": "A command's help, or a page of the documentation, offline.",
+        "completion": "Completion script for bash, zsh or fish.",
+    },
 }
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
+_WIDEST = max(map(len, COMMANDS))
+# What people type who know other programs.
+_OTHER_NAMES = {
+    "cancel": "abort end kill scancel stop terminate",
+    "clean": "gc prune rm",
+    "diff": "compare",
+    "help": "docs man",
+    "list": "experiments ls",
+    "logs": "cat log output tail",
+    "plan": "check compile dry-run dryrun lint preview validate",
+    "requeue": "continue rerun restart resume retry",
+    "results": "best metrics",
+    "run": "exec srun",
+    "show": "config describe info inspect scontrol",
+    "status": "jobs ps queue sinfo squeue st watch",
+    "submit": "go launch sbatch start sweep train",
+    "why": "cause explain sacct",
+}
+# A command that changes or ends runs is suggested to those who nearly typed it, to nobody else.
+_HURT = {"cancel", "clean", "drill", "requeue"}
+_SIMILAR, _NEARLY = 0.6, 0.83
 
 
 # The variable by which a shell asks for completions.
@@ -53,19 +89,17 @@ class LazyGroup(click.Group):
             return None
         command = importlib.import_module(f"hpcrun.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
+        command.epilog = examples.epilog(cmd_name)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            from difflib import get_close_matches
-
-            close = get_close_matches(args[0], COMMANDS, n=1)
-            hint = f" Did you mean '{close[0]}'?" if close else ""
-            raise click.UsageError(
-                f"There is no command '{args[0]}'.{hint} Commands: {', '.join(COMMANDS)}.", ctx
-            )
+            name, near = args[0], _near(args[0])
+            hint = f" Did you mean '{near}'? {COMMANDS[near]}" if near else ""
+            every = ", ".join(COMMANDS)
+            raise click.UsageError(f"There is no command '{name}'.{hint}\nCommands: {every}.", ctx)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -77,13 +111,45 @@ class LazyGroup(click.Group):
             return EXIT_OK
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(f"{name:<{_WIDEST}}", text) for name, text in commands.items()]
+                )
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a command's name, without importing any."""
+        from click.shell_completion import CompletionItem
+
+        names = [
+            CompletionItem(name, help=text)
+            for name, text in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return names or click.Command.shell_complete(self, ctx, incomplete)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def _near(name: str) -> str | None:
+    """Return the command that somebody who typed ``name`` may have meant."""
+    from difflib import get_close_matches
+
+    for command, others in _OTHER_NAMES.items():
+        if name.lower() in others.split():
+            return command
+    close = get_close_matches(name, COMMANDS, n=1, cutoff=_NEARLY)
+    harmless = [command for command in COMMANDS if command not in _HURT]
+    return next(iter(close or get_close_matches(name, harmless, n=1, cutoff=_SIMILAR)), None)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="\b\nA first run, here and in seconds:\n  hpcrun run hello\n"
+    "Topics, offline:\n  hpcrun help",
+)
+@global_options(None)
 @click.version_option(__version__, "--version", message="hpcrun %(version)s")
-def group() -> None:
+def group(**_given: object) -> None:
     """Submit DeepSpeed experiments to Slurm, and see them through to their end."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import shlex
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from hpcrun.cli.global_options import given, global_options
 from hpcrun.host import expand_home
 from hpcrun.slurm import patience
 from hpcrun.text import Say, entry, json_text, one_line
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from hpcrun.compile import Compiled
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+_COMMON = ("root", "as_json", "quiet", "verbose", "no_color")
 
 
 @dataclass(frozen=True)
@@ -82,40 +86,42 @@ def spec_arguments(function: Function) -> Function:
     ``hpcrun.compile.compile_spec`` takes them.
     """
     sweep = click.option(
+        "-s",
         "--sweep",
         "sweeps",
         multiple=True,
         metavar="key=a,b",
+        shell_complete=_later("complete_sweep"),
         help="Sweep a key over values; may be given several times.",
     )
-    overrides = click.argument("overrides", nargs=-1, metavar="[key=value | +key=value]...")
-    return click.argument("spec", metavar="SPEC")(overrides(sweep(function)))
+    overrides = click.argument(
+        "overrides",
+        nargs=-1,
+        metavar="[key=value | +key=value]...",
+        shell_complete=_later("complete_override"),
+    )
+    argument = click.argument("spec", metavar="SPEC", shell_complete=_later("complete_spec"))
+    return argument(overrides(sweep(function)))
+
+
+def _later(name: str) -> Callable[..., Any]:
+    """Return a completion of `hpcrun.cli.spec_keys`, which is imported when it is asked."""
+
+    def complete(*given: Any) -> Any:
+        return getattr(importlib.import_module("hpcrun.cli.spec_keys"), name)(*given)
+
+    return complete
 
 
 def common(function: Function) -> Function:
-    """Add ``--root``, ``--json``, ``-q``, ``-v`` and ``--no-color``; pass ``output: Output``."""
+    """Add the `global_options`; pass ``output: Output``."""
 
-    @click.option(
-        "--root",
-        type=click.Path(path_type=Path),
-        envvar="HPCRUN_ROOT",
-        help="Where experiments live. Default: HPCRUN_ROOT, else the cluster profile's root "
-        "for commands that take a SPEC, and ~/hpcrun for all others.",
-    )
-    @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
-    @click.option("-q", "--quiet", is_flag=True, help="Errors only.")
-    @click.option("-v", "--verbose", count=True, help="Say more.")
-    @click.option("--no-color", is_flag=True, help="No colours (NO_COLOR does the same).")
+    @global_options("HPCRUN_ROOT")
+    @click.pass_context
     @functools.wraps(function)
-    def wrapper(
-        *args: Any,
-        root: Path | None,
-        as_json: bool,
-        quiet: bool,
-        verbose: int,
-        no_color: bool,
-        **kwargs: Any,
-    ) -> Any:
+    def wrapper(context: click.Context, *args: Any, **kwargs: Any) -> Any:
+        root, as_json, quiet, verbose, no_color = (given(context, name) for name in _COMMON)
+        kwargs = {name: value for name, value in kwargs.items() if name not in _COMMON}
         output = Output(
             root=Path(os.path.realpath(expand_home(root))) if root else None,
             json=as_json,

@@ -28,7 +28,7 @@ from hpcrun.text import range_text, timestamp, visible
 @click.option("--work", "what", flag_value="work", help="The directory of what the program wrote.")
 @common
 def command(run: str, what: str | None, output: Output) -> None:
-    """What one run is: by default a summary, with an option the thing itself.
+    """What one run is and how it is doing; with an option, one thing about it.
 
     RUN is NAME/3, a job id (123_4) or a directory.
     """
@@ -59,7 +59,10 @@ def command(run: str, what: str | None, output: Output) -> None:
         if not one.paths.work.is_dir():
             output.say(f"{one.name} has written nothing there")
     else:
-        data = detail.summary(one)
+        from hpcrun.observe.status.status import statuses
+
+        [status] = statuses([one], warn=output.say)
+        data = detail.summary(one, status)
     if output.json:
         output.data(data)
     elif what == "config":
@@ -88,9 +91,19 @@ def _code(found: dict[str, Any], output: Output) -> None:
 
 
 def _summary(found: dict[str, Any], output: Output) -> None:
+    from hpcrun.observe.tables import number
+
     if found["submitted"]:
         found["submitted"] = timestamp(found["submitted"])
     found["swept"] = ", ".join(f"{key}={value}" for key, value in found["swept"].items())
+    found["cause"] = (found["cause"] or {}).get("kind")
+    metrics = found["metrics"] or {}
+    found["metrics"] = ", ".join(f"{key}={number(value)}" for key, value in metrics.items())
+    total = found.pop("total_steps")
+    if total is not None and found["step"] is not None:
+        found["step"] = f"{found['step']} of {total}"
+    if found.pop("dirty") and found["commit"]:
+        found["commit"] += ", and uncommitted changes"
     width = max(map(len, found))
     for key, value in found.items():
         if value not in (None, ""):

@@ -32,7 +32,7 @@ LONG = 2.0
 
 @click.command("status")
 @where_argument
-@click.option("--watch", is_flag=True, help="A live screen, until all runs are over.")
+@click.option("-w", "--watch", is_flag=True, help="A live screen, until all runs are over.")
 @click.option(
     "--cost",
     is_flag=True,

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 @click.command("submit")
 @spec_arguments
-@click.option("--dry-run", is_flag=True, help="Print what would be submitted, as `plan` does.")
-@click.option("--wait", is_flag=True, help="Wait until all runs end; exit code 1 if one failed.")
+@click.option(
+    "-n", "--dry-run", is_flag=True, help="Print what would be submitted, as `plan` does."
+)
+@click.option(
+    "-W", "--wait", is_flag=True, help="Wait until all runs end; exit code 1 if one failed."
+)
 @click.option("--new", is_flag=True, help="Give every run a new number, also those run before.")
 @click.option(
     "--only",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
+from hpcrun.cli.global_options import given
 from hpcrun.cli.options import Function, Output
 from hpcrun.errors import UsageError
 from hpcrun.host import expand_home
@@ -34,7 +35,7 @@ def complete_names(
     from hpcrun.observe.read.selection import Finder, default_root, is_name
     from hpcrun.state import layout
 
-    root = expand_home(context.params.get("root") or default_root())
+    root = expand_home(given(context, "root") or default_root())
     if "/" in incomplete:
         name = incomplete.partition("/")[0]
         try:
@@ -65,7 +66,9 @@ def acts_on_runs(done: str) -> Callable[[Function], Function]:
 
     def decorate(function: Function) -> Function:
         yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-        dry_run = click.option("--dry-run", is_flag=True, help=f"Only say what would be {done}.")
+        dry_run = click.option(
+            "-n", "--dry-run", is_flag=True, help=f"Only say what would be {done}."
+        )
         return where_argument(dry_run(yes(function)))
 
     return decorate

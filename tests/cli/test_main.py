@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import click
+import pytest
+
+from hpcrun.cli.main import COMMANDS, group
 from tests.support.command import argv, hpcrun
+from tests.support.experiment import Experiment
 
 
 def test_a_reader_that_leaves_early_is_no_failure() -> None:
@@ -25,6 +32,44 @@ def test_a_misspelt_command_is_answered_with_the_near_one() -> None:
     done = hpcrun("statsu")
     assert done.returncode == 2
     assert "Did you mean 'status'?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        *((name, "cancel") for name in ("kill", "scancel", "stop", "cancle")),
+        *((name, "status") for name in ("ps", "squeue", "staus")),
+        *(("ls", "list"), ("tail", "logs"), ("sacct", "why"), ("rm", "clean")),
+        *((name, "requeue") for name in ("resume", "restart")),
+        *((name, "submit") for name in ("launch", "start", "sbatch")),
+        *(("drll", "drill"), ("man", "help")),
+    ],
+)
+def test_what_other_programs_call_it_is_understood(typed: str, meant: str) -> None:
+    with pytest.raises(click.UsageError) as error:
+        group.resolve_command(click.Context(group), [typed])
+    assert f"Did you mean '{meant}'? {COMMANDS[meant]}" in str(error.value)
+
+
+@pytest.mark.parametrize("typed", ["fill", "grill", "clear", "leave", "chancellor"])
+def test_no_command_that_hurts_is_suggested_for_a_word_that_is_only_similar(typed: str) -> None:
+    with pytest.raises(click.UsageError, match=f"no command '{typed}'") as error:
+        group.resolve_command(click.Context(group), [typed])
+    assert not re.search("Did you mean '(cancel|clean|drill|requeue)'", str(error.value))
+
+
+def test_global_options_before_or_after_the_command(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        Experiment(tmp_path / name, name).submit((0,))
+    there = ["--root", str(tmp_path / "one"), "--json"]
+    after = hpcrun("list", *there)
+    assert [found["name"] for found in json.loads(after.stdout)] == ["one"]
+    # What is typed wins over the variable; what is typed last, over what was typed first.
+    assert hpcrun(*there, "list", root=tmp_path / "two").stdout == after.stdout
+    assert hpcrun("--root", str(tmp_path / "two"), "list", *there).stdout == after.stdout
+    nothing = ["--root", str(tmp_path / "none")]
+    assert "no experiments under" in hpcrun(*nothing, "list").stderr
+    assert hpcrun("-q", *nothing, "list").stderr == ""
 
 
 def test_closed_streams_are_no_failure_and_no_other_file(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``hpcrun show`` and ``hpcrun completion`` as they are typed."""
+"""``hpcrun show`` as it is typed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 
 from hpcrun.state import files
 from tests.support.command import hpcrun
-from tests.support.experiment import Experiment
+from tests.support.experiment import Experiment, path_with, slurm_shim
 
 
 @pytest.fixture
@@ -29,6 +29,28 @@ def test_summary(study: Experiment, tmp_path: Path) -> None:
     assert found["entry"] == "train.py --lr=0.001"
     data = json.loads(hpcrun("show", "study/1", "--json", root=tmp_path).stdout)
     assert data["directory"] == str(tmp_path / "study" / "runs" / "1")
+
+
+def test_summary_says_how_the_run_is_doing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm_shim(tmp_path / "shim")
+    monkeypatch.setenv("PATH", path_with(tmp_path / "shim"))
+    study = Experiment(tmp_path)
+    submission = study.submit((1,)).submission
+    data = json.loads(submission.read_text())
+    data["code"]["git"] = {"commit": "c0ffee", "branch": "main", "dirty": True}
+    files.write_json(submission, data)
+    study.start(1, job_id="100_1")
+    study.metrics(1, 1, [1, 2, 3], loss=0.25, accuracy=0.5)
+    study.end(1, outcome="failed", kind="out_of_memory")
+    shown = hpcrun("show", "study/1", root=tmp_path).stdout.splitlines()
+    found = dict(line.split(maxsplit=1) for line in shown)
+    assert found["state"] == "failed"
+    assert found["cause"] == "out_of_memory"
+    assert found["step"] == "3 of 100"
+    assert found["metrics"] == "loss=0.25, accuracy=0.5"
+    assert found["commit"] == "c0ffee, and uncommitted changes"
+    data = json.loads(hpcrun("show", "study/1", "--json", root=tmp_path).stdout)
+    assert (data["state"], data["metrics"]["loss"], data["dirty"]) == ("failed", 0.25, True)
 
 
 def test_config(study: Experiment, tmp_path: Path) -> None:
@@ -100,22 +122,3 @@ def test_no_script_under_the_local_executor(study: Experiment, tmp_path: Path) -
     done = hpcrun("show", "study/1", "--script", root=tmp_path)
     assert done.returncode == 2
     assert "no sbatch script" in done.stderr
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts(tmp_path: Path, shell: str) -> None:
-    done = hpcrun("completion", shell, root=tmp_path)
-    assert done.returncode == 0
-    assert "_HPCRUN_COMPLETE" in done.stdout
-
-
-def test_completion_of_names(study: Experiment, tmp_path: Path) -> None:
-    def complete(words: str, index: int) -> list[str]:
-        asked = {"COMP_WORDS": words, "COMP_CWORD": str(index)}
-        done = hpcrun(root=tmp_path, env={**asked, "_HPCRUN_COMPLETE": "bash_complete"})
-        return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
-
-    assert complete("hpcrun status st", 2) == ["study"]
-    assert complete("hpcrun logs study/", 2) == ["study/1", "study/2"]
-    assert complete("hpcrun cancel zz", 2) == complete("hpcrun cancel zz/", 2) == []
-    assert "completion" in complete("hpcrun comp", 1)

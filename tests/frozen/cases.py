@@ -224,7 +224,7 @@ completion tcsh
 
 HELP = """
 plan submit run list status logs results export report why drill show diff cancel requeue clean
-completion
+help completion
 """
 
 # Specs, compiled beside the old tree; nothing is submitted.

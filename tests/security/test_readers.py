@@ -252,7 +252,7 @@ def look(root: Path) -> list[str]:
             narrative.attempt(attempt, one, now)
         json.dumps([one.to_data(now), one.status.to_data()])
         cost.of_run("study", one.plan_of, one.spans(now))
-        detail.summary(one.selected)
+        detail.summary(one.selected, one.status)
     grouped(told)
     collected = results.collect(selected, found)
     collected.csv()

@@ -1,13 +1,13 @@
 #!/bin/sh
 # Installs what tests need, on Debian, as root: the packages of the machine's own Slurm, a browser,
-# and a root directory of the next Debian, whose Slurm is newer, in $HPCRUN_TESTBED_SLURM24
+# shells, and a root directory of the next Debian, whose Slurm is newer, in $HPCRUN_TESTBED_SLURM24
 # (default: ~/.cache/hpcrun-testbed/slurm-24.11). Can be repeated; does nothing twice.
 # --without-newer leaves the second one out.
 set -eu
 
 newer="${HPCRUN_TESTBED_SLURM24:-${XDG_CACHE_HOME:-$HOME/.cache}/hpcrun-testbed/slurm-24.11}"
 complete=.hpcrun-testbed-complete # prerequisites.py looks for it
-packages="slurmctld slurmd slurm-client slurmdbd munge mariadb-server iproute2 debootstrap elfutils g++ make chromium chromium-driver"
+packages="slurmctld slurmd slurm-client slurmdbd munge mariadb-server iproute2 debootstrap elfutils g++ make chromium chromium-driver tmux zsh fish man-db groff"
 # libpython3-stdlib for the libraries that the host's Python is linked with.
 newer_packages=slurmctld,slurmd,slurm-client,slurmdbd,munge,iproute2,elfutils,g++,make,libpython3-stdlib
 

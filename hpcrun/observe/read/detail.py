@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcrun.errors import UsageError
 from hpcrun.observe.read.selection import Selected
 from hpcrun.state import files, history, permissions
 from hpcrun.submit.code import frozen_code
 
+if TYPE_CHECKING:
+    from hpcrun.observe.status.status import RunStatus
 
-def summary(one: Selected) -> dict[str, Any]:
-    """Return the facts about a run that were settled when it was submitted."""
+
+def summary(one: Selected, status: RunStatus) -> dict[str, Any]:
+    """Return the facts about a run: how it is doing, and what was settled at its submission."""
     facts = history.describe(one.planned.paths)
     arrays = [index for index, array in enumerate(one.plan.arrays) if one.run.number in array.runs]
     scripts = [path for path in map(one.planned.paths.script, arrays) if os.path.exists(path)]  # noqa: PTH110
     uid = permissions.owner(one.planned.paths.directory)
     archive = one.experiment.frozen_code(facts.get("code"))
+    git = (facts.get("code") or {}).get("git") or {}
     return {
         "experiment": one.experiment.name,
         "run": one.run.number,
+        "state": status.state,
+        "reason": status.reason,
+        "cause": status.cause,
+        "attempt": status.attempt,
+        "step": status.step,
+        "total_steps": status.total_steps,
+        "metrics": status.metrics,
         "label": one.run.label,
         "identity": one.run.identity,
         "swept": one.run.swept,
@@ -34,6 +45,8 @@ def summary(one: Selected) -> dict[str, Any]:
         "user": None if uid is None else permissions.user_name(uid),
         "spec": one.plan.spec_file,
         "script": str(scripts[0]) if scripts else None,
+        "commit": git.get("commit"),
+        "dirty": git.get("dirty"),
         "code": str(archive) if archive else None,
         "directory": str(one.paths.directory),
     }

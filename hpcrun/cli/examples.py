@@ -1,0 +1,77 @@
+"""Examples in each command's ``--help``."""
+
+from __future__ import annotations
+
+# Command -> command lines and what each is for. tests/cli/test_help.py runs them.
+EXAMPLES: dict[str, dict[str, str]] = {
+    "plan": {
+        "hpcrun plan finetune.yaml": "every run, its script and configuration",
+        "hpcrun plan finetune.yaml config.lr=3e-4 --sweep config.seed=0,1": "with other values",
+    },
+    "submit": {
+        "hpcrun submit finetune.yaml": "again after a change: it goes on",
+        "hpcrun submit finetune.yaml --sweep config.lr=1e-3,3e-4 -n": "what would be submitted",
+        "hpcrun submit finetune.yaml --only failed": "only those that failed",
+    },
+    "run": {
+        "hpcrun run hello": "a first run, in seconds",
+        "hpcrun run finetune.yaml config.lr=3e-4": "one of your own, here",
+    },
+    "list": {"hpcrun list": "what there is", "hpcrun list --root /shared/team": "of a colleague"},
+    "status": {
+        "hpcrun status": "your newest experiment",
+        "hpcrun status finetune --where config.lr=3e-4": "some of its runs",
+        "hpcrun status finetune -w": "a live screen",
+    },
+    "logs": {
+        "hpcrun logs -f": "follow your newest experiment",
+        "hpcrun logs finetune/0 --tail 50 --rank 0": "the end of one rank",
+        "hpcrun logs finetune --grep Error --attempt all": "errors of all attempts",
+    },
+    "results": {
+        "hpcrun results finetune --sort loss": "best first",
+        "hpcrun results finetune --format csv": "for pandas",
+    },
+    "why": {
+        "hpcrun why finetune/0": "the story of one run",
+        "hpcrun why": "your newest experiment, by cause",
+    },
+    "show": {
+        "hpcrun show finetune/0": "state, metrics, commit, paths",
+        "hpcrun show finetune/0 --config": "the whole configuration",
+    },
+    "diff": {"hpcrun diff finetune/0 finetune/1": "what differs between two runs"},
+    "report": {"hpcrun report finetune -o finetune.html": "to look at, or to send"},
+    "export": {"hpcrun export finetune -o finetune.tar.gz": "for the archive of a paper"},
+    "cancel": {
+        "hpcrun cancel finetune/0": "one run",
+        "hpcrun cancel finetune -n": "what would be cancelled",
+    },
+    "requeue": {
+        "hpcrun requeue finetune/0": "from its newest checkpoint",
+        "hpcrun requeue finetune -n": "what would be started again",
+    },
+    "clean": {
+        "hpcrun clean finetune -n": "what would be removed",
+        "hpcrun clean finetune --older-than 30d -y": "without a question",
+    },
+    "drill": {
+        "hpcrun drill finetune.yaml -n": "what would be done to it",
+        "hpcrun drill finetune.yaml --fault kill-rank": "one fault",
+    },
+    "help": {
+        "hpcrun help": "all topics",
+        "hpcrun help recovery": "what becomes of runs that fail",
+    },
+    "completion": {'eval "$(hpcrun completion bash)"': "in ~/.bashrc; zsh: in ~/.zshrc"},
+}
+
+
+def epilog(command: str) -> str:
+    """Return a command's examples as click prints them below its options."""
+    shown = EXAMPLES.get(command, {})
+    width = max(map(len, shown), default=0)
+    lines = [f"  {line:<{width}}  {what}" for line, what in shown.items()]
+    if any(len(line) > 76 for line in lines):
+        lines = [text for line, what in shown.items() for text in (f"  # {what}", f"  {line}")]
+    return "\n".join(["\b", "Examples:" if len(shown) > 1 else "Example:", *lines])

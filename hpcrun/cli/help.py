@@ -1,0 +1,117 @@
+"""``hpcrun help``: help of a command, or a page of the documentation that ships with hpcrun."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+
+import click
+from click.shell_completion import CompletionItem
+
+from hpcrun import resources
+from hpcrun.cli.main import COMMANDS, GROUPS, group
+from hpcrun.errors import UsageError
+from hpcrun.text import shortened
+
+# Topic -> the file in docs, and what it is about. pyproject.toml lists the files for the wheel.
+TOPICS = {
+    "start": ("getting-started", "from an empty directory to a sweep that survives a killed rank"),
+    "specs": ("spec", "every key of a spec and of a cluster profile"),
+    "commands": ("cli", "WHERE, the root, exit codes, and every command's options"),
+    "frameworks": ("frameworks", "a spec for Hugging Face, Accelerate, Lightning, JAX, …"),
+    "deepspeed": ("deepspeed-configs", "published DeepSpeed configurations"),
+    "reports": ("report", "the HTML page"),
+    "recovery": ("recovery", "what ends a run, what brings it back, what does not"),
+    "checkpoints": ("checkpoints", "what is saved, when, and how it is checked"),
+    "observing": ("observing", "how status, logs and why know what they say"),
+    "telemetry": ("telemetry", "utilisation, and trackers such as W&B and TensorBoard"),
+    "directories": ("working-directory", "where a program runs and what it may write there"),
+    "files": ("files", "what lies on disk"),
+    "processes": ("processes", "which processes a job has"),
+    "sharing": ("sharing", "roots that a group uses together"),
+    "security": ("security", "what is trusted, and what never is"),
+    "glossary": ("glossary", "words"),
+}
+_WIDEST_PAGE = 100
+
+
+def complete_topic(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete a topic or a command."""
+    known = {**{topic: text for topic, (_, text) in TOPICS.items()}, **COMMANDS}
+    return [
+        CompletionItem(name, help=text)
+        for name, text in known.items()
+        if name.startswith(incomplete)
+    ]
+
+
+@click.command("help")
+@click.argument("topic", required=False, metavar="[TOPIC | COMMAND]", shell_complete=complete_topic)
+@click.pass_context
+def command(context: click.Context, topic: str | None) -> None:
+    """A page of the documentation, a command's --help, or without either the list of all.
+
+    Pages come with hpcrun and need no network. On a terminal they are shown by PAGER; in a pipe
+    they are Markdown.
+    """
+    if topic is None:
+        click.echo(_contents())
+    elif topic in COMMANDS:
+        asked = group.get_command(context.find_root(), topic)
+        assert asked is not None
+        inner = click.Context(asked, info_name=topic, parent=context.find_root())
+        click.echo(asked.get_help(inner))
+    else:
+        _show(_page(topic))
+
+
+def _contents() -> str:
+    width = max(map(len, (*TOPICS, *COMMANDS)))
+    lines = []
+    for title, commands in GROUPS.items():
+        lines += [
+            f"{title}:",
+            *(f"  {name:<{width}}  {text}" for name, text in commands.items()),
+            "",
+        ]
+    lines.append("Topics:")
+    lines += [f"  {name:<{width}}  {text}" for name, (_, text) in TOPICS.items()]
+    return "\n".join([*lines, "", "hpcrun help NAME shows any of them."])
+
+
+def _page(topic: str) -> str:
+    """Return a topic's page; also found by the name of its file. Raise UsageError if unknown."""
+    from difflib import get_close_matches
+
+    files = {stem: stem for stem, _ in TOPICS.values()} | {
+        name: stem for name, (stem, _) in TOPICS.items()
+    }
+    stem = files.get(topic.lower().removesuffix(".md"))
+    if stem is None:
+        near = get_close_matches(topic.lower(), [*TOPICS, *COMMANDS], n=1)
+        shown = shortened(topic, 200)
+        raise UsageError(
+            f"there is neither a command nor a topic {shown!r}; topics are {', '.join(TOPICS)}",
+            hint=f"did you mean 'hpcrun help {near[0]}'?" if near else "hpcrun help lists all",
+        )
+    text = (resources.directory("docs") / f"{stem}.md").read_text(encoding="utf-8")
+    return re.sub(r"<!--.*?-->\n", "", text, flags=re.DOTALL)
+
+
+def _show(text: str) -> None:
+    """Print Markdown as it is into a pipe, and drawn and paged on a terminal."""
+    if not sys.stdout.isatty():
+        click.echo(text, nl=False)
+        return
+    from io import StringIO
+
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    width = min(shutil.get_terminal_size().columns, _WIDEST_PAGE)
+    drawn = StringIO()
+    Console(file=drawn, width=width, force_terminal=True).print(Markdown(text, hyperlinks=False))
+    click.echo_via_pager(drawn.getvalue())

@@ -1,0 +1,221 @@
+"""Completion of SPEC, of its keys and of their values, without the compiler, which is slow."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import click
+from click.shell_completion import CompletionItem
+
+from hpcrun import resources
+from hpcrun.cli.completion import PART
+from hpcrun.host import expand_home
+from hpcrun.state import files
+from hpcrun.state.spec.experiment import Spec
+
+_LARGEST_FILE, _MOST_KEYS, _MOST_FILES = 1 << 20, 5_000, 8
+# Keys that no command line takes, or that have an option of their own.
+_NOT_TYPED = ("extends", "sweep")
+_PATHS = {
+    "code.root",
+    "deepspeed_config",
+    "entry",
+    "environment.python",
+    "environment.secrets_file",
+}
+_OF_THE_SITE = {"resources.account", "resources.partition", "resources.qos"}
+
+
+def complete_spec(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete SPEC: files, and names of experiments that ship."""
+    names = [name for name in resources.configs("experiments") if name.startswith(incomplete)]
+    return [CompletionItem("", "yaml"), *(CompletionItem(name, help="ships") for name in names)]
+
+
+def complete_override(
+    context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete ``key=value``: a key level by level, or from the end of it, and then its values."""
+    spec = _Keys(context)
+    sign = "+" if incomplete.startswith("+") else ""
+    key, equals, value = incomplete.removeprefix("+").partition("=")
+    if equals:
+        found = spec.values(spec.full(key), value)
+        return [CompletionItem(f"{sign}{key}={i.value}", i.type, i.help) for i in found]
+    return [CompletionItem(sign + i.value, i.type, i.help) for i in spec.keys(key)]
+
+
+def complete_sweep(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete ``key=a,b``: as an override, each value after the last comma."""
+    key, equals, value = incomplete.partition("=")
+    *before, last = value.split(",")
+    found = complete_override(context, parameter, f"{key}{equals}{last}")
+    if not before:
+        return found
+    done = f"{key}={','.join(before)},"
+    return [CompletionItem(done + i.value[len(key) + 1 :], i.type, i.help) for i in found]
+
+
+class _Keys:
+    """The keys of a spec on the command line: those of its files, and those that any spec has."""
+
+    def __init__(self, context: click.Context) -> None:
+        # Where TAB is for an option's value, click has left the words before it as they are.
+        name, more = str(context.params.get("spec") or ""), context.params.get("overrides") or ()
+        if not name and context.args:
+            name, *more = context.args
+        path = expand_home(name)
+        if not path.is_file():
+            path = resources.configs("experiments").get(name, path)
+        self.directory = path.parent
+        self.overrides = more
+        self.given = _given(path)
+        self.given.update(
+            (f"deepspeed.{key}", value)
+            for key, value in _given(self._deepspeed()).items()
+            if f"deepspeed.{key}" not in self.given
+        )
+        self.fields = dict(_fields(Spec))
+        every = [*self.given, *self.fields]
+        self.known = [key for key in dict.fromkeys(every) if key.split(".")[0] not in _NOT_TYPED]
+
+    def _deepspeed(self) -> Path:
+        name = self.given.get("deepspeed_config") or ""
+        return resources.configs("deepspeed").get(name, self.directory / name)
+
+    def keys(self, incomplete: str) -> Iterator[CompletionItem]:
+        """Yield the next level of the keys that begin so, then full keys that end so."""
+        levels: dict[str, str | None] = {}
+        for key in self.known:
+            if key.startswith(incomplete):
+                rest, dot, _ = key[len(incomplete) :].partition(".")
+                whole = incomplete + rest
+                if self._is_block(whole):
+                    levels.setdefault(f"{whole}.", None)
+                elif not dot:
+                    levels.setdefault(f"{whole}=", self.given.get(whole))
+        for word, about in levels.items():
+            yield CompletionItem(word, PART, about)
+        if incomplete and "." not in incomplete:
+            ends = {key.rpartition(".")[2] for key in self.known if "." in key}
+            for end in sorted(ends):
+                full = self.full(end) if end.startswith(incomplete) else end
+                if full != end and not self._is_block(full):
+                    yield CompletionItem(f"{end}=", PART, full)
+
+    def full(self, key: str) -> str:
+        """Return the one key that ends so; the key itself if there is none or more than one."""
+        if key in self.known:
+            return key
+        matching = [one for one in self.known if one.endswith(f".{key}")]
+        return matching[0] if len(matching) == 1 else key
+
+    def values(self, key: str, incomplete: str) -> Iterator[CompletionItem]:
+        """Yield what a key may be, as far as that can be told; else what the file says it is."""
+        annotation = self.fields.get(key)
+        given = self.given.get(key)
+        found: list[str] = []
+        for one in (annotation, *get_args(annotation)):
+            if get_origin(one) is Literal:
+                found += map(str, get_args(one))
+        if annotation is bool or given in ("true", "false"):
+            found += ["true", "false"]
+        if key == "cluster":
+            found += _profiles(self.directory)
+        if key == "deepspeed_config":
+            found += resources.configs("deepspeed")
+        if key in _OF_THE_SITE:
+            found += filter(None, [self._profile().get(key)])
+        if not found and given:
+            found = [given]
+        for value in dict.fromkeys(found):
+            if value.startswith(incomplete):
+                yield CompletionItem(value)
+        if key in _PATHS:
+            yield CompletionItem("", "file")
+
+    def _is_block(self, key: str) -> bool:
+        return self.given.get(key, "") is None or self.fields.get(key, "") is None
+
+    def _profile(self) -> dict[str, str | None]:
+        named = [one.partition("=")[2] for one in self.overrides if one.startswith("cluster=")]
+        name = named[-1] if named else self.given.get("cluster")
+        path = _profiles(self.directory).get(name or "slurm")
+        return _given(path) if path else {}
+
+
+def _given(path: Path, opened: int = 0) -> dict[str, str | None]:
+    """Return full key -> scalar of a spec's file and of those that it extends; None for a block."""
+    import yaml
+
+    found: dict[str, str | None] = {}
+    bases: list[str] = []
+
+    def walk(node: Any, prefix: str) -> None:
+        if len(found) > _MOST_KEYS:
+            return
+        for name, value in node.value:
+            if not isinstance(name, yaml.ScalarNode):
+                continue
+            key = f"{prefix}{name.value}"
+            is_block = isinstance(value, yaml.MappingNode)
+            found[key] = None if is_block else _scalar(value)
+            if is_block:
+                walk(value, f"{key}.")
+            elif key == "extends":
+                listed = value.value if isinstance(value, yaml.SequenceNode) else [value]
+                bases.extend(str(one.value) for one in listed)
+
+    # What cannot be read is told by the command itself.
+    with contextlib.suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
+        text = files.read_bytes(path, _LARGEST_FILE)
+        loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        node = yaml.compose(text, Loader=loader)
+        if isinstance(node, yaml.MappingNode):
+            walk(node, "")
+    for base in bases[:_MOST_FILES] if opened < _MOST_FILES else ():
+        found = {**_given(path.parent / expand_home(base), opened + 1), **found}
+    return found
+
+
+def _scalar(node: Any) -> str:
+    return node.value if isinstance(node.value, str) else ""
+
+
+def _fields(block: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the full key and the type of every field of a spec; None for a block."""
+    for name, annotation in get_type_hints(block).items():
+        is_union = get_origin(annotation) in (Union, types.UnionType)
+        options = get_args(annotation) if is_union else (annotation,)
+        inner = [one for one in options if isinstance(one, type) and dataclasses.is_dataclass(one)]
+        is_block = bool(inner) or get_origin(annotation) is dict
+        yield prefix + name, None if is_block else annotation
+        for one in inner:
+            yield from _fields(one, f"{prefix}{name}.")
+
+
+def _profiles(beside: Path) -> dict[str, Path]:
+    """Return name -> file of the cluster profiles that a spec in this directory can name."""
+    around = [beside.absolute(), *beside.absolute().parents]
+    tops = [index for index, place in enumerate(around) if os.path.lexists(place / ".git")]
+    around = around[: tops[0] + 1] if tops else around[:1]
+    places = [place / "configs" / "clusters" for place in around]
+    if named := os.environ.get("HPCRUN_CLUSTERS"):
+        places.append(expand_home(named))
+    places += [expand_home("~/.config/hpcrun/clusters"), Path("/etc/hpcrun/clusters")]
+    found: dict[str, Path] = {}
+    for place in [*places, resources.directory("configs") / "clusters"]:
+        with contextlib.suppress(OSError):
+            for path in sorted(place.glob("*.yaml")):
+                found.setdefault(path.stem, path)
+    return found

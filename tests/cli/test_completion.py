@@ -1,0 +1,232 @@
+"""``hpcrun completion``: what TAB gives at a prompt of bash, zsh and fish, in a real terminal."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import hpcrun
+from tests.support.experiment import Experiment
+from tests.support.waiting import until
+
+SHELLS = {
+    "bash": ["bash", "--norc", "--noprofile"],
+    "zsh": ["zsh", "-f"],
+    "fish": ["fish", "--no-config"],
+}
+BEGIN = {
+    "bash": "PS1='READY> '; eval \"$(hpcrun completion bash)\"",
+    "zsh": "PS1='READY> '; autoload -U compinit; compinit -D -u; eval \"$(hpcrun completion zsh)\"",
+    "fish": "set -g fish_autosuggestion_enabled 0; "
+    "function fish_prompt; echo -n 'READY> '; end; hpcrun completion fish | source",
+}
+SPEC = """\
+name: finetune
+entry: ['true']
+cluster: site
+framework: none
+config: {learning_rate: 3.0e-4, verbose: true, model: {depth: 2}}
+"""
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    """A directory with a spec, files with odd names, a profile, a root, and hpcrun on PATH."""
+    desk = tmp_path / "desk"
+    (desk / "configs" / "clusters").mkdir(parents=True)
+    (desk / "finetune.yaml").write_text(SPEC)
+    (desk / "my spec.yaml").write_text(SPEC)
+    (desk / "notes.txt").write_text("")
+    (desk / "$(touch pwned).yaml").write_text(SPEC)
+    (desk / "configs" / "clusters" / "site.yaml").write_text("resources: {partition: gpu-a100}\n")
+    for name in ("study", "stability"):
+        Experiment(tmp_path / "root", name).submit((1, 2))
+    (tmp_path / "root" / "$(touch pwned)").mkdir()
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "hpcrun"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m hpcrun "$@"\n')
+    program.chmod(0o755)
+    return desk
+
+
+def answers(line: str, desk: Path, shell: str = "zsh", **variables: str) -> list[str]:
+    """The words that a shell is offered for a line up to the cursor; ``<yaml>`` for files."""
+    asked = {"COMP_WORDS": line, "_HPCRUN_COMPLETE": f"{shell}_complete", **variables}
+    done = hpcrun(root=desk.parent / "root", cwd=desk, env=asked)
+    assert done.stderr == ""
+    rows = [row.split("\t") for row in done.stdout.splitlines() if row]
+    return [word or f"<{kind}>" for kind, word, _ in rows]
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("hpcrun st", ["status"]),
+        ("hpcrun comp", ["completion"]),
+        ("hpcrun cancel zz", []),
+        ("hpcrun cancel zz/", []),
+        ("hpcrun status st", ["stability", "study"]),
+        ("hpcrun logs study/", ["study/1", "study/2"]),
+        ("hpcrun submit he", ["<yaml>", "hello"]),
+        ("hpcrun submit finetune.yaml conf", ["config."]),
+        (
+            "hpcrun submit finetune.yaml config.",
+            ["config.learning_rate=", "config.verbose=", "config.model."],
+        ),
+        ("hpcrun submit finetune.yaml learn", ["learning_rate="]),
+        ("hpcrun submit finetune.yaml learning_rate=", ["learning_rate=3.0e-4"]),
+        ("hpcrun plan finetune.yaml config.verbose=f", ["config.verbose=false"]),
+        ("hpcrun plan finetune.yaml framework=j", ["framework=jax"]),
+        ("hpcrun plan finetune.yaml cluster=s", ["cluster=site", "cluster=slurm"]),
+        ("hpcrun plan finetune.yaml resources.part", ["resources.partition="]),
+        ("hpcrun plan finetune.yaml partition=", ["partition=gpu-a100"]),
+        ("hpcrun plan finetune.yaml deepspeed_config=zero3", ["deepspeed_config=zero3", "<file>"]),
+        ("hpcrun run finetune.yaml entry=", ["<file>"]),
+        ("hpcrun submit finetune.yaml --sweep learn", ["learning_rate="]),
+        ("hpcrun submit finetune.yaml -s framework=jax,none", ["framework=jax,none"]),
+        ("hpcrun submit finetune.yaml --sweep=framework=li", ["--sweep=framework=lightning"]),
+        ("hpcrun submit --on", ["--only"]),
+        ("hpcrun completion z", ["zsh"]),
+        ("hpcrun help rec", ["recovery"]),
+        ("hpcrun submit 'finetune.yaml' config.m", ["config.model."]),
+        ("hpcrun submit none.yaml clu", ["cluster="]),
+    ],
+)
+def test_what_is_offered(line: str, offered: list[str], desk: Path) -> None:
+    assert answers(line, desk) == offered
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_script_says_how_it_is_installed(shell: str) -> None:
+    done = hpcrun("completion", shell)
+    comment = [line for line in done.stdout.splitlines() if line.startswith("#")]
+    assert any(f"hpcrun completion {shell}" in line for line in comment)
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed: tests/testbed/install.sh")
+    checked = subprocess.run(
+        [shell, "-n"], input=done.stdout, capture_output=True, text=True, check=False
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_a_root_before_the_command_is_looked_into(desk: Path) -> None:
+    other = Experiment(desk.parent / "other", "another")
+    other.submit((0,))
+    assert answers(f"hpcrun --root {desk.parent / 'other'} status ", desk) == ["another"]
+
+
+def test_bash_is_given_what_follows_its_break(desk: Path) -> None:
+    line = "hpcrun submit finetune.yaml framework=j"
+    assert answers(line, desk, "bash", COMP_CURRENT="j") == ["jax"]
+    line = "hpcrun submit finetune.yaml framework=jax,no"
+    assert answers(f"{line} -s framework=jax,no", desk, "bash", COMP_CURRENT="jax,no") == [
+        "jax,none"
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "&a [*a]",
+        "extends: finetune.yaml\nconfig: {'$(touch pwned)': 1, fine: '$(touch pwned)', ok: '`a`'}",
+        "a: &a {b: 1}\n" + "".join(f"x{n}: &x{n} {{y: *a, z: *a}}\n" for n in range(9)),
+        "{" * 5000,
+        "\0",
+    ],
+)
+def test_a_hostile_spec_offers_nothing_that_acts(text: str, desk: Path) -> None:
+    (desk / "hostile.yaml").write_text(text)
+    found = answers("hpcrun submit hostile.yaml ", desk)
+    assert "cluster=" in found
+    for key in ("config.", "config.fine=", "config.ok="):
+        found += answers(f"hpcrun submit hostile.yaml {key}", desk)
+    assert [word for word in found if set(word) & set("$(`&; ")] == []
+
+
+def test_an_answer_is_quick(desk: Path) -> None:
+    """Processor time, which other processes hardly change: at most 0.1 s on a machine of today."""
+    used = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert answers("hpcrun submit finetune.yaml conf", desk) == ["config."]
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(used) < 0.2
+
+
+class Prompt:
+    """A shell at its prompt, in a terminal of its own."""
+
+    def __init__(self, shell: str, desk: Path) -> None:
+        for program in ("tmux", shell):
+            if shutil.which(program) is None:
+                pytest.skip(f"{program} is not installed: tests/testbed/install.sh")
+        self.socket = f"hpcrun-{uuid.uuid4().hex[:12]}"
+        environment = {
+            **os.environ,
+            **{"HPCRUN_ROOT": str(desk.parent / "root"), "HOME": str(desk.parent)},
+            "PATH": f"{desk.parent / 'bin'}:{os.environ['PATH']}",
+            **{"PYTHONPATH": str(Path.cwd()), "TERM": "xterm", "LC_ALL": "C.UTF-8"},
+        }
+        start = ["-f", "/dev/null", "new-session", "-d", "-x", "120", "-y", "40", "-c", str(desk)]
+        self._tmux(*start, *SHELLS[shell], env=environment)
+        self.type(BEGIN[shell], "Enter")
+        self.wait_for("READY> ")
+        self.type("clear", "Enter")
+        until(lambda: self.screen().strip() == "READY>", "an empty screen")
+
+    def _tmux(self, *words: str, env: dict[str, str] | None = None) -> str:
+        command = ["tmux", "-L", self.socket, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
+
+    def screen(self) -> str:
+        return self._tmux("capture-pane", "-p", "-N")
+
+    def type(self, text: str, *keys: str) -> None:
+        self._tmux("send-keys", "-l", text)
+        for key in keys:
+            self._tmux("send-keys", key)
+
+    def wait_for(self, text: str) -> None:
+        until(lambda: text in self.screen(), text)
+
+    def tab(self, typed: str, completed: str) -> None:
+        """Type a line and TAB: it becomes ``completed``; then empty the line."""
+        self.type(typed, "Tab")
+        self.wait_for(f"READY> {completed.rstrip()}")
+        self._tmux("send-keys", "C-u")
+        until(lambda: completed not in self.screen(), "an empty line")
+
+    def close(self) -> None:
+        subprocess.run(["tmux", "-L", self.socket, "kill-server"], check=False)
+
+
+@pytest.fixture(params=list(SHELLS))
+def prompt(request: pytest.FixtureRequest, desk: Path) -> Iterator[Prompt]:
+    found = Prompt(request.param, desk)
+    yield found
+    found.close()
+
+
+def test_tab_at_a_prompt(prompt: Prompt, desk: Path) -> None:
+    plan = "hpcrun plan finetune.yaml"
+    prompt.tab("hpcrun subm", "hpcrun submit")
+    prompt.tab("hpcrun submit fi", "hpcrun submit finetune.yaml")
+    prompt.tab("hpcrun submit my", "hpcrun submit my\\ spec.yaml")
+    prompt.tab("hpcrun submit conf", "hpcrun submit configs/")
+    prompt.tab("hpcrun status stu", "hpcrun status study")
+    prompt.tab(f"{plan} config.lea", f"{plan} config.learning_rate=")
+    prompt.tab(f"{plan} config.verbose=t", f"{plan} config.verbose=true")
+    prompt.tab(f"{plan} -s framework=none,ja", f"{plan} -s framework=none,jax")
+    # Files, where a command takes one and where hpcrun knows nothing better.
+    prompt.tab("hpcrun report -o no", "hpcrun report -o notes.txt")
+    prompt.tab(f"{plan} entry=no", f"{plan} entry=notes.txt")
+    assert not list(desk.parent.rglob("pwned"))
