@@ -69,6 +69,7 @@ COVERED_BY: dict[str, str] = {
     "observe/read/filter": "observe/read/test_selection.py",
     "observe/read/run_files": "cli/test_export.py",
     "observe/report/page": "observe/report/test_report.py",
+    "observe/report/page_data": "observe/report/test_report.py",
     "observe/results/diff": "cli/test_diff.py",
     "observe/results/export": "cli/test_export.py",
     "observe/results/results": "cli/test_results.py",

@@ -1,7 +1,8 @@
-"""``hpcrun report``: write one HTML file about runs that opens offline."""
+"""``hpcrun report``: write one HTML file about runs that opens offline, or serve it live."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -23,18 +24,32 @@ from hpcrun.text import plural
     help="The file to write; - is stdout. Default: NAME.html, of several experiments report.html.",
 )
 @click.option("--force", is_flag=True, help="Replace FILE even if it is no report of hpcrun.")
+@click.option(
+    "--serve",
+    is_flag=True,
+    help="Write no file: serve the page on this machine's loopback, live, until Ctrl-C.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="The port to serve on. Default: one that is free.",
+)
 @common
 def command(
     where: tuple[str, ...],
     conditions: tuple[str, ...],
     file: Path | None,
     force: bool,
+    serve: bool,
+    port: int | None,
     output: Output,
 ) -> None:
     """Results, curves, timelines, telemetry, cost, configuration and code of runs, in one file.
 
     The file needs nothing but a browser: it opens offline, prints, and shows tables and drawings
-    without JavaScript too. An earlier report is replaced.
+    without JavaScript too. An earlier report is replaced. With --serve, the page is read through an
+    ssh tunnel, whose command is printed, and follows the runs.
 
     WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
     without it, your newest experiment.
@@ -43,6 +58,15 @@ def command(
     from hpcrun.observe.report.report import collect
     from hpcrun.state import files
 
+    if serve:
+        if file or force:
+            raise UsageError("--serve writes no file", hint="leave -o and --force out")
+        _serve(where, conditions, port, output)
+        return
+    if port is not None:
+        raise UsageError(
+            "--port is that of --serve", hint=f"add --serve, or leave --port {port} out"
+        )
     selected = select(output, where, conditions)
     names = {one.experiment.name for one in selected}
     file = file or Path(f"{names.pop() if len(names) == 1 else 'report'}.html")
@@ -93,3 +117,39 @@ def _check(file: Path, force: bool) -> None:
             f"{file} exists and is no report of hpcrun; it is left as it is",
             hint="name another file with -o, or replace this one with --force",
         )
+
+
+def _serve(
+    where: tuple[str, ...], conditions: tuple[str, ...], port: int | None, output: Output
+) -> None:
+    """Serve the page until Ctrl-C; each one is of the runs that there are by then."""
+    import socket
+
+    from hpcrun.host import current_user
+    from hpcrun.observe.report import live_server
+    from hpcrun.observe.report.page import render
+    from hpcrun.observe.report.report import collect
+
+    said: set[str] = set()
+
+    def say(message: str) -> None:
+        if message not in said:  # the same every ten seconds
+            said.add(message)
+            output.say(message)
+
+    def make() -> bytes:
+        found = collect(select(output, where, conditions), say=say)
+        return render(found, live_server.EVERY).encode("utf-8", "replace")
+
+    page = make()
+    server = live_server.LiveReport(make, page, port or 0)
+    here = f"{current_user()}@{socket.gethostname()}"
+    tunnel = f"ssh -N -L {server.port}:{live_server.ADDRESS}:{server.port} {shlex.quote(here)}"
+    if output.json:
+        output.data({"address": server.address, "port": server.port, "ssh": tunnel})
+    else:
+        output.line(f"On your own machine, type:  {tunnel}")
+        output.line(f"and open there:             {server.address}")
+        output.say("Whoever has this address can read the report. Ctrl-C ends it.")
+    server.run(say)
+    output.say("ended: the address leads nowhere now")

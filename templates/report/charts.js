@@ -1,4 +1,4 @@
-// Charts with uPlot: curves of the runs that are wanted, and the telemetry of one.
+// Charts with uPlot: curves of the runs that are drawn, and the telemetry of one.
 
 const format = (value) => {
   if (value == null) return "";
@@ -9,9 +9,6 @@ const format = (value) => {
     : String(Number(value.toPrecision(6)));
 };
 
-// Colours of the style sheet, as they are now.
-const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const DASHES = [[], [6, 3], [2, 3]];
 const theme = matchMedia("(prefers-color-scheme: dark)");
 
 const sums = (differences) => {
@@ -59,66 +56,41 @@ const UNITS = [["days", 86400], ["hours", 3600], ["minutes", 60], ["seconds", 1]
 const unitOf = (length) => UNITS.find(([, size]) => length >= 2 * size) ?? UNITS[3];
 const BEHIND = 20;
 
-function curves(data, wanted) {
-  const place = $("curve-chart");
-  const controls = $("curve-controls");
-  const decoded = [];
-  const run = (index) => (decoded[index] ??= decode(data.curves, index));
-  const tokens = data.metrics.indexOf("tokens");
-  const view = { metric: data.metrics.indexOf(data.metric), across: "step", smooth: 0, log: false, zoom: null };
-  let plot = null;
-  let lines = [];
+const axisStyle = () => ({
+  stroke: color("--soft"), grid: { stroke: color("--rule"), width: 1 }, ticks: { stroke: color("--rule"), width: 1 },
+  values: (_, splits) => splits.map(format),
+});
 
-  const choose = (name, options, change) => {
-    const select = make("select", { id: `curve-${name}` });
-    for (const [value, text] of options) select.append(make("option", { value, textContent: text }));
-    select.onchange = () => { change(select.value); view.zoom = null; draw(); };
-    controls.append(make("label", {}, name, select));
-    return select;
-  };
-  choose("metric", data.metrics.map((name, index) => [index, name]), (value) => { view.metric = Number(value); }).value = view.metric;
-  const across = [["step", "step"], ["time", "time"]];
-  if (tokens >= 0) across.splice(1, 0, ["tokens", "tokens"]);
-  choose("against", across, (value) => { view.across = value; });
-  const slider = make("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: 0, id: "curve-smoothing" });
-  const told = make("output", { textContent: "0" });
-  let waiting = 0;
-  slider.oninput = () => {
-    view.smooth = Number(slider.value);
-    told.textContent = slider.value;
-    cancelAnimationFrame(waiting);
-    waiting = requestAnimationFrame(draw);
-  };
-  controls.append(make("label", {}, "smoothing", slider, told));
-  const log = make("input", { type: "checkbox", id: "curve-log" });
-  log.onchange = () => { view.log = log.checked; view.zoom = null; draw(); };
-  controls.append(make("label", {}, log, "log scale"));
-
-  const tooltip = make("div", { className: "tooltip", hidden: true, id: "curve-tooltip" });
-  const overlay = make("canvas", { className: "overlay" });
-
-  function line(index) {
-    const { metrics, times } = run(index);
-    const column = metrics[view.metric];
-    const scale = view.across === "time" ? times : view.across === "tokens" ? metrics[tokens] : null;
-    if (!column || (view.across !== "step" && !scale?.steps.length)) return null;
-    const kept = view.log ? [...column.values.keys()].filter((at) => column.values[at] > 0) : [...column.values.keys()];
-    if (!kept.length) return null;
-    const steps = kept.map((at) => column.steps[at]);
-    const raw = kept.map((at) => column.values[at]);
-    const slot = data.slots[index];
-    return {
-      index, steps, raw,
-      xs: scale ? steps.map((step) => interpolate(scale, step)) : steps,
-      ys: smoothed(raw, view.smooth),
-      color: color(`--c${slot % 10}`), dash: DASHES[Math.floor(slot / 10) % 3],
-    };
+// The mean of lines, from the least to the greatest of them, at no more than so many places.
+const MOST_PLACES = 500;
+function meanOf(lines) {
+  const all = [...new Set(lines.flatMap(({ xs }) => xs))].sort((one, other) => one - other);
+  const every = Math.max(1, all.length / MOST_PLACES);
+  const xs = all.filter((_, at) => at === all.length - 1 || Math.floor(at / every) !== Math.floor((at - 1) / every));
+  const found = { xs, ys: [], low: [], high: [], counts: [] };
+  for (const x of xs) {
+    const here = lines.filter((each) => each.xs[0] <= x && x <= each.xs[each.xs.length - 1]);
+    const values = here.map((each) => interpolate({ steps: each.xs, values: each.ys }, x));
+    found.ys.push(values.reduce((sum, value) => sum + value, 0) / values.length);
+    found.low.push(Math.min(...values));
+    found.high.push(Math.max(...values));
+    found.counts.push(values.length);
   }
+  return found;
+}
+
+// One chart of one metric. `all` is what the charts share: their lines' highlight and their zoom.
+function chart(place, name, lines, all) {
+  const overlay = make("canvas", { className: "overlay" });
+  const tooltip = make("div", { className: "tooltip", hidden: true });
+  const full = { x: range("xs", false), y: range("ys", view.log) };
+  const zoomed = () => ({ x: all.zoom.x ?? full.x, y: all.zoom[name] ?? full.y });
+  let at = null;
 
   function range(key, log) {
     let low = Infinity;
     let high = -Infinity;
-    for (const each of lines) for (const value of each[key]) {
+    for (const each of lines) for (const values of key === "ys" && each.low ? [each.low, each.high] : [each[key]]) for (const value of values) {
       if (value < low) low = value;
       if (value > high) high = value;
     }
@@ -127,70 +99,72 @@ function curves(data, wanted) {
     return [low - room, high + room];
   }
 
-  function draw() {
-    plot?.destroy();
-    plot = null;
-    tooltip.hidden = true;
-    lines = [...wanted].sort((one, other) => one - other).map(line).filter(Boolean);
-    place.replaceChildren();
-    const name = data.metrics[view.metric];
-    place.setAttribute("aria-label", `${name} against ${view.across} of ${lines.length} runs; their values are in the results table`);
-    if (!lines.length) {
-      place.append(make("p", { className: "empty", textContent: "No selected run has values of this metric. Tick runs in the table above." }));
-      return;
-    }
-    let label = view.across;
-    if (view.across === "time") {
-      const longest = Math.max(...lines.map((each) => each.xs[each.xs.length - 1]));
-      const [unit, size] = unitOf(longest);
-      for (const each of lines) each.xs = each.xs.map((seconds) => seconds / size);
-      label = `${unit} since the first logged step`;
-    }
-    const full = { x: range("xs", false), y: range("ys", view.log) };
-    const axis = { stroke: color("--soft"), grid: { stroke: color("--rule"), width: 1 }, ticks: { stroke: color("--rule"), width: 1 }, values: (_, splits) => splits.map(format) };
-    const facets = [{ scale: "x", auto: false }, { scale: "y", auto: false }];
-    const series = (each, alpha) => ({ facets, stroke: each.color, width: 1.6, dash: each.dash, alpha, paths: uPlot.paths.linear(), points: { show: false } });
-    const behind = view.smooth && lines.length <= BEHIND ? lines : [];
-    plot = new uPlot(
-      {
-        mode: 2, width: place.clientWidth, height: 420, legend: { show: false },
-        cursor: { points: { show: false }, dataIdx: () => null, drag: { x: true, y: true, uni: 30, setScale: false } },
-        scales: {
-          x: { time: false, range: () => (view.zoom ?? full).x },
-          y: { distr: view.log ? 3 : 1, range: () => (view.zoom ?? full).y },
-        },
-        axes: [{ ...axis, label, labelSize: 24 }, { ...axis, label: name, labelSize: 24, size: 76 }],
-        series: [null, ...behind.map((each) => series(each, 0.25)), ...lines.map((each) => series(each, 1))],
-        hooks: { setSelect: [zoom], draw: [dots] },
+  const axis = axisStyle();
+  const faded = (each) => (all.pinned && !each.runs.some((run) => all.pinned.has(run)) ? 0.12 : 1);
+  const facets = [{ scale: "x", auto: false }, { scale: "y", auto: false }];
+  const series = (each, alpha, width) => ({
+    facets, stroke: each.color, width, dash: each.dash, alpha: alpha * faded(each), paths: uPlot.paths.linear(), points: { show: false },
+  });
+  const behind = view.smooth && !lines.some(({ low }) => low) && lines.length <= BEHIND ? lines : [];
+  const plot = new uPlot(
+    {
+      mode: 2, width: place.clientWidth, height: all.height, legend: { show: false },
+      cursor: { points: { show: false }, dataIdx: () => null, drag: { x: true, y: true, uni: 30, setScale: false } },
+      scales: {
+        x: { time: false, range: () => zoomed().x },
+        y: { distr: view.log ? 3 : 1, range: () => zoomed().y },
       },
-      [null, ...behind.map((each) => [each.xs, each.raw]), ...lines.map((each) => [each.xs, each.ys])],
-      place,
-    );
-    plot.over.append(overlay, tooltip);
-    plot.over.addEventListener("mousemove", hover);
-    plot.over.addEventListener("mouseleave", () => { tooltip.hidden = true; overlay.width = 0; });
-    plot.over.addEventListener("dblclick", () => { view.zoom = null; draw(); });
-  }
+      axes: [{ ...axis, label: all.across, labelSize: 24 }, { ...axis, label: name, labelSize: 24, size: 70 }],
+      series: [null, ...behind.map((each) => series(each, 0.25, 1.6)), ...lines.map((each) => series(each, 1, each.best ? 2.6 : 1.6))],
+      hooks: { setSelect: [zoom], drawAxes: [bands], draw: [marks] },
+    },
+    [null, ...behind.map((each) => [each.xs, each.raw]), ...lines.map((each) => [each.xs, each.ys])],
+    place,
+  );
+  plot.over.append(overlay, tooltip);
+  plot.over.addEventListener("mousemove", hover);
+  plot.over.addEventListener("mouseleave", () => all.highlight(null));
+  plot.over.addEventListener("dblclick", () => all.unzoom());
+  place.onkeydown = keys;
 
-  // A line of one point would not be seen.
-  function dots(u) {
-    for (const each of lines.filter(({ xs }) => xs.length === 1)) {
+  // From the least to the greatest of the runs that a line is the mean of.
+  function bands(u) {
+    const { left, top, width, height } = u.bbox;
+    u.ctx.save();
+    u.ctx.beginPath();
+    u.ctx.rect(left, top, width, height);
+    u.ctx.clip();
+    for (const each of lines.filter(({ low }) => low)) {
+      const point = (values) => (x, at) => [u.valToPos(x, "x", true), u.valToPos(values[at], "y", true)];
+      u.ctx.globalAlpha = 0.18 * faded(each);
       u.ctx.fillStyle = each.color;
       u.ctx.beginPath();
-      u.ctx.arc(u.valToPos(each.xs[0], "x", true), u.valToPos(each.ys[0], "y", true), 4 * devicePixelRatio, 0, 7);
+      for (const [x, y] of [...each.xs.map(point(each.high)), ...each.xs.map(point(each.low)).reverse()]) u.ctx.lineTo(x, y);
       u.ctx.fill();
+    }
+    u.ctx.restore();
+  }
+
+  // A line of one point would not be seen; and the best run's best point has a ring.
+  function marks(u) {
+    const circle = (each, at, size) => {
+      u.ctx.beginPath();
+      u.ctx.arc(u.valToPos(each.xs[at], "x", true), u.valToPos(each.ys[at], "y", true), size * devicePixelRatio, 0, 7);
+    };
+    for (const each of lines) {
+      u.ctx.fillStyle = u.ctx.strokeStyle = each.color;
+      u.ctx.lineWidth = 2 * devicePixelRatio;
+      if (each.xs.length === 1) { circle(each, 0, 4); u.ctx.fill(); }
+      if (each.best && name === all.objective) { circle(each, each.bestAt, 7); u.ctx.stroke(); }
     }
   }
 
   function zoom(u) {
     const { left, top, width, height } = u.select;
     if (width < 8 && height < 8) return;
-    const shown = { x: [u.scales.x.min, u.scales.x.max], y: [u.scales.y.min, u.scales.y.max] };
-    view.zoom = {
-      x: width < 8 ? shown.x : [u.posToVal(left, "x"), u.posToVal(left + width, "x")],
-      y: height < 8 ? shown.y : [u.posToVal(top + height, "y"), u.posToVal(top, "y")],
-    };
-    queueMicrotask(draw);
+    if (width >= 8) all.zoom.x = [u.posToVal(left, "x"), u.posToVal(left + width, "x")];
+    if (height >= 8) all.zoom[name] = [u.posToVal(top + height, "y"), u.posToVal(top, "y")];
+    queueMicrotask(all.draw);
   }
 
   // The point next to the pointer of the curve that passes it most closely.
@@ -217,39 +191,53 @@ function curves(data, wanted) {
 
   function hover(event) {
     const box = plot.over.getBoundingClientRect();
-    const left = event.clientX - box.left;
-    const top = event.clientY - box.top;
-    const found = nearest(left, top);
-    tooltip.hidden = !found;
-    overlay.width = found ? box.width * devicePixelRatio : 0;
-    if (!found) return;
-    highlight(found, box);
-    const { line: each, point } = found;
-    const { name, label } = data.runs[each.index];
-    const { times, metrics } = run(each.index);
-    const step = each.steps[point];
-    const said = [make("b", { textContent: name })];
-    const say = (text) => said.push(make("div", { textContent: text }));
-    if (label) say(label);
-    say(`step ${format(step)}`);
-    if (metrics[tokens]) say(`tokens ${format(Math.round(interpolate(metrics[tokens], step)))}`);
-    if (times.steps.length) {
-      const seconds = interpolate(times, step);
-      const [unit, size] = unitOf(seconds);
-      say(`after ${format(Number((seconds / size).toPrecision(4)))} ${unit}`);
-    }
-    say(`${data.metrics[view.metric]} ${format(each.raw[point])}`);
-    if (view.smooth) say(`smoothed ${format(each.ys[point])}`);
-    tooltip.replaceChildren(...said);
-    const right = left > box.width - tooltip.offsetWidth - 24;
-    tooltip.style.left = `${right ? Math.max(0, left - tooltip.offsetWidth - 14) : left + 14}px`;
-    tooltip.style.top = `${Math.max(0, Math.min(top + 12, box.height - tooltip.offsetHeight - 4))}px`;
+    at = nearest(event.clientX - box.left, event.clientY - box.top);
+    all.highlight(at?.line.key ?? null);
+    if (at) show();
   }
 
-  function highlight({ line: each, point }, box) {
-    overlay.height = box.height * devicePixelRatio;
-    overlay.style.width = `${box.width}px`;
-    overlay.style.height = `${box.height}px`;
+  function show() {
+    const { line: each, point } = at;
+    const [left, top] = [plot.valToPos(each.xs[point], "x"), plot.valToPos(each.ys[point], "y")];
+    const [bold, ...said] = all.tell(name, each, point);
+    tooltip.replaceChildren(make("b", { textContent: bold }), ...said.map((textContent) => make("div", { textContent })));
+    tooltip.hidden = false;
+    const { clientWidth: width, clientHeight: height } = plot.over;
+    const right = left > width - tooltip.offsetWidth - 24;
+    tooltip.style.left = `${right ? Math.max(0, left - tooltip.offsetWidth - 14) : left + 14}px`;
+    tooltip.style.top = `${Math.max(0, Math.min(top + 12, height - tooltip.offsetHeight - 4))}px`;
+    return [bold, ...said].join(", ");
+  }
+
+  function keys(event) {
+    const turn = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1, Home: -Infinity, End: Infinity }[event.key];
+    if (event.key === "Escape") { all.highlight(null); all.unzoom(); return; }
+    if (turn === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    const before = at ?? { line: lines[0], point: 0 };
+    const bounded = (index, count) => Math.min(Math.max(index, 0), count - 1);
+    if (event.key === "ArrowUp" || event.key === "ArrowDown") {
+      const line = lines[bounded(lines.indexOf(before.line) + turn, lines.length)];
+      at = { line, point: below(line.xs, before.line.xs[before.point]) };
+    } else {
+      const step = turn * (event.shiftKey ? 10 : 1);
+      at = at ? { line: at.line, point: bounded(at.point + step, at.line.xs.length) } : before;
+    }
+    all.highlight(at.line.key);
+    $("curve-said").textContent = show();
+  }
+
+  // Draw the line of this key thicker, over the others; none where there is none.
+  function highlight(key) {
+    const each = lines.find((one) => one.key === key);
+    const { clientWidth: width, clientHeight: height } = plot.over;
+    if (at?.line !== each) at = null;
+    tooltip.hidden = !at;
+    overlay.width = each ? width * devicePixelRatio : 0;
+    if (!each) return;
+    overlay.height = height * devicePixelRatio;
+    overlay.style.width = `${width}px`;
+    overlay.style.height = `${height}px`;
     const pen = overlay.getContext("2d");
     pen.scale(devicePixelRatio, devicePixelRatio);
     pen.strokeStyle = pen.fillStyle = each.color;
@@ -258,22 +246,208 @@ function curves(data, wanted) {
     pen.beginPath();
     each.xs.forEach((x, at) => pen.lineTo(plot.valToPos(x, "x"), plot.valToPos(each.ys[at], "y")));
     pen.stroke();
+    if (!at) return;
     pen.beginPath();
-    pen.arc(plot.valToPos(each.xs[point], "x"), plot.valToPos(each.ys[point], "y"), 5, 0, 7);
+    pen.arc(plot.valToPos(each.xs[at.point], "x"), plot.valToPos(each.ys[at.point], "y"), 5, 0, 7);
     pen.fill();
   }
 
+  return { destroy: () => plot.destroy(), highlight };
+}
+
+const MOST_NAMED = 24;
+
+// `model` has the data, the runs that are drawn and their colours.
+function curves(model, signal) {
+  const { data } = model;
+  const place = $("curve-charts");
+  const controls = $("curve-controls");
+  const legend = $("curve-legend");
+  const decoded = [];
+  const run = (index) => (decoded[index] ??= decode(data.curves, index));
+  const tokens = data.metrics.indexOf("tokens");
+  const [objective, mode] = data.objective;
+  const { keys, swept, repeats, values } = data.parameters;
+  const short = shortened(keys);
+  let charts = [];
+  const all = {
+    objective, zoom: {}, pinned: null, across: "step", height: 420, draw,
+    highlight: (key) => { for (const each of charts) each.highlight(key); },
+    unzoom: () => { all.zoom = {}; draw(); },
+    tell,
+  };
+  view.metrics ??= [data.metric];
+  view.mean ??= repeats.length ? "sweep.repeat" : "";
+
+  const chips = data.metrics.map((name) => {
+    const chip = make("button", { type: "button", textContent: name, ariaPressed: "false" });
+    chip.onclick = () => {
+      view.metrics = view.metrics.includes(name) ? view.metrics.filter((one) => one !== name) : [...view.metrics, name];
+      delete all.zoom[name];
+      draw();
+    };
+    return chip;
+  });
+  $("curve-metrics").append(...chips);
+
+  const choose = (name, options, before, change) => {
+    const select = make("select", { id: `curve-${name.replaceAll(" ", "-")}` });
+    for (const [value, text] of options) select.append(make("option", { value, textContent: text }));
+    select.value = options.some(([value]) => value === before) ? before : options[0][0];
+    select.onchange = () => { change(select.value); all.zoom = {}; all.pinned = null; model.recolor(); };
+    controls.append(make("label", {}, name, select));
+    return select.value;
+  };
+  const across = [["step", "step"], ["time", "time"]];
+  if (tokens >= 0) across.splice(1, 0, ["tokens", "tokens"]);
+  view.across = choose("against", across, view.across, (value) => { view.across = value; });
+  if (keys.length) {
+    view.color = choose("colour by", [["run", "run"], ...keys.map((key) => [key, short(key)])], view.color, (value) => { view.color = value; });
+  }
+  const averaged = [["", "nothing"], ...(repeats.length ? [["sweep.repeat", `repeats (${repeats.map(short).join(", ")})`]] : []), ...keys.slice(0, swept).map((key) => [key, short(key)])];
+  if (averaged.length > 1) view.mean = choose("mean over", averaged, view.mean, (value) => { view.mean = value; });
+  const slider = make("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: view.smooth, id: "curve-smoothing" });
+  const told = make("output", { textContent: String(view.smooth) });
+  let waiting = 0;
+  slider.oninput = () => {
+    view.smooth = Number(slider.value);
+    told.textContent = slider.value;
+    cancelAnimationFrame(waiting);
+    waiting = requestAnimationFrame(draw);
+  };
+  controls.append(make("label", {}, "smoothing", slider, told));
+  const log = make("input", { type: "checkbox", id: "curve-log", checked: view.log });
+  log.onchange = () => { view.log = log.checked; all.zoom = {}; draw(); };
+  controls.append(make("label", {}, log, "log scale"));
+
+  function line(index, metric) {
+    const { metrics, times } = run(index);
+    const column = metrics[metric];
+    const scale = view.across === "time" ? times : view.across === "tokens" ? metrics[tokens] : null;
+    if (!column || (view.across !== "step" && !scale?.steps.length)) return null;
+    const kept = view.log ? [...column.values.keys()].filter((at) => column.values[at] > 0) : [...column.values.keys()];
+    if (!kept.length) return null;
+    const steps = kept.map((at) => column.steps[at]);
+    const raw = kept.map((at) => column.values[at]);
+    const best = index === data.ranked[0];
+    const bestAt = best && raw.indexOf((mode === "max" ? Math.max : Math.min)(...raw));
+    return {
+      key: data.runs[index].name, name: data.runs[index].name, runs: [index], index, steps, raw, best, bestAt,
+      xs: scale ? steps.map((step) => interpolate(scale, step)) : steps,
+      ys: smoothed(raw, view.smooth), ...model.colors.of(index),
+    };
+  }
+
+  // The lines of a metric: one of each run, or one of those that differ in nothing but what is averaged over.
+  function linesOf(metric) {
+    const lines = model.drawn.map((index) => line(index, metric)).filter(Boolean);
+    if (!view.mean) return lines;
+    const over = view.mean === "sweep.repeat" ? repeats : [view.mean];
+    const by = keys.slice(0, swept).filter((key) => !over.includes(key));
+    const groups = new Map();
+    for (const each of lines) {
+      const parts = by.map((key) => `${short(key)}=${named(values[keys.indexOf(key)][each.index])}`);
+      const name = [each.name.split("/")[0], ...parts].join(" ");
+      groups.set(name, [...(groups.get(name) ?? []), each]);
+    }
+    return [...groups].map(([name, members]) => ({
+      ...members[0], ...meanOf(members), key: name, name, runs: members.map(({ index }) => index), best: false,
+    }));
+  }
+
+  function draw() {
+    for (const each of charts) each.destroy();
+    charts = [];
+    place.replaceChildren();
+    data.metrics.forEach((name, at) => { chips[at].ariaPressed = String(view.metrics.includes(name)); });
+    const chosen = data.metrics.filter((name) => view.metrics.includes(name));
+    const found = chosen.map((name) => [name, linesOf(data.metrics.indexOf(name))]).filter(([, lines]) => lines.length);
+    key(found.flatMap(([, lines]) => lines));
+    if (!found.length) {
+      const why = chosen.length ? "No run that is drawn has values of this. Tick runs in the table above, or change the filter." : "Choose a metric above.";
+      place.append(make("p", { className: "empty", textContent: why }));
+      return;
+    }
+    all.across = view.across;
+    if (view.across === "time") {
+      const longest = Math.max(...found.flatMap(([, lines]) => lines.map((each) => each.xs[each.xs.length - 1])));
+      const [unit, size] = unitOf(longest);
+      for (const [, lines] of found) for (const each of lines) each.xs = each.xs.map((seconds) => seconds / size);
+      all.across = `${unit} since the first logged step`;
+    }
+    all.height = found.length > 1 ? 280 : 420;
+    place.classList.toggle("several", found.length > 1);
+    const places = found.map(([name, lines]) => {
+      const runs = new Set(lines.flatMap((each) => each.runs)).size;
+      const means = lines.some(({ low }) => low) ? `, ${lines.length} means` : "";
+      const one = make("div", { className: "curve-chart", tabIndex: 0 });
+      one.setAttribute("role", "group");
+      one.setAttribute("aria-label", `${name} against ${view.across} of ${runs} runs${means}; their values are in the results table`);
+      one.setAttribute("aria-describedby", "curve-keys");
+      place.append(one);
+      return one;
+    });
+    charts = found.map(([name, lines], at) => chart(places[at], name, lines, all));
+  }
+
+  // The legend: what each colour means; pressing one puts the others into the background.
+  function key(lines) {
+    const drawn = [...new Set(lines.flatMap((each) => each.runs))].sort((one, other) => one - other);
+    let entries = model.colors.legend(drawn);
+    if (view.mean && view.color === "run") {
+      const unique = new Map(lines.map((each) => [each.key, each]));
+      entries = [...unique.values()].map((each) => ({ label: `${each.name} (mean of ${each.runs.length})`, style: each, runs: each.runs }));
+    }
+    const buttons = entries.slice(0, MOST_NAMED).map(({ label, style, runs }) => {
+      const isPinned = all.pinned && runs.every((one) => all.pinned.has(one));
+      const best = runs.includes(data.ranked[0]) && runs.length === 1 ? ", the best" : "";
+      const button = make("button", { type: "button", ariaPressed: String(Boolean(isPinned)) }, swatch(style), label + best);
+      button.onclick = () => { all.pinned = isPinned ? null : new Set(runs); draw(); legend.querySelectorAll("button")[buttons.indexOf(button)]?.focus(); };
+      return button;
+    });
+    const rest = entries.length - buttons.length;
+    legend.replaceChildren(...buttons.map((button) => make("li", {}, button)), ...(rest > 0 ? [make("li", { textContent: `and ${rest} more` })] : []));
+    if (view.mean && drawn.length) legend.append(make("li", { className: "hint", textContent: "bands reach from the least to the greatest" }));
+  }
+
+  function tell(metric, each, point) {
+    if (each.low) {
+      return [
+        each.name, `${all.across} ${format(Number(each.xs[point].toPrecision(6)))}`, `mean ${metric} ${format(Number(each.ys[point].toPrecision(6)))}`,
+        `from ${format(Number(each.low[point].toPrecision(6)))} to ${format(Number(each.high[point].toPrecision(6)))}, ${each.counts[point]} of ${each.runs.length} runs`,
+      ];
+    }
+    const { times, metrics } = run(each.index);
+    const step = each.steps[point];
+    const said = [each.name];
+    if (data.runs[each.index].label) said.push(data.runs[each.index].label);
+    said.push(`step ${format(step)}`);
+    if (metrics[tokens]) said.push(`tokens ${format(Math.round(interpolate(metrics[tokens], step)))}`);
+    if (times.steps.length) {
+      const seconds = interpolate(times, step);
+      const [unit, size] = unitOf(seconds);
+      said.push(`after ${format(Number((seconds / size).toPrecision(4)))} ${unit}`);
+    }
+    said.push(`${metric} ${format(each.raw[point])}`);
+    if (view.smooth) said.push(`smoothed ${format(each.ys[point])}`);
+    return said;
+  }
+
   let width = place.clientWidth;
-  new ResizeObserver(() => {
+  const observer = new ResizeObserver(() => {
     if (!place.clientWidth || place.clientWidth === width) return;
     width = place.clientWidth;
     draw();
-  }).observe(place);
-  theme.addEventListener("change", draw);
-  return { draw };
+  });
+  observer.observe(place);
+  signal.addEventListener("abort", () => {
+    observer.disconnect();
+    for (const each of charts) each.destroy();
+  });
+  return draw;
 }
 
-function telemetry(data) {
+function telemetry(data, signal) {
   const place = $("telemetry-charts");
   const sampled = [...data.runs.keys()].filter((index) => data.runs[index].telemetry);
   if (!sampled.length) return;
@@ -283,6 +457,8 @@ function telemetry(data) {
     select.append(make("option", { value: index, textContent: label ? `${name} ${label}` : name }));
   }
   $("telemetry-controls").append(make("label", {}, "run", select));
+  const before = sampled.find((index) => data.runs[index].name === view.telemetry);
+  if (before !== undefined) select.value = before;
   let plots = [];
   const draw = () => {
     for (const plot of plots) plot.destroy();
@@ -304,7 +480,7 @@ function telemetry(data) {
       figures.push({ figure, key, measure, nodes });
       place.append(figure);
     }
-    const axis = { stroke: color("--soft"), grid: { stroke: color("--rule"), width: 1 }, ticks: { stroke: color("--rule"), width: 1 }, values: (_, splits) => splits.map(format) };
+    const axis = axisStyle();
     plots = figures.map(({ figure, key, measure, nodes }) => new uPlot(
       {
         width: figure.clientWidth, height: 170,
@@ -327,7 +503,8 @@ function telemetry(data) {
       figure,
     ));
   };
-  select.onchange = draw;
-  theme.addEventListener("change", draw);
+  select.onchange = () => { view.telemetry = data.runs[select.value].name; draw(); };
+  theme.addEventListener("change", draw, { signal });
+  signal.addEventListener("abort", () => { for (const plot of plots) plot.destroy(); });
   draw();
 }

@@ -7,6 +7,11 @@ const make = (name, properties = {}, ...children) => {
   found.append(...children);
   return found;
 };
+// What the reader chose, by names: a newer page has it too.
+const view = {
+  filter: "", picks: {}, ticks: null, sorted: {}, metrics: null, across: "step", smooth: 0, log: false,
+  color: "run", mean: null, x: null, y: null, telemetry: null,
+};
 // What is hidden of a list of rows: those that do not match, and those of other pages.
 const PAGE = 100;
 function pages(rows, place, matches) {
@@ -40,15 +45,21 @@ function pages(rows, place, matches) {
 }
 
 const natural = new Intl.Collator("en", { numeric: true });
-const numberIn = (text) =>
-  ({ "": NaN, inf: Infinity, "-inf": -Infinity })[text] ?? parseFloat(text.replaceAll(",", ""));
+const SIZES = { s: 1, min: 60, h: 3600 };
+const numberIn = (text) => {
+  const [, number, unit] = /^<?([\d.,]+) (s|min|h)$/.exec(text) ?? [];
+  if (unit) return parseFloat(number.replaceAll(",", "")) * SIZES[unit];
+  return { "": NaN, inf: Infinity, "-inf": -Infinity }[text] ?? parseFloat(text.replaceAll(",", ""));
+};
 function sortable(table, sorted) {
   const body = table.tBodies[0];
+  let again = null;
   [...table.tHead.rows[0].cells].forEach((head, column) => {
     const button = make("button", { type: "button" }, ...head.childNodes);
     head.append(button);
     button.onclick = () => {
       const down = head.getAttribute("aria-sort") === "ascending";
+      view.sorted[table.id] = [head.textContent, down];
       for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
       const numeric = head.classList.contains("number");
@@ -66,5 +77,8 @@ function sortable(table, sorted) {
       body.append(...rows);
       sorted?.(rows);
     };
+    const before = view.sorted[table.id];
+    if (before?.[0] === head.textContent) again = () => { if (before[1]) head.setAttribute("aria-sort", "ascending"); button.onclick(); };
   });
+  again?.();
 }

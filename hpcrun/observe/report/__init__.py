@@ -1,9 +1,13 @@
 """The report: all about runs in one HTML file (``hpcrun report``).
 
 In reading order: `report` collects the content from the files of the runs; `curves` thins their
-metrics and `node_usage` averages their telemetry to what a page has room for; `svg` draws what
-print and pages without JavaScript show; `page` renders templates/report, where the scripts draw the
-interactive charts from the same data.
+metrics, `node_usage` averages their telemetry and `log_tails` cuts their logs to what a page has
+room for; `tracker_links` leads to where else the metrics are; `svg` draws what print and pages
+without JavaScript show; `page_data` is what the scripts draw and filter by; `page` renders
+templates/report; `live_server` serves the page to its reader alone.
+
+Of templates/report: `filter.js` is the language of ``--where``, `colors.js` what a colour means,
+`charts.js` and `relations.js` draw, `report.js` puts the page together, `live.js` renews it.
 
 To add a section: a field of `report.Report`, a value in `page.render`, and its markup in
 templates/report/report.html.j2. To add a quantity of telemetry: `node_usage.SERIES`.

@@ -9,26 +9,26 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
+import re
 import shlex
 import time
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, TypeGuard
 
 from hpcrun import __version__, resources
 from hpcrun.host import current_user
-from hpcrun.observe.diagnosis import narrative
+from hpcrun.observe.diagnosis import attempts, narrative
+from hpcrun.observe.diagnosis.advice import advise
 from hpcrun.observe.diagnosis.goodput import WORDS
 from hpcrun.observe.read import detail
 from hpcrun.observe.read.filter import MISSING, show
-from hpcrun.observe.report import curves, svg
+from hpcrun.observe.report import curves, page_data, svg, tracker_links
 from hpcrun.observe.report.node_usage import MOST_READ, SERIES
 from hpcrun.observe.report.report import CodeVersion, Report, RunReport
 from hpcrun.observe.report.svg import ChartLine, TimelineMark
 from hpcrun.observe.tables import number
-from hpcrun.text import agreeing, hours_text, listed, plural, runs_text, visible
+from hpcrun.text import agreeing, listed, plural, ranges, runs_text, visible
 
 GENERATOR = "hpcrun report"
 
@@ -36,10 +36,13 @@ _LAST = 1e11  # seconds since the epoch that a calendar can represent
 _STATIC_CHARTS = 4
 _MOST_TITLED = 200  # runs whose timelines name each span
 _MOST_ATTEMPTS = 30  # of a run, in sentences
+_UNREAD = re.compile(r"^(?: *//.*\n| +)", re.MULTILINE)  # of scripts: comments, indentation
+_MOST_FAILURES = 20  # groups of runs that went wrong
+_SCRIPTS = ("tables.js", "filter.js", "colors.js", "charts.js", "relations.js", "report.js")
 
 
-def render(found: Report) -> str:
-    """Render the page."""
+def render(found: Report, live: float | None = None) -> str:
+    """Render the page; a ``live`` one asks its server for a newer one every so many seconds."""
     import yaml
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -51,16 +54,15 @@ def render(found: Report) -> str:
         lstrip_blocks=True,
         autoescape=True,
     )
-    environment.filters.update(
-        moment=_moment, hours=lambda value: hours_text(value) if value else ""
-    )
+    environment.filters.update(moment=_moment, hours=_hours, name_parts=_name_parts)
 
     def own(*names: str) -> str:
-        return "\n".join((directory / name).read_text() for name in names)
+        text = "\n".join((directory / name).read_text() for name in names)
+        return _UNREAD.sub("", text)
 
     scripts = [
         f"/*\n{own('uPlot.LICENSE')}*/\n{own('uPlot.iife.min.js')}",
-        own("tables.js", "charts.js", "report.js"),
+        own(*_SCRIPTS, *(["live.js"] if live else [])),
     ]
     sampled = [(run, node) for run in found.runs for node in run.telemetry.summary]
     series = [one for one in SERIES if any(one.key in node.values for _, node in sampled)]
@@ -70,14 +72,16 @@ def render(found: Report) -> str:
         version=__version__,
         made_by=current_user(),
         title=listed(list(found.bases), 3),
-        policy=_policy(scripts),
+        policy=_policy(scripts, live),
+        live=live,
         style=own("uPlot.min.css", "report.css"),
         scripts=scripts,
-        data=_data(found),
+        data=page_data.encoded(found),
         kinds=WORDS,
         series=series,
         states=Counter(run.story.status.state for run in found.runs),
         best=_best(found),
+        failures=_failures(found),
         columns=_columns(found),
         rows=[_row(found, place) for place in range(len(found.runs))],
         charts=_charts(found),
@@ -111,34 +115,12 @@ def is_report(head: bytes) -> bool:
     return f'<meta name="generator" content="{GENERATOR}'.encode() in head
 
 
-def _policy(scripts: list[str]) -> str:
-    """Return a policy that allows styles and these scripts, and nothing else."""
+def _policy(scripts: list[str], live: float | None) -> str:
+    """Return a policy that allows styles, these scripts and, live, its server; nothing else."""
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()) for script in scripts)
     allowed = " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
-    return f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}"
-
-
-def _data(found: Report) -> str:
-    """Return what the scripts draw, deflated, in base64: nothing in it can end its element."""
-    names = found.metrics
-    data = {
-        "metrics": names,
-        "metric": next(iter(_preferred(found)), None),
-        "series": [[one.key, one.title, one.unit] for one in SERIES],
-        "runs": [
-            {
-                "name": run.name,
-                "label": run.selected.run.label,
-                "telemetry": run.telemetry.to_data() if run.telemetry.samples else None,
-            }
-            for run in found.runs
-        ],
-        "curves": curves.to_data([run.curves for run in found.runs], names),
-        "slots": found.slots,
-        "shown": found.shown,
-    }
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    server = "; connect-src 'self'" if live else ""
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}{server}"
 
 
 def _preferred(found: Report) -> list[str]:
@@ -170,6 +152,7 @@ def _row(found: Report, place: int) -> dict[str, Any]:
         "run": run,
         "cells": [*cells[:at], str(len(run.story.attempts) or ""), *cells[at:]],
         "shown": place in found.shown,
+        "best": place == next(iter(found.ranked), None),
         "color": color,
         "dashed": bool(dashes),
     }
@@ -223,7 +206,35 @@ def _run(found: Report, run: RunReport) -> dict[str, Any]:
             (change.key, _value(change.before), _value(change.after)) for change in run.changes
         ],
         "entry": detail.entry(run.selected),
+        "trackers": tracker_links.of_run(run.selected),
     }
+
+
+def _failures(found: Report) -> list[dict[str, Any]]:
+    """Describe what went wrong, by cause, each with the end of one log."""
+    logs = {run.name: run.log for run in found.runs}
+    groups = attempts.grouped(run.story for run in found.runs)
+    wrong = [one for one in groups if one.kind != attempts.CANCELLED]
+    return [
+        {
+            "kind": group.kind,
+            "over": group.over,
+            "runs": [run.status.name for run in group.runs],
+            "message": group.example.message,
+            "advice": advise(group.example, _where(group), several=len(group.runs) > 1),
+            "example": group.example.status.name,
+            "log": logs[group.example.status.name],
+        }
+        for group in wrong[:_MOST_FAILURES]
+    ]
+
+
+def _where(group: attempts.CauseGroup) -> str:
+    """Return the runs of a group as a WHERE: ``NAME/0-3,7``, one for each experiment."""
+    numbers: dict[str, list[int]] = {}
+    for run in group.runs:
+        numbers.setdefault(run.status.experiment, []).append(run.status.run)
+    return " ".join(f"{name}/{','.join(ranges(these))}" for name, these in numbers.items())
 
 
 def _attempts(run: RunReport, now: float) -> list[list[str]]:
@@ -272,12 +283,10 @@ def _value(value: Any) -> str:
 
 def _best(found: Report) -> tuple[str, str] | None:
     """Return the best run and its value."""
-    column = f"{found.objective}.best"
-    if column not in found.results.columns:
+    if not found.ranked:
         return None
-    rows = found.results.sort(f"-{column}" if found.mode == "max" else column).rows
-    value = rows[0].get(column) if rows else None
-    return None if value is None else (str(rows[0]["run"]), number(value))
+    row = found.results.rows[found.ranked[0]]
+    return str(row["run"]), number(row[f"{found.objective}.best"])
 
 
 def _notes(found: Report) -> list[str]:
@@ -316,7 +325,22 @@ def _notes(found: Report) -> list[str]:
 
 
 def _mean_and_peak(pair: tuple[float, float] | None) -> str:
-    return " / ".join(f"{value:.3g}" for value in pair) if pair else ""
+    return " / ".join(f"{v:,.0f}" if v >= 1000 else f"{v:.3g}" for v in pair) if pair else ""
+
+
+def _hours(value: float) -> str:
+    """``40 s``, ``12 min``, ``5.2 h``, ``1,234 h`` of devices; empty for none."""
+    seconds = 3600 * value
+    if seconds < 59.5:
+        return (f"{seconds:.0f} s" if seconds >= 0.5 else "<1 s") if value else ""
+    if seconds < 3570:
+        return f"{seconds / 60:.0f} min"
+    return f"{value:,.1f} h" if value < 1000 else f"{value:,.0f} h"
+
+
+def _name_parts(text: str) -> list[str]:
+    """Split a name where a line may break: ``eval/``, ``loss.``, ``best_``, ``step``."""
+    return re.split(r"(?<=[./_])(?=\w)", text)
 
 
 def _moment(when: Any) -> str:

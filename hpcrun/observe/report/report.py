@@ -18,8 +18,9 @@ from hpcrun.observe.diagnosis.goodput import Goodput, Span, summed
 from hpcrun.observe.read import metric_curves
 from hpcrun.observe.read.metric_curves import Curve
 from hpcrun.observe.read.selection import Selected
-from hpcrun.observe.report import curves, node_usage
+from hpcrun.observe.report import curves, log_tails, node_usage
 from hpcrun.observe.report.curves import RunCurves
+from hpcrun.observe.report.log_tails import LogTail
 from hpcrun.observe.report.node_usage import RunTelemetry
 from hpcrun.observe.results import diff, results
 from hpcrun.observe.results.diff import Change
@@ -45,6 +46,8 @@ class RunReport:
     cost: Cost
     changes: tuple[Change, ...]
     """The differences of its resolved spec to that of its experiment's first run here."""
+    log: LogTail | None = None
+    """What it printed last."""
 
     @property
     def selected(self) -> Selected:
@@ -84,6 +87,8 @@ class Report:
     """The metric by which runs are compared."""
     mode: str
     """``min`` if the least value is the best, ``max`` if the greatest is."""
+    ranked: tuple[int, ...]
+    """The places of the runs with a value of the objective, the best first."""
     shown: tuple[int, ...]
     """The places of the runs that the charts show at first."""
     bases: dict[str, Selected]
@@ -141,13 +146,15 @@ def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) ->
         bases.setdefault(one.experiment.name, one)
     objective = selected[0].run.objective
     name, mode = (objective.metric, objective.mode) if objective else ("", "min")
+    ranked = _ranked(table, name, mode)
     return Report(
         made=now,
         runs=tuple(_run(story, thinned, bases, len(selected), now) for story in found),
         results=table,
         objective=name,
         mode=mode,
-        shown=_shown(table, name, mode),
+        ranked=ranked,
+        shown=_shown(len(selected), ranked),
         bases=bases,
         code=tuple(_code(selected)),
     )
@@ -169,18 +176,22 @@ def _run(
         spans=spans,
         cost=cost.of_run(one.experiment.name, story.plan_of, spans),
         changes=() if one is base else diff.changes(base.run.spec, one.run.spec),
+        log=log_tails.read(story, runs),
     )
 
 
-def _shown(found: Results, objective: str, mode: str) -> tuple[int, ...]:
-    """Choose all runs if they are few, else the best, else the first."""
-    places = range(len(found.rows))
-    if len(places) <= _ALL_SHOWN:
-        return tuple(places)
+def _ranked(found: Results, objective: str, mode: str) -> tuple[int, ...]:
     best = [(row.get(f"{objective}.best"), place) for place, row in enumerate(found.rows)]
     known = [(value, place) for value, place in best if value is not None and math.isfinite(value)]
     known.sort(key=lambda pair: -pair[0] if mode == "max" else pair[0])
-    return tuple(place for _, place in known[:_BEST_SHOWN]) or tuple(places[:_BEST_SHOWN])
+    return tuple(place for _, place in known)
+
+
+def _shown(runs: int, ranked: Sequence[int]) -> tuple[int, ...]:
+    """Choose all runs if they are few, else the best, else the first."""
+    if runs <= _ALL_SHOWN:
+        return tuple(range(runs))
+    return tuple((ranked or range(runs))[:_BEST_SHOWN])
 
 
 def _code(selected: Sequence[Selected]) -> Iterator[CodeVersion]:

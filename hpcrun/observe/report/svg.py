@@ -18,7 +18,7 @@ from hpcrun.text import time_spent
 
 COLORS = 10
 DASHES = ("", "6 3", "2 3")
-POINTS = 2000
+POINTS = 1500
 
 _WIDTH, _HEIGHT = 720.0, 280.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60.0, 20.0, 10.0, 40.0

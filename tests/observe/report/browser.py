@@ -26,8 +26,13 @@ class Browser:
     def __init__(self, driver: Any) -> None:
         self.driver = driver
         driver.execute_cdp_cmd("Network.enable", {})
-        offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
-        driver.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
+        self.online(False)
+
+    def online(self, is_online: bool) -> None:
+        """Whether pages reach anything."""
+        throughput = {f"{way}Throughput": -1 if is_online else 0 for way in ("download", "upload")}
+        network = {"offline": not is_online, "latency": 0, **throughput}
+        self.driver.execute_cdp_cmd("Network.emulateNetworkConditions", network)
 
     def open(self, file: Path) -> float:
         """Open a report and wait until it reacts; returns the seconds that this took."""
@@ -65,7 +70,8 @@ class Browser:
         """What those elements say, asked at once for there may be thousands."""
         text = (
             "return [...document.querySelectorAll(arguments[0])]"
-            ".filter((one) => one.checkVisibility()).map((one) => one.innerText.trim())"
+            ".filter((one) => one.checkVisibility())"
+            ".map((one) => (one.innerText ?? one.textContent).trim())"
         )
         return [str(one) for one in self.script(text, selector)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,19 @@ CRASH = {
 }
 HANG = {"kind": "hang", "message": "no rank moved for 600 s; rank 11 on node08 is in read()"}
 PREEMPTED = {"kind": "preempted", "message": "Slurm preempted the job"}
-DIVERGED = {"kind": "non_finite_loss", "message": "the loss was not finite for 20 steps in a row"}
+DIVERGED = {
+    "kind": "non_finite_loss",
+    "message": "the loss was not finite for 20 steps in a row",
+    "rank": 0,
+    "log_tail": [
+        "step 1660: loss nan",
+        "Traceback (most recent call last):",
+        '  File "/home/ada/finetune/train.py", line 88, in <module>',
+        "    session.step({'loss': loss})",
+        "hpcrun.errors.NonFiniteLoss: \x1b[31mthe loss was not finite\x1b[0m for 20 steps in a row",
+    ],
+}
+TRACKING = {"tensorboard": True, "wandb": {"entity": "ada-lab", "project": "llama"}}
 EVIL = "</script><img src=x onerror=alert(1)>"
 
 
@@ -43,7 +56,12 @@ class Part:
 
 
 def finetune(
-    root: Path, *, runs: int = 20, points: int = 500, telemetry: bool = True
+    root: Path,
+    *,
+    runs: int = 20,
+    points: int = 500,
+    telemetry: bool = True,
+    repeats: Sequence[str] = (),
 ) -> Experiment:
     """A sweep of learning rates, warm-ups and seeds on two nodes of eight GPUs.
 
@@ -62,6 +80,7 @@ def finetune(
     directory = study.submit(
         range(runs),
         swept=swept,
+        repeats=repeats,
         when=submitted,
         who="ada",
         spec={
@@ -76,6 +95,7 @@ def finetune(
                 "bf16": {"enabled": True},
             },
             "objective": {"metric": "eval/loss", "mode": "min"},
+            "tracking": TRACKING,
         },
     )
     facts = files.read_json(directory.submission)
@@ -100,7 +120,14 @@ def hostile(study: Experiment) -> None:
         (0, 1),
         swept={0: {"config.name": EVIL}, 1: {"config.name": "b", f"config.{EVIL}": EVIL}},
         who=EVIL,
-        spec={"objective": {"metric": EVIL, "mode": "min"}},
+        spec={
+            "objective": {"metric": EVIL, "mode": "min"},
+            "tracking": {
+                "wandb": {"entity": EVIL, "project": EVIL},
+                "mlflow": {"tracking_uri": "javascript:alert(1)", "experiment": EVIL},
+            },
+            "environment": {"variables": {"WANDB_BASE_URL": "javascript:alert(1)//"}},
+        },
     )
     facts = files.read_json(submission.submission)
     facts["code"] = {"digest": EVIL, "git": {"commit": EVIL, "branch": EVIL}, "files": 1}
@@ -110,7 +137,7 @@ def hostile(study: Experiment) -> None:
         study.metrics(run, 1, range(1, 9), **{EVIL: 1.0, "loss": lambda step: step / 3})
         files.append(attempt.session, {"event": "save_failed", "step": 3, "message": EVIL})
         files.append(attempt.telemetry("<img>"), {"time": T0, "cpu": 3.0})
-        study.end(run, 1, "failed", kind=EVIL, message=EVIL, node=EVIL, rank=1)
+        study.end(run, 1, "failed", kind=EVIL, message=EVIL, node=EVIL, rank=1, log_tail=[EVIL])
 
 
 def _parts(run: int, total: int) -> list[Part]:
@@ -163,6 +190,7 @@ def _run(
             {"event": "started", "time": ready - 9, "total_steps": total, "world_size": 16},
             {"event": "restored", "time": ready, "step": part.first, "seconds": 8.0},
         )
+        paths.rank_log(0).write_text(f"run {run} of attempt {number}\nit trains\n")
         end = _train(paths, draw, part.first, last, ready, swept, total)
         if telemetry:
             _sample(paths, draw, start, end)

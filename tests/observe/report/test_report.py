@@ -31,6 +31,14 @@ def report(directory: Path, *arguments: str) -> Page:
     return Page(file.read_text())
 
 
+def in_hours(cell: str) -> float:
+    """The hours of ``12 min`` or ``3,654 h``."""
+    if not cell:
+        return 0.0
+    value, unit = cell.removeprefix("<").split()
+    return float(value.replace(",", "")) / {"s": 3600, "min": 60, "h": 1}[unit]
+
+
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("study")
@@ -102,14 +110,14 @@ def test_ends_are_told_on_hover_and_in_text(page: Page) -> None:
 
 def test_the_ledger_of_time(page: Page) -> None:
     assert set(WORDS) == {each.name for each in dataclasses.fields(Goodput)}
-    total = next(row for row in page.rows if row[:2] == ["finetune", "GPU-hours"])
-    hours = [float(cell.replace(",", "") or 0) for cell in total[2:]]
+    total = next(row for row in page.rows if row[:2] == ["finetune", "GPUs"])
+    hours = [in_hours(cell) for cell in total[2:]]
     assert hours[0] == pytest.approx(sum(hours[1:7]), rel=0.01)
     causes = {row[0]: row for row in page.rows if row[1:2] == ["finetune"] and len(row) == 4}
     assert set(causes) == {"hang", "rank_crash", "preempted", "non_finite_loss"}
-    assert float(causes["hang"][2]) > float(causes["rank_crash"][2]) > 0
-    by_run = next(row for row in page.rows if row[:2] == ["finetune/15", "GPU-hours"])
-    assert float(by_run[4]) == pytest.approx((467 + 169) * 9 * 16 / 3600, rel=0.1)
+    assert in_hours(causes["hang"][2]) > in_hours(causes["rank_crash"][2]) > 0
+    by_run = next(row for row in page.rows if row[:2] == ["finetune/15", "GPUs"])
+    assert in_hours(by_run[4]) == pytest.approx((467 + 169) * 9 * 16 / 3600, rel=0.1)
 
 
 def test_the_configuration_is_told_once_and_then_what_differs(page: Page) -> None:
@@ -121,7 +129,8 @@ def test_the_configuration_is_told_once_and_then_what_differs(page: Page) -> Non
 def test_the_code_is_told(page: Page) -> None:
     row = page.row("finetune 1")
     assert row[1] == "runs 0-19"
-    assert "commit3f9c2d1e8a7b6c5d4e3f2a1b0c9d8e7f6a5b4c3dof main" in row[3]
+    assert "commit3f9c2d1e8a7bof main" in row[3]
+    assert page.count("span", title="3f9c2d1e8a7b6c5d4e3f2a1b0c9d8e7f6a5b4c3d") == 1
     assert "with changes that were not committed" in row[3]
     assert row[4] == "3.11.9, torch 2.13.0, DeepSpeed 0.19.8, hpcrun 0"
     assert row[5] == "hpcrun submit finetune.yaml"
@@ -163,7 +172,12 @@ def test_the_page_may_load_nothing(page: Page) -> None:
         found for _, found in page.elements if {"src", "srcset", "data", "action"} & set(found)
     ]
     assert outside == []
-    links = [found["href"] for _, found in page.elements if "href" in found]
+    leading = [found for _, found in page.elements if str(found.get("href")).startswith("https://")]
+    assert {found["rel"] for found in leading} == {"noopener noreferrer"}
+    assert len(leading) == 20
+    links = [
+        found["href"] for _, found in page.elements if "href" in found and found not in leading
+    ]
     ids = {found.get("id") for _, found in page.elements}
     assert links
     assert [link for link in links if str(link)[:1] != "#" or str(link)[1:] not in ids] == []
