@@ -53,8 +53,11 @@ def _wandb(one: Selected, block: dict[str, Any]) -> TrackerLink:
 
 
 def _mlflow(one: Selected, block: dict[str, Any]) -> TrackerLink:
-    server = str(block.get("tracking_uri") or _variable(one, "MLFLOW_TRACKING_URI") or "")
+    server = str(block.get("uri") or "")
     text = f"experiment {block.get('experiment') or one.experiment.name}"
+    if server.startswith("sqlite:"):
+        command = f"mlflow ui --backend-store-uri {shlex.quote(server)}"
+        return TrackerLink("MLflow", text, command=command)
     return TrackerLink("MLflow", text, server if _ADDRESS.fullmatch(server) else "")
 
 

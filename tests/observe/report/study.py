@@ -124,7 +124,7 @@ def hostile(study: Experiment) -> None:
             "objective": {"metric": EVIL, "mode": "min"},
             "tracking": {
                 "wandb": {"entity": EVIL, "project": EVIL},
-                "mlflow": {"tracking_uri": "javascript:alert(1)", "experiment": EVIL},
+                "mlflow": {"uri": "javascript:alert(1)", "experiment": EVIL},
             },
             "environment": {"variables": {"WANDB_BASE_URL": "javascript:alert(1)//"}},
         },

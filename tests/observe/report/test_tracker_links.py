@@ -54,6 +54,7 @@ def test_wandb_offline(tmp_path: Path) -> None:
         ("http://10.0.0.7", "http://10.0.0.7"),
         ("javascript:alert(1)", ""),
         ("https://user:secret@host", ""),
+        ("postgresql://user:secret@host/mlflow", ""),
         ("https://x/?token=abc", ""),
         ("file:///etc/passwd", ""),
     ],
@@ -61,10 +62,17 @@ def test_wandb_offline(tmp_path: Path) -> None:
 def test_only_plain_addresses_of_the_web_are_links(
     server: str, address: str, tmp_path: Path
 ) -> None:
-    variables = {"variables": {"MLFLOW_TRACKING_URI": server, "WANDB_BASE_URL": server}}
-    blocks = {"mlflow": {}, "wandb": {"entity": "a/../b?", "project": "<p>"}}
+    variables = {"variables": {"WANDB_BASE_URL": server}}
+    blocks = {"mlflow": {"uri": server}, "wandb": {"entity": "a/../b?", "project": "<p>"}}
     wandb, mlflow = links(tmp_path, tracking=blocks, environment=variables)
     assert mlflow.address == address
     assert bool(wandb.address) is bool(address)
+    assert "secret" not in f"{mlflow}{wandb}"
     if address:
         assert wandb.address.startswith(f"{address}/a%2F..%2Fb%3F/%3Cp%3E/runs/")
+
+
+def test_a_database_of_mlflow_is_looked_at_by_a_command(tmp_path: Path) -> None:
+    [found] = links(tmp_path, tracking={"mlflow": {"uri": "sqlite:////a b/x.db"}})
+    assert found.text == "experiment study"
+    assert found.command == "mlflow ui --backend-store-uri 'sqlite:////a b/x.db'"
