@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hpcrun.run.program.file_search import FoundFile
-from hpcrun.run.program.log_lines import ProgressBars, bar
+from hpcrun.run.program.log_lines import BAR_WAITS, ProgressBars
 from hpcrun.run.program.progress_source import MOST_BYTES, Found, Look, named, number, spread
 from hpcrun.state import files
 from hpcrun.state.metrics_file import Line
@@ -82,14 +82,17 @@ class LightningCsv:
     """The files that Lightning's CSVLogger writes, many rows at once.
 
     Rows have no time: those that came together are spread over the time since those before, and the
-    first ones over the time since the progress bar began, or without one since the last look. Rows
-    of files that were ``there`` before are not new.
+    first ones over the time since the progress bar began, or without one since the last look. Where
+    the bar counts the steps that the rows count, its updates are lines too, numbered as the rows
+    are: a program may write one row an epoch. Rows of files that were ``there`` before are not new.
     """
 
     def __init__(self, there: Iterable[FoundFile] = ()) -> None:
         self._files: dict[Path, CsvFile] = {}
         self._seen: dict[Path, FoundFile] = {}
         self._bars = ProgressBars()
+        # The bar's steps are the rows': with accumulated gradients they are not.
+        self._agrees = False
         self._last: tuple[int, float] | None = None
         # When the files were looked for before: Lightning writes each row as it is logged.
         self._searched: float | None = None
@@ -102,9 +105,8 @@ class LightningCsv:
     def poll(self, look: Look) -> Found:
         """Return the new rows of all files."""
         found = Found()
-        for text in look.text:
-            if (update := bar(text)) is not None:
-                self._bars.take(update, look.time)
+        self._bars.read(look)
+        settled = self._bars.settles(look)
         for one in look.files or ():
             if one.path.name != NAME or self._seen.get(one.path) == one:
                 continue
@@ -118,14 +120,42 @@ class LightningCsv:
                 found.lines += self._timed(rows, min(one.modified, look.time))
         if look.files is not None:
             self._searched = look.time
+        waits = self._last is not None and look.time - self._last[1] >= BAR_WAITS
+        if self._agrees and (look.is_last or waits):
+            found.lines += self._updates()
+        elif settled and not self._agrees:
+            # Until there are rows, the bars are a source of their own.
+            self._bars.waiting = []
         found.total = self._bars.main.total if self._bars.main else None
         return found
 
     def _timed(self, rows: list[tuple[int, dict[str, float]]], written: float) -> list[Line]:
+        own = self._bars.main.own_total if self._bars.main else 0
+        ends = ((step + 1, own * (values.get("epoch", -1.0) + 1)) for step, values in rows)
+        self._agrees |= any(steps == end for steps, end in ends)
         known = self._bars.since or self._searched or written
         before, since = self._last or (0, min(known, written))
-        self._last = max(before, *(step for step, _ in rows)), max(since, written)
-        return list(spread(rows, before, since, max(since, written)))
+        updates = self._updates() if self._agrees else []
+        end = Line(max(before, *(step for step, _ in rows)), max(since, written), {})
+        found: list[Line] = []
+        for update in [*updates, end]:
+            moment = max(since, update.time or 0.0)
+            found += spread([row for row in rows if row[0] <= update.step], before, since, moment)
+            rows = [row for row in rows if row[0] > update.step]
+            if update is not end and (not found or found[-1].step != update.step):
+                found.append(update)
+            before, since = max(before, update.step), moment
+        self._last = before, since
+        return found
+
+    def _updates(self) -> list[Line]:
+        """Return what the bar showed since the last rows, by the rows' numbers: from 0."""
+        waiting, self._bars.waiting = self._bars.waiting, []
+        done = self._last[0] if self._last else -1
+        found = [line._replace(step=line.step - 1) for line in waiting if line.step - 1 > done]
+        if found:
+            self._last = found[-1].step, found[-1].time or 0.0
+        return found
 
 
 def _skip(file: CsvFile) -> None:

@@ -172,21 +172,34 @@ class ProgressBars:
         """The training's newest state, as far as one can tell yet."""
         self.since: float | None = None
         """When it began, in seconds since the epoch."""
-        self._waiting: list[Line] = []
+        self.waiting: list[Line] = []
+        """Updates that `poll` has not returned yet, at most one a second."""
+        # The newest update, unless it is among them.
+        self._newest: Line | None = None
         self._settled = False
 
     def poll(self, look: Look) -> Found:
         """Return a line for each update of the training's bar, at most one a second."""
+        self.read(look)
+        if self.main is None or not self.settles(look):
+            return Found(total=self.main.total if self.main else None)
+        lines, self.waiting = self.waiting, []
+        return Found(lines, self.main.total)
+
+    def read(self, look: Look) -> None:
+        """Take the updates that were printed, at even distances since the last look."""
         updates = [one for text in look.text if (one := bar(text)) is not None]
         for at, one in enumerate(updates, 1):
             self.take(one, look.since + at / len(updates) * (look.time - look.since))
-        if self.main is None or self.since is None:
-            return Found()
-        if not look.is_last and not self._settled and look.time - self.since < BAR_WAITS:
-            return Found(total=self.main.total)
-        self._settled = True
-        lines, self._waiting = self._waiting, []
-        return Found(lines, self.main.total)
+
+    def settles(self, look: Look) -> bool:
+        """Check whether the bar is the training's, as far as one can tell by now."""
+        waits = self.since is None or look.time - self.since < BAR_WAITS
+        self._settled |= self.main is not None and (look.is_last or not waits)
+        if look.is_last and self._newest is not None:
+            self.waiting.append(self._newest)
+            self._newest = None
+        return self._settled
 
     def take(self, one: Bar, now: float) -> None:
         """Take an update, unless another bar is the training's."""
@@ -195,14 +208,18 @@ class ProgressBars:
             if self._settled or before.step < before.own_total or one.elapsed <= before.elapsed:
                 return
             # The first one ended sooner than this one lasts: it was a preparation.
-            before, self._waiting = None, []
+            before, self.waiting = None, []
         if before is not None and one.step <= before.step:
             return
         if before is None:
             self.since = now - one.elapsed
         self.main = one
-        is_end = one.step == one.own_total
-        if one.step and (not self._waiting or now - (self._waiting[-1].time or 0) >= _BAR_EVERY):
-            self._waiting.append(Line(one.step, now, {}))
-        elif one.step and is_end:
-            self._waiting[-1] = Line(one.step, now, {})
+        if not one.step:
+            return
+        line = self._newest = Line(one.step, now, {})
+        if not self.waiting or now - (self.waiting[-1].time or 0) >= _BAR_EVERY:
+            self.waiting.append(line)
+            self._newest = None
+        elif one.step == one.own_total:
+            self.waiting[-1] = line
+            self._newest = None

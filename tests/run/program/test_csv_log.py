@@ -23,7 +23,7 @@ def _found(path: Path, modified: float) -> FoundFile:
 def test_rows_that_came_together_are_spread_over_the_time(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     source = LightningCsv()
-    begun = "Epoch 0:   1%|  | 1/100 [00:02<00:10,  7.1it/s]"
+    begun = "Epoch 0:   1%|  | 1/200 [00:02<00:10,  7.1it/s]"
     assert source.poll(Look(102.0, 100.0, (begun,), ())).lines == []
     path.write_text("epoch,step,loss\n0,49,1.5\n0,99,\n")
     found = source.poll(Look(121.0, 102.0, (), (_found(path, 120.0),)))
@@ -35,6 +35,43 @@ def test_rows_that_came_together_are_spread_over_the_time(tmp_path: Path) -> Non
         stream.write("1,149,1.0\n1,19")
     found = source.poll(Look(131.0, 121.0, (), (_found(path, 130.0),)))
     assert [(line.step, line.time) for line in found.lines] == [(149, 130.0)]
+
+
+def _bar(epoch: int, step: int, elapsed: int) -> str:
+    return f"Epoch {epoch}:  50%|=====     | {step}/80 [00:{elapsed:02}<00:10,  7.1it/s]"
+
+
+def test_between_rows_of_epochs_the_bar_tells_the_steps(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    source = LightningCsv()
+    texts = (_bar(0, 10, 1), _bar(0, 20, 2), _bar(0, 80, 8), _bar(1, 10, 1))
+    for at, text in enumerate(texts, 1):
+        assert source.poll(Look(100.0 + 2 * at, 98.0 + 2 * at, (text,), ())).lines == []
+    path.write_text("epoch,step,loss\n0,79,1.5\n")
+    found = source.poll(Look(108.5, 108.0, (), (_found(path, 106.5),)))
+    assert [(line.step, line.time, line.values) for line in found.lines] == [
+        *((9, 102.0, {}), (19, 104.0, {})),
+        (79, 106.0, {"epoch": 0.0, "loss": 1.5}),
+        (89, 108.0, {}),
+    ]
+    # A minute later, and as the ranks have ended: without a row.
+    assert source.poll(Look(110.0, 108.5, (_bar(1, 20, 2),), ())).lines == []
+    late = source.poll(Look(139.0, 110.0, (_bar(1, 30, 31),), ())).lines
+    assert [(line.step, line.time) for line in late] == [(99, 110.0), (109, 139.0)]
+    last = source.poll(Look(139.5, 139.0, (_bar(1, 40, 31), _bar(1, 41, 31)), (), is_last=True))
+    assert [line.step for line in last.lines] == [119, 120]
+
+
+def test_a_bar_of_batches_that_are_no_steps_is_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    source = LightningCsv()
+    # Two batches make a step.
+    assert source.poll(Look(108.0, 106.0, (_bar(0, 80, 8),), ())).lines == []
+    path.write_text("epoch,step,loss\n0,39,1.5\n")
+    found = source.poll(Look(108.5, 108.0, (), (_found(path, 108.0),)))
+    assert [line.step for line in found.lines] == [39]
+    last = source.poll(Look(150.0, 108.5, (_bar(1, 40, 31),), (), is_last=True))
+    assert last.lines == []
 
 
 def test_first_rows_without_a_bar_are_of_the_time_since_the_last_look(tmp_path: Path) -> None:

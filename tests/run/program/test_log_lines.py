@@ -91,6 +91,15 @@ def test_the_bar_of_the_training_is_told_from_those_of_evaluations() -> None:
     assert [line.step for line in found.lines] == [500]
 
 
+def test_a_program_that_ends_has_come_to_the_newest_update() -> None:
+    bars = ProgressBars()
+    texts = [f" {step}%|   | {step}/500 [00:{step:02}<08:00,  1it/s]" for step in (40, 41, 42)]
+    assert [line.step for line in bars.poll(Look(100.0, 99.0, (texts[0],))).lines] == [40]
+    last = bars.poll(Look(100.4, 100.2, tuple(texts), is_last=True))
+    assert [line.step for line in last.lines] == [41, 42]
+    assert bars.poll(Look(100.5, 100.4, (), is_last=True)).lines == []
+
+
 def test_a_short_training_shows_its_steps_at_its_end() -> None:
     bars = ProgressBars()
     found = bars.poll(Look(3.0, 2.0, (TRAINING,), is_last=True))
