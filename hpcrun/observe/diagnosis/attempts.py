@@ -370,10 +370,12 @@ def _of_program(
         seen = found.session.sightings
         again = next((time for step, time in seen if furthest and step >= furthest), None)
         found = replace(found, first=seen[0][1], last=seen[-1][1], again=again)
-    alive = goodput.worked_until(found, seen)
+    begun = goodput.first_began(seen, one.restored or 0)
+    started = one.attempt.workers_started
+    starting = 0.0 if begun is None or started is None else begun - started
+    alive = goodput.worked_until(found, seen, starting)
     if alive is None:
         alive = _time(files.last_line(paths.log_sizes) or {})
-    begun = goodput.first_began(seen, one.restored or 0)
     return replace(found, is_program=True, begun=begun, alive=alive)
 
 

@@ -160,16 +160,19 @@ def first_began(logged: Sequence[tuple[int, float]], restored: int) -> float | N
     return moment if step - restored <= 1 else None
 
 
-# Seconds that the processes of a program take to leave, once it has done its work.
-LEAVING = 8.0
+# Seconds that the processes of a program take to leave, once it has done its work: at least, and at
+# most where starting took twice as long, as on a busy node.
+LEAVING, MOST_LEAVING = 8.0, 30.0
 
 
-def worked_until(traces: Traces, logged: Sequence[tuple[int, float]]) -> float | None:
+def worked_until(
+    traces: Traces, logged: Sequence[tuple[int, float]], starting: float = 0.0
+) -> float | None:
     """Return until when a program that has ended worked; None if nothing tells.
 
     Of one that ended well that is its end: it may have evaluated or saved in silence. Unless that
     is so near to its last sign of life that it only left: then it is that, and the time between
-    two lines of its log.
+    two lines of its log. ``starting`` are the seconds from its start to its first step.
     """
     log = traces.session
     finished = next((event.time for event in log.of(session_log.FINISHED)), None)
@@ -183,7 +186,8 @@ def worked_until(traces: Traces, logged: Sequence[tuple[int, float]]) -> float |
         return finished
     saves = [event.time for event in log.of(session_log.SAVED)]
     last = max([seen[-1], traces.last or 0.0, *saves]) + gaps[len(gaps) // 2]
-    return min(finished, last) if finished - last < LEAVING else finished
+    leaving = max(LEAVING, min(MOST_LEAVING, starting / 2))
+    return min(finished, last) if finished - last < leaving else finished
 
 
 def spans(

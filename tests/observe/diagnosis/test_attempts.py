@@ -605,6 +605,24 @@ def test_an_attempt_that_resumed_and_showed_no_step(study: Experiment) -> None:
     assert not [line for line in lines(run) if "no step" in line]
 
 
+@pytest.mark.parametrize(("starting", "useful"), [(10.0, 51.0), (30.0, 41.0)])
+def test_what_took_long_to_start_may_take_long_to_leave(
+    study: Experiment, starting: float, useful: float
+) -> None:
+    study.submit((0,))
+    begun = T0 + 100
+    paths = study.start(when=begun - starting - 1)
+    paths.metrics.write_text(
+        "".join(json.dumps({"step": n, "time": begun + n}) + "\n" for n in range(1, 41))
+    )
+    event(study, "seen", time=begun + 40)
+    event(study, "finished", time=begun + 51)
+    end(study, outcome="completed", came=(None, 40, None), when=begun + 52)
+    found = one(study, "COMPLETED").goodput(begun + 60)
+    assert found is not None
+    assert found.useful == useful
+
+
 def test_a_run_whose_ranks_never_met(study: Experiment) -> None:
     study.submit((0, 1))
     for run in (0, 1):

@@ -146,6 +146,19 @@ def test_until_when_a_program_worked(
         assert goodput.worked_until(traces, logged[:1]) == finished
 
 
+@pytest.mark.parametrize(
+    ("starting", "finished", "until"),
+    [(10.0, 162.0, 162.0), (40.0, 162.0, 152.0), (40.0, 175.0, 175.0), (900.0, 190.0, 190.0)],
+)
+def test_where_starting_took_long_leaving_may(
+    starting: float, finished: float, until: float
+) -> None:
+    lines = [{"event": "finished", "time": finished}, {"event": "seen", "time": 150.0}]
+    traces = Traces(session_log.parse(lines), first=100.0, last=150.0)
+    logged = [(10, 100.0), (20, 102.0), (30, 104.0), (40, 150.0)]
+    assert goodput.worked_until(traces, logged, starting) == until
+
+
 def test_an_attempt_of_a_program_that_did_not_come_to_its_first_step() -> None:
     told = of_program(140.0, 200.0, first=160.0, begun=150.0, last=200.0)
     silent = of_program(100.0, 130.0)
