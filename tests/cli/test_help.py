@@ -48,7 +48,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         done.start(run, job_id=f"100_{run}")
         done.metrics(run, 1, [1, 2], loss=0.5)
         done.log(run, 1, 0, "Error: none\n")
-        done.end(run)
+    done.end(0)
+    done.end(1, outcome="failed", kind="out_of_memory")
     slurm_shim(desk / "shim")
     return desk
 
