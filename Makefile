@@ -19,7 +19,7 @@ show = @printf '\n$$ %s\n' '$(1)'; $(BIN)/$(1)
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test frameworks lint audit docs bench cluster cluster-down clean
+.PHONY: help demo test frameworks lint audit docs site bench cluster cluster-down clean
 
 help:
 	@echo 'make demo          train a small sweep on this machine, and see a killed rank come back'
@@ -27,7 +27,8 @@ help:
 	@echo 'make frameworks    the environment in which tests run programs of other frameworks (a minute)'
 	@echo 'make lint          ruff (its audit of the code, S, too) and mypy --strict'
 	@echo 'make audit         known vulnerabilities of the pinned dependencies, where a database answers'
-	@echo 'make docs          write docs/{cli,spec,modules}.md and the drawing of the tree anew'
+	@echo 'make docs          write docs/{cli,spec,modules}.md, the man page and the drawing of the tree anew'
+	@echo 'make site          the documentation as a site, in build/site; a broken link fails'
 	@echo 'make bench         measure start-up, and our training loop against a bare script (root, Slurm)'
 	@echo 'make cluster       a real Slurm of four nodes on this machine (root), to try by hand'
 	@echo 'make cluster-down  take it down'
@@ -62,8 +63,12 @@ audit: $(DEV)
 
 docs: $(DEV)
 	$(BIN)/python docs/make_cli.py
+	$(BIN)/python docs/make_man.py
 	$(BIN)/python docs/make_tree.py
 	$(BIN)/python -m hpcrun.compile.spec.reference
+
+site: $(DEV)
+	$(BIN)/mkdocs build
 
 bench: $(DEV) $(TRAIN)
 	$(BIN)/python -m bench.startup --output bench/results/startup.json

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from hpcrun import errors
+from hpcrun.cli.main import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -27,6 +32,48 @@ def _script(name: str) -> ModuleType:
 def test_the_reference_of_commands_is_up_to_date() -> None:
     module = _script("make_cli")
     assert module.PAGE.read_text() == module.page(), "run `make docs`"
+
+
+def test_the_man_page_is_up_to_date() -> None:
+    module = _script("make_man")
+    assert module.PAGE.read_text() == module.page(), "run `make docs`"
+
+
+def test_the_man_page_renders_without_a_warning() -> None:
+    if shutil.which("man") is None or shutil.which("groff") is None:
+        pytest.skip("needs man-db and groff: tests/testbed/install.sh")
+    shown = subprocess.run(
+        ["man", "--warnings", "-E", "UTF-8", "-l", str(ROOT / "docs" / "hpcrun.1")],
+        env={**os.environ, "LC_ALL": "C.UTF-8", "MANWIDTH": "80", "MANPAGER": "cat"},
+        **{"capture_output": True, "text": True, "check": False},
+    )
+    assert (shown.returncode, shown.stderr) == (0, "")
+    text = re.sub(".\b", "", shown.stdout)
+    for name in COMMANDS:
+        assert f"hpcrun {name}" in text
+    assert "hpcrun submit finetune.yaml --only failed" in text
+
+
+def _site(directory: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--site-dir", "site"],
+        **{"cwd": directory, "capture_output": True, "text": True, "check": False},
+    )
+
+
+def test_the_site_builds_and_a_broken_link_fails(tmp_path: Path) -> None:
+    for path in ROOT.iterdir():
+        if not path.name.startswith(".") and path.name not in ("docs", "build"):
+            (tmp_path / path.name).symlink_to(path)
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    built = _site(tmp_path)
+    assert built.returncode == 0, built.stderr
+    index = (tmp_path / "site" / "index.html").read_text()
+    assert 'href="getting-started.html"' in index
+    with open(tmp_path / "docs" / "glossary.md", "a") as page:
+        page.write("\n[nowhere](no-such-page.md)\n")
+    assert "no-such-page.md" in (broken := _site(tmp_path)).stderr
+    assert broken.returncode != 0
 
 
 def test_the_drawings_of_the_tree_are_up_to_date() -> None:

@@ -158,7 +158,11 @@ def test_every_library_is_declared() -> None:
         _normal(re.split(r"[^\w.-]", line)[0])
         for line in [
             *project["dependencies"],
-            *(line for name in ("train", "tensorboard", "wandb", "mlflow") for line in extras[name]),
+            *(
+                line
+                for name in ("train", "tensorboard", "wandb", "mlflow")
+                for line in extras[name]
+            ),
         ]
     }
     provided = importlib.metadata.packages_distributions()

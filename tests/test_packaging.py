@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.cli.help import TOPICS
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -115,6 +117,13 @@ def test_the_wheel_carries_what_runs_need(wheel: Path) -> None:
     assert shipped
     assert {f"hpcrun/_data/{path}" for path in shipped} <= names
     assert any(name.endswith("/licenses/LICENSE") for name in names)
+    assert {f"hpcrun/_data/docs/{stem}.md" for stem, _ in TOPICS.values()} <= names
+    shared = {name.partition(".data/data/share/")[2] for name in names}
+    assert {
+        "man/man1/hpcrun.1",
+        *("bash-completion/completions/hpcrun", "zsh/site-functions/_hpcrun"),
+        "fish/vendor_completions.d/hpcrun.fish",
+    } <= shared
     assert not [name for name in names if name.startswith(("tests/", "bench/", "docs/"))]
 
 
@@ -131,6 +140,11 @@ def test_plan(installed: Installed) -> None:
     assert shown == installed("hpcrun", *arguments).stdout
     assert shown == installed("hpcrun", "submit", *arguments[1:], "--dry-run").stdout
     assert list(installed.directory.iterdir()) == []
+
+
+def test_topics_and_completion_come_along(installed: Installed) -> None:
+    assert installed("hpcrun", "help", "specs").stdout.startswith("# Specs\n")
+    assert "_HPCRUN_COMPLETE" in installed("hpcrun", "completion", "zsh").stdout
 
 
 @pytest.mark.parametrize("verb", [["submit", "--wait"], ["run"]], ids=" ".join)
