@@ -59,6 +59,10 @@ them wait a minute for a Slurm that is slow; `status --watch` and `logs -f` take
 when it comes. Commands that act (`submit`, `requeue`, `run`) need Slurm: after 3 s they say what
 they wait for and how long, and leave with 4. `cancel` marks the runs first, so that they stay
 cancelled, and leaves with 4 where Slurm was not told.
+
+**What takes long** is told on stderr, once nothing was printed for two seconds: in one line that is
+drawn anew on a terminal, elsewhere in a line every two seconds, after ten minutes of one wait every
+30. `-q` leaves it out with all other messages, `HPCRUN_PROGRESS=0` leaves it out alone.
 """
 
 

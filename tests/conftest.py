@@ -12,6 +12,8 @@ import pytest
 from tests.support import operators, slurm_version
 from tests.support.slurm_shim import Shim
 
+# On a busy machine commands would say what takes them long; tests of that set it back.
+os.environ.setdefault("HPCRUN_PROGRESS", "0")
 # A shell that starts the suite in the background has it ignore Ctrl-C, and every child inherits
 # that: the tests that interrupt a command would test nothing.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -3,7 +3,8 @@
 - `main`: the ``hpcrun`` command, which imports a command's module only when it runs.
 - `global_options`: what every command takes, before its name or after it; `options`: `Output`, and
   SPEC with overrides and sweeps; `where`: WHERE and ``--where``; `only`: ``--only``.
-- From spec to runs: `plan`, `submit`, `run`, `drill`.
+- From spec to runs: `plan`, `submit`, `run`, `drill`; `verdict` says at their end what became of
+  the runs, and what to type.
 - Reading: `list`, `status`, `logs`, `results`, `why`, `show`, `diff`, `report`, `export`.
 - Acting on runs: `cancel`, `requeue`, `clean`.
 - `help`: topics; `examples`: those in each command's help; `completion`: scripts for shells,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from hpcrun import activity
 from hpcrun.cli.global_options import given, global_options
 from hpcrun.host import expand_home
 from hpcrun.slurm import patience
@@ -45,16 +46,20 @@ class Output:
         """Print a message on stderr, unless ``-q`` was given; its further lines are indented."""
         if self.verbosity >= 0:
             # The live screen takes over stderr, and would draw what is not visible.
-            click.echo(entry(message), err=True)
+            with activity.printing():
+                click.echo(entry(message), err=True)
 
     def say_aside(self) -> Say:
         """Return `say` for another thread: on stderr as it is now, whoever redirects it later."""
-        stream, is_quiet = sys.stderr, self.verbosity < 0
-        return lambda message: None if is_quiet else click.echo(entry(message), file=stream)
+        stream, is_quiet, reporter = sys.stderr, self.verbosity < 0, activity.current()
+        if is_quiet or reporter is None:
+            return lambda message: None if is_quiet else click.echo(entry(message), file=stream)
+        return reporter.say
 
     def line(self, text: str) -> None:
         """Print one line on stdout: names and values that were read cannot begin another."""
-        click.echo(one_line(text))
+        with activity.printing():
+            click.echo(one_line(text))
 
     def notes(self, chain: Sequence[Compiled]) -> None:
         """Print what the compiler has to say about specs that are right, once each."""
@@ -128,7 +133,8 @@ def common(function: Function) -> Function:
             verbosity=-1 if quiet else verbose,
             color=sys.stdout.isatty() and not no_color and "NO_COLOR" not in os.environ,
         )
-        with patience.reading(output.say_aside()):
+        told = None if quiet else sys.stderr
+        with activity.reported(told), patience.reading(output.say_aside()):
             return function(*args, output=output, **kwargs)
 
     return wrapper  # type: ignore[return-value]

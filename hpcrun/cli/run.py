@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import click
 
-from hpcrun.cli.options import Output, command_line, common, root_option, spec_arguments
-from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
+from hpcrun import activity
+from hpcrun.cli.options import Output, command_line, common, spec_arguments
+from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, HpcrunError, UsageError
 
 if TYPE_CHECKING:
     from hpcrun.submit.submission_dir import Prepared
@@ -40,7 +41,8 @@ def command(
     inside = allocation.current()
     if inside is None and not any(override.startswith("cluster=") for override in overrides):
         overrides = (*overrides, "cluster=local")
-    chain = compile_chain(spec, overrides, sweeps, root=output.root)
+    with activity.doing(f"reading {spec}"):
+        chain = compile_chain(spec, overrides, sweeps, root=output.root)
     output.notes(chain)
     if inside is not None:
         inside.check(run for compiled in chain for run in compiled.runs)
@@ -60,17 +62,51 @@ def _bring_to_end(prepared: Prepared, allocation: str | None, output: Output) ->
 
     if prepared.draft is None:
         return _nothing_to_do(prepared)
-    announce = partial(_announce, prepared, output)
+    progress = _Progress(prepared, is_local=allocation is None)
+    began = time.monotonic()
+
+    def announce(run: int) -> None:
+        progress.run = run
+        _announce(prepared, output, run)
+
     try:
-        with _output_shown(prepared, output):
+        with activity.doing(progress.told), _output_shown(prepared, output):
             code = run_here.bring_to_end(prepared, allocation, announce=announce, say=output.say)
     except KeyboardInterrupt:
         output.say("interrupted; the same command goes on, from what the run has saved")
         return EXIT_INTERRUPTED
-    if code != EXIT_OK:
-        name = f"{root_option(prepared.experiment.root)} {prepared.plan.name}"
-        output.say(f"not completed; `hpcrun why{name}` tells more")
+    from hpcrun.cli import verdict
+
+    verdict.tell(prepared.experiment, _runs(prepared), time.monotonic() - began, output)
     return code
+
+
+class _Progress:
+    """What the run that is under way does, while its ranks print nothing."""
+
+    def __init__(self, prepared: Prepared, *, is_local: bool) -> None:
+        self.run: int | None = None
+        self._prepared = prepared
+        # Slurm is asked for an allocation's job.
+        self._pause = 0.5 if is_local else 5.0
+        self._asked, self._before = float("-inf"), ""
+
+    def told(self) -> str:
+        """Return its state in a line."""
+        run = self.run
+        if run is None:
+            return f"{self._prepared.plan.name}: its first run is about to start"
+        if time.monotonic() - self._asked > self._pause:
+            self._before, self._asked = self._looked(run), time.monotonic()
+        return self._before
+
+    def _looked(self, run: int) -> str:
+        from hpcrun.control import wait
+
+        try:
+            return wait.standing(self._prepared.experiment, [run], wait.asker())
+        except (OSError, HpcrunError):
+            return f"{self._prepared.plan.name}/{run} is under way"
 
 
 def _nothing_to_do(prepared: Prepared) -> int:
@@ -106,7 +142,8 @@ def _output_shown(prepared: Prepared, output: Output) -> Iterator[None]:
     for run in map(prepared.experiment.run, _runs(prepared)):
         after.update((run.directory, attempt.number) for attempt in run.attempts()[-1:])
     over = threading.Event()
-    thread = threading.Thread(target=_show, args=(prepared, after, over, output), daemon=True)
+    arguments = (prepared, after, over, output, activity.current())
+    thread = threading.Thread(target=_show, args=arguments, daemon=True)
     thread.start()
     try:
         yield
@@ -115,8 +152,30 @@ def _output_shown(prepared: Prepared, output: Output) -> Iterator[None]:
         thread.join(timeout=10)
 
 
+class _Out:
+    """The standard output, on which lines take the place of the reporter's."""
+
+    def __init__(self, stream: BinaryIO, reporter: activity.ActivityLine | None) -> None:
+        self._stream, self._reporter = stream, reporter
+
+    def write(self, data: bytes) -> None:
+        if data and self._reporter is not None:
+            with self._reporter.printing():
+                self._stream.write(data)
+                self._stream.flush()
+        elif data:
+            self._stream.write(data)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
 def _show(
-    prepared: Prepared, after: dict[Path, int], over: threading.Event, output: Output
+    prepared: Prepared,
+    after: dict[Path, int],
+    over: threading.Event,
+    output: Output,
+    reporter: activity.ActivityLine | None,
 ) -> None:
     from hpcrun.observe.logs.log_files import LogChoice
     from hpcrun.observe.logs.log_format import Printer
@@ -128,6 +187,7 @@ def _show(
     selected = Finder(experiment.root).runs(experiment, _runs(prepared))
     watch = Watch(selected, LogChoice(attempt="all"), after=after, is_over=over.is_set)
     try:
-        watch.show(Presenter(Printer(selected, color=output.color)), sys.stdout.buffer, check=0.1)
+        out = cast("BinaryIO", _Out(sys.stdout.buffer, reporter))
+        watch.show(Presenter(Printer(selected, color=output.color)), out, check=0.1)
     except OSError as error:
         output.say(f"the output is shown no more: {error.strerror or error}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcrun import activity
 from hpcrun.cli.options import Output, command_line, common, root_option, spec_arguments
 from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from hpcrun.slurm import patience
@@ -56,7 +57,8 @@ def command(
     """
     from hpcrun.compile import compile_chain
 
-    chain = compile_chain(spec, overrides, sweeps, root=output.root)
+    with activity.doing(f"reading {spec}"):
+        chain = compile_chain(spec, overrides, sweeps, root=output.root)
     output.notes(chain)
     only = None
     if words:
@@ -71,7 +73,8 @@ def command(
         _show(chain, preview_chain(chain, request), str(chain[-1].root), output)
         return EXIT_OK
     patience.act()
-    done = submit_chain(chain, request)
+    with activity.doing(f"submitting {chain[-1].name}"):
+        done = submit_chain(chain, request)
     if output.json:
         output.data(chain_data(done))
     else:
@@ -106,6 +109,7 @@ def _tell(done: Sequence[Submitted], compiled: Compiled, output: Output) -> None
 
 
 def _wait(done: Sequence[Submitted], output: Output) -> int:
+    from hpcrun.cli import verdict
     from hpcrun.control.wait import wait
     from hpcrun.state.layout import ExperimentPaths
     from hpcrun.submit.run_actions import SKIPPED
@@ -117,7 +121,9 @@ def _wait(done: Sequence[Submitted], output: Output) -> int:
     try:
         for one in done:
             asked = [run.run for run in one.runs if run.action != SKIPPED]
-            ended_badly = wait(ExperimentPaths(one.directory), asked, say=output.say)
+            paths = ExperimentPaths(one.directory)
+            ended_badly = wait(paths, asked, say=output.say)
+            verdict.say_causes(paths, ended_badly, output)
             failed += [f"{one.experiment}/{run}" for run in ended_badly]
             count += len(asked)
     except KeyboardInterrupt:
@@ -132,4 +138,5 @@ def _wait(done: Sequence[Submitted], output: Output) -> int:
         output.say(f"did not complete: {listed(failed, 8)}; `hpcrun why{root} {first}` tells more")
         return EXIT_FAILED
     output.say("the run has completed" if count == 1 else f"all {count} runs have completed")
+    output.say(f"next: hpcrun results{root} {name}   hpcrun logs{root} {name}")
     return EXIT_OK

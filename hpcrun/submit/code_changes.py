@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcrun import activity
 from hpcrun.errors import UsageError
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Plan
@@ -41,15 +42,16 @@ def find(
     archives = [_archives(experiment, decisions) for decisions in groups]
     if not any(archives):
         return [[] for _ in groups]
-    now = snapshot.look(Path(plan.code_root), **code_files.scope(plan, experiment))
-    changed = {
-        archive: tuple(
-            f"{name} {how}"
-            for name, how in CodeDiff(snapshot.read(archive), now).files.items()
-            if Path(plan.code_root, name) != Path(plan.spec_file)
-        )
-        for archive in {each for group in archives for each in group}
-    }
+    with activity.doing(f"comparing {plan.code_root} with the code that runs were submitted with"):
+        now = snapshot.look(Path(plan.code_root), **code_files.scope(plan, experiment))
+        changed = {
+            archive: tuple(
+                f"{name} {how}"
+                for name, how in CodeDiff(snapshot.read(archive), now).files.items()
+                if Path(plan.code_root, name) != Path(plan.spec_file)
+            )
+            for archive in {each for group in archives for each in group}
+        }
     return [
         [
             ChangedCode(tuple(sorted(runs)), changed[one])

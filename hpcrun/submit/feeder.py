@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcrun import activity
 from hpcrun.compile.target import sbatch_script
 from hpcrun.errors import ClusterUnreachable, HpcrunError, Interrupted, UsageError
 from hpcrun.slurm import client, queue
@@ -156,7 +157,8 @@ class _Feed:
             if jobs:
                 return jobs[-1]
         try:
-            return sbatch.submit(script, dependency, timeout=self._timeout)
+            with activity.doing("waiting for sbatch to answer"):
+                return sbatch.submit(script, dependency, timeout=self._timeout)
         except ClusterUnreachable:
             self._lost.add(script)
             raise
@@ -227,8 +229,10 @@ class _Feed:
         before = _queued()
         until = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, PAUSES[1])
-        while (left := until - time.monotonic()) > 0:
-            time.sleep(left)
+        number = len(self._missing()) + len(self._unknown)
+        with activity.doing(f"{why}; {plural(number, 'run')} still to submit"):
+            while (left := until - time.monotonic()) > 0:
+                time.sleep(left)
         self._check_lock()
         after = _queued()
         return None if before is None or after is None else before - after

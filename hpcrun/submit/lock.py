@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from hpcrun import activity
 from hpcrun.host import start_ticks
 from hpcrun.state import permissions
 from hpcrun.state.layout import ExperimentPaths
@@ -48,7 +49,8 @@ def held(
     taken = False
     try:
         try:
-            with permissions.owner_writes():
+            waiting = f"waiting for another submit of {experiment.name} to end"
+            with permissions.owner_writes(), activity.doing(waiting):
                 _take(lock, owner, experiment.name, say)
             taken = True
             permissions.check_mine(experiment, (), "change")

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcrun import activity
 from hpcrun.errors import ClusterUnreachable, UsageError
 from hpcrun.policy import stop_lead_time
 from hpcrun.slurm import client
@@ -184,12 +185,17 @@ def check_python(
         try:
             if unchecked is not None:
                 raise Unchecked(unchecked)
-            answers[key] = probe(
-                str(own.python),
-                setup=[*cluster["setup"], *own.setup],
-                variables={**cluster["variables"], **early(own.variables)},
-                needs=needs,
-            )
+            setup = [*cluster["setup"], *own.setup]
+            after = " after the setup lines" if setup else ""
+            with activity.doing(
+                f"starting the job's Python, {own.python},{after} to see what it has"
+            ):
+                answers[key] = probe(
+                    str(own.python),
+                    setup=setup,
+                    variables={**cluster["variables"], **early(own.variables)},
+                    needs=needs,
+                )
         except Unchecked as why:
             needed = f", nor that it has {' and '.join(needs)}" if needs else ""
             say(f"{own.python} is not tried before the job{needed}: {why}")

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcrun import activity
 from hpcrun.errors import ClusterUnreachable, UsageError
 from hpcrun.slurm import client, queue
 from hpcrun.state import journal, ledger, plan_file
@@ -107,23 +108,25 @@ def settle(experiment: ExperimentPaths, runs: Sequence[int], say: Say) -> list[D
     That is the jobs of cancelled runs, which take up to Slurm's KillWait to end, and an sbatch
     whose submit was killed: it may still reach Slurm.
     """
-    said = False
-    while script := _on_its_way(experiment, runs):
-        if not said:
-            say(f"waiting for an sbatch that was begun before: {script}")
-            said = True
-        time.sleep(0.5)
-    deadline = time.monotonic() + CANCEL_PATIENCE
-    said = False
-    while True:
-        decisions = decide(experiment, runs)
-        leaving = sum(decision.action == CANCELLING for decision in decisions)
-        if not leaving or time.monotonic() > deadline:
-            return decisions
-        if not said:
-            say(f"waiting for {leaving} cancelled {'run' if leaving == 1 else 'runs'} to end")
-            said = True
-        time.sleep(1)
+    doing = "asking which runs wait or run already"
+    with activity.doing(lambda: doing):
+        while script := _on_its_way(experiment, runs):
+            if not doing.startswith("waiting"):
+                say(f"waiting for an sbatch that was begun before: {script}")
+                doing = "waiting for an sbatch that was begun before"
+            time.sleep(0.5)
+        deadline = time.monotonic() + CANCEL_PATIENCE
+        said = False
+        while True:
+            decisions = decide(experiment, runs)
+            leaving = sum(decision.action == CANCELLING for decision in decisions)
+            if not leaving or time.monotonic() > deadline:
+                return decisions
+            doing = f"waiting for {plural(leaving, 'cancelled run')} to end"
+            if not said:
+                say(doing)
+                said = True
+            time.sleep(1)
 
 
 def wait_for_ends(decisions: Sequence[Decision], say: Say) -> None:
@@ -131,11 +134,12 @@ def wait_for_ends(decisions: Sequence[Decision], say: Say) -> None:
     deadline = time.monotonic() + CANCEL_PATIENCE
     jobs = [decision.job for decision in decisions if decision.job is not None]
     said = False
-    while jobs and (living := _living(jobs)) and time.monotonic() < deadline:
-        if not said:
-            say(f"waiting for {plural(len(living), 'job')} of completed runs to end")
-            said = True
-        time.sleep(0.5)
+    with activity.doing("waiting for the jobs of completed runs to end"):
+        while jobs and (living := _living(jobs)) and time.monotonic() < deadline:
+            if not said:
+                say(f"waiting for {plural(len(living), 'job')} of completed runs to end")
+                said = True
+            time.sleep(0.5)
 
 
 def _on_its_way(experiment: ExperimentPaths, runs: Collection[int]) -> Path | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import hpcrun
+from hpcrun import activity
 from hpcrun.errors import UsageError
 from hpcrun.host import current_user
 from hpcrun.state import files, ledger, permissions, plan_file
@@ -71,7 +72,8 @@ class Draft:
                 if earlier is not None:
                     code = snapshot.recorded(earlier)
                 else:
-                    frozen = self._freeze_code(plan)
+                    with activity.doing(f"freezing the code of {plan.code_root}"):
+                        frozen = self._freeze_code(plan)
                     code, notes = frozen.to_data(), frozen.notes
                 snapshot.package(self.paths.package)
                 plan_file.write(plan, self.paths.plan)

@@ -160,6 +160,7 @@ class Desk:
             "TZ": case.zone,
             "COLUMNS": "100",
             "HPCRUN_STORAGE": "local",
+            "HPCRUN_PROGRESS": "0",
             **({} if root is None else {"HPCRUN_ROOT": str(root)}),
             **case.environment,
         }

@@ -35,6 +35,7 @@ def submit(directory: Path) -> dict[str, Any]:
         (directory / name).mkdir()
     (directory / "code" / "small.yaml").write_text(json.dumps(SPEC))
     variables = {"PATH": "/usr/bin:/bin", "USER": "ada", "LOGNAME": "ada", "LANG": "C.UTF-8"}
+    variables["HPCRUN_PROGRESS"] = "0"
     checkout = str(Path(__file__).parents[2])
     answer = subprocess.run(
         [sys.executable, "-m", "hpcrun", "submit", "small.yaml", "--wait", "--root", "../root"],

@@ -1,7 +1,8 @@
 """The state of runs, decided from their files and from Slurm's answers.
 
 In reading order: `run_state` decides a run's state from evidence, as a pure function; `status`
-collects the evidence, with the cluster's answers from `jobs`; `slurm_cache` spares Slurm.
+collects the evidence, with the cluster's answers from `jobs`; `slurm_cache` spares Slurm;
+`preparation` reads what a node does before its ranks start.
 `status_table` prints one row per run, with `sparkline` and `metric_trend`; `screen` is the live
 view, `experiments` the list of experiments.
 

@@ -32,6 +32,8 @@ STATES = (
 )
 
 CLOCK_SKEW = 60.0
+# The reason of a run whose ranks have not started.
+PREPARING = "preparing its nodes"
 
 _REASONS = {
     "Resources": "waits for free nodes",
@@ -236,7 +238,7 @@ def _attempt_open(evidence: RunEvidence, last: Attempt) -> Verdict:
         return _failed(f"{what}, {no_end}")
     if not job.is_alive:
         return Verdict(UNKNOWN, job.reason or None)
-    beginning = last.beginning if last.workers_started else "preparing its nodes"
+    beginning = last.beginning if last.workers_started else PREPARING
     return Verdict(RUNNING, _notices(beginning, last.overwriting))
 
 

@@ -13,7 +13,7 @@ from hpcrun.fields import TIME, WHOLE, Kinds, wrong
 from hpcrun.observe.read import metric_curves
 from hpcrun.observe.read.metric_curves import Latest
 from hpcrun.observe.read.selection import Selected, begun
-from hpcrun.observe.status import run_state, slurm_cache
+from hpcrun.observe.status import preparation, run_state, slurm_cache
 from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.run_state import RunEvidence, Verdict
 from hpcrun.slurm import patience as slurm_patience
@@ -248,6 +248,9 @@ def _status(
         why = f"{unmet}, which it depends on, has not completed"
         reason = f"{verdict.reason}: {why}" if verdict.reason else why
         verdict = replace(verdict, reason=reason)
+    if last and verdict.reason == run_state.PREPARING:
+        told = preparation.words(selected.paths.attempt(last.number))
+        verdict = replace(verdict, reason=f"{verdict.reason}: {told}" if told else verdict.reason)
     cause = last.cause if last and verdict.state in _WITH_CAUSE else {}
     nodes, spares = (last.nodes, last.spare_nodes) if last else (None, None)
     if evidence.job is not None and evidence.current is None:

@@ -1,0 +1,165 @@
+"""What a command is busy with, told to the person who waits.
+
+::
+
+    with activity.doing("freezing the code"):
+        ...
+
+Once a command has printed nothing for two seconds, it says what it is doing and since when: on a
+terminal in one line that is drawn anew, elsewhere in lines of their own. Outside of `reported`
+nothing is said, so that any function may tell what it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import TextIO
+
+from hpcrun import terminal
+from hpcrun.text import duration, entry, one_line
+
+# Seconds of silence, after which a line is printed; of a wait that lasts, and then.
+SILENCE, LASTING, SELDOM = 2.3, 600.0, 30.0
+# Seconds between two drawings of the line on a terminal.
+_REDRAWN = 1.0
+# ``HPCRUN_PROGRESS=0`` leaves out all of this, for logs of what nobody watches.
+VARIABLE = "HPCRUN_PROGRESS"
+
+
+class ActivityLine:
+    """The line of a command, on one stream; several threads may print."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._live = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._lock = threading.RLock()
+        # What is done, and since when; the innermost comes last.
+        self._tasks: list[tuple[Callable[[], str], float]] = []
+        self._heard = time.monotonic()
+        self._is_drawn = False
+        self._ended = threading.Event()
+
+    @contextlib.contextmanager
+    def doing(self, what: str | Callable[[], str]) -> Iterator[None]:
+        """Tell during the block what is done; a function is asked each time, by another thread."""
+        task = what if callable(what) else (lambda: what), time.monotonic()
+        with self._lock:
+            self._tasks.append(task)
+            if len(self._tasks) == 1:
+                self._ended = threading.Event()
+                threading.Thread(target=self._tell, args=(self._ended,), daemon=True).start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._tasks.remove(task)
+                if not self._tasks:
+                    self._ended.set()
+                self._clear()
+
+    @contextlib.contextmanager
+    def printing(self) -> Iterator[None]:
+        """Print something else during the block, on this terminal."""
+        with self._lock:
+            self._clear()
+            try:
+                yield
+            finally:
+                self._heard = time.monotonic()
+
+    def say(self, message: str) -> None:
+        """Print a message, whose further lines are indented."""
+        with self.printing():
+            self._print(entry(message) + "\n")
+
+    def _tell(self, ended: threading.Event) -> None:
+        pause = max(0.1, SILENCE - (time.monotonic() - self._heard))
+        while not ended.wait(pause):
+            with self._lock:
+                if ended.is_set():
+                    return
+                what, since = self._tasks[-1]
+                now = time.monotonic()
+                lasts = SILENCE if self._live or now - since < LASTING else SELDOM
+                pause = lasts - (now - self._heard)
+                if pause > 0:
+                    continue
+            # It may read files, for which nobody who prints should wait.
+            text = f"{_told(what)} ({duration(time.monotonic() - since)})"
+            with self._lock:
+                if not ended.is_set():
+                    self._show(text)
+            pause = _REDRAWN if self._live else lasts
+
+    def _show(self, text: str) -> None:
+        if self._live:
+            width = 80
+            with contextlib.suppress(OSError, ValueError):
+                width = os.get_terminal_size(self._stream.fileno()).columns
+            self._clear()
+            self._print(text[: max(20, width - 1)])
+            self._is_drawn = True
+        else:
+            self._print(f"{text}\n")
+            self._heard = time.monotonic()
+
+    def _clear(self) -> None:
+        if self._is_drawn:
+            self._is_drawn = False
+            with contextlib.suppress(OSError, ValueError):
+                plain = terminal.styled(self._stream)
+                plain.write("\r\x1b[K")
+                plain.flush()
+
+    def _print(self, text: str) -> None:
+        # A terminal that is gone ends no command.
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+            self._stream.flush()
+
+
+def _told(what: Callable[[], str]) -> str:
+    try:
+        return one_line(what())
+    except Exception as error:
+        # The thread goes on with what is told after this.
+        return f"working ({type(error).__name__} while looking how far it is)"
+
+
+_current: ContextVar[ActivityLine | None] = ContextVar("activity", default=None)
+
+
+def current() -> ActivityLine | None:
+    """Return the reporter of this command; None where nothing is told."""
+    return _current.get()
+
+
+@contextlib.contextmanager
+def reported(stream: TextIO | None) -> Iterator[None]:
+    """Tell on a stream during the block what is done in this thread; None tells nothing."""
+    if os.environ.get(VARIABLE) == "0":
+        stream = None
+    token = _current.set(None if stream is None else ActivityLine(stream))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@contextlib.contextmanager
+def doing(what: str | Callable[[], str]) -> Iterator[None]:
+    """Tell the person who waits, if there is one, what is done in the block."""
+    with contextlib.nullcontext() if (one := current()) is None else one.doing(what):
+        yield
+
+
+@contextlib.contextmanager
+def printing() -> Iterator[None]:
+    """Print in the block, in place of the line that is on the terminal."""
+    with contextlib.nullcontext() if (one := current()) is None else one.printing():
+        yield

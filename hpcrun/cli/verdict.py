@@ -1,0 +1,69 @@
+"""The last lines of ``hpcrun run`` and ``submit --wait``: what became of the runs, what to type."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hpcrun import activity
+from hpcrun.cli.options import Output, root_option
+from hpcrun.state.layout import ExperimentPaths
+from hpcrun.text import agreeing, duration, listed, one_line, plural, shortened
+
+if TYPE_CHECKING:
+    from hpcrun.observe.diagnosis.attempts import RunStory
+
+_SHOWN = 8
+
+
+def tell(experiment: ExperimentPaths, runs: Sequence[int], seconds: float, output: Output) -> None:
+    """Say in one line what became of runs and why, and in another what to type next."""
+    from hpcrun.observe.diagnosis.narrative import headline
+    from hpcrun.observe.status import run_state
+
+    name, root = experiment.name, root_option(experiment.root)
+    found = _stories(experiment, runs, output)
+    bad = [one for one in found if one.status.state != run_state.COMPLETED]
+    if not bad:
+        done = headline(found[0]) if len(found) == 1 else f"all {len(found)} runs have completed"
+        where = f"{name}/{runs[0]}" if len(found) == 1 else name
+        reads = ["logs"]
+        if any(one.status.metrics for one in found):
+            reads = ["logs", "results"]
+        output.say(f"{done}, {duration(seconds)}")
+        output.say(f"next: {'   '.join(f'hpcrun {each}{root} {where}' for each in reads)}")
+        return
+    if len(found) > 1:
+        number = Counter(one.status.state for one in found)
+        counts = ", ".join(f"{number[each]} {each}" for each in run_state.STATES if number[each])
+        output.say(f"{name}: {plural(len(found), 'run')}: {counts}")
+    _say_causes(bad, output)
+    names = listed([one.status.name for one in bad], _SHOWN)
+    do = agreeing(len(bad), "has", "have")
+    output.say(f"{names} {do} not completed; `hpcrun why{root} {name}` tells more")
+
+
+def say_causes(experiment: ExperimentPaths, runs: Sequence[int], output: Output) -> None:
+    """Say why each of some runs did not complete."""
+    if runs:
+        _say_causes(_stories(experiment, runs, output), output)
+
+
+def _stories(experiment: ExperimentPaths, runs: Sequence[int], output: Output) -> list[RunStory]:
+    from hpcrun.observe.diagnosis.attempts import stories
+    from hpcrun.observe.read.selection import Finder
+
+    with activity.doing("reading what became of it"):
+        return stories(Finder(experiment.root).runs(experiment, runs), warn=output.say)
+
+
+def _say_causes(bad: Sequence[RunStory], output: Output) -> None:
+    from hpcrun.observe.diagnosis.narrative import headline
+
+    for one in bad[:_SHOWN]:
+        # `why` tells the last attempt's cause in lines of its own.
+        told, reason = headline(one), one_line(one.status.reason or "")
+        output.say(told if reason in told else f"{told}; {shortened(reason, 300)}")
+    if len(bad) > _SHOWN:
+        output.say(f"and {len(bad) - _SHOWN} more")

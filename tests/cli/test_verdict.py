@@ -1,0 +1,106 @@
+"""No silence: what `run` and `submit --wait` say while they wait, and at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun import activity
+from hpcrun.state import layout
+from hpcrun.submit.local import processes
+from tests.support import command
+from tests.support.gaps import Heard, listen
+
+# Seconds of the longest silence, and what a busy machine adds.
+SILENT, BUSY = 3.0, 2.0
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("HPCRUN_ROOT", str(tmp_path / "root"))
+    for name in ("SLURM_JOB_ID", activity.VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    yield tmp_path
+    for submission in layout.experiment(tmp_path / "root", "e").submissions():
+        processes.kill_all(submission.directory)
+
+
+def _spec(place: Path, entry: list[str] | str, **more: Any) -> Path:
+    path = place / "e.yaml"
+    base = {"name": "e", "entry": entry, "cluster": "local", "resources": {"time": "00:10:00"}}
+    path.write_text(json.dumps({**base, **more}))
+    return path
+
+
+def _heard(place: Path, *arguments: str | Path) -> Heard:
+    heard = listen(command.argv(*arguments), cwd=place)
+    assert heard.longest < SILENT + BUSY, f"silent after {heard.after!r}:\n{heard.text}"
+    return heard
+
+
+def test_a_slow_probe_slow_setup_and_a_silent_program_are_told(place: Path) -> None:
+    """The setup lines are run at the probe, and again before the ranks."""
+    setup = {"setup": ["sleep 4"], "python": sys.executable}
+    spec = _spec(place, ["sh", "-c", "sleep 4; echo done"], environment=setup)
+    heard = _heard(place, "run", spec)
+    assert heard.returncode == 0, heard.text
+    assert "starting the job's Python" in heard.text
+    assert "after the setup lines" in heard.text
+    assert "e/0 running" in heard.text
+    done, advice = heard.text.splitlines()[-2:]
+    assert done.startswith("e/0: completed in 1 attempt, ")
+    assert advice == "next: hpcrun logs e/0"
+
+
+def test_waiting_tells_how_far_the_runs_are(place: Path) -> None:
+    program = """
+import json, os, time
+for step in range(1, 7):
+    with open(os.environ["HPCRUN_METRICS_FILE"], "a") as stream:
+        stream.write(json.dumps({"step": step, "loss": 1 / step}) + "\\n")
+    time.sleep(0.7)
+"""
+    (place / "train.py").write_text(program)
+    heard = _heard(place, "submit", _spec(place, "train.py"), "--wait")
+    assert heard.returncode == 0, heard.text
+    assert "e/0 running, step " in heard.text
+    assert "the run has completed" in heard.text
+    assert heard.text.splitlines()[-1] == "next: hpcrun results e   hpcrun logs e"
+
+
+def test_a_failure_has_its_cause_in_a_line_and_the_next_step(place: Path) -> None:
+    spec = _spec(place, ["sh", "-c", "echo broken; exit 3"], recovery={"max_failures": 1})
+    run = command.hpcrun("run", spec, cwd=place)
+    assert run.returncode == 1
+    *_, cause, advice = run.stderr.splitlines()
+    assert cause.startswith("e/0: failed after 1 attempt")
+    assert "exit code 3" in cause
+    assert advice == "e/0 has not completed; `hpcrun why e` tells more"
+    waited = command.hpcrun("submit", spec, "--wait", "--json", cwd=place)
+    assert waited.returncode == 1
+    assert json.loads(waited.stdout)["experiment"] == "e"
+    assert "e/0: failed after 2 attempts" in waited.stderr
+    assert waited.stderr.splitlines()[-1] == "did not complete: e/0; `hpcrun why e` tells more"
+
+
+def test_quiet_says_nothing_however_long_it_takes(place: Path) -> None:
+    environment = {"setup": ["sleep 3"], "python": sys.executable}
+    spec = _spec(place, ["true"], environment=environment)
+    quiet = command.hpcrun("submit", spec, "-q", cwd=place)
+    assert (quiet.returncode, quiet.stderr) == (0, "")
+    assert quiet.stdout.startswith("local:")
+
+
+def test_hello_ends_in_a_verdict(place: Path) -> None:
+    heard = listen(command.argv("run", "hello"), cwd=place, env=os.environ)
+    assert heard.returncode == 0, heard.text
+    assert "hello from rank 1 of 2" in heard.text
+    done, advice = heard.text.splitlines()[-2:]
+    assert done.startswith("hello/0: completed in 1 attempt, ")
+    assert advice == "next: hpcrun logs hello/0"
