@@ -2,9 +2,13 @@
 
 DeepSpeed compiles its operators at first use into TORCH_EXTENSIONS_DIR and guards the build with a
 lock file. A killed rank leaves that behind, and every later start waits for it for ever. So one
-agent compiles into a directory of its own and renames it into the cache; each attempt then works on
-its own copy. The root's cache may be another user's, whose operators would run as this one: those
-are passed over, and the experiment has a cache of its own.
+agent compiles into a directory of its own and renames it into the user's cache, which all roots
+share. From there they are copied into the root's, which every node sees, as it need not see the
+user's; each attempt then works on its own copy. The root's cache may be another user's, whose
+operators would run as this one: those are passed over, and the experiment has a cache of its own.
+
+Where several would compile the same, a lock has all but one wait. It saves work and guards nothing:
+who is in doubt whether its owner lives compiles too, and the first to be done is taken.
 """
 
 from __future__ import annotations
@@ -12,22 +16,28 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
+import shlex
 import shutil
 import signal
 import stat
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 
 from hpcrun.errors import HpcrunError
+from hpcrun.host import expand_home, start_ticks
+from hpcrun.run.protocol.output import say
 from hpcrun.state import files, permissions
 from hpcrun.state.spec.blocks import SpecBlocks
+from hpcrun.text import age, plural, whole_number
 
 _BUILD = """
 import sys
@@ -38,6 +48,11 @@ for name in sys.argv[1:]:
         builder.load(verbose=False)
 """
 _TIMEOUT = 1800
+# Seconds after which the lock of an owner on another node, who does not renew it, is stale: longer
+# than clients of NFS keep a time of modification.
+_STALE = 90.0
+# Seconds between two renewals of the lock, and between two entries in the agent's log.
+_RENEWED, _TOLD = 2.0, 10.0
 
 
 def needed(spec: SpecBlocks) -> list[str]:
@@ -58,25 +73,56 @@ def needed(spec: SpecBlocks) -> list[str]:
 def key(builders: list[str]) -> str | None:
     """Return a digest of what the compiled operators depend on; None without DeepSpeed.
 
-    That is Python, torch, DeepSpeed, the builders, the models of the GPUs, and the processor's
-    features, because DeepSpeed compiles with ``-march=native``.
+    That is Python, the compiler, the installations of torch and DeepSpeed (ninja builds anew where
+    their files lie elsewhere or are newer), the builders, the models of the GPUs, and the
+    processor's features, because DeepSpeed compiles with ``-march=native``.
     """
     try:
-        versions = [metadata.version("torch"), metadata.version("deepspeed")]
+        installed = [part for name in ("torch", "deepspeed") for part in _installation(name)]
     except metadata.PackageNotFoundError:
         return None
     flags = " ".join(sorted(next(_lines(Path("/proc/cpuinfo"), "flags", "Features"), "").split()))
     models: set[str] = set()
-    parts = [platform.python_version(), sys.prefix, *versions, platform.machine(), flags, *builders]
+    python = (platform.python_version(), sysconfig.get_path("include"), platform.machine(), flags)
+    parts = [*python, *installed, *_compiler(), *builders]
     for path in Path("/proc/driver/nvidia/gpus").glob("*/information"):
         models.update(_lines(path, "Model"))
     parts += sorted(models)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 
 
+def _installation(name: str) -> tuple[str, str, str]:
+    """Return a library's version, its directory, and when it was installed there."""
+    found = metadata.distribution(name)
+    directory = os.path.realpath(str(found.locate_file(name)))
+    written = ""
+    with suppress(OSError):
+        written = str(os.stat(Path(directory, "__init__.py")).st_mtime_ns)
+    return found.version, directory, written
+
+
+def _compiler() -> tuple[str, ...]:
+    """Return what torch would call to compile, and the version that it reports."""
+    names = [os.environ.get(name, "") for name in ("CXX", "CUDA_HOME", "TORCH_CUDA_ARCH_LIST")]
+    version = ""
+    with suppress(OSError, ValueError, subprocess.SubprocessError):
+        argv = [*(shlex.split(names[0]) or ["c++"]), "--version"]
+        asked = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False
+        )
+        version = asked.stdout.decode(errors="replace")
+    return *names, version.partition("\n")[0]
+
+
 def _lines(path: Path, *prefixes: str) -> Iterator[str]:
     with suppress(OSError):
         yield from (line for line in path.read_text().splitlines() if line.startswith(prefixes))
+
+
+def of_user() -> Path:
+    """Return this user's own cache, which need not be visible to other nodes."""
+    base = expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    return base / "hpcrun" / "operators"
 
 
 def usable(caches: Sequence[Path], name: str) -> Path:
@@ -103,40 +149,172 @@ def _is_own(directory: Path) -> bool:
     return False
 
 
+def provide(
+    caches: Sequence[Path],
+    name: str,
+    builders: list[str],
+    given_up: Callable[[], bool] = lambda: False,
+) -> None:
+    """Have the `usable` one of ``caches`` hold the operators: compiled for all roots of this user.
+
+    Raises as `build`, and HpcrunError if one of the user's own files is a stranger's.
+    """
+    shared, own = usable(caches, name), of_user()
+    if (shared / name).is_dir():
+        return
+    if usable((own, shared), name) == shared:
+        build(shared, name, builders, given_up)
+        return
+    build(own, name, builders, given_up)
+    with _directory(shared, name) as temporary:
+        copy(own, name, temporary)
+
+
 def build(
     cache: Path, name: str, builders: list[str], given_up: Callable[[], bool] = lambda: False
 ) -> None:
-    """Compile into ``cache / name`` unless it is there.
+    """Compile into ``cache / name`` unless it is there, or somebody else is about to do so.
 
     ``given_up`` is called several times a second; True ends the compilers. Raises HpcrunError if
     the compiler failed (the message ends with its output), or it was given up.
     """
-    final = cache / name
-    if final.is_dir():
+    if (cache / name).is_dir():
         return
+    cache.mkdir(parents=True, exist_ok=True)
+    with _turn(cache, name, given_up) as renew:
+        if (cache / name).is_dir():
+            return
+        began, told = time.monotonic(), 0.0
+        what = ", ".join(builders)
+        say(f"compiling DeepSpeed's {what}: minutes, but once for this torch and kind of machine")
+        with _directory(cache, name) as temporary:
+
+            def turn() -> bool:
+                nonlocal told
+                renew()
+                if (took := time.monotonic() - began) - told > _TOLD:
+                    told = took
+                    say(f"compiling DeepSpeed's {what}: {_progress(temporary)}{age(took)} so far")
+                return given_up()
+
+            code, output = _run([sys.executable, "-c", _BUILD, *builders], temporary, turn)
+            if code != 0:
+                print(output, flush=True)
+                raise _failure(builders, output)
+        say(f"compiled in {age(time.monotonic() - began)}; kept in {cache}")
+
+
+def _failure(builders: list[str], output: str) -> HpcrunError:
+    lines = output.splitlines()
+    errors = list(dict.fromkeys(line for line in lines if " error: " in line))
+    tail = "\n".join(errors[:5] or lines[-10:])
+    return HpcrunError(
+        f"DeepSpeed's {', '.join(builders)} do not compile on this node:\n{tail}",
+        hint="the compiler was killed: ask for more memory with resources.mem"
+        if "Killed" in tail
+        else "the node needs a C++ compiler and ninja; load them in environment.setup",
+    )
+
+
+@contextmanager
+def _directory(cache: Path, name: str) -> Iterator[Path]:
+    """Make a directory that becomes ``cache / name`` at the end of the block, unless that exists.
+
+    An exception in the block leaves nothing behind.
+    """
     cache.mkdir(parents=True, exist_ok=True)
     temporary = cache / f".{name}.{uuid.uuid4().hex[:8]}"
     temporary.mkdir()
     try:
-        code, output = _run([sys.executable, "-c", _BUILD, *builders], temporary, given_up)
-        if code != 0:
-            print(output, flush=True)
-            lines = output.splitlines()
-            errors = list(dict.fromkeys(line for line in lines if " error: " in line))
-            tail = "\n".join(errors[:5] or lines[-10:])
-            raise HpcrunError(
-                f"DeepSpeed's {', '.join(builders)} do not compile on this node:\n{tail}",
-                hint="the compiler was killed: ask for more memory with resources.mem"
-                if "Killed" in tail
-                else "the node needs a C++ compiler and ninja; load them in environment.setup",
-            )
+        yield temporary
         try:
-            temporary.rename(final)
+            temporary.rename(cache / name)
         except OSError:
-            if not final.is_dir():
+            if not (cache / name).is_dir():
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _turn(cache: Path, name: str, given_up: Callable[[], bool]) -> Iterator[Callable[[], None]]:
+    """Hold the lock of a build, after waiting while its owner lives and has not built it.
+
+    Yields a function that renews the lock, to be called several times a second. Without a lock,
+    where none can be made, the block is entered too.
+    """
+    lock = cache / f".{name}.lock"
+    owner = f"{os.uname().nodename}:{os.getpid()}:{start_ticks(os.getpid())}"
+    made, seen, since, began, told = False, b"", time.monotonic(), time.monotonic(), -_TOLD
+    while not (made or (cache / name).is_dir()):
+        try:
+            descriptor = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        except FileExistsError:
+            found = _state(lock)
+            if found != seen:
+                seen, since = found, time.monotonic()
+            if _is_left(found, time.monotonic() - since):
+                say(f"{lock} was left by a build that was ended; removed")
+                with suppress(OSError):
+                    lock.unlink()
+                continue
+            if given_up():
+                raise HpcrunError("waiting for DeepSpeed's operators was given up") from None
+            if (took := time.monotonic() - began) - told > _TOLD:
+                told = took
+                say(f"another process compiles DeepSpeed's operators; waited {age(took)} for it")
+            time.sleep(0.2)
+        except OSError:
+            break
+        else:
+            made = True
+            with suppress(OSError):
+                os.write(descriptor, owner.encode())
+            os.close(descriptor)
+    renewed = 0.0
+
+    def renew() -> None:
+        nonlocal renewed
+        if made and time.monotonic() - renewed > _RENEWED:
+            renewed = time.monotonic()
+            with suppress(OSError):
+                os.utime(lock)
+
+    try:
+        yield renew
+    finally:
+        if made:
+            with suppress(OSError):
+                if files.read_bytes(lock, 200) == owner.encode():
+                    lock.unlink()
+
+
+def _state(lock: Path) -> bytes:
+    """Return who holds a lock, and when it was renewed; empty if it is gone."""
+    with suppress(OSError, ValueError):
+        status = lock.lstat()
+        return files.read_bytes(lock, 200) + f"\0{status.st_ino} {status.st_mtime_ns}".encode()
+    return b""
+
+
+def _is_left(state: bytes, unchanged: float) -> bool:
+    """Check whether the owner of a lock is gone, or has not renewed it for too long."""
+    host, pid, ticks = [*state.partition(b"\0")[0].decode(errors="replace").split(":"), "", ""][:3]
+    number = whole_number(pid)
+    if state and host == os.uname().nodename and number is not None:
+        return str(start_ticks(number)) != ticks
+    return unchanged > _STALE
+
+
+def _progress(directory: Path) -> str:
+    """Return how many of the files that ninja knows of are there: ``1 of 3 files, ``."""
+    wanted, there = 0, 0
+    for build in directory.glob("*/build.ninja"):
+        with suppress(OSError):
+            made = re.findall(r"^build (\S+):", build.read_text(), re.MULTILINE)
+            wanted += len(made)
+            there += sum((build.parent / each).exists() for each in made)
+    return f"{there} of {plural(wanted, 'file')}, " if wanted else ""
 
 
 def _run(command: list[str], directory: Path, given_up: Callable[[], bool]) -> tuple[int, str]:

@@ -51,10 +51,8 @@ class NodePreparation:
     def build(self, given_up: Callable[[], bool]) -> None:
         """Compile DeepSpeed's operators into the cache, unless they are there."""
         assert self.key is not None
-        cache = op_cache.usable(extension_caches(self._submission), self.key)
-        if not (cache / self.key).is_dir():
-            say(f"compiling {', '.join(self._builders)}")
-        op_cache.build(cache, self.key, self._builders, given_up)
+        caches = extension_caches(self._submission)
+        op_cache.provide(caches, self.key, self._builders, given_up)
 
     def prepare(
         self, scratch: Path, attempt: int, fabric: dict[str, Any], *, first: bool, alone: bool

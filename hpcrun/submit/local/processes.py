@@ -25,6 +25,7 @@ _PROC = Path("/proc")
 _PASSED = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
     *("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "SLURM_CONF", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    "XDG_CACHE_HOME",
 )
 
 

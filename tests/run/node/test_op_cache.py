@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +61,7 @@ def test_without_deepspeed_there_is_no_key(monkeypatch: pytest.MonkeyPatch) -> N
     def missing(name: str) -> str:
         raise op_cache.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(op_cache.metadata, "version", missing)
+    monkeypatch.setattr(op_cache.metadata, "distribution", missing)
     assert op_cache.key([SHARED]) is None
 
 
@@ -157,3 +159,102 @@ def test_the_builders_come_from_the_jobs_python(
     _builder(monkeypatch, f"import sys; sys.exit(sys.executable != {sys.executable!r})")
     op_cache.build(tmp_path, "key", ["A"])
     assert (tmp_path / "key").is_dir()
+
+
+def test_the_key_is_that_of_the_compiler_and_the_libraries_not_of_an_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("deepspeed")
+    first = op_cache.key([SHARED])
+    monkeypatch.setattr(sys, "prefix", "/other/environment")
+    assert op_cache.key([SHARED]) == first
+    monkeypatch.setenv("CXX", "echo another compiler")
+    assert op_cache.key([SHARED]) != first
+
+
+def test_all_roots_of_a_user_share_what_was_compiled_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    _builder(monkeypatch, COMPILES)
+    roots = [(tmp_path / name / "root", tmp_path / name / "own") for name in ("one", "two")]
+    op_cache.provide(roots[0], "key", ["A"])
+    _builder(monkeypatch, "raise SystemExit(1)")
+    op_cache.provide(roots[1], "key", ["A"])
+    products = [root / "key/deepspeed_shm_comm/x.so" for root, _ in roots]
+    assert [path.read_text() for path in products] == ["A", "A"]
+    assert products[0].stat().st_mtime_ns == products[1].stat().st_mtime_ns
+    for cache in (op_cache.of_user(), *(root for root, _ in roots)):
+        assert _names(cache) == ["key"]
+
+
+def test_a_cache_that_anybody_may_write_is_not_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    planted = op_cache.of_user() / "key"
+    planted.mkdir(parents=True)
+    planted.chmod(0o777)
+    _builder(monkeypatch, COMPILES)
+    op_cache.provide((tmp_path / "root", tmp_path / "own"), "key", ["A"])
+    assert (tmp_path / "root/key/deepspeed_shm_comm/x.so").read_text() == "A"
+    assert _names(planted) == []
+
+
+def test_who_comes_second_waits_and_compiles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    begun = tmp_path / "begun"
+    lines = f"""
+import os, pathlib, time
+with open({str(begun)!r}, "a") as stream:
+    stream.write("x")
+time.sleep(1.5)
+pathlib.Path(os.environ["TORCH_EXTENSIONS_DIR"], "x.so").touch()
+"""
+    _builder(monkeypatch, lines)
+    monkeypatch.setattr(op_cache, "_TOLD", 0.4)
+    cache = tmp_path / "cache"
+    threads = [
+        threading.Thread(target=op_cache.build, args=(cache, "key", ["A"])) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert begun.read_text() == "x"
+    assert _names(cache) == ["key"]
+    said = capfd.readouterr().out
+    assert "compiling DeepSpeed's A: minutes, but once" in said
+    assert "s so far" in said
+    assert "another process compiles DeepSpeed's operators" in said
+
+
+@pytest.mark.parametrize("owner", [f"{os.uname().nodename}:999999999:1", "elsewhere:1:1", ""])
+def test_a_lock_that_was_left_delays_nobody_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str
+) -> None:
+    """Its process is gone, or is on another node and does not renew it."""
+    _builder(monkeypatch, COMPILES)
+    monkeypatch.setattr(op_cache, "_STALE", 0.5)
+    (tmp_path / ".key.lock").write_text(owner)
+    began = time.monotonic()
+    op_cache.build(tmp_path, "key", ["A"])
+    assert time.monotonic() - began < 20
+    assert _names(tmp_path) == ["key"]
+
+
+def test_who_waits_for_another_can_be_given_up(tmp_path: Path) -> None:
+    (tmp_path / ".key.lock").write_text("elsewhere:1:1")
+    with pytest.raises(HpcrunError, match="waiting for DeepSpeed's operators was given up"):
+        op_cache.build(tmp_path, "key", ["A"], given_up=lambda: True)
+    assert (tmp_path / ".key.lock").exists()
+
+
+def test_how_far_ninja_is(tmp_path: Path) -> None:
+    build = tmp_path / "deepspeed_shm_comm"
+    build.mkdir()
+    (build / "build.ninja").write_text("build a.o: compile x.cpp\nbuild b.so: link a.o\n")
+    (build / "a.o").touch()
+    assert op_cache._progress(tmp_path) == "1 of 2 files, "
+    assert op_cache._progress(build) == ""
