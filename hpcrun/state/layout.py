@@ -257,7 +257,7 @@ class ExperimentPaths(Directory):
         no file can be called.
         """
         name = facts.get("archive") if isinstance(facts, dict) else None
-        if not isinstance(name, str) or not _ARCHIVE.fullmatch(name):
+        if not isinstance(name, str) or not is_archive(name):
             return None
         return self.code / name
 
@@ -330,6 +330,11 @@ def is_job_id(value: object) -> bool:
 def is_slurm_id(value: object) -> bool:
     """Check whether something is the id of a job or a step that Slurm's commands may be given."""
     return isinstance(value, str) and _STEP_ID.fullmatch(value) is not None
+
+
+def is_archive(name: str) -> bool:
+    """Check whether a file has the name of frozen code, in the ``code`` of an experiment."""
+    return _ARCHIVE.fullmatch(name) is not None
 
 
 def slurm_path(path: Path) -> str:

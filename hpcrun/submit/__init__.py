@@ -5,7 +5,8 @@ In reading order:
 - `submit`: the one orchestration of ``hpcrun submit``, its dry run and ``hpcrun run``.
 - `lock`: one submit of an experiment at a time.
 - `run_actions`: what is done about each run, by its intent and the state of its job.
-- `code_changes`: runs whose frozen code differs from the code of now.
+- `code_changes`: runs whose frozen code differs from the code of now; `unreached`: changes that do
+  not reach queued and running ones.
 - `preflight`: checks before submission, with `python_probe` for the job's Python.
 - `submission_dir`: the submission's directory and what became of the submission; `code` freezes
   the user's code for it.

@@ -20,7 +20,7 @@ from hpcrun.policy import resume
 from hpcrun.state import history, permissions
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.state.plan import Dependence, Plan, RunPlan
-from hpcrun.submit import code_changes, feeder, lock, preflight, run_actions
+from hpcrun.submit import code_changes, feeder, lock, preflight, run_actions, unreached
 from hpcrun.submit.feeder import Renew
 from hpcrun.submit.run_actions import Decision
 from hpcrun.submit.submission_dir import Draft, Prepared, Submitted
@@ -168,7 +168,7 @@ def prepare(
     decisions = _asked_for(compiled, request, plans, plan, decisions)
     over = [one for one in decisions if one.action == run_actions.EXTENDED]
     run_actions.wait_for_ends(over, say)
-    older = _report_other_code(paths, plan, decisions, say)
+    older = _report_other_code(paths, plans, plan, decisions, say)
     chosen = {decision.run for decision in decisions if decision.is_submitted}
     if not chosen:
         say(summary(plan, decisions))
@@ -205,6 +205,8 @@ def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence,
     plan = freeze(compiled, numbers=numbers, select=())
     decisions = run_actions.preview(paths, [run.number for run in plan.runs], request.say)
     decisions = _asked_for(compiled, request, plans, plan, decisions)
+    for message in unreached.told(plans, plan, decisions):
+        request.say(message)
     plan = freeze(
         compiled,
         submission=earlier[-1].number + 1 if earlier else 1,
@@ -270,16 +272,26 @@ def _extended(
 
 
 def _report_other_code(
-    paths: ExperimentPaths, plan: Plan, decisions: Sequence[Decision], say: Say
+    paths: ExperimentPaths,
+    plans: Mapping[int, Plan],
+    plan: Plan,
+    decisions: Sequence[Decision],
+    say: Say,
 ) -> frozenset[int]:
-    """Report runs whose code differs from the code of now; return the completed ones."""
+    """Report runs whose code differs from the code of now; return the completed ones.
+
+    Of runs that are queued or running, all that was changed and does not reach them is reported.
+    """
     going_on = [one for one in decisions if one.action in run_actions.GOING_ON]
     over = [one for one in decisions if one.action == run_actions.COMPLETED]
+    living = [one for one in decisions if one.action == run_actions.ATTACHED]
     try:
-        again, completed = code_changes.find(paths, plan, going_on, over)
+        again, completed, queued = code_changes.find(paths, plan, going_on, over, living)
     except UsageError as error:
         say(f"whether the code has changed is not known: {error.message}")
-        return frozenset()
+        again, completed, queued = [], [], []
+    for message in unreached.told(plans, plan, decisions, queued):
+        say(message)
     for one in again:
         say(one.told("other code than these runs stopped with"))
     for one in completed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Collection, Sequence
@@ -10,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcrun.compile.source import git
-from hpcrun.errors import UsageError
-from hpcrun.state.layout import ExperimentPaths
+from hpcrun.errors import HpcrunError, UsageError
+from hpcrun.state import files
+from hpcrun.state.layout import ExperimentPaths, is_archive
 from hpcrun.state.plan import Plan
 from hpcrun.submit.code.frozen_code import MOST_FILES
 
@@ -23,11 +25,13 @@ _LONG = 120.0
 
 _NEVER = frozenset(
     {
-        *(".git", ".hg", ".svn", "__pycache__", "node_modules", ".ipynb_checkpoints"),
+        *(".git", ".hg", ".svn", "__pycache__", "node_modules", ".ipynb_checkpoints", ".hpcrun"),
         *(".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".tox", ".nox"),
     }
 )
 _ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
+# What hpcrun writes in the directory of an experiment, beside its archives of code.
+_EXPERIMENT = frozenset({"submissions", "runs", "submit.lock"})
 
 
 @dataclass(frozen=True)
@@ -138,13 +142,15 @@ def _module_file(root: Path, import_root: str, module: str) -> set[str]:
 class _Filter:
     """Leave out Python environments, caches, and what matches patterns by the rules of .gitignore.
 
-    As in git, no file of an excluded directory can be included again.
+    As in git, no file of an excluded directory can be included again. What hpcrun wrote is left out
+    under whichever root it lies: a program of the same name may lie beside it.
     """
 
     def __init__(self, root: Path, patterns: Sequence[str]) -> None:
         self._root = root
         self._spec: GitIgnoreSpec | None = None
         self._directories = {"": False}
+        self._experiments: dict[str, bool] = {"": False}
         if patterns:
             # Slow to import, and needed only where the spec has patterns.
             from pathspec import GitIgnoreSpec
@@ -161,7 +167,12 @@ class _Filter:
 
     def leaves_out(self, path: str) -> bool:
         parent, _, name = path.rpartition("/")
-        return self.leaves_out_directory(parent) or _never(name) or self._matches(path)
+        return (
+            self.leaves_out_directory(parent)
+            or _never(name)
+            or self._is_ours(parent, name)
+            or self._matches(path)
+        )
 
     def leaves_out_directory(self, path: str) -> bool:
         if path not in self._directories:
@@ -169,10 +180,28 @@ class _Filter:
             self._directories[path] = (
                 self.leaves_out_directory(parent)
                 or _never(name)
+                or self._is_ours(parent, name)
                 or any((self._root / path / mark).exists() for mark in _ENVIRONMENT_MARKS)
                 or self._matches(path + "/")
             )
         return self._directories[path]
+
+    def _is_ours(self, parent: str, name: str) -> bool:
+        """Check whether hpcrun wrote this: a report, or a part of an experiment's directory."""
+        if name.endswith(".html"):
+            return _is_report(self._root / parent / name)
+        above, _, last = parent.rpartition("/")
+        if last == "code" and is_archive(name):
+            parent = above
+        elif name not in _EXPERIMENT:
+            return False
+        if parent not in self._experiments:
+            found = False
+            with contextlib.suppress(HpcrunError, OSError):
+                submissions = ExperimentPaths(self._root / parent).submissions()
+                found = any(one.submission.is_file() for one in submissions)
+            self._experiments[parent] = found
+        return self._experiments[parent]
 
     def _matches(self, path: str) -> bool:
         return self._spec is not None and self._spec.match_file(path)
@@ -186,6 +215,13 @@ def _inside(root: Path, directory: Path) -> str:
     except ValueError:
         return ""
     return "" if relative == "." else relative
+
+
+def _is_report(path: Path) -> bool:
+    """Check whether a page is one of ``hpcrun report``."""
+    with contextlib.suppress(OSError), files.open_stream(path) as page:
+        return b'<meta name="generator" content="hpcrun report' in page.read(400)
+    return False
 
 
 def _never(name: str) -> bool:
@@ -202,17 +238,17 @@ def _walk(root: Path, rules: _Filter, without: Collection[Path]) -> list[str]:
             hint="make it readable, or leave it out with `code: {exclude: […]}` in the spec",
         )
 
-    for directory, names, files in os.walk(root, onerror=failed):
+    for directory, names, here_files in os.walk(root, onerror=failed):
         here = Path(directory).relative_to(root).as_posix()
         prefix = "" if here == "." else here + "/"
         for name in list(names):
             path = Path(directory, name)
             if path.is_symlink():
                 names.remove(name)
-                files.append(name)
+                here_files.append(name)
             elif rules.leaves_out_directory(prefix + name) or path.resolve() in forbidden:
                 names.remove(name)
-        paths += [prefix + name for name in files]
+        paths += [prefix + name for name in here_files]
         if len(paths) > MOST_FILES:
             raise _too_many(root)
     return paths

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun import resources
 from hpcrun.errors import UsageError
+from hpcrun.observe.report import page
 from hpcrun.state.layout import experiment
 from hpcrun.submit.code import code_files, snapshot
 from tests.support.plans import command_plan
@@ -160,6 +162,33 @@ def test_what_is_never_code(code: Path, tmp_path: Path, with_git: bool) -> None:
         _git(code, "init")
     frozen = snapshot.freeze(code, tmp_path / "a", without=[code / "runs"])
     assert _names(frozen) == {"train.py", "package/model.py"}
+
+
+@pytest.mark.parametrize("with_git", [False, True])
+def test_what_hpcrun_wrote_is_no_code_whichever_root_it_is_in(
+    code: Path, tmp_path: Path, with_git: bool
+) -> None:
+    """An experiment's directory may have the name of a package, whose files stay code."""
+    archive = f"{'a' * 64}.tar.gz"
+    ours = ("submissions/1/submission.json", "submissions/1/plan.json", "runs/0/work/x.py")
+    for name in (*ours, f"code/{archive}", ".hpcrun/torch_extensions/k/x.so", "code/own.py"):
+        for place in ("package", "package/deep"):
+            (code / place / name).parent.mkdir(parents=True, exist_ok=True)
+            (code / place / name).write_text("")
+    for name in ("other/runs/x.py", f"other/code/{archive}", "other/submissions/x.py", "page.html"):
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_text("<!DOCTYPE html>")
+    template = (resources.directory("templates") / "report" / "report.html.j2").read_text()
+    made = template.replace("{{ generator }} {{ version }}", f"{page.GENERATOR} 1.0")
+    assert page.is_report(made[:400].encode())
+    (code / "report.html").write_text(made)
+    if with_git:
+        _git(code, "init")
+    frozen = snapshot.freeze(code, tmp_path / "a")
+    assert _names(frozen) == {
+        *("train.py", "package/model.py", "package/code/own.py", "package/deep/code/own.py"),
+        *("other/runs/x.py", f"other/code/{archive}", "other/submissions/x.py", "page.html"),
+    }
 
 
 @pytest.mark.parametrize(
