@@ -15,6 +15,7 @@ import click
 from hpcrun import activity
 from hpcrun.cli.options import Output, command_line, common, spec_arguments
 from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, HpcrunError, UsageError
+from hpcrun.state import ledger
 
 if TYPE_CHECKING:
     from hpcrun.submit.submission_dir import Prepared
@@ -103,10 +104,17 @@ class _Progress:
     def _looked(self, run: int) -> str:
         from hpcrun.control import wait
 
+        prepared, name = self._prepared, f"{self._prepared.plan.name}/{run}"
+        submission = prepared.submission.number
         try:
+            attempts = ledger.read(prepared.experiment.run(run))
+            if not any(one.started.get("submission") == submission for one in attempts):
+                own = prepared.plan.run(run).environment.setup
+                setup = own or prepared.plan.cluster.get("setup")
+                return f"{name} {'runs its setup lines and ' if setup else ''}starts its supervisor"
             return wait.standing(self._prepared.experiment, [run], wait.asker())
         except (OSError, HpcrunError):
-            return f"{self._prepared.plan.name}/{run} is under way"
+            return f"{name} is under way"
 
 
 def _nothing_to_do(prepared: Prepared) -> int:

@@ -140,6 +140,13 @@ def _refusal(message: str) -> ClusterRefused | ClusterUnreachable:
     words = re.sub(r"^sbatch: (?:error: )?", "", message, flags=re.MULTILINE)
     if _FULL.search(words):
         return QueueFull(f"Slurm refused the job: {words}", hint=f"look at {_HINTS[0][1]}")
+    if re.search("configuration source", words):
+        # Slurm's packages are there, and no slurm.conf.
+        return ClusterUnreachable(
+            f"Slurm cannot be reached: {words}",
+            hint="this machine belongs to no cluster: submit from a login node of one, or add "
+            "`cluster=local` for runs on this machine",
+        )
     hint = None
     for pattern, advice in _HINTS:
         if re.search(pattern, words, re.IGNORECASE):

@@ -122,6 +122,15 @@ def test_no_controller(shim: Shim, script: Path, version: str) -> None:
     assert "repeat" in str(caught.value.hint)
 
 
+def test_slurm_without_a_cluster(shim: Shim, script: Path) -> None:
+    """Its packages are installed on this machine, and there is no slurm.conf."""
+    words = "sbatch: fatal: Could not establish a configuration source\n"
+    shim.answer("sbatch", {"err": words, "code": 1})
+    with pytest.raises(ClusterUnreachable, match="configuration source") as caught:
+        sbatch.submit(script)
+    assert "`cluster=local` for runs on this machine" in str(caught.value.hint)
+
+
 @pytest.mark.parametrize(
     ("words", "reason", "own", "retried"),
     [
