@@ -44,7 +44,7 @@ ON_COMPUTE_NODES = {"base", "state", "policy", "slurm", "run"}
 TRAINING = {"torch", "deepspeed", "numpy", "xxhash"}
 # Of the job's Python too, and done without where they are not.
 OPTIONAL = {"mlflow", "pynvml", "tensorboard", "wandb"}
-NEVER = {"torch", "deepspeed", "submitit", *OPTIONAL}
+NEVER = {"torch", "deepspeed", "submitit", "textual", *OPTIONAL}
 NOT_FOR_HELP = {*NEVER, "omegaconf", "rich", "jinja2", "yaml", "pathspec"}
 
 
@@ -160,7 +160,7 @@ def test_every_library_is_declared() -> None:
             *project["dependencies"],
             *(
                 line
-                for name in ("train", "tensorboard", "wandb", "mlflow")
+                for name in ("train", "tensorboard", "wandb", "mlflow", "top")
                 for line in extras[name]
             ),
         ]

@@ -5,7 +5,7 @@
   SPEC with overrides and sweeps; `where`: WHERE and ``--where``; `only`: ``--only``.
 - From spec to runs: `plan`, `submit`, `run`, `drill`; `verdict` says at their end what became of
   the runs, and what to type.
-- Reading: `list`, `status`, `logs`, `results`, `why`, `show`, `diff`, `report`, `export`.
+- Reading: `list`, `status`, `top`, `logs`, `results`, `why`, `show`, `diff`, `report`, `export`.
 - Acting on runs: `cancel`, `requeue`, `clean`.
 - `help`: topics; `examples`: those in each command's help; `completion`: scripts for shells,
   with `spec_keys` for what a spec may hold.

@@ -23,6 +23,10 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "hpcrun status finetune --where config.lr=3e-4": "some of its runs",
         "hpcrun status finetune -w": "a live screen",
     },
+    "top": {
+        "hpcrun top": "your newest experiment, live",
+        "hpcrun top finetune --where config.lr=3e-4": "some of its runs",
+    },
     "logs": {
         "hpcrun logs -f": "follow your newest experiment",
         "hpcrun logs finetune/0 --tail 50 --rank 0": "the end of one rank",

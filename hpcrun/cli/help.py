@@ -21,6 +21,7 @@ TOPICS = {
     "commands": ("cli", "WHERE, the root, exit codes, and every command's options"),
     "frameworks": ("frameworks", "a spec for Hugging Face, Accelerate, Lightning, JAX, …"),
     "deepspeed": ("deepspeed-configs", "published DeepSpeed configurations"),
+    "screen": ("top", "the live screen of hpcrun top, and its keys"),
     "reports": ("report", "the HTML page"),
     "recovery": ("recovery", "what ends a run, what brings it back, what does not"),
     "checkpoints": ("checkpoints", "what is saved, when, and how it is checked"),

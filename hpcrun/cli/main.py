@@ -31,6 +31,7 @@ GROUPS = {
     "Look": {
         "list": "Experiments under the root.",
         "status": "State of runs: step, metrics, attempt, cause.",
+        "top": "Runs on a live screen; keys show logs, causes, cancel, requeue.",
         "logs": "Output of runs, ranks and attempts; -f follows.",
         "results": "Swept values beside metrics.",
         "why": "What ended each attempt, and what to do next.",
@@ -67,6 +68,7 @@ _OTHER_NAMES = {
     "show": "config describe info inspect scontrol",
     "status": "jobs ps queue sinfo squeue st watch",
     "submit": "go launch sbatch start sweep train",
+    "top": "htop monitor screen ui",
     "why": "cause explain sacct",
 }
 # A command that changes or ends runs is suggested to those who nearly typed it, to nobody else.

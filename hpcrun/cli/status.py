@@ -47,22 +47,12 @@ def command(
     WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
     without it, your newest experiment. What an experiment depends on is shown before it.
     """
-    from hpcrun.observe.status.slurm_cache import LastAnswers
-    from hpcrun.observe.status.status import statuses
-
     if cost:
         if watch:
             raise UsageError("--cost and --watch do not go together", hint="leave one out")
         _cost(select(output, where, conditions), output)
         return
-    last_answers = LastAnswers(spares=True, follows=watch)
-
-    def look(warn: Say) -> tuple[list[Selected], list[RunStatus]]:
-        selected = select(output, where, conditions)
-        if not conditions:
-            selected = finder(output).with_chains(selected, where)
-        return selected, statuses(selected, warn=warn, ask=last_answers.ask)
-
+    look = looker(output, where, conditions, follows=watch)
     if watch and sys.stdout.isatty() and not output.json:
         _screen(look, output)
     while True:
@@ -75,6 +65,27 @@ def command(
         if not watch or all(status.over for status in found):
             return
         _pause(used)
+
+
+def looker(
+    output: Output, where: tuple[str, ...], conditions: tuple[str, ...], *, follows: bool
+) -> Look:
+    """Return what selects the runs anew at each call, with all that they depend on before them.
+
+    One that ``follows`` never waits long for Slurm.
+    """
+    from hpcrun.observe.status.slurm_cache import LastAnswers
+    from hpcrun.observe.status.status import statuses
+
+    last_answers = LastAnswers(spares=True, follows=follows)
+
+    def look(warn: Say) -> tuple[list[Selected], list[RunStatus]]:
+        selected = select(output, where, conditions)
+        if not conditions:
+            selected = finder(output).with_chains(selected, where)
+        return selected, statuses(selected, warn=warn, ask=last_answers.ask)
+
+    return look
 
 
 def _pause(used: float) -> None:

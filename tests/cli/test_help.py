@@ -31,6 +31,8 @@ NOT_RUN = {
     "hpcrun drill finetune.yaml --fault kill-rank": "takes a minute: tests/cli/test_drill.py",
     "hpcrun list --root /shared/team": "another root than that of the test",
     "hpcrun logs -f": "ends with the runs: tests/cli/test_logs.py",
+    "hpcrun top": "needs a terminal: tests/cli/test_top.py",
+    "hpcrun top finetune --where config.lr=3e-4": "needs a terminal: tests/cli/test_top.py",
     'eval "$(hpcrun completion bash)"': "a shell's: tests/cli/test_completion.py",
 }
 

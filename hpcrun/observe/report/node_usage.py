@@ -140,13 +140,13 @@ def read(run: RunPaths, runs: int) -> RunTelemetry:
 def _samples(lines: Iterable[Mapping[str, Any]]) -> Iterable[Sample]:
     for line in lines:
         moment: Any = line.get("time")
-        values = {key: value for key, value in _values(line).items() if value is not None}
+        values = {key: value for key, value in sample_values(line).items() if value is not None}
         if TIME.accepts(moment) and values:
             yield float(moment), values
 
 
-def _values(line: Mapping[str, Any]) -> dict[str, float | None]:
-    """Convert a sample to the units of `SERIES`."""
+def sample_values(line: Mapping[str, Any]) -> dict[str, float | None]:
+    """Convert a sample to the units of `SERIES`; None for what it does not have."""
     listed = line.get("gpus")
     gpus = [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
 

@@ -34,6 +34,8 @@ STATES = (
 CLOCK_SKEW = 60.0
 # The reason of a run whose ranks have not started.
 PREPARING = "preparing its nodes"
+# Stands in a reason between the reason itself and when Slurm expects the start.
+EXPECTED = "; Slurm expects it at "
 
 _REASONS = {
     "Resources": "waits for free nodes",
@@ -263,6 +265,4 @@ def _words(job: JobState) -> str | None:
         return None
     name = job.reason.strip("()").partition(",")[0]
     words = f"{name}: {_REASONS[name]}" if name in _REASONS else job.reason
-    return (
-        words if job.start is None else f"{words}; Slurm expects it at {timestamp(job.start)[:-3]}"
-    )
+    return words if job.start is None else f"{words}{EXPECTED}{timestamp(job.start)[:-3]}"

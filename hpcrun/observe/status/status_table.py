@@ -39,7 +39,7 @@ def build(
     A ``terminal`` gets bars and, with ``trends``, sparklines of the metric; a pipe gets figures,
     and the reasons too.
     """
-    metric = _metric(selected, found)
+    metric = shown_metric(selected, found)
     keys = list(dict.fromkeys(key for status in found for key in status.swept))
     headers = ["RUN", *(key.rpartition(".")[2] for key in keys), "STATE", "ATTEMPT", "CAUSE"]
     headers += ["STEP", "PROGRESS", *([metric] if metric else []), "TREND", "TOK/S", "GPU-MEM"]
@@ -65,10 +65,14 @@ def most_telling(
     selected: Sequence[Selected], found: Sequence[RunStatus], most: int
 ) -> tuple[list[Selected], list[RunStatus]]:
     """Return at most so many runs, in their order; active ones first, then those with trouble."""
-    rank = {name: place for place, name in enumerate(_ORDER)}
-    places = sorted(range(len(found)), key=lambda i: (rank.get(found[i].state, len(rank)), i))
+    places = sorted(range(len(found)), key=lambda i: (rank(found[i].state), i))
     kept = sorted(places[:most])
     return [selected[i] for i in kept], [found[i] for i in kept]
+
+
+def rank(state: str) -> int:
+    """Return the place of a state in the order of `most_telling`."""
+    return _ORDER.index(state) if state in _ORDER else len(_ORDER)
 
 
 def reasons(found: Sequence[RunStatus]) -> list[str]:
@@ -136,7 +140,7 @@ def _nodes(nodes: list[str] | None, spares: list[str] | None) -> str:
     return f"{shown} (+{listed(spares, 2, ',', ',+{}')} spare)" if spares else shown
 
 
-def _metric(selected: Sequence[Selected], found: Sequence[RunStatus]) -> str | None:
+def shown_metric(selected: Sequence[Selected], found: Sequence[RunStatus]) -> str | None:
     """Return the objective if it was logged lately, else the loss, else the first metric."""
     logged = list(dict.fromkeys(name for status in found for name in status.metrics or {}))
     # Not through the typed view: its import would be a twentieth of `hpcrun status`.
