@@ -50,7 +50,7 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
         _beginning(one),
         _progress(one),
         f"{listed(spares, _MOST)} stood by." if spares else "",
-        _did_nothing(one, run) or (_read_from(one) if one is run.attempts[-1] else ""),
+        _did_nothing(one, run) or (_read_from(one, run) if one is run.attempts[-1] else ""),
         _alone(one),
         _straggler(one),
         *_events(one.events),
@@ -175,15 +175,17 @@ def _alone(one: AttemptStory) -> str:
     )
 
 
-def _read_from(one: AttemptStory) -> str:
+def _read_from(one: AttemptStory, run: RunStory) -> str:
     """Say where the progress of a program without a session is read."""
     if one.read_from is None:
         return ""
     source, path = one.read_from.get("source"), one.read_from.get("path")
     if source is None:
+        is_lightning = run.selected.run.entry.framework == "lightning"
+        logger = "give it a CSVLogger or Lightning's TQDMProgressBar, " if is_lightning else ""
         return (
-            "It shows no steps that hpcrun reads: set progress.pattern, or have it append lines to "
-            "$HPCRUN_METRICS_FILE (docs/spec.md)."
+            f"It shows no steps that hpcrun reads: {logger}"
+            "set progress.pattern, or have it append lines to $HPCRUN_METRICS_FILE (docs/spec.md)."
         )
     if source == "metrics_file" and one.reached is None:
         return "No line that it appended to $HPCRUN_METRICS_FILE has a whole number as its 'step'."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -362,6 +363,23 @@ def test_a_pattern_that_took_too_long_is_told(study: Experiment) -> None:
     event(study, "pattern_dropped", message="it was 3 times not done")
     end(study, cause=CRASH, came=(None, 57, None))
     assert "Of progress.pattern: it was 3 times not done." in lines(one(study))
+
+
+@pytest.mark.parametrize("framework", ["lightning", "auto"])
+def test_a_program_without_steps_is_told_how_to_show_them(
+    study: Experiment, framework: str
+) -> None:
+    study.submit((0,))
+    study.start()
+    event(study, "read_from", source=None)
+    end(study, outcome="completed", came=(None, None, None))
+    found = one(study, "COMPLETED")
+    entry = dataclasses.replace(found.selected.run.entry, framework=framework)
+    run = dataclasses.replace(found.selected.run, entry=entry)
+    changed = dataclasses.replace(found, selected=dataclasses.replace(found.selected, run=run))
+    (sentence,) = [line for line in lines(changed) if "shows no steps" in line]
+    assert ("CSVLogger or Lightning's TQDMProgressBar" in sentence) == (framework == "lightning")
+    assert "set progress.pattern" in sentence
 
 
 def test_a_micro_batch_of_one_is_not_made_smaller(study: Experiment) -> None:
