@@ -42,6 +42,7 @@ PACKAGES = (
     "transformers",
     "accelerate",
     "lightning",
+    "hydra-core",
     "trl",
     "jax",
     "tensorflow_cpu",

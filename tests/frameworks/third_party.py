@@ -102,6 +102,26 @@ RobertaTokenizerFast.from_pretrained("trained").save_pretrained("tokenizer")
 """
 
 
+def _digits(directory: Path, python: str) -> None:
+    """Put small random images where the program would download MNIST."""
+    _run(directory, python, _DIGITS)
+
+
+_DIGITS = """
+from pathlib import Path
+import numpy
+made = numpy.random.default_rng(1)
+raw = Path("data", "MNIST", "raw")
+raw.mkdir(parents=True)
+for part, number in (("train", 2000), ("t10k", 1000)):
+    labels = made.integers(0, 10, number, "uint8")
+    images = made.integers(0, 25, (number, 28, 28), "uint8") * (labels[:, None, None] + 1)
+    for name, values in (("images-idx3", images), ("labels-idx1", labels)):
+        head = numpy.array([0x800 + values.ndim, *values.shape], ">i4")
+        (raw / f"{part}-{name}-ubyte").write_bytes(head.tobytes() + values.tobytes())
+"""
+
+
 def _tiny_language_model(directory: Path, python: str) -> None:
     """Make a model of one layer, its tokenizer and a data set."""
     own = Path(__file__).parent / "programs" / "trl_inputs.py"
@@ -142,6 +162,14 @@ PROGRAMS = {
         120,
         _wikitext,
         events="**/experiments/*/tb_dir/*",
+    ),
+    "lightning-hydra": ThirdPartyProgram(
+        "lightning-hydra-template:",
+        r"Epoch (?P<epoch>\d+): .*\| *(?P<step>[1-9]\d*)/(?P<epoch_total>\d+) \[",
+        "**/checkpoints/last.ckpt",
+        ("**/checkpoints/epoch_007.ckpt", "**/csv/version_0/metrics.csv"),
+        1280,
+        _digits,
     ),
     "trl-sft": ThirdPartyProgram(
         "",
