@@ -3,6 +3,7 @@
 In reading order:
 
 - `causes`: why an attempt ended, from evidence.
+- `permanent_errors`: the errors of a program that no new start mends.
 - `recovery`: what is done after that: restart, requeue or stop; which nodes are avoided.
 - `resume`: what a script or command is started with to go on, and the recipes that ship.
 - `notifications`: the ends of which a person is notified.

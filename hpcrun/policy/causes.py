@@ -49,6 +49,10 @@ OWN = frozenset(
     }
 )
 
+# Ctrl-C of `hpcrun run`: a reason to stop, whose end is ``cancelled``.
+INTERRUPTED = "interrupted"
+BY_USER = "cancelled by the user"
+
 # The job itself ends, or somebody wants it to.
 TAKEN_AWAY = frozenset({TIME_LIMIT, PREEMPTED, REQUEUED, SIGNAL})
 
@@ -99,10 +103,11 @@ class Evidence:
     left to see."""
     failure: Mapping[str, Any] | None = None
     """The first rank that ended badly: ``rank``, ``node``, ``exit_code``, ``signal``,
-    ``exception``, ``message``, ``log_tail``; None if no rank did."""
+    ``exception``, ``message``, ``log_tail``, and ``permanent`` and ``seen_on`` as the ledger has
+    them; None if no rank did."""
     stop: str | None = None
     """The supervisor's reason to have the ranks save and leave: ``time_limit``, ``preempted``,
-    ``requeued`` or ``signal``."""
+    ``requeued``, ``signal`` or ``interrupted``."""
     signal: str | None = None
     """The name of the signal that began that, or ended the supervisor."""
     lost_nodes: tuple[str, ...] = ()
@@ -149,9 +154,11 @@ def decide(evidence: Evidence) -> End:
     """Decide the end of an attempt."""
     job = evidence.job
     if evidence.intent == INTENT_CANCELLED:
-        return _end(CANCELLED, "cancelled by the user")
+        return _end(CANCELLED, BY_USER)
     if evidence.finished and evidence.exit_code in (0, None) and evidence.failure is None:
         return End(COMPLETED, EXIT_OK)
+    if evidence.stop == INTERRUPTED:
+        return _end(CANCELLED, "interrupted by Ctrl-C")
     if job.cancelled_by:
         return _end(CANCELLED, f"cancelled in Slurm by {job.cancelled_by}")
     if job.words == "" and job.state in ("", "COMPLETING"):
@@ -224,6 +231,8 @@ def _rank_failed(evidence: Evidence, failure: Mapping[str, Any]) -> End:
         message = f"{where} left with exit code 0 before the run was done"
     else:
         message = f"{where} ended with exit code {code}"
+        if failure.get("permanent"):
+            message += f": {failure['permanent']}"
     by_kernel = failure.get("signal") == "SIGKILL" and evidence.job.out_of_memory
     if by_kernel or failure.get("out_of_memory"):
         kind = OUT_OF_MEMORY
@@ -231,7 +240,10 @@ def _rank_failed(evidence: Evidence, failure: Mapping[str, Any]) -> End:
     if kind == OUT_OF_MEMORY and evidence.job.memory and not failure.get("exception"):
         message += f" ({evidence.job.memory})"
     keep = ("rank", "node", "exit_code", "signal", "exception", "log_tail")
-    return _end(kind, message, details={key: failure.get(key) for key in keep})
+    details = {key: failure.get(key) for key in keep}
+    if kind == RANK_CRASH:
+        details |= {key: failure[key] for key in ("permanent", "seen_on") if key in failure}
+    return _end(kind, message, details=details)
 
 
 def _end(

@@ -72,9 +72,13 @@ def decide(attempts: Sequence[Attempt], policy: Recovery, *, here: bool = False)
         return Action(NOTHING, f"the run is {last.outcome}")
     if kind == causes.REQUEUED:
         return Action(NOTHING, "Slurm starts it again, as it was told to")
+    mine = _of_submission(attempts)
+    if _is_permanent(mine):
+        # The cause's message has the details.
+        why = str(last.cause["permanent"]).partition(" (")[0]
+        return Action(STOP, f"not tried again, because {why}: mend that and submit it again")
     if not policy.requeue:
         return Action(STOP, "recovery.requeue is false")
-    mine = _of_submission(attempts)
     number = sum(attempt.kind == kind for attempt in mine)
     budget = {**BUDGETS, **policy.budgets}.get(kind)
     if budget is not None and number >= budget:
@@ -93,9 +97,31 @@ def decide(attempts: Sequence[Attempt], policy: Recovery, *, here: bool = False)
         reason = "it starts again, and has saved something by itself"
     # What is wrong with all nodes at once takes longer to mend.
     stays = kind in _IN_PLACE and not (kind == causes.LAUNCH and not last.cause.get("nodes"))
+    # What may be the fault of its node is tried on another.
+    stays = stays and not last.cause.get("seen_on")
     if here and stays and _may_stay(mine, policy, known):
         return Action(RESTART, reason)
     return Action(REQUEUE, reason, suspects(attempts))
+
+
+def _is_permanent(attempts: Sequence[Attempt]) -> bool:
+    """Check whether the last attempt ended by an error that no new start mends.
+
+    What may be the fault of a node has to be seen on two. A submission that has made a step before
+    can do without what is missing now, or had it.
+    """
+    last = attempts[-1].cause
+    reason = last.get("permanent")
+    if not reason or any(map(_has_stepped, attempts)):
+        return False
+    same = (one.cause for one in attempts if one.cause.get("permanent") == reason)
+    nodes = {node for cause in same for node in cause.get("seen_on") or ()}
+    return last.get("seen_on") is None or len(nodes) > 1
+
+
+def _has_stepped(attempt: Attempt) -> bool:
+    reached = attempt.end.get("reached_step")
+    return reached is not None and reached != attempt.end.get("restored_step")
 
 
 def _may_stay(attempts: Sequence[Attempt], policy: Recovery, known: Mapping[int, int]) -> bool:
@@ -178,9 +204,10 @@ def _saved_somewhere(attempt: Attempt) -> bool:
 def suspects(attempts: Sequence[Attempt]) -> tuple[str, ...]:
     """Return the nodes that the next start must not use.
 
-    Those that were lost, or unusable while others were usable, within a day of the last end or
-    twice since a person last submitted the run. A node that was repaired is used again: a run of
-    weeks would else wait for ever on a small cluster.
+    Those that were lost, unusable while others were usable, or alone with an error that may be a
+    node's fault (`hpcrun.policy.permanent_errors`), within a day of the last end or twice since a
+    person last submitted the run. A node that was repaired is used again: a run of weeks would else
+    wait for ever on a small cluster.
     """
     if not attempts:
         return ()
@@ -189,9 +216,13 @@ def suspects(attempts: Sequence[Attempt]) -> tuple[str, ...]:
     for attempt in _of_submission(attempts):
         cause, ended = attempt.cause, float(attempt.end.get("time") or 0.0)
         latest = max(latest, ended)
+        nodes = cause.get("seen_on") or []
         if cause.get("kind") in (causes.NODE_FAILURE, causes.LAUNCH):
-            for node in cause.get("nodes") or ():
-                lost.setdefault(node, []).append(ended)
+            nodes = cause.get("nodes") or []
+        elif len(nodes) > 1:
+            continue
+        for node in nodes:
+            lost.setdefault(node, []).append(ended)
     return tuple(
         node for node, times in lost.items() if len(times) > 1 or latest - times[0] <= _SUSPECTED
     )

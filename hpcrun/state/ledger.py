@@ -15,9 +15,11 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     completed, ``cause``: a mapping with ``kind`` (of `hpcrun.policy.causes`) and ``message``, and
     if known ``rank``, ``node``, ``exit_code``, ``signal``, ``exception``, ``log_tail`` (list of
     lines), ``nodes`` (those that were lost, or could not be used), ``lock`` (a file that a rank
-    that hangs waits for). ``restored_step``, ``reached_step``, ``checkpoint_step``, ``first_step``,
-    ``saves`` and ``total_steps`` are its progress, ``metrics`` their last values, ``logged`` the
-    time of these (`hpcrun.run.job.evidence.AttemptProgress`).
+    that hangs waits for), ``permanent`` (why no new start mends the error, as a clause) and
+    ``seen_on`` (the nodes that have it, where a node may be at fault). ``restored_step``,
+    ``reached_step``, ``checkpoint_step``, ``first_step``, ``saves`` and ``total_steps`` are its
+    progress, ``metrics`` their last values, ``logged`` the time of these
+    (`hpcrun.run.job.evidence.AttemptProgress`).
     An end that the attempt's own supervisor did not live to record is recorded by the next one,
     with ``time`` as Slurm has it.
 ``decided``
@@ -50,7 +52,7 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     `hpcrun.policy.notifications.EVENTS`.
 ``stopping``
     The ranks are asked to save and leave: ``reason`` (``time_limit``, ``preempted``, ``requeued``,
-    ``signal``), ``signal``.
+    ``signal``, ``interrupted``), ``signal``.
 """
 
 from __future__ import annotations
@@ -107,9 +109,10 @@ _HEAD: Kinds = {"event": TEXT, "time": TIME, "attempt": INDEX}
 # Whoever wrote the line, an option of scancel or a path is no job.
 _JOB_ID = Kind(None, None, None, "the id of a job", is_job_id)
 _CAUSE: Kinds = {
-    **dict.fromkeys(("kind", "message", "node", "exception", "lock"), TEXT),
+    **dict.fromkeys(("kind", "message", "node", "exception", "lock", "permanent"), TEXT),
     "signal": Kind(str, None, None, "a signal", lambda value: type(value) in (str, int)),
-    **{"rank": INDEX, "exit_code": WHOLE, "log_tail": TEXTS, "nodes": TEXTS},
+    **{"rank": INDEX, "exit_code": WHOLE},
+    **dict.fromkeys(("log_tail", "nodes", "seen_on"), TEXTS),
 }
 # Event -> the kinds of its fields, and those that it may not be without.
 _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {

@@ -24,6 +24,12 @@ names = [
 print(json.dumps({name: os.environ.get(name) for name in names}), flush=True)
 time.sleep(float(sys.argv[1]))
 """
+# Fails on some nodes as if an environment were not installed there.
+MISSING = """
+import os
+if os.environ["SLURMD_NODENAME"] in os.environ["BAD_NODES"].split(","):
+    import wandbb
+"""
 TWO_BY_TWO = {"nodes": 2, "ntasks_per_node": 2, "time": "00:05:00", "mem": 500}
 
 
@@ -124,6 +130,38 @@ def test_ranks_know_their_place_and_meet_on_the_fast_network(bench: Workbench) -
     assert 1024 < int(ranks[0]["MASTER_PORT"]) < low
     assert ranks[0]["PATH"].startswith(str(Path(bench.cluster.python).parent))
     wait_until_clean(bench.cluster)
+
+
+def _submit_missing(bench: Workbench, name: str, bad: str) -> None:
+    bench.write("missing.py", MISSING)
+    variables = {"variables": {"BAD_NODES": bad}}
+    resources = {**TWO_BY_TWO, "ntasks_per_node": 1}
+    start(
+        *(bench, name, 0),
+        **{"entry": "missing.py", "resources": resources, "environment": variables},
+        recovery={},
+    )
+
+
+@pytest.mark.usually("22.05")
+def test_an_error_that_all_nodes_have_is_not_tried_again(bench: Workbench) -> None:
+    _submit_missing(bench, "missing", "n1,n2,n3,n4")
+    run = wait_until_over(bench, "missing")
+    assert (run["state"], run["attempt"]) == ("failed", 1)
+    assert sorted(run["cause"]["seen_on"]) == sorted(run["nodes"])
+    assert "stopped: not tried again, because a module is missing" in run["reason"]
+    wait_until_clean(bench.cluster)
+
+
+@pytest.mark.usually
+def test_an_error_that_one_node_has_is_tried_on_others(bench: Workbench) -> None:
+    _submit_missing(bench, "missing-there", "n1")
+    until(lambda: bench.status("missing-there")[-1]["over"], "the end", 300)
+    run = bench.status("missing-there")[-1]
+    assert (run["state"], run["attempt"]) == ("completed", 2)
+    assert "n1" not in run["nodes"]
+    told = bench.hpcrun("why", "missing-there").stdout
+    assert "hpcrun requeued it, excluding n1" in told
 
 
 def test_one_rank_for_each_gpu_and_each_sees_all_of_its_node(bench: Workbench) -> None:

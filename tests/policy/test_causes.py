@@ -173,6 +173,14 @@ TABLE: dict[str, tuple[Evidence, tuple[str, int, str | None, str]]] = {
         Evidence(intent="cancelled", finished=True, exit_code=0),
         ("cancelled", 1, "cancelled", "cancelled by the user"),
     ),
+    "Ctrl-C": (
+        Evidence(failure=SAVED, exit_code=75, stop="interrupted", signal="SIGINT"),
+        ("cancelled", 1, "cancelled", "interrupted by Ctrl-C"),
+    ),
+    "Ctrl-C as it finished": (
+        Evidence(finished=True, exit_code=0, stop="interrupted", signal="SIGINT"),
+        ("completed", 0, None, "completed"),
+    ),
     "a plain scancel": (
         Evidence(failure=SAVED, stop="signal", job=SCANCELLED),
         ("cancelled", 1, "cancelled", "cancelled in Slurm by ada"),
@@ -208,3 +216,13 @@ def test_lost_nodes_are_named() -> None:
     assert cause is not None
     assert cause["nodes"] == ["n2", "n4"]
     assert "nodes n2, n4" in cause["message"]
+
+
+def test_what_no_new_start_mends_is_kept() -> None:
+    found = {"permanent": "a module is missing", "seen_on": ["n1"]}
+    cause = causes.decide(Evidence(failure={**CRASH, **found})).cause
+    assert cause is not None
+    assert {key: cause[key] for key in found} == found
+    plain = causes.decide(Evidence(failure=CRASH)).cause
+    assert plain is not None
+    assert not {*found} & {*plain}

@@ -293,3 +293,57 @@ def test_what_only_the_nodes_had_kept_is_progress() -> None:
     assert recovery.decide(attempts[:4], Recovery()).kind == REQUEUE
     assert recovery.decide(attempts[:5], Recovery()).kind == REQUEUE
     assert recovery.decide([*attempts, *ledger(CRASH)], Recovery()).kind == STOP
+
+
+def permanent(*ends: tuple[str, ...] | int | None, submission: int = 1) -> list[Attempt]:
+    """Attempts that ended by one error: the nodes that it was seen on; None for any node.
+
+    A number is that of a step that was reached before another crash.
+    """
+    attempts = ledger(*[CRASH] * len(ends), submission=submission)
+    for attempt, end in zip(attempts, ends, strict=True):
+        assert attempt.ended is not None
+        if isinstance(end, int):
+            attempt.ended |= {"restored_step": 0, "reached_step": end}
+            continue
+        attempt.cause["permanent"] = "a module is missing (No module named 'x')"
+        if end is not None:
+            attempt.cause["seen_on"] = list(end)
+    return attempts
+
+
+# What was seen before -> the action, and the nodes that it excludes.
+PERMANENT: dict[str, tuple[list[Attempt], str, tuple[str, ...]]] = {
+    "in the code": (permanent(None), STOP, ()),
+    "on two nodes": (permanent(("n1", "n2")), STOP, ()),
+    "on one node": (permanent(("n1",)), REQUEUE, ("n1",)),
+    "on one node, then on another": (permanent(("n1",), ("n2",)), STOP, ()),
+    "twice on one node": (permanent(("n1",), ("n1",)), REQUEUE, ("n1",)),
+    "after steps, in this submission": (permanent(7, None), REQUEUE, ()),
+    "after a start without a step": (permanent(0, None), STOP, ()),
+    "after steps, before the code was changed": (
+        [*permanent(7), *permanent(None, submission=2)],
+        STOP,
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PERMANENT)
+def test_what_no_new_start_mends_is_not_tried_again(name: str) -> None:
+    attempts, expected, exclude = PERMANENT[name]
+    action = recovery.decide(attempts, Recovery(), here=not exclude and expected == STOP)
+    assert (action.kind, action.exclude) == (expected, exclude)
+    if expected == STOP:
+        assert action.reason == (
+            "not tried again, because a module is missing: mend that and submit it again"
+        )
+
+
+def test_what_may_be_a_nodes_fault_is_not_tried_there_again() -> None:
+    assert recovery.decide(permanent(("n1",)), Recovery(), here=True).kind == REQUEUE
+
+
+def test_the_reason_is_told_where_requeue_is_switched_off_too() -> None:
+    action = recovery.decide(permanent(None), Recovery(requeue=False))
+    assert "not tried again, because a module is missing" in action.reason

@@ -11,6 +11,7 @@ from typing import Any
 from hpcrun.observe.diagnosis.attempts import CANCELLED, NO_END, RunStory
 from hpcrun.observe.status import run_state
 from hpcrun.policy import causes, recovery, resume
+from hpcrun.state import history
 from hpcrun.state.plan import RunPlan
 
 _NEW_RUN = "values of deepspeed and config are part of what a run is: changed, it begins at step 0"
@@ -62,6 +63,21 @@ class _Case:
     def kept(self) -> int | None:
         """The step of the newest checkpoint; None for several runs, or if unknown."""
         return None if self.several or self.run.bad is None else self.run.bad.kept
+
+    @property
+    def is_permanent(self) -> bool:
+        """It was not tried again, because no new start mends its error."""
+        bad = self.run.bad.attempt if self.run.bad else None
+        return bad is not None and bad.action == recovery.STOP and "permanent" in bad.cause
+
+    @property
+    def submit(self) -> str:
+        """The command that submitted the run."""
+        planned = self.run.selected.planned
+        words = history.describe(planned.paths).get("argv") or ()
+        if list(words[:2]) not in (["hpcrun", "submit"], ["hpcrun", "run"]):
+            words = ("hpcrun", "submit", planned.plan.spec_file)
+        return shlex.join(words)
 
     @property
     def has_checkpoints(self) -> bool:
@@ -128,6 +144,8 @@ def advise(run: RunStory, where: str, *, several: bool = False) -> str | None:
         if kind not in causes.OWN or kind in (causes.TIME_LIMIT, causes.SAVED):
             return "Nothing needs to be done: it goes on by itself."
         return f"It goes on by itself. Should it end so again: {text}"
+    if case.is_permanent:
+        return text
     stopped = run.bad is not None and run.bad.attempt.action == recovery.STOP
     if stopped and case.plan.recovery.requeue and kind != CANCELLED:
         text += (
@@ -145,6 +163,14 @@ def _crash(case: _Case) -> str:
         first = "Change what the message above names"
     elif exception:
         first = f"{exception} is the program's own: fix it"
+    if case.is_permanent:
+        has_begun = any(one.reached for one in case.run.attempts)
+        goes = case.again_from if has_begun else "starts it"
+        return (
+            f"{first} and repeat `{case.submit}`, which {goes} with the code of now. "
+            f"`hpcrun requeue {case.where}` starts the frozen code again: enough where a package "
+            "or a file outside the code was missing."
+        )
     return f"{first} and `hpcrun submit` again, which {case.again_from} with the code of now."
 
 

@@ -109,6 +109,8 @@ def _open(one: AttemptStory, run: RunStory, now: float) -> str:
     began = f"Attempt {found.number} began{_when(found.began, now)}"
     if one is not run.attempts[-1]:
         return f"{began}, and its end is not on record."
+    if run.status.state == run_state.CANCELLED:
+        return f"{began}; it was cancelled before its end could be recorded."
     if run.status.over or run.status.state == run_state.UNKNOWN:
         return f"{began}, and its end is not on record: {run.status.reason or run.status.state}."
     if found.stopping:
@@ -177,7 +179,7 @@ def _alone(one: AttemptStory) -> str:
 
 def _read_from(one: AttemptStory, run: RunStory) -> str:
     """Say where the progress of a program without a session is read."""
-    if one.read_from is None:
+    if one.read_from is None or "permanent" in one.attempt.cause:
         return ""
     source, path = one.read_from.get("source"), one.read_from.get("path")
     if source is None:

@@ -36,6 +36,8 @@ from hpcrun.text import listed
 # Seconds in which the peers of a rank that failed may leave their own records.
 OTHERS_GRACE = 0.5
 LEAVE_TOGETHER = 30.0
+# Seconds in which ranks of other nodes may show that an error is not its node's.
+SAME_ERROR_GRACE = 5.0
 # Most seconds in which agents keep the files that the program wrote on their nodes.
 KEEP_TAKES = 300.0
 START_TRIES = 3
@@ -142,7 +144,19 @@ class RunningAttempt:
         found = evidence.failure(self._paths, first, workers.ends, gone)
         if found is not None and found.get("node") is None:
             found["node"] = self._agents.working[found["rank"] // self._run.ranks_per_node]
+        if found is not None:
+            one_machine = not self._launcher.is_slurm
+            found |= evidence.permanent(
+                self._run, self._paths, found, workers.ends, one_machine=one_machine
+            )
         return found
+
+    def _may_be_its_nodes_fault(self, workers: Workers, first: RankEnd) -> bool:
+        """Check for a permanent error that was seen on one node of several so far."""
+        if len(self._agents.working) == 1 or not self._launcher.is_slurm:
+            return False
+        seen_on = (self._failure(workers, first) or {}).get("seen_on")
+        return seen_on is not None and len(seen_on) == 1
 
     def _prepare(self, names: Sequence[str]) -> None:
         self._work.begin()
@@ -277,11 +291,17 @@ class RunningAttempt:
                 continue
             # Ranks that saved leave together; the peers of one that failed would wait for ever.
             saved = failure.exit_code == EXIT_SAVED
-            deadline = time.monotonic() + (LEAVE_TOGETHER if saved else OTHERS_GRACE)
-            while time.monotonic() < deadline and workers.exit_code() is None:
-                time.sleep(0.05)
+            _wait_for_all(workers, LEAVE_TOGETHER if saved else OTHERS_GRACE)
+            if not saved and self._may_be_its_nodes_fault(workers, failure):
+                _wait_for_all(workers, SAME_ERROR_GRACE)
             return workers.exit_code()
         return code
+
+
+def _wait_for_all(workers: Workers, most: float) -> None:
+    deadline = time.monotonic() + most
+    while time.monotonic() < deadline and workers.exit_code() is None:
+        time.sleep(0.05)
 
 
 def _turn(parts: Iterable[EachTurn]) -> None:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import EXIT_SAVED
 from hpcrun.fields import FLAG, INDEX, TEXT, TEXTS, TIME, WHOLE, wrong
-from hpcrun.policy import log_excerpt
+from hpcrun.policy import log_excerpt, permanent_errors
+from hpcrun.policy.permanent_errors import PermanentError
 from hpcrun.run.health.progress import COLLECTIVE
 from hpcrun.run.job.launchers import RankEnd
 from hpcrun.run.protocol.output import say
 from hpcrun.state import files, manifest, metrics_file, session_log
 from hpcrun.state.layout import AttemptPaths, RunPaths
+from hpcrun.state.plan import RunPlan
 from hpcrun.state.session_log import SessionLog
+from hpcrun.text import shortened
 
 # Progress bars may write that much after the cause.
 _TAIL_BYTES = 1 << 20
+_LONGEST_REASON = 400
 # Modules that wait for other ranks: a traceback through one counts as that of a collective.
 WAITING_MODULES = ("hpcrun.run.rank.async_allreduce", "hpcrun.run.checkpoint.node_copy")
 _WAITED = re.compile(
@@ -127,10 +132,7 @@ def failure(
     if found is None:
         return None
     lines = tail(attempt.rank_log(found["rank"]))
-    if found.get("exit_code") == 1 and not (found.get("exception") or found.get("signal")):
-        # That of a Python program in a process of its own, which leaves no record.
-        exception, message = log_excerpt.raised(lines) or (None, None)
-        found = {**found, "exception": exception, "message": message}
+    found = _with_exception(found, lines)
     by_kernel = any(_OOM_KILL.search(line) for line in lines)
     return {
         **found,
@@ -140,6 +142,77 @@ def failure(
     }
 
 
+def _with_exception(found: dict[str, Any], lines: Sequence[str]) -> dict[str, Any]:
+    """Add the exception of a Python program in a process of its own, which leaves no record."""
+    if found.get("exit_code") != 1 or found.get("exception") or found.get("signal"):
+        return found
+    exception, message = log_excerpt.raised(lines) or (None, None)
+    return {**found, "exception": exception, "message": message}
+
+
+def permanent(
+    run: RunPlan,
+    attempt: AttemptPaths,
+    found: Mapping[str, Any],
+    ends: Mapping[int, RankEnd],
+    *,
+    one_machine: bool,
+) -> dict[str, Any]:
+    """Return ``permanent`` and ``seen_on``, as the ledger has them, of a `failure`.
+
+    Empty for one that another start may mend, and once the attempt has made a step. On
+    ``one_machine`` there is no other node to try.
+    """
+    came = progress(attempt.run, attempt)
+    if came.reached_step not in (None, came.restored_step):
+        return {}
+    named = [*run.entry.argv, *_texts(run.config)]
+    error = _permanent_error(attempt, found, named)
+    if error is None:
+        return {}
+    if error.of_rank_0 and found["rank"]:
+        end = ends.get(0)
+        if end is None or _permanent_error(attempt, _record(attempt, end), named) != error:
+            return {}
+    reason = shortened(error.reason, _LONGEST_REASON)
+    if error.anywhere or one_machine:
+        return {"permanent": reason}
+    seen_on = [found["node"]]
+    for end in ends.values():
+        if end.exit_code and end.node not in (None, *seen_on):
+            other = _permanent_error(attempt, _record(attempt, end), named)
+            seen_on += [end.node] if other == error else []
+        if len(seen_on) > 1:
+            break
+    return {"permanent": reason, "seen_on": seen_on}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    for one in value if isinstance(value, list) else ():
+        yield from _texts(one)
+    if isinstance(value, str):
+        yield value
+
+
+def _permanent_error(
+    attempt: AttemptPaths, found: Mapping[str, Any], named: Collection[str]
+) -> PermanentError | None:
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        data = files.read_tail(attempt.rank_log(found["rank"]), _TAIL_BYTES)
+        last = log_excerpt.folded(data)[-permanent_errors.LINES :]
+        lines = [shortened(line.decode(errors="replace")) for line in last]
+    return permanent_errors.find(found, lines, named)
+
+
+def _record(attempt: AttemptPaths, end: RankEnd) -> dict[str, Any]:
+    """Return the record that a rank left, or else how its launcher saw it end."""
+    found = _exit_record(attempt.exit_record(end.rank)) or dict(vars(end))
+    return _with_exception(found, tail(attempt.rank_log(end.rank)))
+
+
 def _first(
     attempt: AttemptPaths, seen: RankEnd | None, ends: Mapping[int, RankEnd], gone: Collection[int]
 ) -> dict[str, Any] | None:
@@ -147,11 +220,7 @@ def _first(
         return dict(vars(seen))
     found: list[dict[str, Any]] = []
     for path in attempt.exit_records():
-        try:
-            record = files.read_json(path, files.MOST_LINE)
-        except (OSError, ValueError):
-            continue
-        if isinstance(record, dict) and not wrong(record, _EXIT_RECORD, ["rank"]):
+        if record := _exit_record(path):
             found.append(record)
     silent = sorted(set(gone).difference(record["rank"] for record in found))
     if silent and not any(map(_of_its_own, found)):
@@ -168,6 +237,17 @@ _EXIT_RECORD = {
     **{"rank": INDEX, "exit_code": WHOLE, "time": TIME, "out_of_memory": FLAG},
     **dict.fromkeys(("node", "signal", "exception", "message", "traceback"), TEXT),
 }
+
+
+def _exit_record(path: Path) -> dict[str, Any] | None:
+    """Read the record of a rank's end, as far as a worker writes it; None without a sound one."""
+    try:
+        record = files.read_json(path, files.MOST_LINE)
+    except (OSError, ValueError):
+        return None
+    if not isinstance(record, dict) or wrong(record, _EXIT_RECORD, ["rank"]):
+        return None
+    return {key: record[key] for key in _EXIT_RECORD if key in record}
 
 
 def _of_its_own(record: Mapping[str, Any]) -> bool:

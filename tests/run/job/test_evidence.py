@@ -12,9 +12,10 @@ import pytest
 from hpcrun.run.checkpoint import checkpoint_files
 from hpcrun.run.job import evidence
 from hpcrun.run.job.launchers import RankEnd
-from hpcrun.state import files
+from hpcrun.state import files, session_log
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.manifest import Manifest
+from hpcrun.state.plan import Entry, RunPlan
 
 KILLED = RankEnd(2, "n2", None, "SIGKILL")
 EXITED = RankEnd(1, "n1", 3, None)
@@ -260,3 +261,69 @@ def test_a_record_of_a_rank_that_is_none_is_not_one(
 def test_a_record_of_an_orphan_that_is_none(attempt: AttemptPaths, record: Any) -> None:
     files.write_json(attempt.orphaned, record)
     assert evidence.orphaned(attempt) is None
+
+
+MISSING = {"exit_code": 1, "exception": "ModuleNotFoundError", "message": "No module named 'x'"}
+ABSENT = "[Errno 2] No such file or directory: 'a.yaml'"
+FILE = {"exit_code": 1, "exception": "FileNotFoundError", "message": ABSENT}
+
+
+def _permanent(
+    attempt: AttemptPaths, records: list[dict[str, Any]], **options: Any
+) -> dict[str, Any]:
+    run = RunPlan(3, "x", "", {}, Entry("script", file="t.py", argv=("a.yaml",)), {})
+    for record in records:
+        files.write_json(attempt.exit_record(record["rank"]), record)
+    ends = {one["rank"]: RankEnd(one["rank"], one["node"], 1, None) for one in records}
+    found = evidence.failure(attempt, None)
+    assert found is not None
+    options = {"one_machine": False, **options}
+    return evidence.permanent(run, attempt, found, ends, **options)
+
+
+@pytest.fixture
+def of_run(tmp_path: Path) -> AttemptPaths:
+    attempt = RunPaths(tmp_path / "study" / "runs" / "3").attempt(1)
+    attempt.directory.mkdir(parents=True)
+    return attempt
+
+
+def test_an_error_of_all_nodes_is_told_from_one_of_a_node(of_run: AttemptPaths) -> None:
+    first, second = _record(0, **MISSING), _record(1, 2.0, **MISSING)
+    reason = "a module is missing (No module named 'x')"
+    assert _permanent(of_run, [first]) == {"permanent": reason, "seen_on": ["n0"]}
+    assert _permanent(of_run, [first], one_machine=True) == {"permanent": reason}
+    other = {**second, "message": "No module named 'y'"}
+    assert _permanent(of_run, [first, other])["seen_on"] == ["n0"]
+    assert _permanent(of_run, [first, second])["seen_on"] == ["n0", "n1"]
+
+
+def test_a_file_that_rank_0_is_to_write_is_not_missing(of_run: AttemptPaths) -> None:
+    """Another rank may have looked for it too early."""
+    assert _permanent(of_run, [_record(1, **FILE)], one_machine=True) == {}
+    both = [_record(1, **FILE), _record(0, 2.0, **FILE)]
+    assert "a.yaml" in _permanent(of_run, both, one_machine=True)["permanent"]
+
+
+@pytest.mark.parametrize(
+    ("restored", "reached", "is_told"),
+    [(None, None, True), (0, None, True), (5, None, True), (5, 6, False), (None, 1, False)],
+)
+def test_an_error_after_a_step_may_mend_itself(
+    of_run: AttemptPaths, restored: int | None, reached: int | None, is_told: bool
+) -> None:
+    if restored is not None:
+        files.append(of_run.session, session_log.record(session_log.RESTORED, step=restored))
+    if reached is not None:
+        files.append(of_run.metrics, {"step": reached, "time": 1.0, "loss": 1.0})
+    found = _permanent(of_run, [_record(0, **MISSING)], one_machine=True)
+    assert bool(found) == is_told
+
+
+def test_a_record_cannot_say_that_its_error_is_permanent(of_run: AttemptPaths) -> None:
+    """A program that writes it itself would make the ledger unreadable."""
+    record = _record(0, exit_code=1, exception="ValueError", permanent=7, seen_on="n1")
+    files.write_json(of_run.exit_record(0), record)
+    found = evidence.failure(of_run, None)
+    assert found is not None
+    assert not {"permanent", "seen_on"} & {*found}
