@@ -74,8 +74,10 @@ def _bring_to_end(prepared: Prepared, allocation: str | None, output: Output) ->
         with activity.doing(progress.told), _output_shown(prepared, output):
             code = run_here.bring_to_end(prepared, allocation, announce=announce, say=output.say)
     except KeyboardInterrupt:
-        output.say("interrupted; the same command goes on, from what the run has saved")
-        return EXIT_INTERRUPTED
+        code = EXIT_INTERRUPTED
+    if code == EXIT_INTERRUPTED:
+        output.say("cancelled by Ctrl-C; the same command goes on, from what the run has saved")
+        return code
     from hpcrun.cli import verdict
 
     verdict.tell(prepared.experiment, _runs(prepared), time.monotonic() - began, output)

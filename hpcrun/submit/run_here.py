@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 
 from hpcrun.state import journal
@@ -26,7 +27,8 @@ def bring_to_end(
 
     On this machine the journal names this process for every run, as waiting while it lives. An
     allocation may outlive this process, so there a run is recorded only as it starts; one that was
-    submitted by another command meanwhile is left out. After Ctrl-C nothing is left running.
+    submitted by another command meanwhile is left out. After Ctrl-C nothing is left running: what
+    runs saves first, and what has not completed is cancelled; 130 is returned.
 
     ``allocation`` is its job id, None on this machine; ``announce`` is called with the number of
     each run as it starts.
@@ -48,11 +50,12 @@ def bring_to_end(
 
     passed = processes.clean_environment()
     passed.update((name, os.environ[name]) for name in _OF_ALLOCATION if name in os.environ)
+    runner = executor.Runner(prepared.submission, runs, passed=passed, before=before, say=say)
+    earlier = signal.signal(signal.SIGINT, runner.interrupt)
     try:
-        return executor.Runner(
-            prepared.submission, runs, passed=passed, before=before
-        ).bring_to_end()
+        return runner.bring_to_end()
     finally:
+        signal.signal(signal.SIGINT, earlier)
         if allocation:
             prepared.restore_intents([run for run in runs if run not in begun])
 

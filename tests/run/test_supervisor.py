@@ -358,17 +358,25 @@ def test_a_command_that_does_not_exist(place: Place) -> None:
     assert "Traceback" not in log
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_the_supervisor_ends_everything(place: Place, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "outcome", "message", "intent"),
+    [
+        (signal.SIGTERM, "stopped", "asked to stop by SIGTERM", None),
+        (signal.SIGINT, "cancelled", "interrupted by Ctrl-C", "cancelled"),
+    ],
+)
+def test_a_signal_to_the_supervisor_ends_everything(
+    place: Place, number: signal.Signals, outcome: str, message: str, intent: str | None
+) -> None:
     place.submit(f"trap '' TERM INT; {FOREVER} & {FOREVER}", ranks=2)
     supervisor = place.start()
     until(lambda: "workers_started" in _events(place) and len(place.left()) >= 8)
     supervisor.send_signal(number)
     code, _ = place.end(supervisor)
     assert code == 1
-    assert place.attempt().outcome == "stopped"
-    assert place.cause()["message"] == f"asked to stop by {number.name}"
-    assert ledger.intent(place.run) is None
+    assert place.attempt().outcome == outcome
+    assert place.cause()["message"] == message
+    assert ledger.intent(place.run) == intent
 
 
 def test_a_signal_before_the_ranks_are_started(place: Place) -> None:

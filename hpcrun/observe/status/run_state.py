@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hpcrun.policy import recovery
+from hpcrun.policy import causes, recovery
 from hpcrun.slurm.queue import GONE, JobState
 from hpcrun.state.journal import BROKEN, SUBMITTED, SUBMITTING, Job
 from hpcrun.state.journal import WAITING as HELD
@@ -146,11 +146,17 @@ def _cancelled(evidence: RunEvidence, last: Attempt | None) -> Verdict:
     submission, job = evidence.submission, evidence.job
     queued = submission is not None and submission.event == SUBMITTED and not submission.is_local
     if (last is not None and last.ended) or (last is None and not queued):
-        return Verdict(CANCELLED, over=True)
+        return Verdict(CANCELLED, _who_cancelled(last), over=True)
     if job is None and evidence.silence:
         return Verdict(CANCELLED, _as_of(evidence))
     live = job is not None and job.is_alive
     return Verdict(CANCELLED, "its job is still ending" if live else None, over=not live)
+
+
+def _who_cancelled(last: Attempt | None) -> str | None:
+    """Return how the last attempt was cancelled, where that was not by `hpcrun cancel`."""
+    message = last.cause.get("message") if last and last.outcome == "cancelled" else None
+    return None if message in (None, causes.BY_USER) else str(message)
 
 
 def _before_attempt(evidence: RunEvidence) -> Verdict:
@@ -202,7 +208,7 @@ def _attempt_ended(evidence: RunEvidence, last: Attempt) -> Verdict:
     message = last.cause.get("message")
     reason = str(message) if message else None
     if last.outcome == "cancelled":
-        return Verdict(CANCELLED, over=True)
+        return Verdict(CANCELLED, _who_cancelled(last), over=True)
     if job is not None and job.is_waiting:
         return Verdict(REQUEUED, _words(job) or reason)
     goes_on = last.action in recovery.GOES_ON

@@ -109,7 +109,7 @@ def _cells(
         *(show(status.swept[key]) if key in status.swept else "" for key in keys),
         status.state,
         "" if status.attempt is None else str(status.attempt),
-        str((status.cause or {}).get("kind") or status.previous_cause or ""),
+        str((status.cause or {}).get("kind") or (not status.over and status.previous_cause) or ""),
         step,
         progress,
         *([number((status.metrics or {}).get(metric))] if metric else []),

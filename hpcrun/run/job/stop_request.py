@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from functools import partial
 
@@ -52,7 +53,8 @@ class StopRequest:
         self._deadline = float("inf")
         self._look_at = 0.0
         self.reason: str | None = None
-        """``time_limit``, ``preempted``, ``requeued``, ``node_failure``, ``signal`` or None."""
+        """``time_limit``, ``preempted``, ``requeued``, ``node_failure``, ``signal``,
+        ``interrupted`` or None."""
         self.signal: str | None = None
         """The name of the signal that began it."""
 
@@ -95,8 +97,12 @@ class StopRequest:
             self._deadline = min(self._deadline, time.time() + _LOCAL_GRACE)
             raise EndNow("cancelled")
         if not self._launcher.requeues:
+            interrupted = name == signal.SIGINT.name
+            if interrupted and self.reason == causes.INTERRUPTED:
+                raise EndNow("interrupted again")
             self.signal = self.signal or name
-            self._begin(causes.SIGNAL, time.time() + _LOCAL_GRACE)
+            reason = causes.INTERRUPTED if interrupted else causes.SIGNAL
+            self._begin(reason, time.time() + _LOCAL_GRACE)
             return
         facts = self._attempt_end.facts(self._attempt.number)
         end = causes.decide(Evidence(supervisor_lost=True, job=facts))

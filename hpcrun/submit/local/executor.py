@@ -30,6 +30,7 @@ from hpcrun.errors import (
     HpcrunError,
 )
 from hpcrun.host import start_logged, start_ticks
+from hpcrun.policy import recovery
 from hpcrun.state import files, journal, ledger, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import Plan, RunPlan
@@ -37,13 +38,15 @@ from hpcrun.state.spec.blocks import early
 from hpcrun.submit import dependencies
 from hpcrun.submit.local import processes
 from hpcrun.submit.local.processes import LocalProcess
-from hpcrun.text import entry
+from hpcrun.text import Say, entry
 
 # Seconds that supervisors have to record the end of their runs.
 GRACE = 30.0
 # Seconds between checks of dependencies.
 LOOK_EVERY = 0.5
 _SUPERVISOR_GRACE = 20.0
+# So many times Ctrl-C, and supervisors are killed.
+_KILLS = 3
 
 _PR_SET_PDEATHSIG = 1
 
@@ -116,11 +119,15 @@ class Runner:
     """The environment that supervisors begin with; None for the clean one."""
     before: Callable[[int], bool] | None = None
     """Called with a run's number before it starts; returns False to leave the run out."""
+    say: Say | None = None
+    """Called with a message once Ctrl-C is heard."""
     _running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     _again: list[int] = field(default_factory=list)
     _attempts: dict[int, int] = field(default_factory=dict)
     _codes: dict[int, int] = field(default_factory=dict)
     _stop: bool = False
+    _interrupts: int = 0
+    _asks: bool = False
     _look_again: float = 0.0
 
     def bring_to_end(self) -> int:
@@ -143,6 +150,9 @@ class Runner:
         except BaseException:
             self.end_running()
             raise
+        finally:
+            if self._interrupts:
+                self._record_interrupt()
         if self._stop:
             return EXIT_INTERRUPTED
         return EXIT_FAILED if any(self._codes.values()) else EXIT_OK
@@ -151,13 +161,28 @@ class Runner:
         """Start no further run and end those that run; usable as a signal handler."""
         self._stop = True
 
+    def interrupt(self, _number: int | None = None, _frame: FrameType | None = None) -> None:
+        """Act on Ctrl-C as a signal handler: runs save and end, at the second one at once.
+
+        The third one kills them. Runs that have not ended by themselves are cancelled.
+        """
+        self._stop = True
+        self._interrupts += 1
+        if self._asks:
+            raise KeyboardInterrupt
+
     def end_running(self) -> None:
-        """Send TERM to the supervisors, which end their ranks; KILL after a grace period."""
-        for process in self._running.values():
-            process.terminate()
+        """Send TERM, or INT after Ctrl-C, to the supervisors, which end their ranks.
+
+        After a grace period, or the third Ctrl-C, KILL.
+        """
         deadline = time.monotonic() + _SUPERVISOR_GRACE
+        told = -1
         try:
-            while self._running and time.monotonic() < deadline:
+            while self._running and time.monotonic() < deadline and self._interrupts < _KILLS:
+                if told < self._interrupts:
+                    self._ask_to_end(first=told < 0)
+                    told = self._interrupts
                 self._collect()
                 time.sleep(0.05)
         finally:
@@ -166,6 +191,28 @@ class Runner:
             while self._running:
                 self._collect()
                 time.sleep(0.01)
+
+    def _ask_to_end(self, *, first: bool) -> None:
+        if self._interrupts and self.say:
+            again = "Ctrl-C again ends it at once" if first else "it is ended at once"
+            self.say(f"interrupted: what runs may save first; {again}" if first else again)
+        for process in self._running.values():
+            process.send_signal(signal.SIGINT if self._interrupts else signal.SIGTERM)
+
+    def _record_interrupt(self) -> None:
+        """Cancel the runs that have not come to an end of their own."""
+        jobs = journal.jobs(self.submission)
+        for number in self.runs:
+            paths = self.submission.experiment.run(number)
+            if number not in jobs or ledger.intent(paths) is not None:
+                continue
+            if number in self._attempts:
+                last = ledger.read(paths)[self._attempts[number] :][-1:]
+                if last and last[0].action == recovery.STOP:
+                    continue
+            ledger.set_intent(paths, ledger.CANCELLED)
+            if not jobs[number].ended:
+                journal.write_end(self.submission, number, EXIT_INTERRUPTED)
 
     def _next(self, plan: Plan, waiting: list[int]) -> int | None:
         """Remove and return the first run that may start; None if all wait."""
@@ -195,7 +242,7 @@ class Runner:
             if not over:
                 journal.write_end(self.submission, run.number, EXIT_INTERRUPTED)
             return
-        if self.before and not self.before(run.number):
+        if self.before and not self._is_to_start(self.before, run.number):
             return
         paths = self.submission.experiment.run(run.number)
         self._attempts[run.number] = len(paths.attempts())
@@ -219,6 +266,14 @@ class Runner:
                 log.write(entry(f"error: {argv[0]}: {error.strerror}").encode() + b"\n")
                 self._ended(run.number, EXIT_USAGE)
                 return
+
+    def _is_to_start(self, before: Callable[[int], bool], run: int) -> bool:
+        """Ask whether a run is to start, which may wait for a lock: Ctrl-C ends that."""
+        self._asks = True
+        try:
+            return before(run)
+        finally:
+            self._asks = False
 
     def _collect(self) -> None:
         for number, process in list(self._running.items()):
