@@ -191,6 +191,7 @@ class _Compiler:
                 *run_notes.unread(runs, arrived),
                 *run_notes.started_alike(runs),
                 *run_notes.trained_by_deepspeed(runs),
+                *run_notes.missing_gpus(loaded.data, runs),
             ),
             no_flags=_no_flags(runs, arrived),
             runs=tuple(runs),
@@ -211,7 +212,11 @@ class _Compiler:
         applied: dict[Key, compose.Override] = {}
         for one in given:
             override = one if one.adds else self._in_full(one, known)
-            if not override.adds and not compose.check_exists(override.key, known, self.problems):
+            if override.adds:
+                exists = compose.check_added(override, known, self.problems)
+            else:
+                exists = compose.check_exists(override.key, known, self.problems)
+            if not exists:
                 continue
             if misreadings.check_override(override, known, applied, self.problems):
                 applied[override.key] = override

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from pathlib import Path
+from typing import Any
 
 from hpcrun.compile.freeze import CompiledRun
 from hpcrun.compile.source.marked_tree import Key, get_at, leaves
 from hpcrun.compile.target import command_line
-from hpcrun.text import listed
+from hpcrun.text import listed, plural
 
 _MOST_NOTES = 3
+_DEVICES = Path("/dev")
+# The driver of GPUs other than NVIDIA's, or of Windows below: they cannot be counted by name.
+_UNCOUNTED = ("kfd", "dxg", "nvhost-ctrl")
 
 
 def unread(runs: Sequence[CompiledRun], arrived: Set[Key]) -> list[str]:
@@ -52,6 +57,22 @@ def started_alike(runs: Sequence[CompiledRun]) -> list[str]:
                 )
     left = len(notes) - _MOST_NOTES
     return [*notes[:_MOST_NOTES], *([f"and so are {left:,} more"] if left > 0 else [])]
+
+
+def missing_gpus(cluster: Mapping[str, Any], runs: Sequence[CompiledRun]) -> Iterator[str]:
+    """Yield a note if runs on this machine ask for more GPUs than it has."""
+    asked = max(run.spec["resources"]["gpus_per_node"] for run in runs)
+    is_here = cluster["executor"] == "local"
+    if not is_here or not asked or any((_DEVICES / name).exists() for name in _UNCOUNTED):
+        return
+    there = len(list(_DEVICES.glob("nvidia[0-9]*")))
+    if there < asked:
+        found = plural(there, "GPU") if there else "no GPU"
+        yield (
+            f"resources.gpus_per_node: found {asked}, and cluster {cluster['name']} is this "
+            f"machine, which has {found}: "
+            f"type gpus_per_node={there}, or cluster=NAME for one that has them"
+        )
 
 
 def trained_by_deepspeed(runs: Sequence[CompiledRun]) -> Iterator[str]:

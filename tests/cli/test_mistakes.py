@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.cli.main import main
+from hpcrun.compile import run_notes
 from tests.support.experiment import Experiment, path_with, slurm_shim
 
 SPEC = {
@@ -133,6 +134,41 @@ TABLE = [
             read="off is read as false", accepted="as YAML does", type="""the text: '"off"'"""),
     Mistake("YAML's octal", "hpcrun plan finetune.yaml seed=010", exit=0,
             read="010 is read as 8 (octal)", accepted="as YAML does", type="the number: 10"),
+    Mistake("a key without a value", "hpcrun plan finetune.yaml lr",
+            read="found 'lr'", accepted="key=value and +key=value", type="lr=VALUE"),
+    Mistake("a key added to the top level", "hpcrun plan finetune.yaml +dropout=0.1",
+            read="+dropout would be a key of the top level", accepted="has its own keys alone",
+            type="type +config.dropout=0.1"),
+    Mistake("a key added that is there", "hpcrun plan finetune.yaml +lr=0.1",
+            read="+lr would be a key of the top level", accepted="config.lr is there",
+            type="type config.lr=0.1"),
+    Mistake("another launcher's name for a field", "hpcrun plan finetune.yaml +resources.gpus=2",
+            read="resources.gpus: unknown key", accepted="'resources' accepts nodes",
+            type="did you mean 'resources.gpus_per_node'?"),
+    Mistake("a grid as a value", "hpcrun plan finetune.yaml sweep.grid.config.lr=[1,2]",
+            read="sweep.grid.config.lr", accepted="cannot be given as key=value",
+            type="use --sweep key=a,b"),
+    Mistake("a batch that does not fit", "hpcrun plan finetune.yaml deepspeed.train_batch_size=9",
+            read="train_batch_size=9", accepted="4 data-parallel ranks",
+            type="nearest possible (train = micro x accumulation): 8 = 2 x 1"),
+    Mistake("an option of sbatch that is hpcrun's",
+            "hpcrun plan finetune.yaml 'resources.sbatch={array: 0-3}'",
+            read="resources.sbatch.array", accepted="hpcrun sets this option",
+            type="use sweep.max_parallel"),
+    Mistake("a misspelt cluster", "hpcrun plan finetune.yaml cluster=slrum",
+            read="no cluster profile 'slrum'", accepted="there are local, slurm",
+            type="did you mean 'slurm'?"),
+    Mistake("a misspelt preset", "hpcrun plan finetune.yaml deepspeed_config=zeroo2",
+            read="found 'zeroo2'", accepted="a JSON file and zero0, zero1, zero2, zero3",
+            type="did you mean 'zero2'?"),
+    Mistake("a misspelt file of DeepSpeed's", "hpcrun plan finetune.yaml deepspeed_config=d.json",
+            read="there is no file 'd.json'", accepted="deepspeed_config",
+            type="did you mean 'ds.json'?"),
+    Mistake("a path from here", "hpcrun plan sub/other.yaml deepspeed_config=ds.json",
+            read="there is no file 'ds.json' in", accepted="paths start from the spec's directory",
+            type="/desk/ds.json"),
+    Mistake("a misspelt program", "hpcrun plan finetune.yaml entry=trian.py",
+            read="there is no file 'trian.py'", accepted="entry", type="did you mean 'train.py'?"),
     # --sweep
     Mistake("a sweep of nothing", "hpcrun plan finetune.yaml --sweep config.lr",
             read="found 'config.lr'", accepted="accepted is key=a,b", type="--sweep"),
@@ -187,6 +223,10 @@ TABLE = [
     Mistake("a shell's variable in braces", "hpcrun plan edited.yaml",
             spec={"config": "{data: '${SCRATCH}/x'}"},
             read="SCRATCH", accepted="which does not exist", type="${oc.env:SCRATCH}"),
+    Mistake("GPUs of a machine without", "hpcrun plan edited.yaml cluster=local", exit=0,
+            spec={"resources": "{gpus_per_node: 8}"},
+            read="resources.gpus_per_node: found 8", accepted="this machine, which has no GPU",
+            type="type gpus_per_node=0, or cluster=NAME"),
     # the time
     Mistake("a time without quotes", "hpcrun plan edited.yaml",
             spec={"resources": "{time: 12:00:00}"},
@@ -208,6 +248,22 @@ TABLE = [
     # choosing runs
     Mistake("an experiment that is none", "hpcrun status stduy",
             read="'stduy'", accepted="study", type="study"),
+    Mistake("a run that is none", "hpcrun status study/9",
+            read="study has no run 9", accepted="its runs are 0-2", type="study"),
+    Mistake("a job that is none", "hpcrun status 99999",
+            read="was submitted as job 99999", accepted="`hpcrun list` shows the experiments",
+            type="--root names another"),
+    Mistake("a word for a run", "hpcrun why study/x",
+            read="'study/x' is not a run of study", accepted="its runs are 0-2",
+            type="write study/0"),
+    Mistake("three runs for one", "hpcrun show study",
+            read="'study' is 3 runs (0-2)", accepted="show takes one", type="such as study/0"),
+    Mistake("a column that is none", "hpcrun results study --sort lrr",
+            read="there is no column 'lrr'", accepted="there are run, config.lr", type="config.lr"),
+    Mistake("a value that no run has", "hpcrun results study --where lr=7",
+            read="no run has config.lr=7", accepted="its values are 0.1, 0.2, 0.3", type="0.1"),
+    Mistake("nothing to cancel", "hpcrun cancel",
+            read="wants to be told which runs", accepted="a job id", type="NAME/3"),
 ]  # fmt: skip
 
 
@@ -226,6 +282,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for made in (directory, tmp_path / "home"):
         made.mkdir()
     _write(directory / "finetune.yaml", SPEC)
+    (directory / "sub").mkdir()
+    _write(directory / "sub" / "other.yaml", {**SPEC, "entry": "../train.py"})
     (directory / "train.py").write_text("import sys\nprint(sys.argv)\n")
     (directory / "ds.json").write_text(json.dumps(DEEPSPEED))
     study = Experiment(root)
@@ -248,6 +306,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home" / "cache"))
     monkeypatch.setenv("HPCRUN_ROOT", str(root))
+    monkeypatch.setattr(run_notes, "_DEVICES", tmp_path / "home")
     for name in ("HPCRUN_CLUSTERS", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(directory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from difflib import get_close_matches
 from itertools import islice
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.compile.source.limits import Extent
-from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, dotted
+from hpcrun.compile.source.marked_tree import COMMAND_LINE, Key, SourceMark, Tree, dotted
 from hpcrun.errors import Problem, SpecError
 from hpcrun.host import is_there
 from hpcrun.text import listed, shortened
@@ -139,6 +140,11 @@ class Reporter:
         pattern
             The files of the directory that could have been meant.
         """
+        here = Path(os.path.normpath(Path.cwd() / written))
+        if self.mark(key).file == COMMAND_LINE and here != path and is_there(here.is_file):
+            found = f"there is no file {written!r} in {path.parent}"
+            self.at(key, found, f"paths start from the spec's directory; here is {here}")
+            return
         near = path.parent.glob(pattern) if is_there(path.parent.is_dir) else ()
         siblings = sorted(one.name for one in near)
         hint = did_you_mean(path.name, siblings)

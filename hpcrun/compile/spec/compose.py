@@ -23,6 +23,7 @@ from hpcrun.compile.source.marked_tree import (
 )
 from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, kind_of, listing
 from hpcrun.compile.spec import schema, short_keys
+from hpcrun.compile.spec.short_keys import ShortKeys
 from hpcrun.compile.target.deepspeed_keys import is_key
 from hpcrun.errors import Problem, UsageError
 from hpcrun.host import expand_home, is_there
@@ -170,7 +171,7 @@ def _meant(name: str, equals: str, texts: Sequence[str]) -> str | None:
     key, colon, value = name.partition(":")
     if not equals and key and colon and value:
         return f"type {key}={value.strip()}"
-    return "sweep with --sweep key=a,b" if not equals else None
+    return f"give it a value, {name}=VALUE; sweep with --sweep key=a,b" if not equals else None
 
 
 def apply(tree: Tree, overrides: Sequence[Override]) -> Tree:
@@ -186,6 +187,21 @@ def has_key(tree: Tree, key: Key) -> bool:
     if schema.find(Spec, key) is not None or get_at(tree.data, key, missing) is not missing:
         return True
     return key[0] == "deepspeed" and is_key(key[1:]) and len(key) > 1
+
+
+def check_added(override: Override, tree: Tree, problems: Problems) -> bool:
+    """Return whether ``+key=value`` adds a key where one may be; report it at the top level."""
+    first = override.key[0]
+    if schema.find(Spec, (first,)) is not None:
+        return True
+    full = ShortKeys(tree.data, lambda key: has_key(tree, key)).full(override.key)
+    value = override.typed.partition("=")[2]
+    hint = f"type +config.{dotted(override.key)}={value}"
+    if full != override.key:
+        hint = f"{dotted(full)} is there: type {dotted(full)}={value}"
+    found = f"+{first} would be a key of the top level, which has its own keys alone"
+    problems.add(Problem(COMMAND_LINE, dotted(override.key), found, hint))
+    return False
 
 
 def check_exists(key: Key, tree: Tree, problems: Problems, place: SourceMark | None = None) -> bool:

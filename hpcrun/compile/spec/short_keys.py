@@ -17,6 +17,8 @@ _MAPPINGS, _LISTS, _BLOCKS = (
     ("points", "exclude"),
     ("union", "when"),
 )
+# Keys with one last part, among which no more than that part is looked for where they are more.
+_MOST_ALIKE = 1_000
 # Of a sweep's own keys, the one that may be changed by its short name; `seed` is the program's.
 _OF_SWEEP: Key = ("sweep", "max_parallel")
 
@@ -37,7 +39,7 @@ class ShortKeys:
     def __init__(self, data: dict[str, Any], is_key: IsKey) -> None:
         self._data, self._is_key = data, is_key
         self._swept: dict[Key, None] = {}
-        self._ends: dict[Key, dict[Key, None]] | None = None
+        self._alike: dict[str, list[Key]] | None = None
 
     def full(self, key: Key) -> Key:
         """Return the one key that ends in ``key``; the same key where there is none, or several."""
@@ -46,18 +48,20 @@ class ShortKeys:
 
     def meant(self, key: Key) -> tuple[Key, ...]:
         """Return all keys that end in ``key``."""
-        if self._ends is None:
-            self._ends = {}
-            for one in (*_candidates(self._data), *self._swept):
-                for start in range(len(one)):
-                    self._ends.setdefault(one[start:], {})[one] = None
-        return tuple(self._ends.get(key, ()))
+        if self._alike is None:
+            self._alike = {}
+            for one in dict.fromkeys((*_candidates(self._data), *self._swept)):
+                self._alike.setdefault(one[-1], []).append(one)
+        alike = self._alike.get(key[-1], [])
+        if len(key) > 1 and len(alike) > _MOST_ALIKE:
+            return ()
+        return tuple(one for one in alike if one[-len(key) :] == key)
 
     def spell_out(self, block: dict[str, Any], place: Key, report: Reporter) -> dict[str, Any]:
         """Return a checked sweep with full keys, at which its tree's marks are then too."""
         full = {tuple(name.split(".")) for name in _names(block)}
         self._swept = {key: None for key in sorted(full) if self._is_key(key)}
-        self._ends = None
+        self._alike = None
         renamed: dict[Key, str] = {}
         block = self._block(block, place, report, renamed)
         if renamed:
