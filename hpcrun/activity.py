@@ -90,22 +90,23 @@ class ActivityLine:
                 if pause > 0:
                     continue
             # It may read files, for which nobody who prints should wait.
-            text = f"{_told(what)} ({duration(time.monotonic() - since)})"
+            told, took = _told(what), f" ({duration(time.monotonic() - since)})"
             with self._lock:
                 if not ended.is_set():
-                    self._show(text)
+                    self._show(told, took)
             pause = _REDRAWN if self._live else lasts
 
-    def _show(self, text: str) -> None:
+    def _show(self, told: str, took: str) -> None:
         if self._live:
-            width = 80
+            width = 0
             with contextlib.suppress(OSError, ValueError):
                 width = os.get_terminal_size(self._stream.fileno()).columns
+            room = max(20, (width or 80) - 1 - len(took))
             self._clear()
-            self._print(text[: max(20, width - 1)])
+            self._print((told if len(told) <= room else f"{told[: room - 1]}…") + took)
             self._is_drawn = True
         else:
-            self._print(f"{text}\n")
+            self._print(f"{told}{took}\n")
             self._heard = time.monotonic()
 
     def _clear(self) -> None:
