@@ -9,6 +9,7 @@ const drawing = (name, attributes = {}, ...children) => {
 const words = (x, y, text, anchor = "middle") => drawing("text", { x, y, "text-anchor": anchor }, text);
 const clipped = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 const MOST_AXES = 10;
+const MOST_RUNS = 800;
 
 function relations(model, signal) {
   const { data, results } = model;
@@ -39,11 +40,20 @@ function relations(model, signal) {
   };
   const titleOf = (run, ...rest) => [data.runs[run].name, data.runs[run].label, ...rest].filter(Boolean).join(", ");
 
+  // Of very many runs the best, or the first where none is known to be: a browser draws so many at once.
+  function chosen(meets) {
+    const found = model.matchable.filter((run) => model.matching[run] && meets(run));
+    if (found.length <= MOST_RUNS) return found;
+    const best = data.ranked.filter((run) => model.matching[run] && meets(run));
+    $("relations-said").textContent = `Drawn are the ${MOST_RUNS} ${best.length ? "best" : "first"} of ${found.length.toLocaleString("en-GB")} runs; the filter chooses others.`;
+    return [...new Set([...best, ...found])].slice(0, MOST_RUNS);
+  }
+
   function scatter() {
     const place = $("scatter");
     const parameter = values[keys.indexOf(view.x)];
     const outcome = model.column(view.y);
-    const runs = model.matchable.filter((run) => model.matching[run] && isNumber(outcome(run)) && parameter[run] !== null);
+    const runs = chosen((run) => isNumber(outcome(run)) && parameter[run] !== null);
     const width = Math.max(280, place.clientWidth);
     const [height, left, bottom, top] = [320, 64, 46, 14];
     const svg = drawing("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "relation" });
@@ -81,7 +91,7 @@ function relations(model, signal) {
     const place = $("parallel");
     const axes = varied.slice(0, MOST_AXES).map((key) => [short(key), (run) => values[keys.indexOf(key)][run]]);
     const outcome = model.column(view.y);
-    const runs = model.matchable.filter((run) => model.matching[run] && isNumber(outcome(run)));
+    const runs = chosen((run) => isNumber(outcome(run)));
     const width = Math.max(place.clientWidth, 130 * (axes.length + 1));
     const [height, top, bottom, side] = [300, 34, 14, 70];
     const svg = drawing("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "relation" });
@@ -138,6 +148,7 @@ function relations(model, signal) {
   }
 
   function draw() {
+    $("relations-said").textContent = "";
     scatter();
     parallel();
   }

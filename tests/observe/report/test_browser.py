@@ -264,6 +264,11 @@ def test_a_thousand_runs(window: Browser, tmp_path: Path) -> None:
     field = "const field = document.getElementById('filter-text'); field.value = 'seed=97'"
     seconds["filter"] = window.timed(f"{field}; field.dispatchEvent(new Event('input'))")
     assert 0 < len(runs(window)) < 100
+    assert window.one("#relations-said").text == ""
+    window.one("#filter-reset").click()
+    count = "return document.querySelectorAll(arguments[0]).length"
+    assert window.script(count, "#scatter circle") == window.script(count, "#parallel path") == 800
+    assert "the 800 best of 949 runs" in window.one("#relations-said").text
     assert window.errors() == []
     print(seconds, file.stat().st_size)
     assert seconds.pop("open") < 15
@@ -484,9 +489,10 @@ def test_no_width_and_no_scheme_breaks_it(
         opened.emulate()
 
 
-def test_heads_do_not_break_inside_words_in_print(opened: Browser) -> None:
+@pytest.mark.parametrize("width", [1032, 700])  # A4, landscape and upright
+def test_heads_do_not_break_inside_words_in_print(opened: Browser, width: int) -> None:
     opened.emulate("print")
-    size = {"width": 1032, "height": 720, "deviceScaleFactor": 1, "mobile": False}  # A4, landscape
+    size = {"width": width, "height": 720, "deviceScaleFactor": 1, "mobile": False}
     opened.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
         over = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
