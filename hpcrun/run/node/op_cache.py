@@ -108,7 +108,7 @@ def _compiler() -> tuple[str, ...]:
     with suppress(OSError, ValueError, subprocess.SubprocessError):
         argv = [*(shlex.split(names[0]) or ["c++"]), "--version"]
         asked = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=5, check=False
         )
         version = asked.stdout.decode(errors="replace")
     return *names, version.partition("\n")[0]

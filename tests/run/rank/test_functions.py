@@ -82,11 +82,11 @@ def test_a_function_that_is_not_there(functions: Place) -> None:
 
 def test_cancelled_while_operators_compile(place: Place, tmp_path: Path) -> None:
     compiler = tmp_path / "slow-compiler"
-    compiler.write_text("#!/bin/sh\nsleep 300\n")
+    compiler.write_text("#!/bin/sh\n[ $1 = --version ] && exit\nsleep 300\n")
     compiler.chmod(0o755)
     (place.code / "mine.py").write_text("")
     place.submit(Entry("function", module="mine", function="main", import_root="."))
-    supervisor = place.start(CXX=str(compiler))
+    supervisor = place.start(CXX=str(compiler), XDG_CACHE_HOME=str(tmp_path / "home"))
 
     def compiles() -> bool:
         return any(
@@ -100,5 +100,5 @@ def test_cancelled_while_operators_compile(place: Place, tmp_path: Path) -> None
     code, _ = place.end(supervisor)
     assert code == 1
     assert place.cause()["signal"] == "SIGTERM"
-    cache = place.root / ".hpcrun" / "torch_extensions"
-    assert list(cache.iterdir()) == []
+    for cache in (place.root / ".hpcrun" / "torch_extensions", tmp_path / "home/hpcrun/operators"):
+        assert list(cache.iterdir()) == []
