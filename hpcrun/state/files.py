@@ -12,7 +12,6 @@ import json
 import os
 import stat
 import time
-import uuid
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -296,7 +295,7 @@ def last_line(path: Path) -> dict[str, Any] | None:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Write a temporary file, fsync it and rename it to ``path``; on an error remove it."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
     try:
         with open(temporary, "xb") as stream:
             yield stream
