@@ -96,24 +96,26 @@ def spec_arguments(function: Function) -> Function:
         "sweeps",
         multiple=True,
         metavar="key=a,b",
-        shell_complete=_later("complete_sweep"),
+        shell_complete=completed_by("spec_keys", "complete_sweep"),
         help="Sweep a key over values; may be given several times.",
     )
     overrides = click.argument(
         "overrides",
         nargs=-1,
         metavar="[key=value | +key=value]...",
-        shell_complete=_later("complete_override"),
+        shell_complete=completed_by("spec_keys", "complete_override"),
     )
-    argument = click.argument("spec", metavar="SPEC", shell_complete=_later("complete_spec"))
+    argument = click.argument(
+        "spec", metavar="SPEC", shell_complete=completed_by("spec_keys", "complete_spec")
+    )
     return argument(overrides(sweep(function)))
 
 
-def _later(name: str) -> Callable[..., Any]:
-    """Return a completion of `hpcrun.cli.spec_keys`, which is imported when it is asked."""
+def completed_by(module: str, name: str) -> Callable[..., Any]:
+    """Return a completion of a module beside this one, which is imported when TAB asks it."""
 
     def complete(*given: Any) -> Any:
-        return getattr(importlib.import_module("hpcrun.cli.spec_keys"), name)(*given)
+        return getattr(importlib.import_module(f"hpcrun.cli.{module}"), name)(*given)
 
     return complete
 

@@ -48,7 +48,8 @@ def desk(tmp_path: Path) -> Path:
     (desk / "$(touch pwned).yaml").write_text(SPEC)
     (desk / "configs" / "clusters" / "site.yaml").write_text("resources: {partition: gpu-a100}\n")
     for name in ("study", "stability"):
-        Experiment(tmp_path / "root", name).submit((1, 2))
+        swept = {1: {"config.lr": 1e-3}, 2: {"config.lr": 3e-4}}
+        Experiment(tmp_path / "root", name).submit((1, 2), swept=swept)
     (tmp_path / "root" / "$(touch pwned)").mkdir()
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "hpcrun"
