@@ -76,13 +76,14 @@ def command(
 ) -> int:
     """Output of runs, with the run and the rank before each line where there are several.
 
-    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
-    without it, your newest experiment. Lines that several ranks wrote alike are shown once, with
-    the ranks; of the updates of a progress bar, the last. A run that has no output of ranks shows
-    what its agents and its batch step said.
+    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
+    spec file or a directory, and conditions such as state=failed 'lr>=1e-3'; without it, your
+    newest experiment. Lines that several ranks wrote alike are shown once, with the ranks; of the
+    updates of a progress bar, the last. A run that has no output of ranks shows what its agents and
+    its batch step said.
     """
     from hpcrun.observe.logs import log_times
-    from hpcrun.observe.logs.log_files import LogChoice, missing, parse_ranks, sources
+    from hpcrun.observe.logs.log_files import LogChoice, check, parse_ranks, sources
     from hpcrun.observe.logs.log_format import Printer
     from hpcrun.observe.logs.render import LineFilter, Presenter, read
     from hpcrun.observe.logs.watch import Watch
@@ -109,6 +110,8 @@ def command(
             "started there; torchrun --tee=3 marks their lines ([default1]: its second), which "
             "--grep finds"
         )
+    if dropped := check(selected, choice, follow=follow):
+        output.say(dropped)
     printer = Printer(
         selected,
         color=output.color,
@@ -125,6 +128,8 @@ def command(
             watch.show(presenter, sys.stdout.buffer, begin=begin, raw=raw)
         except KeyboardInterrupt:
             return EXIT_INTERRUPTED
+        # An attempt that might have come, and did not.
+        check(selected, choice)
         return EXIT_FAILED if exit_with_run and watch.not_completed() else EXIT_OK
     found = sources(selected, choice)
     try:
@@ -132,8 +137,7 @@ def command(
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     if not some:
-        absent = missing(selected, choice)
-        output.say(absent or "no lines" + (" match" if grep or exclude else " yet"))
+        output.say("no lines" + (" match" if grep or exclude else " yet"))
     elif quiet := _without_logs(selected, found):
         output.say(f"no output of {listed(quiet, 4)}")
     return EXIT_OK

@@ -297,18 +297,40 @@ def test_lines_that_ranks_wrote_alike_are_shown_once(study: Experiment, root: Pa
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("study", "--rank", "4,7"), "no rank 4, 7: study/2 has 0-3"),
+        (("study", "--rank", "4,7"), "no rank 4, 7: study/1 has 0-3 (and so of 1 more)"),
+        (("study/1", "--rank", "7"), "no rank 7: study/1 has 0-3"),
         (("study/1", "--node", "nosuch"), "no node 'nosuch': study/1 has node1, node2"),
         (("study/1", "--attempt", "9"), "no attempt 9: study/1 has 1-2"),
-        (("study/1", "--grep", "nosuch"), "no lines match"),
+        (("study/1", "--attempt", "all", "--rank", "9"), "no rank 9: study/1 has 0-3"),
     ],
 )
-def test_what_no_run_has_is_told(
+def test_what_no_run_has_is_an_error(
     study: Experiment, root: Path, arguments: tuple[str, ...], says: str
 ) -> None:
     done = hpcrun("logs", *arguments, root=root)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == f"{says}\n"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {says}\n")
+
+
+def test_what_some_run_has_is_no_error(study: Experiment, root: Path) -> None:
+    found = hpcrun("logs", "study/1", "--rank", "1,9", root=root)
+    assert (found.returncode, "r1 | " in found.stdout) == (0, True)
+    assert found.stderr == "no rank 9: there are 0-3\n"
+    nothing = hpcrun("logs", "study/1", "--grep", "nosuch", root=root)
+    assert (nothing.returncode, nothing.stdout, nothing.stderr) == (0, "", "no lines match\n")
+
+
+def test_a_run_that_has_not_begun_has_the_ranks_of_its_plan(root: Path) -> None:
+    waiting = Experiment(root, "waiting")
+    waiting.submit((0,), world=2)
+    for arguments, says in (
+        (("--rank", "7"), "no rank 7: waiting/0 has 0-1"),
+        (("--attempt", "1"), "no attempt 1: waiting/0 has not begun"),
+        (("--node", "n1"), "no node 'n1': waiting/0 has not begun"),
+    ):
+        done = hpcrun("logs", "waiting", *arguments, root=root)
+        assert (done.returncode, done.stderr.startswith(f"error: {says}\n")) == (2, True)
+    assert hpcrun("logs", "waiting", "--rank", "1", root=root).stderr == "no lines yet\n"
 
 
 def test_the_ranks_of_torchrun_are_told(root: Path) -> None:

@@ -56,25 +56,55 @@ def sources(selected: Sequence[Selected], choice: LogChoice = NEWEST) -> list[So
     return found
 
 
-def missing(selected: Sequence[Selected], choice: LogChoice) -> str | None:
-    """Return which part of a choice none of the runs has; None if one has all, or has not begun."""
-    found = None
+def check(selected: Sequence[Selected], choice: LogChoice, *, follow: bool = False) -> str | None:
+    """Raise UsageError if none of the runs has the attempt, the node or a rank of a choice.
+
+    Returns which of the ranks none has. A run that has not begun has the ranks of its plan; one
+    that is followed, and has not finished, may come to other attempts.
+    """
+    if (choice.attempt in (None, "all")) and choice.node is None and choice.ranks is None:
+        return None
+    lacking: list[str] = []
+    most = 0
     for one, is_there in zip(selected, begun(selected), strict=True):
-        attempts = {each.number: each for each in one.paths.attempts()} if is_there else {}
-        if not attempts:
+        found, ranks = _lacking(one, choice, is_there, follow)
+        if found is None and choice.ranks is None:
             return None
-        number = choice.attempt if isinstance(choice.attempt, int) else max(attempts)
-        nodes, ranks = RunLogs(one, choice).seats(number)
-        if number not in attempts:
-            found = f"no attempt {number}: {one.name} has {range_text(attempts)}"
-        elif choice.node and choice.node not in (*nodes, *map(str, range(len(nodes)))):
-            found = f"no node {choice.node!r}: {one.name} has {listed(nodes, 8)}"
-        elif choice.ranks is not None and not any(rank < ranks for rank in choice.ranks):
-            asked = range_text(choice.ranks)
-            found = f"no rank {asked}: {one.name} has {range_text(range(ranks))}"
-        else:
-            return None
-    return found
+        lacking += [found] if found else []
+        most = max(most, ranks)
+    if len(lacking) == len(selected):
+        more = f" (and so of {len(lacking) - 1} more)" if len(lacking) > 1 else ""
+        raise UsageError(f"{lacking[0]}{more}", hint="leave the option out to see all of it")
+    over = sorted(rank for rank in choice.ranks or () if rank >= most)
+    return f"no rank {range_text(over)}: there are {range_text(range(most))}" if over else None
+
+
+def _lacking(
+    one: Selected, choice: LogChoice, is_there: bool, follow: bool
+) -> tuple[str | None, int]:
+    """Return the part of a choice that a run lacks, and the number of its ranks."""
+    attempts = {each.number: each for each in one.paths.attempts()} if is_there else {}
+    number = choice.attempt if isinstance(choice.attempt, int) else max(attempts, default=0)
+    logs = RunLogs(one, choice)
+    numbers = [*attempts] if choice.attempt == "all" and attempts else [number]
+    nodes = [node for each in numbers for node in logs.seats(each)[0]]
+    ranks = max(logs.seats(each)[1] for each in numbers)
+    for each in numbers if choice.ranks else ():
+        written = attempts[each].rank_logs() if each in attempts else {}
+        ranks = max(ranks, *(rank + 1 for rank in written), 0)
+    follow = follow and logs.goes_on
+    found = None
+    if isinstance(choice.attempt, int) and number not in attempts and not follow:
+        there = f"has {range_text(attempts)}" if attempts else "has not begun"
+        found = f"no attempt {number}: {one.name} {there}"
+    elif choice.node and not nodes and not attempts and not follow:
+        found = f"no node {choice.node!r}: {one.name} has not begun"
+    elif choice.node and nodes and choice.node not in (*nodes, *map(str, range(len(nodes)))):
+        found = f"no node {choice.node!r}: {one.name} has {listed(nodes, 8)}"
+    elif choice.ranks is not None and not any(rank < ranks for rank in choice.ranks):
+        asked = range_text(choice.ranks)
+        found = f"no rank {asked}: {one.name} has {range_text(range(ranks))}"
+    return found, ranks
 
 
 def parse_ranks(text: str) -> frozenset[int]:
@@ -109,6 +139,13 @@ class RunLogs:
         except BrokenFile:
             # Its logs can be read all the same.
             return []
+
+    @property
+    def goes_on(self) -> bool:
+        """The run has neither finished nor was cancelled, as far as is known."""
+        with contextlib.suppress(BrokenFile):
+            return ledger.intent(self._one.paths) is None
+        return True
 
     def is_silent(self, attempts: Sequence[AttemptPaths]) -> bool:
         """Check whether workers are wanted, and those of the last attempt have written nothing."""
