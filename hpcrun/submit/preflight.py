@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Sequence
+import shlex
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,23 @@ def check_executor(cluster: dict[str, Any]) -> None:
             "no sbatch on PATH",
             hint="run this on a login node of the cluster, or choose `cluster=local`",
         )
+
+
+def tell_other_specs(plan: Plan, earlier: Iterable[Plan], say: Say) -> None:
+    """Tell that runs of the same experiment were submitted from another file, which is there still.
+
+    A file that was moved is the same spec.
+    """
+    mine = os.path.realpath(plan.spec_file)
+    others = {os.path.realpath(one.spec_file): one for one in earlier}
+    for file, one in others.items():
+        if file != mine and os.path.isfile(file):  # noqa: PTH113 - `is_file` may raise
+            say(
+                f"{plan.name}: {runs_text(one.numbers[1])} of it came from another spec, {file}: "
+                f"both are the experiment {plan.name}, and equal runs are one; if they are not "
+                f"meant to be, give one another name: hpcrun submit {shlex.quote(mine)} "
+                f"name={plan.name}-2"
+            )
 
 
 def check_counterparts(plan: Plan) -> None:
