@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.where import acts_on_runs, ask_first, select
+from hpcrun.cli.where import acts_on_runs, ask_first, chooses, select
 from hpcrun.slurm import patience
 
 
@@ -17,8 +17,9 @@ def command(
 ) -> None:
     """Cancel runs, waiting or running; they stay cancelled until they are submitted again.
 
-    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory.
-    Runs that are over are left alone. Cancelling twice does no harm.
+    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
+    spec file or a directory, and conditions such as state=failed 'lr>=1e-3'. Runs that are over are
+    left alone. Cancelling twice does no harm.
     """
     from hpcrun.control import cancel
     from hpcrun.observe.status import jobs
@@ -28,8 +29,8 @@ def command(
     # What Slurm said before does not keep a run from being cancelled.
     found = statuses(selected, warn=output.say, ask=jobs.ask, values=False)
     active = [one for one, status in zip(selected, found, strict=True) if not status.over]
-    if len(active) > 1 and not dry_run and not yes:
-        ask_first("cancel", [one.name for one in active])
+    if len(active) > (not chooses(where, conditions)) and not dry_run and not yes:
+        ask_first("cancel", active)
     if not dry_run:
         if not patience.current().is_silent("slurmctld"):
             patience.act()

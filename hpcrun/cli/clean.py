@@ -50,7 +50,8 @@ def command(
     is over. A run that failed or was cancelled keeps what it would go on from, unless --checkpoints
     all.
 
-    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory.
+    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
+    spec file or a directory, and conditions such as state=failed 'lr>=1e-3'.
     """
     from hpcrun.control import cleanup
     from hpcrun.observe.logs.log_times import parse_moment

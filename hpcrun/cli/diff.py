@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.where import complete_names, select
+from hpcrun.cli.where import complete_names, conditions_option, select
 from hpcrun.text import agreeing, listed, plural
 
 if TYPE_CHECKING:
@@ -20,18 +20,21 @@ _SHOWN = 4
 @click.command("diff")
 @click.argument("before", metavar="A", shell_complete=complete_names)
 @click.argument("after", metavar="B", shell_complete=complete_names)
+@conditions_option
 @click.option("--code", is_flag=True, help="Show the frozen code's changes line by line.")
 @common
-def command(before: str, after: str, code: bool, output: Output) -> None:
+def command(
+    before: str, after: str, conditions: tuple[str, ...], code: bool, output: Output
+) -> None:
     """What changed from A to B: values, runs, and the files of the frozen code.
 
-    A and B are experiments (NAME), runs (NAME/3), job ids or directories. Runs are paired by their
-    swept values, two single runs as they are; of an experiment it is the newest submission of each
-    run that counts.
+    A and B are experiments (NAME), runs (NAME/3), job ids, directories or anything else that
+    chooses runs, such as state=failed. Runs are paired by their swept values, two single runs as
+    they are; of an experiment it is the newest submission of each run that counts.
     """
     from hpcrun.observe.results.diff import difference
 
-    found = difference(select(output, [before]), select(output, [after]))
+    found = difference(select(output, [before], conditions), select(output, [after], conditions))
     if output.json:
         data = found.to_data()
         if code and found.code is not None:

@@ -51,8 +51,9 @@ def command(
     without JavaScript too. An earlier report is replaced. With --serve, the page is read through an
     ssh tunnel, whose command is printed, and follows the runs.
 
-    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
-    without it, your newest experiment.
+    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
+    spec file or a directory, and conditions such as state=failed 'lr>=1e-3'; without it, your
+    newest experiment.
     """
     from hpcrun.observe.report.page import render
     from hpcrun.observe.report.report import collect

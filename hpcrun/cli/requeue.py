@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hpcrun.cli.options import Output, command_line, common
-from hpcrun.cli.where import acts_on_runs, ask_first, select
+from hpcrun.cli.where import acts_on_runs, ask_first, chooses, select
 from hpcrun.slurm import patience
 
 
@@ -17,9 +17,10 @@ def command(
 ) -> None:
     """Start runs again, from their checkpoints, with the code and plan that were frozen for them.
 
-    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory.
-    A run that runs saves and goes back into the queue; one that failed, stopped or was cancelled is
-    submitted again. Runs that wait or have completed are left alone.
+    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
+    spec file or a directory, and conditions such as state=failed 'lr>=1e-3'. A run that runs saves
+    and goes back into the queue; one that failed, stopped or was cancelled is submitted again. Runs
+    that wait or have completed are left alone.
     """
     from hpcrun.control import requeue
 
@@ -27,8 +28,9 @@ def command(
     if not dry_run:
         patience.act()
     steps = requeue.look(selected, output.say if dry_run else None)
-    active = [step.name for step in steps if step.action != requeue.LEAVE]
-    if len(active) > 1 and not dry_run and not yes:
+    them = {step.name for step in steps if step.action != requeue.LEAVE}
+    active = [one for one in selected if one.name in them]
+    if len(active) > (not chooses(where, conditions)) and not dry_run and not yes:
         ask_first("requeue", active)
     if not dry_run:
         steps = requeue.restart(selected, argv=command_line(), say=output.say)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.where import select, where_argument
+from hpcrun.cli.where import key_names, select, where_argument
 from hpcrun.errors import UsageError
 from hpcrun.text import agreeing, plural
 
@@ -31,7 +31,11 @@ from hpcrun.text import agreeing, plural
     is_flag=True,
     help="The same over the keys of sweep.repeat, such as seeds: grouped by all other swept keys.",
 )
-@click.option("--columns", metavar="KEY[,KEY]", help="Only these columns, in this order.")
+@click.option(
+    "--columns",
+    metavar="KEY[,KEY]|all",
+    help="Only these columns, in this order; or all values in which the runs differ.",
+)
 @click.option(
     "--format",
     "form",
@@ -53,23 +57,30 @@ def command(
 ) -> None:
     """Swept values beside the first, last and best of the objective and other metrics' last values.
 
-    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
-    without it, your newest experiment. Of a column the end of its name is enough.
+    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
+    spec file or a directory, and conditions such as state=failed 'lr>=1e-3'; without it, your
+    newest experiment. Of a column the end of its name is enough.
     """
+    from hpcrun.observe.read import value_columns
     from hpcrun.observe.results import results
     from hpcrun.observe.status.status import statuses
     from hpcrun.observe.tables import Table
 
     selected = select(output, where, conditions)
-    found = results.collect(selected, statuses(selected, warn=output.say), warn=output.say)
+    chosen = key_names("--columns", columns)
+    keys, more = value_columns.choose(selected, [value_columns.ALL] if chosen else [])
+    if chosen == [value_columns.ALL]:
+        chosen = []
+    known = statuses(selected, warn=output.say)
+    found = results.collect(selected, known, warn=output.say, keys=keys)
     if filters:
         found = found.filter(filters)
-    keys = _names("--group-by", group_by)
+    grouping = key_names("--group-by", group_by)
     if over_repeats:
-        if keys:
+        if grouping:
             raise UsageError("--over-repeats and --group-by exclude each other", hint="give one")
-        keys = results.keys_but_repeats(selected)
-    if keys or over_repeats:
+        grouping = results.keys_but_repeats(selected)
+    if grouping or over_repeats:
         unfinished = sum(row["state"] != "completed" for row in found.rows)
         if unfinished:
             them = agreeing(unfinished, "it", "them")
@@ -79,10 +90,10 @@ def command(
                 f"{them}; --filter state=completed "
                 f"leaves {them} out"
             )
-        found = results.group(found, keys, results.swept_keys(selected))
+        found = results.group(found, grouping, keys)
     if sort:
         found = found.sort(sort)
-    if chosen := _names("--columns", columns):
+    if chosen:
         found = found.choose(chosen)
     if output.json or form == "json":
         output.data(found.to_data())
@@ -95,11 +106,5 @@ def command(
         for row in found.rows:
             table.add(*found.cells(row))
         table.print(color=output.color)
-
-
-def _names(option: str, text: str | None) -> list[str]:
-    """Split a list at its commas; raise UsageError if it is empty."""
-    names = [name.strip() for name in (text or "").split(",") if name.strip()]
-    if text is not None and not names:
-        raise UsageError(f"{option} {text!r} names no key")
-    return names
+    if more and not (grouping or over_repeats):
+        output.say(value_columns.left_out(more))

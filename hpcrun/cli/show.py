@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.where import complete_names, select
+from hpcrun.cli.where import select, where_argument
 from hpcrun.errors import UsageError
-from hpcrun.text import range_text, timestamp, visible
+from hpcrun.text import shortened, timestamp, visible
 
 
 @click.command("show")
-@click.argument("run", metavar="RUN", shell_complete=complete_names)
+@where_argument
 @click.option("--config", "what", flag_value="config", help="The resolved spec, as YAML.")
 @click.option("--script", "what", flag_value="script", help="The sbatch script.")
 @click.option(
@@ -27,18 +27,23 @@ from hpcrun.text import range_text, timestamp, visible
 @click.option("--path", "what", flag_value="path", help="The run's directory.")
 @click.option("--work", "what", flag_value="work", help="The directory of what the program wrote.")
 @common
-def command(run: str, what: str | None, output: Output) -> None:
+def command(
+    where: tuple[str, ...], conditions: tuple[str, ...], what: str | None, output: Output
+) -> None:
     """What one run is and how it is doing; with an option, one thing about it.
 
-    RUN is NAME/3, a job id (123_4) or a directory.
+    WHERE is NAME/3, a job id (123_4), a directory or anything else that comes to one run, such as
+    NAME lr=3e-4.
     """
     from hpcrun.observe.read import detail
+    from hpcrun.observe.read.selection import as_where
 
-    selected = select(output, [run])
+    selected = select(output, where, conditions)
     if len(selected) > 1:
-        numbers = range_text(one.run.number for one in selected)
+        named = " ".join([*where, *conditions]) or "your newest experiment"
         raise UsageError(
-            f"{run!r} is {len(selected)} runs ({numbers}); show takes one",
+            f"{shortened(named, 200)} is {len(selected)} runs ({shortened(as_where(selected))}); "
+            "show takes one",
             hint=f"such as {selected[0].name}",
         )
     one = selected[0]

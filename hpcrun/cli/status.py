@@ -5,18 +5,19 @@ from __future__ import annotations
 import sys
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.where import finder, select, where_argument
+from hpcrun.cli.where import chooses, columns_option, finder, key_names, select, where_argument
 from hpcrun.errors import UsageError
 from hpcrun.terminal import styled
 from hpcrun.text import Say, agreeing, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from hpcrun.observe.read.selection import Selected
     from hpcrun.observe.status.status import RunStatus
@@ -38,20 +39,28 @@ LONG = 2.0
     is_flag=True,
     help="Where the GPU- or CPU-hours went: by run, by experiment and by cause.",
 )
+@columns_option
 @common
 def command(
-    where: tuple[str, ...], conditions: tuple[str, ...], watch: bool, cost: bool, output: Output
+    where: tuple[str, ...],
+    conditions: tuple[str, ...],
+    watch: bool,
+    cost: bool,
+    columns: str | None,
+    output: Output,
 ) -> None:
     """State of runs: attempt, cause, progress, pace, time left and, where it waits, why.
 
-    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
-    without it, your newest experiment. What an experiment depends on is shown before it.
+    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
+    spec file or a directory, and conditions such as state=failed 'lr>=1e-3'; without it, your
+    newest experiment. What an experiment depends on is shown before it.
     """
     if cost:
         if watch:
             raise UsageError("--cost and --watch do not go together", hint="leave one out")
         _cost(select(output, where, conditions), output)
         return
+    names = key_names("--columns", columns)
     look = looker(output, where, conditions, follows=watch)
     if watch and sys.stdout.isatty() and not output.json:
         _screen(look, output)
@@ -61,7 +70,7 @@ def command(
         if output.json:
             output.data([status.to_data() for status in found])
         else:
-            _print(selected, found, output)
+            _print(selected, found, names, output)
         if not watch or all(status.over for status in found):
             return
         _pause(used)
@@ -78,10 +87,12 @@ def looker(
     from hpcrun.observe.status.status import statuses
 
     last_answers = LastAnswers(spares=True, follows=follows)
+    # What is watched stays on the screen when a condition on its state is not met any more.
+    kept: set[Path] = set()
 
     def look(warn: Say) -> tuple[list[Selected], list[RunStatus]]:
-        selected = select(output, where, conditions)
-        if not conditions:
+        selected = select(output, where, conditions, ask=last_answers.ask, kept=kept)
+        if not chooses(where, conditions):
             selected = finder(output).with_chains(selected, where)
         return selected, statuses(selected, warn=warn, ask=last_answers.ask)
 
@@ -124,11 +135,18 @@ def _screen(look: Look, output: Output) -> None:
             _pause(used)
 
 
-def _print(selected: list[Selected], found: list[RunStatus], output: Output) -> None:
+def _print(
+    selected: list[Selected], found: list[RunStatus], columns: Sequence[str], output: Output
+) -> None:
+    from hpcrun.observe.read import value_columns
     from hpcrun.observe.status import status_table
 
     terminal = sys.stdout.isatty()
-    status_table.build(selected, found, time.time(), terminal=terminal).print(color=output.color)
+    keys, more = value_columns.choose(selected, columns)
+    table = status_table.build(selected, found, time.time(), terminal=terminal, keys=keys)
+    table.print(color=output.color)
+    if more:
+        output.say(value_columns.left_out(more))
     if terminal:
         for line in status_table.reasons(found):
             output.line(line)

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     "words",
     multiple=True,
     metavar="FILTER",
-    help="Submit only runs that are `new`, `failed` or `cancelled`, or have key=value.",
+    help="Submit only runs that are `new`, `failed` or `cancelled`, meet a condition (lr=3e-4, "
+    "'lr>=1e-3 and not seed=2') or are named (NAME/0-3).",
 )
 @common
 def command(
@@ -64,7 +65,7 @@ def command(
     if words:
         from hpcrun.cli.only import chooser
 
-        only = chooser(words)
+        only = chooser(words, output.say)
     from hpcrun.submit.submission_dir import chain_data
     from hpcrun.submit.submit import Request, preview_chain, submit_chain
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,10 +17,11 @@ from hpcrun.cli.global_options import given
 from hpcrun.cli.options import Function, Output
 from hpcrun.errors import UsageError
 from hpcrun.host import expand_home
-from hpcrun.text import listed, one_line
+from hpcrun.text import one_line, plural, shortened
 
 if TYPE_CHECKING:
     from hpcrun.observe.read.selection import Finder, Selected
+    from hpcrun.observe.status.status import Ask, RunStatus
     from hpcrun.state.layout import ExperimentPaths
 
 
@@ -48,17 +50,39 @@ def complete_names(
     return [CompletionItem(name) for name in found if name.startswith(incomplete)]
 
 
-def where_argument(function: Function) -> Function:
-    """Add ``[WHERE]...`` and ``--where key=value``; pass ``where`` and ``conditions``."""
-    conditions = click.option(
+def conditions_option(function: Function) -> Function:
+    """Add ``--where CONDITION``; pass ``conditions``."""
+    return click.option(
         "--where",
         "conditions",
         multiple=True,
-        metavar="KEY=VALUE",
-        help="Only runs with this swept or configured value; the end of the key is enough.",
-    )
+        metavar="CONDITION",
+        help="Only runs that meet this: lr=3e-4 (of a key its end is enough), 'lr>=1e-3', "
+        "state=failed, 'metric.loss<2', cause=…, 'attempts>2', and/or/not with brackets.",
+    )(function)
+
+
+def where_argument(function: Function) -> Function:
+    """Add ``[WHERE]...`` and ``--where CONDITION``; pass ``where`` and ``conditions``."""
     where = click.argument("where", nargs=-1, metavar="[WHERE]...", shell_complete=complete_names)
-    return where(conditions(function))
+    return where(conditions_option(function))
+
+
+def columns_option(function: Function) -> Function:
+    """Add ``--columns KEY[,KEY]|all``; pass ``columns``."""
+    return click.option(
+        "--columns",
+        metavar="KEY[,KEY]|all",
+        help="The values to show: of these keys, or of all in which the runs differ.",
+    )(function)
+
+
+def key_names(option: str, text: str | None) -> list[str]:
+    """Split a list at its commas; raise UsageError if it is empty."""
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    if text is not None and not names:
+        raise UsageError(f"{option} {text!r} names no key")
+    return names
 
 
 def acts_on_runs(done: str) -> Callable[[Function], Function]:
@@ -74,31 +98,49 @@ def acts_on_runs(done: str) -> Callable[[Function], Function]:
     return decorate
 
 
-def finder(output: Output) -> Finder:
-    """Return the finder of the root that the user named."""
+def finder(output: Output, *, own: bool = False) -> Finder:
+    """Return the finder of the root that the user named; patterns are of ``own`` experiments."""
     from hpcrun.observe.read.selection import Finder, default_root
 
-    return Finder(output.root or Path(os.path.realpath(default_root())), warn=output.say)
+    root = output.root or Path(os.path.realpath(default_root()))
+    return Finder(root, warn=output.say, own=own)
 
 
 def select(
-    output: Output, where: Sequence[str], conditions: Sequence[str] = (), *, verb: str | None = None
+    output: Output,
+    where: Sequence[str],
+    conditions: Sequence[str] = (),
+    *,
+    verb: str | None = None,
+    ask: Ask | None = None,
+    kept: set[Path] | None = None,
 ) -> list[Selected]:
     """Return the runs that the user named; raise UsageError if there are none.
 
     ``verb`` is the action on them: they have to be named then, and be the user's own. None reads
-    them, and prints the owners of other users' runs.
+    them, and prints the owners of other users' runs. ``ask`` is how conditions on states ask Slurm.
+    ``kept`` has the directories that an earlier call has put there: these runs are returned, though
+    they may not meet the conditions any more.
     """
-    found = finder(output).resolve(where, default_newest=verb is None)
-    if conditions:
-        from hpcrun.observe.read.filter import narrow
+    from hpcrun.observe.read.filter import needs_facts
 
-        found = narrow(found, conditions)
+    search = finder(output, own=verb is not None)
+    names, of_where = _split(search, where)
+    option, conditions = "--where" if conditions else "WHERE", [*of_where, *conditions]
+    if conditions and not names:
+        _tell_of_newest(search, conditions, verb, output)
+    found = search.resolve(names, default_newest=verb is None)
+    if kept:
+        found = [one for one in found if one.paths.directory in kept]
+    elif conditions:
+        found = _narrowed(found, conditions, option, verb, ask, output)
+        if kept is not None and needs_facts(conditions):
+            kept.update(one.paths.directory for one in found)
     if verb is None:
         from hpcrun.observe.read.selection import of_others
 
-        for owner, names in of_others(found).items():
-            _tell(output, f"runs of {owner}: {', '.join(names)}")
+        for owner, them in of_others(found).items():
+            _tell(output, f"runs of {owner}: {', '.join(them)}")
         return found
     from hpcrun.state import permissions
 
@@ -110,15 +152,85 @@ def select(
     return found
 
 
+def chooses(where: Sequence[str], conditions: Sequence[str]) -> bool:
+    """Check whether runs are chosen by a pattern or a condition, and not all named."""
+    from hpcrun.observe.read.expression import is_condition
+    from hpcrun.observe.read.selection import is_pattern
+
+    return bool(conditions) or any(is_condition(word) or is_pattern(word) for word in where)
+
+
+def _split(search: Finder, where: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split WHERE into names and conditions; raise UsageError for a word that could be both."""
+    from hpcrun.observe.read.expression import is_condition, split_words
+    from hpcrun.state import layout
+
+    names = []
+    for word in filter(is_condition, where):
+        name, slash, _ = word.partition("/")
+        if search.named(name) and slash:
+            names.append(word)
+            continue
+        is_directory = os.path.isdir(word) and layout.enclosing(Path(word).absolute())  # noqa: PTH112
+        if search.named(name) or is_directory:
+            raise UsageError(
+                f"{word!r} is a condition and an experiment",
+                hint=f"write {'./' if is_directory else ''}{word}/ for the experiment, --where "
+                f"{word} for the condition",
+            )
+    return split_words(where, names)
+
+
+def _narrowed(
+    found: Sequence[Selected],
+    conditions: Sequence[str],
+    option: str,
+    verb: str | None,
+    ask: Ask | None,
+    output: Output,
+) -> list[Selected]:
+    from hpcrun.observe.read.filter import narrow
+
+    def look(runs: Sequence[Selected], values: bool) -> list[RunStatus]:
+        from hpcrun.observe.status import jobs, slurm_cache
+        from hpcrun.observe.status.status import statuses
+
+        # What Slurm said before is not what an action is decided by.
+        how = ask or (slurm_cache.ask if verb is None else jobs.ask)
+        return statuses(runs, warn=lambda text: _tell(output, text), ask=how, values=values)
+
+    return narrow(found, conditions, option, look=look, say=lambda text: _tell(output, text))
+
+
+def _tell_of_newest(
+    search: Finder, conditions: Sequence[str], verb: str | None, output: Output
+) -> None:
+    """Tell of which runs a condition without a name is; raise UsageError if they are acted on."""
+    from hpcrun.state import layout
+
+    if verb is not None:
+        quoted = shlex.quote(shortened(" and ".join(conditions), 200))
+        raise UsageError(
+            f"this command wants to be told which runs to {verb}, and a condition alone could be "
+            "of any experiment",
+            hint=f"write NAME {quoted}, or '*' {quoted} for all your experiments",
+        )
+    if len(layout.experiments(search.root)) > 1:
+        newest = search.newest().name
+        _tell(output, f"among the runs of {newest}, your newest experiment; '*' is all of them")
+
+
 @functools.cache
 def _tell(output: Output, message: str) -> None:
     """Print a message once, however often runs are selected."""
     output.say(message)
 
 
-def ask_first(verb: str, names: Sequence[str]) -> None:
-    """`confirm` an action on several runs."""
-    confirm(f"{verb} {len(names)} runs", f" ({listed(names, 6)})")
+def ask_first(verb: str, runs: Sequence[Selected]) -> None:
+    """`confirm` an action on runs, with the names of all."""
+    from hpcrun.observe.read.selection import as_where
+
+    confirm(f"{verb} {plural(len(runs), 'run')}", f": {shortened(as_where(runs))}")
 
 
 def confirm(what: str, details: str = "") -> None:
@@ -128,7 +240,7 @@ def confirm(what: str, details: str = "") -> None:
     """
     if not sys.stdin.isatty():
         raise UsageError(
-            f"this would {what}, and there is no terminal to ask on",
+            f"this would {what}{details}; there is no terminal to ask on",
             hint="add --yes, or look first with --dry-run",
         )
     click.confirm(one_line(f"{what[0].upper()}{what[1:]}{details}?"), abort=True, err=True)

@@ -10,7 +10,7 @@ import click
 
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import select, where_argument
-from hpcrun.text import one_line, plural, ranges
+from hpcrun.text import one_line, plural
 
 if TYPE_CHECKING:
     from hpcrun.observe.diagnosis.attempts import RunStory
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 def command(where: tuple[str, ...], conditions: tuple[str, ...], output: Output) -> None:
     """Why runs ended as they did: each attempt's cause, what it cost, and the next step.
 
-    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a job id (123, 123_4) or a directory;
-    without it, your newest experiment. One run is told in full, several by their causes.
+    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
+    spec file or a directory, and conditions such as state=failed 'lr>=1e-3'; without it, your
+    newest experiment. One run is told in full, several by their causes.
     """
     from hpcrun.observe.diagnosis.advice import advise
     from hpcrun.observe.diagnosis.attempts import stories
@@ -72,11 +73,12 @@ def _several(found: Sequence[RunStory], output: Output) -> None:
     from hpcrun.observe.diagnosis import narrative
     from hpcrun.observe.diagnosis.advice import advise
     from hpcrun.observe.diagnosis.attempts import grouped
+    from hpcrun.observe.read.selection import as_where
 
     now = time.time()
     for group in grouped(found):
         example = group.example
-        names = _names(group.runs)
+        names = as_where(run.selected for run in group.runs)
         goes_on = "" if group.over else ", not over"
         output.line(f"{plural(len(group.runs), 'run', ',')}, {group.kind}{goes_on}: {names}")
         story = example.bad or (example.attempts[-1] if example.attempts else None)
@@ -97,13 +99,5 @@ def _several(found: Sequence[RunStory], output: Output) -> None:
     for what, runs in fine.items():
         replayed = sum(run.replayed for run in runs)
         more = f"; {narrative.steps(replayed)} replayed" if replayed else ""
-        output.line(f"{plural(len(runs), 'run', ',')} {what}: {_names(runs)}{more}")
-
-
-def _names(runs: Sequence[RunStory]) -> str:
-    """Return runs as a WHERE: ``NAME/0-3,7``, one for each experiment."""
-
-    numbers: dict[str, list[int]] = {}
-    for run in runs:
-        numbers.setdefault(run.status.experiment, []).append(run.status.run)
-    return " ".join(f"{name}/{','.join(ranges(these))}" for name, these in numbers.items())
+        names = as_where(run.selected for run in runs)
+        output.line(f"{plural(len(runs), 'run', ',')} {what}: {names}{more}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -109,14 +109,13 @@ def numbers(plans: Mapping[int, Plan]) -> dict[str, int]:
     return {run.identity: run.number for plan in plans.values() for run in plan.runs}
 
 
-def runs_of_job(experiment: ExperimentPaths, job: str, task: str | None) -> list[int]:
-    """Return the runs that were ever submitted as job ``job`` (one task of it, or all)."""
-    wanted = f"{job}_{task}" if task else job
+def runs_of_jobs(experiment: ExperimentPaths, job_ids: Collection[str]) -> list[int]:
+    """Return the runs that were ever submitted as one of these jobs, or as a task of one."""
     found = set()
     for paths in experiment.submissions():
         for number, submission in journal.read(paths).items():
             known = submission.job_id or ""
-            if known == wanted or (task is None and known.startswith(f"{job}_")):
+            if known in job_ids or known.partition("_")[0] in job_ids:
                 found.add(number)
     return sorted(found)
 

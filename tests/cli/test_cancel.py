@@ -83,7 +83,7 @@ def test_one_run_needs_no_yes(study: Experiment, shim: Path, tmp_path: Path) -> 
     ("arguments", "message"),
     [
         ((), "wants to be told which runs"),
-        (("study",), "this would cancel 2 runs, and there is no terminal to ask on"),
+        (("study",), "this would cancel 2 runs: study/2-3; there is no terminal to ask on"),
         (("study/9",), "study has no run 9"),
         (("--where", "lr=1"), "wants to be told which runs"),
     ],

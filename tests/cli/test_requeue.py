@@ -250,7 +250,7 @@ def test_dry_run_changes_nothing(submitted: Place, shim: Shim) -> None:
     ("arguments", "message"),
     [
         ((), "wants to be told which runs"),
-        (("e",), "this would requeue 2 runs, and there is no terminal to ask on"),
+        (("e",), "this would requeue 2 runs: e/1,3; there is no terminal to ask on"),
         (("e/0",), "e/0 has completed, and a completed run is never started again"),
         (("e/9",), "e has no run 9"),
     ],

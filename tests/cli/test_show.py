@@ -101,10 +101,11 @@ def test_code(study: Experiment, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("study",), "is 2 runs (1-2); show takes one"),
+        (("study",), "is 2 runs (study/1-2); show takes one"),
         (("study/7",), "study has no run 7"),
         (("study/1", "--code"), "cannot be read"),
-        ((), "Missing argument 'RUN'"),
+        ((), "your newest experiment is 2 runs (study/1-2)"),
+        (("study", "lr=7"), "no run has config.lr=7; its values are 2e-05, 0.1"),
     ],
 )
 def test_wrong_input(

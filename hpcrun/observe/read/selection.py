@@ -1,7 +1,9 @@
 """Selection of runs: WHERE arguments resolved to runs on disk.
 
-A WHERE is an experiment (``NAME``), runs (``NAME/3``, ``NAME/0-3,7``), a Slurm job (``123``,
-``123_4``) or a directory of an experiment or a run, under any root; several are a union.
+A WHERE is an experiment (``NAME``; ``NAME/`` whatever else the word could mean), runs (``NAME/3``,
+``NAME/0-3,7``), a pattern of these (``fine*``, ``*/3``), a job (``123``, ``123_4``), the spec file
+that experiments were submitted from, or a directory of an experiment or a run, under any root;
+several are a union. Words such as ``state=failed`` narrow it (`hpcrun.observe.read.filter`).
 """
 
 from __future__ import annotations
@@ -11,24 +13,31 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.host import expand_home
-from hpcrun.slurm.hostlist import parse_ranges
+from hpcrun.slurm.hostlist import expand_job_id, parse_ranges
 from hpcrun.state import history, layout, permissions
 from hpcrun.state.history import History, Planned
 from hpcrun.state.journal import Job
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.plan import Plan, RunPlan
-from hpcrun.text import Say, listed, range_text
+from hpcrun.text import Say, listed, range_text, ranges
 
 _NUMBERS = "[0-9]{1,18}(?:-[0-9]{1,18})?"
-_RUNS = re.compile(rf"(?P<name>[A-Za-z][\w.+-]*)/(?P<numbers>{_NUMBERS}(?:,{_NUMBERS})*)/?")
+_LIST = re.compile(rf"{_NUMBERS}(?:,{_NUMBERS})*")
+_RUNS = re.compile(rf"(?P<name>[^/]+)/(?P<numbers>{_LIST.pattern})/?")
 _NAME = re.compile(r"[A-Za-z][\w.+-]*")
-_JOB = re.compile(r"(?P<job>[0-9]{1,18})(?:_(?P<task>[0-9]{1,18}))?")
-_FORMS = "NAME, NAME/3, NAME/0-3, a job id (123 or 123_4) or the directory of an experiment or run"
+_JOB = re.compile(r"[0-9]{1,18}(?:_[0-9]{1,18}|_\[[0-9,:%-]{1,999}\])?|local:[0-9]{1,18}")
+_PATTERN = re.compile(r"(?P<name>[^/.~][^/]*)(?:/(?P<runs>[^/]*))?")
+_WILD = re.compile(r"[*?\[]")
+_SPEC = (".yaml", ".yml")
+_FORMS = (
+    "NAME, NAME/3, NAME/0-3, a pattern ('fine*', '*/3'), a job id (123 or 123_4), a spec file, or "
+    "the directory of an experiment or run"
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,30 @@ def begun(selected: Sequence[Selected]) -> list[bool]:
     return [one.run.number in numbers[id(one.experiment)] for one in selected]
 
 
+def mine(selected: Sequence[Selected]) -> list[Selected]:
+    """Return the runs of the caller's own experiments."""
+    own = {one for one in {each.experiment for each in selected} if _is_mine(one)}
+    return [one for one in selected if one.experiment in own]
+
+
+def as_where(selected: Iterable[Selected]) -> str:
+    """Return runs as a WHERE: ``NAME/0-3,7``, one for each experiment."""
+    numbers: dict[str, list[int]] = {}
+    for one in selected:
+        numbers.setdefault(one.experiment.name, []).append(one.run.number)
+    return " ".join(f"{name}/{','.join(ranges(these))}" for name, these in numbers.items())
+
+
+def is_pattern(word: str) -> bool:
+    """Check whether a word of WHERE stands for runs that it does not name, as ``fine*`` does."""
+    return bool(_WILD.search(word)) and not is_job(word)
+
+
+def is_job(word: str) -> bool:
+    """Check whether a word of WHERE has the form of a job id."""
+    return _JOB.fullmatch(word) is not None
+
+
 def of_others(selected: Sequence[Selected]) -> dict[str, list[str]]:
     """Return owner -> experiments, for runs whose last submission is somebody else's."""
     found: dict[str, list[str]] = {}
@@ -89,6 +122,8 @@ class Finder:
     """The directory of experiments; directories given as WHERE may lie elsewhere."""
     warn: Say = lambda message: None
     """Called for each plan that cannot be read."""
+    own: bool = False
+    """Patterns stand for the caller's own experiments alone."""
     _histories: dict[Path, History] = field(default_factory=dict)
 
     def resolve(self, where: Sequence[str], *, default_newest: bool = True) -> list[Selected]:
@@ -181,7 +216,7 @@ class Finder:
         return list(found.values())
 
     def _chained(self, name: str) -> list[Selected]:
-        experiment = self._named(name)
+        experiment = self.named(name)
         try:
             return self.runs(experiment) if experiment else []
         except BrokenFile as error:
@@ -196,20 +231,89 @@ class Finder:
         return self._histories[key]
 
     def _one(self, argument: str) -> list[Selected]:
-        if job := _JOB.fullmatch(argument):
-            return self._job(job["job"], job["task"])
-        if (runs := _RUNS.fullmatch(argument)) and (experiment := self._named(runs["name"])):
-            return self._numbered(experiment, runs["numbers"])
-        if _NAME.fullmatch(argument) and (experiment := self._named(argument)):
+        name = argument.rstrip("/")
+        if name != argument and (experiment := self.named(name)):
             return self._all(experiment)
+        if is_job(argument):
+            return self._job(argument)
+        if (runs := _RUNS.fullmatch(argument)) and (experiment := self.named(runs["name"])):
+            return self._numbered(experiment, runs["numbers"])
+        experiment = self.named(argument) if _NAME.fullmatch(argument) else None
+        submitted = self._spec(argument, experiment) if argument.endswith(_SPEC) else []
+        if submitted:
+            return submitted
+        if experiment:
+            return self._all(experiment)
+        if _WILD.search(argument) and (pattern := _PATTERN.fullmatch(argument)):
+            return self._matching(argument, pattern["name"], pattern["runs"])
         path = expand_home(argument)
         if os.path.isdir(path):  # noqa: PTH112 - `is_dir` would raise
             return self._directory(path)
-        raise self._nothing(argument)
+        from hpcrun.observe.read import no_match
 
-    def _named(self, name: str) -> ExperimentPaths | None:
+        raise no_match.error(self, argument)
+
+    def named(self, name: str) -> ExperimentPaths | None:
+        """Return the experiment of that very name under the root; None if there is none."""
+        if name in ("", ".", "..") or "/" in name:
+            return None
         experiment = layout.experiment(self.root, name)
         return experiment if experiment.exists else None
+
+    def _matching(self, argument: str, name: str, numbers: str | None) -> list[Selected]:
+        """Return the runs of a pattern of names and, behind a slash, of numbers."""
+        everything = layout.experiments(self.root)
+        experiments = [each for each in everything if fnmatchcase(each.name, name)]
+        if self.own and (others := [one for one in experiments if not _is_mine(one)]):
+            self.warn(f"left out, as they are another user's: {_names(others)}")
+            experiments = [one for one in experiments if one not in others]
+        if not experiments:
+            raise UsageError(
+                f"no experiment under {self.root} matches {argument!r}",
+                hint=f"experiments there: {_names(everything) or 'none'}",
+            )
+        spans = parse_ranges(numbers) if numbers and _LIST.fullmatch(numbers) else None
+        found: list[Selected] = []
+        there: list[str] = []
+        for experiment in experiments:
+            try:
+                known = self.history(experiment).runs
+            except BrokenFile as error:
+                self.warn(f"passed over: {error.message}")
+                continue
+            there.append(f"{experiment.name} has {range_text(known)}")
+            wanted = set(known)
+            if spans is not None:
+                wanted = {one for one in known if any(one in span for span in spans)}
+            elif numbers:
+                wanted = {one for one in known if fnmatchcase(str(one), numbers)}
+            found += self.runs(experiment, wanted)
+        if not found:
+            runs = listed(there, 4, "; ", "; and {} more") or None
+            raise UsageError(f"no run under {self.root} matches {argument!r}", hint=runs)
+        return found
+
+    def _spec(self, argument: str, named: ExperimentPaths | None) -> list[Selected]:
+        """Return the runs whose newest plan was compiled from a spec file."""
+        from hpcrun.observe.read import spec_experiments
+
+        others = [one for one in layout.experiments(self.root) if one != named]
+        matching = spec_experiments.submitted_from(others, argument)
+        if named and matching:
+            names = _names(list(matching))
+            raise UsageError(
+                f"{argument!r} could be the experiment of that name or the spec of {names}",
+                hint=f"write {argument}/ for the experiment, or name {names}",
+            )
+        found: list[Selected] = []
+        for experiment, spec in matching.items():
+            file = spec_experiments.same_file(spec)
+            found += [
+                one
+                for one in self.runs(experiment)
+                if spec_experiments.same_file(one.plan.spec_file) == file
+            ]
+        return found
 
     def _all(self, experiment: ExperimentPaths) -> list[Selected]:
         found = self.runs(experiment)
@@ -232,21 +336,28 @@ class Finder:
         by_number = {one.run.number: one for one in self.runs(experiment, numbers)}
         return [by_number[number] for number in numbers]
 
-    def _job(self, job: str, task: str | None) -> list[Selected]:
+    def _job(self, argument: str) -> list[Selected]:
+        job_ids = {*expand_job_id(argument), argument}
         found: list[Selected] = []
         for experiment in layout.experiments(self.root):
             try:
-                if numbers := history.runs_of_job(experiment, job, task):
+                if numbers := history.runs_of_jobs(experiment, job_ids):
                     found += self.runs(experiment, numbers)
             except BrokenFile as error:
                 self.warn(f"passed over: {error.message}")
         # Anybody under a shared root may write down the id of a job of mine.
-        me = os.geteuid()
-        found = [one for one in found if permissions.owner(one.experiment.directory) == me] or found
-        if not found:
-            name = f"{job}_{task}" if task else job
+        found = mine(found) or found
+        named = self.named(argument)
+        if found and named:
             raise UsageError(
-                f"no run under {self.root} was submitted as job {name}",
+                f"{argument!r} is an experiment and a job of {as_where(found)}",
+                hint=f"write {argument}/ for the experiment, {as_where(found)} for the job",
+            )
+        if named:
+            return self._all(named)
+        if not found:
+            raise UsageError(
+                f"no run under {self.root} was submitted as job {argument}",
                 hint="`hpcrun list` shows the experiments under the root; --root names another",
             )
         return found
@@ -264,24 +375,6 @@ class Finder:
             hint = f"it is a root with {_names(under)}: --root {path}"
         raise UsageError(f"{path} is neither an experiment nor a run", hint=hint)
 
-    def _nothing(self, argument: str) -> UsageError:
-        names = [experiment.name for experiment in layout.experiments(self.root)]
-        name = argument.partition("/")[0]
-        if name in names:
-            numbers = range_text(self.history(layout.experiment(self.root, name)).runs)
-            return UsageError(
-                f"{argument!r} is not a run of {name}; its runs are {numbers}",
-                hint=f"write {name}/0 or {name}/0-3",
-            )
-        close = get_close_matches(name, names, n=3, cutoff=0.5)
-        if close:
-            hint = f"did you mean {', '.join(close)}?"
-        elif names:
-            hint = f"experiments there: {_names(layout.experiments(self.root))}"
-        else:
-            hint = "there are no experiments; --root names another root"
-        return UsageError(f"nothing under {self.root} matches {argument!r}", hint=hint)
-
 
 def is_name(text: str) -> bool:
     """Check whether a directory has the name of an experiment, which no shell reads as more."""
@@ -291,6 +384,10 @@ def is_name(text: str) -> bool:
 def default_root() -> Path:
     """Return HPCRUN_ROOT, or ``~/hpcrun``."""
     return expand_home(os.environ.get("HPCRUN_ROOT") or "~/hpcrun").absolute()
+
+
+def _is_mine(experiment: ExperimentPaths) -> bool:
+    return permissions.owner(experiment.directory) == os.geteuid()
 
 
 def _names(experiments: Sequence[ExperimentPaths], most: int = 8) -> str:

@@ -8,10 +8,10 @@ import zlib
 from typing import Any
 
 from hpcrun.observe.read.filter import MISSING, lookup, show
+from hpcrun.observe.read.value_columns import swept_keys
 from hpcrun.observe.report import curves
 from hpcrun.observe.report.node_usage import SERIES
 from hpcrun.observe.report.report import Report
-from hpcrun.observe.results.results import swept_keys
 from hpcrun.text import shortened
 
 # Keys by which one can filter and colour, and the longest value of one.

@@ -16,6 +16,7 @@ from hpcrun.observe.read import metric_curves
 from hpcrun.observe.read.filter import equal, show
 from hpcrun.observe.read.metric_curves import Curve
 from hpcrun.observe.read.selection import Selected
+from hpcrun.observe.read.value_columns import swept_keys, value
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.observe.tables import number
 from hpcrun.state.layout import RunPaths
@@ -149,18 +150,23 @@ def collect(
     statuses: Sequence[RunStatus],
     read: Callable[[RunPaths], Curve] = metric_curves.read,
     warn: Say = lambda message: None,
+    keys: Sequence[str] | None = None,
 ) -> Results:
     """Return one row for each run, with the metrics of all its attempts.
+
+    ``keys`` are those of the values that it has, the swept ones by default.
 
     ``read`` reads the metrics of a run that has begun; it is called once for each, in their order.
     ``warn`` is called for each run whose metrics cannot be read: its row is without.
     """
+    keys = swept_keys(selected) if keys is None else keys
     rows: list[Row] = []
     objectives: list[str] = []
     others: list[str] = []
     for one, status in zip(selected, statuses, strict=True):
         row: Row = {EXPERIMENT: one.experiment.name, "run": one.name, "state": status.state}
-        row |= {"step": status.step, **one.run.swept}
+        row |= {"step": status.step}
+        row |= {key: value(one, key) for key in keys}
         curve, objective = Curve(), None
         try:
             objective = one.run.objective
@@ -176,7 +182,7 @@ def collect(
             best = curve.best(objective.metric, objective.mode) or (None, None)
             row[f"{name}.best_step"], row[f"{name}.best"] = best
         rows.append(row)
-    columns = ["run", *swept_keys(selected), "state", "step"]
+    columns = ["run", *keys, "state", "step"]
     for name in dict.fromkeys(objectives):
         columns += [f"{name}.first", name, f"{name}.best", f"{name}.best_step"]
     columns += [name for name in dict.fromkeys(others) if name not in columns]
@@ -223,11 +229,6 @@ def keys_but_repeats(selected: Sequence[Selected]) -> list[str]:
         )
     swept = [key for key in swept_keys(selected) if key not in repeats]
     return [EXPERIMENT, *swept] if len({one.experiment for one in selected}) > 1 else swept
-
-
-def swept_keys(selected: Sequence[Selected]) -> list[str]:
-    """Return the keys that any of the runs was swept over, in their order."""
-    return list(dict.fromkeys(key for one in selected for key in one.run.swept))
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float | None, float | None]:

@@ -83,6 +83,11 @@ class RunStatus:
     def name(self) -> str:
         return f"{self.experiment}/{self.run}"
 
+    @property
+    def last_cause(self) -> str | None:
+        """The kind of cause of the newest attempt, or of the one before in a run that goes on."""
+        return (self.cause or {}).get("kind") or (None if self.over else self.previous_cause)
+
     def to_data(self) -> dict[str, Any]:
         """Return plain data."""
         return dict(vars(self))

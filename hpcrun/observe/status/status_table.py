@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
+from hpcrun.observe.read import value_columns
 from hpcrun.observe.read.filter import show
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state
@@ -33,15 +35,16 @@ def build(
     *,
     terminal: bool,
     trends: Trends | None = None,
+    keys: Sequence[str] | None = None,
 ) -> Table:
     """Build the table; ``now`` is in seconds since the epoch.
 
     A ``terminal`` gets bars and, with ``trends``, sparklines of the metric; a pipe gets figures,
-    and the reasons too.
+    and the reasons too. ``keys`` are those of the values to show, else `value_columns.choose`.
     """
     metric = shown_metric(selected, found)
-    keys = list(dict.fromkeys(key for status in found for key in status.swept))
-    headers = ["RUN", *(key.rpartition(".")[2] for key in keys), "STATE", "ATTEMPT", "CAUSE"]
+    keys = value_columns.choose(selected)[0] if keys is None else keys
+    headers = ["RUN", *value_columns.headers(keys), "STATE", "ATTEMPT", "CAUSE"]
     headers += ["STEP", "PROGRESS", *([metric] if metric else []), "TREND", "TOK/S", "GPU-MEM"]
     headers += ["ETA", "QUEUED", "JOB", "NODES", "UPDATED", "REASON"]
     hidden = {"REASON"} if terminal else {"TREND"}
@@ -52,7 +55,8 @@ def build(
         spare=_SPARE,
     )
     for one, status in zip(selected, found, strict=True):
-        cells = _cells(status, keys, metric, now, terminal)
+        values = [value_columns.value(one, key) for key in keys]
+        cells = _cells(status, values, metric, now, terminal)
         if metric and trends is not None and status.attempt is not None:
             course = trends.values(one.paths, status.attempt, metric)
             cells[headers.index("TREND")] = sparkline(course)
@@ -94,7 +98,7 @@ def counts(found: Sequence[RunStatus]) -> str:
 
 
 def _cells(
-    status: RunStatus, keys: Sequence[str], metric: str | None, now: float, terminal: bool
+    status: RunStatus, values: Sequence[Any], metric: str | None, now: float, terminal: bool
 ) -> list[str]:
     step = "" if status.step is None else f"{status.step:,}"
     progress = ""
@@ -106,10 +110,10 @@ def _cells(
     rate, wait, left = status.tokens_per_second, status.queued, status.remaining
     return [
         status.name,
-        *(show(status.swept[key]) if key in status.swept else "" for key in keys),
+        *("" if value is None else show(value) for value in values),
         status.state,
         "" if status.attempt is None else str(status.attempt),
-        str((status.cause or {}).get("kind") or (not status.over and status.previous_cause) or ""),
+        str(status.last_cause or ""),
         step,
         progress,
         *([number((status.metrics or {}).get(metric))] if metric else []),

@@ -71,12 +71,19 @@ class TopModel:
         """Return the places of the runs that meet a condition; None if it is wrong, or none do."""
         if not condition:
             return range(len(picture.found))
+        known = {id(one): found for one, found in zip(picture.selected, picture.found, strict=True)}
         try:
-            left = {id(one) for one in narrow(picture.selected, [condition], "filter")}
+            left = narrow(
+                picture.selected,
+                [condition],
+                "filter",
+                lambda runs, values: [known[id(one)] for one in runs],
+            )
         except UsageError as error:
             self.unmet = f"filter: {one_line(error.message)}"
             return None
-        return [place for place, one in enumerate(picture.selected) if id(one) in left]
+        shown = {id(one) for one in left}
+        return [place for place, one in enumerate(picture.selected) if id(one) in shown]
 
     def renew(self, cursor: int) -> int:
         """Make the rows anew; return the row to which a cursor goes that was on row ``cursor``."""

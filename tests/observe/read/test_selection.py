@@ -237,3 +237,106 @@ def test_an_experiment_without_a_plan_costs_its_own_rows_alone(finder: Finder) -
     assert "empty holds no plan yet" in said[0]
     with pytest.raises(UsageError, match="empty holds no plan yet"):
         finder.resolve(["empty"])
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (["*"], ["other/0", *(f"study/{n}" for n in range(5))]),
+        (["s*"], [f"study/{n}" for n in range(5)]),
+        (["[so]t*/3"], ["study/3"]),
+        (["*/0"], ["other/0", "study/0"]),
+        (["s*/1-2,4"], ["study/1", "study/2", "study/4"]),
+        (["study/[01]"], ["study/0", "study/1"]),
+        (["study/*"], [f"study/{n}" for n in range(5)]),
+        (["100_[1,3]"], ["study/1", "study/3"]),
+        (["100_[0-1%2]"], ["study/0", "study/1"]),
+        (["local:7"], ["other/0"]),
+        (["study/"], [f"study/{n}" for n in range(5)]),
+    ],
+)
+def test_patterns(finder: Finder, where: list[str], expected: list[str]) -> None:
+    assert [one.name for one in finder.resolve(where)] == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "message", "hint"),
+    [
+        ("z*", "no experiment under .* matches 'z\\*'", "experiments there: other, study"),
+        ("*/9", "no run under .* matches '\\*/9'", "other has 0; study has 0-4"),
+        ("FAILED", "matches 'FAILED'", "in that state: state=failed"),
+        ("lr", "matches 'lr'", "config.lr is a key"),
+        ("absent.yaml", "matches 'absent.yaml'", "nothing was submitted from that file"),
+    ],
+)
+def test_patterns_and_words_that_meet_nothing(
+    finder: Finder, where: str, message: str, hint: str
+) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        finder.resolve([where])
+    assert hint in (caught.value.hint or "")
+
+
+def test_a_pattern_passes_over_what_cannot_be_read(finder: Finder) -> None:
+    said: list[str] = []
+    finder.warn = said.append
+    (finder.root / "other" / "submissions" / "1" / "plan.json").write_bytes(b"{")
+    assert {one.experiment.name for one in finder.resolve(["*"])} == {"study"}
+    assert len(said) == 1
+
+
+@users.needs_root
+def test_a_pattern_that_acts_is_of_my_own_experiments(finder: Finder) -> None:
+    theirs = Experiment(finder.root, "theirs")
+    theirs.submit(when=T0 + 1000)
+    users.STRANGER.owns(theirs.paths.directory)
+    said: list[str] = []
+    own = Finder(finder.root, said.append, own=True)
+    assert {one.experiment.name for one in own.resolve(["*"])} == {"other", "study"}
+    assert said == ["left out, as they are another user's: theirs"]
+    assert "theirs/0" in [one.name for one in finder.resolve(["*"])]
+
+
+def test_an_experiment_that_is_called_as_something_else_is_reachable(finder: Finder) -> None:
+    for name in ("100", "777", "fine.yaml"):
+        Experiment(finder.root, name).submit((0,), job_id=None)
+    with pytest.raises(
+        UsageError, match=r"'100' is an experiment and a job of study/0-3"
+    ) as caught:
+        finder.resolve(["100"])
+    assert "100/ for the experiment, study/0-3 for the job" in (caught.value.hint or "")
+    assert [one.name for one in finder.resolve(["100/"])] == ["100/0"]
+    assert [one.name for one in finder.resolve(["100/0"])] == ["100/0"]
+    assert [one.name for one in finder.resolve(["777"])] == ["777/0"]
+    assert [one.name for one in finder.resolve(["fine.yaml"])] == ["fine.yaml/0"]
+
+
+def test_spec_files(finder: Finder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of a file is enough wherever it is typed; a file that is there means itself."""
+    monkeypatch.chdir(tmp_path)
+    everything = [f"study/{n}" for n in range(5)]
+    assert [one.name for one in finder.resolve(["/home/someone/study.yaml"])] == everything
+    assert [one.name for one in finder.resolve(["study.yaml"])] == everything
+    with pytest.raises(UsageError, match="nothing under"):
+        finder.resolve(["elsewhere/study.yaml"])
+    (tmp_path / "study.yaml").write_text("")
+    with pytest.raises(UsageError, match="nothing under"):
+        finder.resolve(["study.yaml"])
+    (tmp_path / "study.yaml").unlink()
+    # Another file of that name, as another experiment.
+    plan = finder.root / "other" / "submissions" / "1" / "plan.json"
+    plan.write_text(plan.read_text().replace("/home/someone/other.yaml", "/home/me/study.yaml"))
+    with pytest.raises(
+        UsageError, match=r"other \(from /home/me/study.yaml\), study \(from"
+    ) as told:
+        finder.resolve(["study.yaml"])
+    assert "the file with its directory" in (told.value.hint or "")
+    assert [one.name for one in finder.resolve(["/home/me/study.yaml"])] == ["other/0"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"spec_file": [', b'"spec_file":"\\ud8', b"\xff" * 99]
+)
+def test_the_spec_of_a_plan_that_is_none(finder: Finder, content: bytes) -> None:
+    (finder.root / "other" / "submissions" / "1" / "plan.json").write_bytes(content)
+    assert len(finder.resolve(["/home/someone/study.yaml"])) == 5

@@ -1,0 +1,139 @@
+"""Conditions on values, states and metrics: which runs meet them, and what is said of none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hpcrun.errors import UsageError
+from hpcrun.observe.read.filter import narrow
+from hpcrun.observe.read.selection import Finder, Selected
+from tests.support.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Known:
+    state: str
+    last_cause: str | None = None
+    attempt: int | None = None
+    step: int | None = None
+    metrics: dict[str, float] | None = None
+
+
+FACTS = [
+    Known("completed", None, 1, 100, {"loss": 1.5}),
+    Known("failed", "out_of_memory", 3, 50, {"loss": 2.5}),
+    Known("failed", "rank_crash", 1, None, None),
+    Known("planned"),
+]
+
+
+class Looks:
+    """Answers as the files of runs would, and remembers for which it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+        self.values: list[bool] = []
+
+    def __call__(self, runs: Sequence[Selected], values: bool) -> list[Known]:
+        self.asked.append([one.run.number for one in runs])
+        self.values.append(values)
+        return [FACTS[one.run.number] for one in runs]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Selected]:
+    study = Experiment(tmp_path, "study")
+    grid = [(1e-3, "gpt"), (3e-4, "gpt"), (1e-3, "bert"), (3e-4, "bert")]
+    study.submit(
+        range(4),
+        swept={
+            n: {"config.lr": lr, "config.model.name": name} for n, (lr, name) in enumerate(grid)
+        },
+    )
+    return Finder(tmp_path).resolve(["study"])
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("lr>=1e-3", [0, 2]),
+        ("lr<.001", [1, 3]),
+        ("lr!=3e-4", [0, 2]),
+        ("lr=1e-3,3e-4", [0, 1, 2, 3]),
+        ("state=failed", [1, 2]),
+        ("run.state=failed", [1, 2]),
+        ("state!=failed", [0, 3]),
+        ("state=failed,planned", [1, 2, 3]),
+        ("cause=out_of_memory", [1]),
+        ("cause=null", [0, 3]),
+        ("attempts>2", [1]),
+        ("attempts=0", [3]),
+        ("step>=50", [0, 1]),
+        ("metric.loss<2", [0]),
+        ("not metric.loss<2", [1, 2, 3]),
+        ("state=failed and (lr=1e-3 or attempts>2)", [1, 2]),
+        ("state=planned or model.name=gpt and not lr=1e-3", [1, 3]),
+    ],
+)
+def test_who_meets_it(runs: list[Selected], condition: str, expected: list[int]) -> None:
+    assert [one.run.number for one in narrow(runs, [condition], look=Looks())] == expected
+
+
+def test_what_is_not_needed_is_not_read(runs: list[Selected]) -> None:
+    look = Looks()
+    narrow(runs, ["lr=1e-3"], look=look)
+    assert look.asked == []
+    # Whoever does not meet the cheap conditions is not read, wherever these stand.
+    narrow(runs, ["state=failed and lr=1e-3", "model.name=bert"], look=look)
+    assert (look.asked, look.values) == ([[2]], [False])
+    narrow(runs, ["state=failed and attempts>0 and metric.loss>0"], look=look)
+    assert (look.asked[1:], look.values[1:]) == ([[0, 1, 2, 3]], [True])
+
+
+@pytest.mark.parametrize(
+    ("condition", "message", "hint"),
+    [
+        ("state=running", "no run has state=running; its values are failed (2), completed", ""),
+        ("state=runing", "there is no state 'runing'", "did you mean state=running? accepted are"),
+        ("cause=oom", "there is no cause 'oom'", "did you mean cause=out_of_memory?"),
+        ("state<3", "< compares numbers; state is failed (2)", "state=VALUE"),
+        ("lr<many", "found 'many' after <; accepted is a number", ""),
+        ("metric.los<2", "no run has logged a metric 'los'", "did you mean loss? logged are loss"),
+        ("lr>5", "no run has config.lr>5; its values are 0.0003, 0.001", ""),
+        ("lr>5 or state=running", "no run meets it; config.lr is 0.0003, 0.001; state is", ""),
+        (
+            "lr=1e-3 and cause=out_of_memory",
+            "none of the 2 runs that meet the rest has cause=out_of_memory; its values are",
+            "",
+        ),
+        ("nothing=3", "no swept or configured key ends in 'nothing'", "config.lr, config.model"),
+        ("stat=failed", "key ends in 'stat'", "did you mean run.state?"),
+    ],
+)
+def test_errors(runs: list[Selected], condition: str, message: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        narrow(runs, [condition], look=Looks())
+    assert message in caught.value.message
+    assert hint in (caught.value.hint or "")
+
+
+def test_runs_without_the_metric_are_named(runs: list[Selected]) -> None:
+    said: list[str] = []
+    narrow(runs, ["metric.loss<2"], look=Looks(), say=said.append)
+    assert said == [
+        "2 runs have no loss yet, and so are neither less nor greater: study/2, study/3"
+    ]
+
+
+def test_a_key_that_is_called_as_a_fact_is(tmp_path: Path) -> None:
+    study = Experiment(tmp_path, "odd")
+    study.submit(range(2), swept={n: {"config.step": n} for n in range(2)})
+    runs = Finder(tmp_path).resolve(["odd"])
+    with pytest.raises(UsageError, match=r"could be config\.step, run\.step"):
+        narrow(runs, ["step>0"], look=Looks())
+    assert [one.run.number for one in narrow(runs, ["config.step>0"], look=Looks())] == [1]
+    assert [one.run.number for one in narrow(runs, ["run.step>60"], look=Looks())] == [0]

@@ -1,0 +1,68 @@
+"""The columns of values: what was swept, and what else differs between the runs that are shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcrun.errors import UsageError
+from hpcrun.observe.read import value_columns
+from hpcrun.observe.read.selection import Finder, Selected
+from tests.support.experiment import Experiment
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Selected]:
+    one, other = Experiment(tmp_path, "one"), Experiment(tmp_path, "other")
+    one.submit(range(2), swept={n: {"config.lr": 10.0**-n} for n in range(2)})
+    config = {"lr": 0.5, "model": {"depth": 9}, "extra": list(range(100)), "only": 1}
+    other.submit((0,), spec={"config": config, "flags": "none"}, job_id="200")
+    return Finder(tmp_path).resolve(["one", "other"])
+
+
+def test_one_plan_has_the_swept_keys(runs: list[Selected]) -> None:
+    assert value_columns.choose(runs[:2]) == (["config.lr"], 0)
+    assert value_columns.choose(runs[2:]) == ([], 0)
+
+
+def test_what_differs_between_plans_is_shown(runs: list[Selected]) -> None:
+    keys, more = value_columns.choose(runs)
+    assert keys[0] == "config.lr"
+    assert {"config.model.depth", "config.only"} <= set(keys)
+    # What tells little, and what is long, is counted, and shown if it is asked for.
+    assert not {"config.extra", "flags", "name"} & set(keys)
+    everything, none = value_columns.choose(runs, ["all"])
+    assert {"config.extra", "flags"} <= set(everything)
+    assert (len(everything) - len(keys), none) == (more, 0)
+    assert [value_columns.value(one, "config.lr") for one in runs] == [1.0, 0.1, 0.5]
+
+
+def test_the_number_is_bounded(tmp_path: Path) -> None:
+    for number in range(2):
+        config = {f"k{key:02}": number for key in range(3)} | {
+            f"w{key:02}": number + key for key in range(20)
+        }
+        Experiment(tmp_path, f"e{number}").submit((0,), spec={"config": config})
+    keys, more = value_columns.choose(Finder(tmp_path).resolve(["e*"]))
+    # Of keys that have the same values one is shown: the others are interpolated from it.
+    assert (len(keys), more, [key for key in keys if ".k" in key]) == (
+        value_columns.MOST,
+        20 - value_columns.MOST,
+        ["config.k00"],
+    )
+
+
+def test_columns_by_name(runs: list[Selected]) -> None:
+    assert value_columns.choose(runs, ["depth", "lr"]) == (["config.model.depth", "config.lr"], 0)
+    with pytest.raises(UsageError, match="ends in 'depht'"):
+        value_columns.choose(runs, ["depht"])
+
+
+def test_headers_tell_keys_apart() -> None:
+    assert value_columns.headers(["config.lr", "config.a.x", "config.b.x", "x"]) == [
+        "lr",
+        "a.x",
+        "b.x",
+        "x",
+    ]
