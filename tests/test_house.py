@@ -22,6 +22,7 @@ PACKAGES = sorted({path.parent for path in MODULES} - {PACKAGE})
 # Modules without a test at the mirrored path, and the test that covers each.
 COVERED_BY: dict[str, str] = {
     "__main__": "cli/test_main.py",
+    "cli/condition_keys": "cli/test_completion.py",
     "cli/examples": "cli/test_help.py",
     "cli/global_options": "cli/test_main.py",
     "cli/only": "cli/test_submit.py",

@@ -8,7 +8,7 @@
 - Reading: `list`, `status`, `top`, `logs`, `results`, `why`, `show`, `diff`, `report`, `export`.
 - Acting on runs: `cancel`, `requeue`, `clean`.
 - `help`: topics; `examples`: those in each command's help; `completion`: scripts for shells,
-  with `spec_keys` for what a spec may hold.
+  with `spec_keys` for what a spec may hold and `condition_keys` for ``--where``.
 
 To add a command: write ``hpcrun/cli/NAME.py`` with a function ``command``, add it to ``GROUPS`` in
 `main` and an example to `examples`, and run ``make docs``. Imports that only the command needs go

@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from hpcrun.cli.global_options import given
-from hpcrun.cli.options import Function, Output
+from hpcrun.cli.options import Function, Output, completed_by
 from hpcrun.errors import UsageError
 from hpcrun.host import expand_home
 from hpcrun.text import one_line, plural, shortened
@@ -57,6 +57,7 @@ def conditions_option(function: Function) -> Function:
         "conditions",
         multiple=True,
         metavar="CONDITION",
+        shell_complete=completed_by("condition_keys", "complete_condition"),
         help="Only runs that meet this: lr=3e-4 (of a key its end is enough), 'lr>=1e-3', "
         "state=failed, 'metric.loss<2', cause=…, 'attempts>2', and/or/not with brackets.",
     )(function)
