@@ -124,7 +124,9 @@ class TopApp(App[BaseException]):
         yield Static(id="problem")
         yield RowList()
         yield Static(id="detail")
-        yield Input(id="filter", compact=True, placeholder="lr=3e-4, as for --where")
+        yield Input(
+            id="filter", compact=True, placeholder="lr>=3e-4 and state=failed, as for --where"
+        )
         yield Static(Text(_KEYS), id="keys")
 
     def on_mount(self) -> None:
