@@ -143,7 +143,8 @@ class CommandPage(Page):
             pass  # closed with the page
 
     def _drain(self) -> None:
-        assert self._process is not None
+        if self._process is None:
+            return
         # Before the lines, so that what was printed last is shown.
         is_over = self._process.poll() is not None and not any(
             reader.is_alive() for reader in self._readers
@@ -190,11 +191,15 @@ class CommandPage(Page):
         if self._process is not None and not self.is_acting:
             process, self._process = self._process, None
             self._timer.stop()
+            # At once: the screen may be left with the page, and takes its threads along.
+            process.kill()
             # A reader may wait for room in the queue, and storage may not answer.
             threading.Thread(target=self._end, args=(process,), daemon=True).start()
 
+    def on_unmount(self) -> None:
+        self.close()
+
     def _end(self, process: subprocess.Popen[str]) -> None:
-        process.kill()
         while any(reader.is_alive() for reader in self._readers):
             while not self._lines.empty():
                 self._lines.get_nowait()

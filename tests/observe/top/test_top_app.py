@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -16,6 +17,7 @@ from hpcrun.errors import BrokenFile
 from hpcrun.observe.read.selection import Finder, Selected
 from hpcrun.observe.status.status import RunStatus, statuses
 from hpcrun.observe.top import top_app
+from hpcrun.observe.top.pages import CommandPage
 from hpcrun.observe.top.top_app import TopApp
 from hpcrun.text import Say
 from tests.support.top_study import TopStudy
@@ -198,8 +200,14 @@ def test_control_characters_are_shown_and_not_sent(study: TopStudy) -> None:
         await pilot.press("down", "down", "enter")
         text = await _until(pilot, "before ", " after")
         assert "\x1b" not in text
+        assert isinstance(app.screen, CommandPage)
+        pages.append(app.screen._process)
 
+    pages: list[subprocess.Popen[str] | None] = []
     _use(_look(study), person, (120, 40))
+    # The command on the page goes with the screen.
+    assert pages[0] is not None
+    assert pages[0].wait(30) < 0
 
 
 def test_only_what_can_be_cancelled_is_asked_about(study: TopStudy) -> None:
