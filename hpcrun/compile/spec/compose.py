@@ -140,13 +140,14 @@ def parse_overrides(texts: Sequence[str], directory: Path, problems: Problems) -
             continue
         if not equals or not name or not all(name.split(".")) or limits.is_deep(name):
             message = f"found {shortened(text, 200)!r}; accepted are key=value and +key=value"
-            problems.add(Problem(COMMAND_LINE, "", message, _meant(name, equals, texts)))
+            hint = _meant(name, equals, texts)
+            problems.add(Problem(COMMAND_LINE, "", message, hint and shortened(hint, 400)))
             continue
         if name[0] in "+~":
             message = f"found {shortened(text, 200)!r}; accepted are key=value and +key=value"
             bare = name[1:]
             hint = f"{bare}=null takes a value away" if name[0] == "~" else f"type +{bare}={value}"
-            problems.add(Problem(COMMAND_LINE, "", message, hint))
+            problems.add(Problem(COMMAND_LINE, "", message, shortened(hint, 400)))
             continue
         key = tuple(name.split("."))
         if key[0] == "extends" or key[:2] == ("sweep", "grid"):
