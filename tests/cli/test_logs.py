@@ -74,8 +74,6 @@ def test_newest_attempt_of_all_ranks(study: Experiment, root: Path) -> None:
         (("study/1", "--stream", "batch"), ["batch | batch says"]),
         (("study/1", "--stream", "agent", "--node", "0"), ["agent node1 | agent says"]),
         (("study/1", "--stream", "agent", "--node", "1"), []),
-        (("study/1", "--rank", "9"), []),
-        (("study/1", "--attempt", "7"), []),
         (("study/1", "--tail", "0"), []),
     ],
 )  # fmt: skip
