@@ -70,10 +70,15 @@ def test_every_command_is_in_a_group_and_has_an_example() -> None:
     ] == []
 
 
+def _above() -> click.Context:
+    """The group's context: a command keeps the help option of the first context that it sees."""
+    return click.Context(group, info_name="hpcrun", **group.context_settings)
+
+
 @pytest.mark.parametrize("line", [line for line in LINES if line.startswith("hpcrun")])
 def test_an_example_is_understood(line: str) -> None:
     _, name, *arguments = shlex.split(line)
-    with _command(name).make_context(name, arguments) as context:
+    with _command(name).make_context(name, arguments, parent=_above()) as context:
         assert context.params
 
 
@@ -91,7 +96,8 @@ def test_only_what_is_an_example_is_excused() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_shows_the_examples(name: str) -> None:
-    text = _command(name).get_help(click.Context(_command(name), info_name=name))
+    command = _command(name)
+    text = command.get_help(click.Context(command, info_name=name, parent=_above()))
     for line, what in EXAMPLES[name].items():
         assert f"  {line}" in text
         assert what in text

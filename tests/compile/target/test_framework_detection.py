@@ -14,12 +14,13 @@ from hpcrun.errors import SpecError
 from hpcrun.policy import frameworks
 from hpcrun.state.spec.experiment import Spec
 
-BASE = "cluster: local\nenvironment: {python: /opt/bin/python}\n"
+BASE = "cluster: slurm\n"
+PYTHON = "environment.python=/opt/bin/python"
 
 
 def compiled(project: Any, text: str, script: str = "") -> Any:
     project.write("train.py", script)
-    return compile_spec(project.write("spec.yaml", BASE + text))
+    return compile_spec(project.write("spec.yaml", BASE + text), [PYTHON])
 
 
 def test_the_spec_accepts_the_names_of_the_table() -> None:
@@ -322,6 +323,6 @@ def test_progress_of_a_function_is_refused(project: Any) -> None:
     with pytest.raises(SpecError) as error:
         compiled(project, text, "def main(run):\n    pass\n")
     first, second = error.value.problems
-    assert (first.key, first.line) == ("progress.pattern", 5)
+    assert (first.key, first.line) == ("progress.pattern", 4)
     assert first.message.startswith("is not used: a function's steps, metrics and saves are those")
     assert second.key == "progress.total"

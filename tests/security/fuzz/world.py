@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import functools
 import io
 import json
@@ -20,11 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcrun.state.spec.experiment import Spec
 from tests.frozen.desk import ARCHIVE, NOW
 
 # The experiment whose rows a broken one must not touch.
 BYSTANDER = "doomed"
 LAST_LINE = "step 64"
+# What begins the key of a value of a spec.
+_SPEC = {field.name for field in dataclasses.fields(Spec)} - {"name"}
 # The others, and how often each is taken: large ones take longer.
 VICTIMS = {"torn-drill": 6, "after": 6, "half": 1, "study": 2, "measure": 2}
 # Ids that may be passed to Slurm, joined by commas.
@@ -276,8 +280,16 @@ def _rows(argv: tuple[str, ...], text: str) -> str:
         return ""
     rows = found if isinstance(found, list) else found.get("runs", [])
     mine = [row for row in rows if BYSTANDER in _experiments(row)]
-    # `results` has the columns of all in each row.
-    kept = [{key: value for key, value in row.items() if value is not None} for row in mine]
+    # `results` has the columns of all in each row, and those of values in which all that are shown
+    # differ: its own values stand in others of its columns, or in none.
+    kept = [
+        {
+            key: value
+            for key, value in row.items()
+            if value is not None and ("results" not in argv or key.partition(".")[0] not in _SPEC)
+        }
+        for row in mine
+    ]
     return json.dumps(kept) if kept else ""
 
 
