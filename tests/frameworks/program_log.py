@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_FAILURE = re.compile(r"^Traceback|Error\b|^(slurmstepd|srun|terminate called)\b")
+# Behind a bar too, which ends no line.
+_FAILURE = re.compile(r"Traceback \(most recent|Error\b|^(slurmstepd|srun|terminate called)\b")
 
 
 @dataclass(frozen=True)
