@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 # Behind a bar too, which ends no line.
-_FAILURE = re.compile(r"Traceback \(most recent|Error\b|^(slurmstepd|srun|terminate called)\b")
+_FAILURE = re.compile(
+    r"Traceback \(most recent|Error\b|(slurmstepd|srun): |terminate called\b|: Killed$"
+)
 
 
 @dataclass(frozen=True)
