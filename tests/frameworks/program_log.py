@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 # Behind a bar too, which ends no line.
-_FAILURE = re.compile(
-    r"Traceback \(most recent|Error\b|(slurmstepd|srun): |terminate called\b|: Killed$"
-)
+_FAILURE = re.compile(r"Traceback \(most recent|Error\b|(slurmstepd|srun)\S*: |terminate called\b")
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,10 @@ def test_what_is_printed_of_an_end_is_no_work() -> None:
     lines = _lines(1, (1, "step 1"), (2, "step 2"), (3, "test"), (30, "RuntimeError: closed"))
     (one,) = attempts([*lines, *_lines(1, (31, "bye"))], r"step (?P<step>\d+)")
     assert one.end == 3
-    bar = _lines(1, (1, "1/9"), (2, "2/9"), (30, "2/9 [01:00]Traceback (most recent call last):"))
-    (one,) = attempts(bar, r"(?P<step>\d+)/9")
-    assert one.end == 2
+    for said in ("Traceback (most recent call last):", "slurmstepd-n1: error: *** STEP 2.2 ON n1"):
+        bar = _lines(1, (1, "1/9"), (2, "2/9"), (30, f"2/9 [01:00]{said}"))
+        (one,) = attempts(bar, r"(?P<step>\d+)/9")
+        assert one.end == 2
 
 
 def test_the_times_that_a_program_prints_of_its_steps_count_once() -> None:
