@@ -1,4 +1,4 @@
-"""What a command is busy with, told to the person who waits.
+"""The line that tells a person who waits what a command is doing.
 
 ::
 

@@ -85,7 +85,7 @@ def _bring_to_end(prepared: Prepared, allocation: str | None, output: Output) ->
 
 
 class _Progress:
-    """What the run that is under way does, while its ranks print nothing."""
+    """Describe the run that is under way, while its ranks print nothing."""
 
     def __init__(self, prepared: Prepared, *, is_local: bool) -> None:
         self.run: int | None = None

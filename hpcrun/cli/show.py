@@ -30,7 +30,7 @@ from hpcrun.text import shortened, timestamp, visible
 def command(
     where: tuple[str, ...], conditions: tuple[str, ...], what: str | None, output: Output
 ) -> None:
-    """What one run is and how it is doing; with an option, one thing about it.
+    """State, configuration and paths of one run; with an option, one of them.
 
     WHERE is NAME/3, a job id (123_4), a directory or anything else that comes to one run, such as
     NAME lr=3e-4.

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.cli import spec_keys
+from hpcrun.state import permissions
 from tests.support.command import hpcrun
 from tests.support.experiment import Experiment
 from tests.support.waiting import until
@@ -235,3 +237,15 @@ def test_tab_at_a_prompt(prompt: Prompt, desk: Path) -> None:
     prompt.tab("hpcrun report -o no", "hpcrun report -o notes.txt")
     prompt.tab(f"{plan} entry=no", f"{plan} entry=notes.txt")
     assert not list(desk.parent.rglob("pwned"))
+
+
+def test_profiles_that_a_stranger_laid_beside_a_spec_are_not_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are not read by the compiler."""
+    (tmp_path / "configs" / "clusters").mkdir(parents=True)
+    (tmp_path / "configs" / "clusters" / "evil.yaml").write_text("executor: local\n")
+    tmp_path.chmod(0o777)
+    assert "evil" in spec_keys._profiles(tmp_path)
+    monkeypatch.setattr(permissions, "stranger", lambda _path: "mallory")
+    assert "evil" not in spec_keys._profiles(tmp_path)

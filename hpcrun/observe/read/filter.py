@@ -43,7 +43,7 @@ class Candidate(Protocol):
 
 
 class Facts(Protocol):
-    """What is known of a run's course, such as a `hpcrun.observe.status.status.RunStatus`."""
+    """The state and progress of a run, such as a `hpcrun.observe.status.status.RunStatus`."""
 
     @property
     def state(self) -> str: ...

@@ -75,7 +75,7 @@ class LiveReport(ThreadingTCPServer):
 
     @property
     def address(self) -> str:
-        """What a browser opens."""
+        """The URL that a browser opens, token included."""
         return f"http://{ADDRESS}:{self.port}{self.path}"
 
     def run(self, say: Say) -> None:

@@ -1,4 +1,4 @@
-"""What the scripts of a report's page draw and filter by."""
+"""The data that the scripts of a report's page draw, and filter by."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class RunReport:
     changes: tuple[Change, ...]
     """The differences of its resolved spec to that of its experiment's first run here."""
     log: LogTail | None = None
-    """What it printed last."""
+    """The last lines that it printed."""
 
     @property
     def selected(self) -> Selected:

@@ -1,4 +1,4 @@
-"""Where else the metrics of a run are: W&B, TensorBoard, MLflow."""
+"""Links from a run to its metrics in trackers: W&B, TensorBoard, MLflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run's nodes are doing before its ranks start: the last words of their agents' logs."""
+"""The preparation of a run's nodes before its ranks start, by the last lines of agents' logs."""
 
 from __future__ import annotations
 

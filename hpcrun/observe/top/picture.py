@@ -29,7 +29,7 @@ _MOST_NODES = 256
 
 @dataclass(frozen=True)
 class Picture:
-    """What one look has found."""
+    """The state of the runs, their queue and their nodes at one look."""
 
     selected: Sequence[Selected]
     found: Sequence[RunStatus]

@@ -1,4 +1,4 @@
-"""What the screen shows, and which runs a key is about: all of it without a terminal."""
+"""The model of the screen: its rows, and the runs that a key acts on, without a terminal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TopModel:
         self.applied = ""
         """The filter that the runs meet."""
         self.unmet = ""
-        """What is wrong with the filter, or that it meets nothing."""
+        """The error of the filter, or a message that no run meets it."""
         self.marked: set[str] = set()
         """The directories of the marked runs."""
         self.samples: dict[str, NodeSample] = {}

@@ -71,12 +71,14 @@ class MlflowTracker:
 
     def _find(self, run: RunDescription, wanted: dict[str, Any]) -> str:
         """Return the id of this run's run of MLflow, made if there is none."""
+        from mlflow.exceptions import MlflowException
+
         name = wanted["experiment"] or run.experiment
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
             try:
                 number = self._client.create_experiment(name)
-            except Exception:
+            except MlflowException:
                 # Another run of the sweep may have made it meanwhile.
                 experiment = self._client.get_experiment_by_name(name)
                 if experiment is None:
