@@ -330,7 +330,7 @@ _MOST_PACES = 9
 
 def _traces(paths: AttemptPaths, one: AttemptStory, is_program: bool, furthest: int) -> Traces:
     """Read only the metrics that `Traces` needs: the replayed steps, a few next, the last one."""
-    first, again = None, None
+    first = before = after = None
     log = session_log.read_any(paths)
     seen: list[tuple[int, float]] = []
     # A file that cannot be read tells nothing here; status and results say that it cannot.
@@ -341,17 +341,19 @@ def _traces(paths: AttemptPaths, one: AttemptStory, is_program: bool, furthest: 
                 continue
             if len(seen) <= _MOST_PACES:
                 seen.append((step, moment))
-            first = moment if first is None else first
+            first = first or moment
             if step <= furthest:
-                again = moment
-            elif not is_program or len(seen) > _MOST_PACES:
+                before, after = (step, moment), None
+                continue
+            after = after or (step, moment)
+            if not is_program or len(seen) > _MOST_PACES:
                 break
     last = files.last_line(paths.metrics) or {}
     found = Traces(
         session=log,
         first=first,
         last=_time(last) if first is not None else None,
-        again=again,
+        again=goodput.repeated_until([*filter(None, (before, after))], furthest),
         reached=_step(last) or 0,
     )
     return _of_program(found, paths, one, seen, furthest) if is_program else found
@@ -368,13 +370,16 @@ def _of_program(
     if found.first is None and found.session.sightings:
         # Its lines have no times: the agent noted when it saw them.
         seen = found.session.sightings
-        again = next((time for step, time in seen if furthest and step >= furthest), None)
+        again = goodput.repeated_until(seen, furthest)
         found = replace(found, first=seen[0][1], last=seen[-1][1], again=again)
-    begun = goodput.first_began(seen, one.restored or 0)
+    restored = one.restored or 0
+    begun = goodput.first_began(seen, restored)
+    if found.again is None and begun is not None and restored < furthest < seen[0][0]:
+        again = goodput.repeated_until([(restored, begun), seen[0]], furthest)
+        found = replace(found, again=again)
     started = one.attempt.workers_started
     starting = 0.0 if begun is None or started is None else begun - started
-    alive = goodput.worked_until(found, seen, starting)
-    if alive is None:
+    if (alive := goodput.worked_until(found, seen, starting)) is None:
         alive = _time(files.last_line(paths.log_sizes) or {})
     return replace(found, is_program=True, begun=begun, alive=alive)
 

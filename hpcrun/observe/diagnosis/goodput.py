@@ -160,6 +160,20 @@ def first_began(logged: Sequence[tuple[int, float]], restored: int) -> float | N
     return moment if step - restored <= 1 else None
 
 
+def repeated_until(points: Sequence[tuple[int, float]], furthest: int) -> float | None:
+    """Return when the furthest step of earlier attempts was over again; None if it was not.
+
+    ``points`` are steps and their times. Where not every step has one, the moment lies between the
+    last of the repeated steps and the first of the new ones.
+    """
+    before = next((point for point in reversed(points) if point[0] <= furthest), None)
+    after = next((point for point in points if point[0] > furthest), None)
+    if before is None or after is None:
+        return before and before[1]
+    share = (furthest - before[0]) / (after[0] - before[0])
+    return before[1] + share * max(0.0, after[1] - before[1])
+
+
 # Seconds that the processes of a program take to leave, once it has done its work: at least, and at
 # most where starting took twice as long, as on a busy node.
 LEAVING, MOST_LEAVING = 8.0, 30.0
@@ -171,8 +185,8 @@ def worked_until(
     """Return until when a program that has ended worked; None if nothing tells.
 
     Of one that ended well that is its end: it may have evaluated or saved in silence. Unless that
-    is so near to its last sign of life that it only left: then it is that, and the time between
-    two lines of its log. ``starting`` are the seconds from its start to its first step.
+    is so near to its last sign of life that its processes only left: then it is that sign.
+    ``starting`` are the seconds from its start to its first step.
     """
     log = traces.session
     finished = next((event.time for event in log.of(session_log.FINISHED)), None)
@@ -180,12 +194,10 @@ def worked_until(
     seen = [event.time for event in log.of(session_log.SEEN) if event.step is None]
     if finished is None or not seen:
         return seen[-1] if seen else finished
-    times = itertools.pairwise(moment for _, moment in logged)
-    gaps = sorted(after - before for before, after in times if after > before)
-    if not gaps:
+    if len(logged) < 2:
         return finished
     saves = [event.time for event in log.of(session_log.SAVED)]
-    last = max([seen[-1], traces.last or 0.0, *saves]) + gaps[len(gaps) // 2]
+    last = max([seen[-1], traces.last or 0.0, *saves])
     leaving = max(LEAVING, min(MOST_LEAVING, starting / 2))
     return min(finished, last) if finished - last < leaving else finished
 

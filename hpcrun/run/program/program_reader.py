@@ -44,7 +44,7 @@ _SHARE = 0.05
 PATIENCE, _LAST = 3.0, 2.0
 _FAILURES = 20
 # Seconds of silence, if twice as long as any pause before, after which a line is no sign of work
-# until there is another step: ranks whose peer was lost print of it as they are ended.
+# until there is another step as long after it: ranks whose peer was lost print of it as they end.
 _SILENCE = 2.0
 # A bar that has no end of its line may stand before it.
 _TRACEBACK = "Traceback (most recent call last)"
@@ -67,8 +67,9 @@ class ProgramReader:
         self._fence = AttemptFence(paths.run.attempt(paths.number + 1).directory)
         self._log = NewText(paths.rank_log(0))
         self._began = self._alive = self._looked = time.time()
-        # The longest pause of its work, and whether it has printed since of an exception, or late.
-        self._longest, self._failing = 0.0, False
+        # The longest pause of its work, and when it has printed since of an exception, or late.
+        self._longest = 0.0
+        self._failing: float | None = None
         self._search_at, self._is_cut = 0.0, False
         # The source that lines come from, what was said of it, and the last step.
         self._active: str | None = None
@@ -112,7 +113,9 @@ class ProgramReader:
             except Exception as error:
                 failures += 1
                 say(f"the program cannot be read: {type(error).__name__}: {error}")
-            pause = max(LOOK, min(LOOK_LATER, (time.time() - self._began) / 100))
+            # Lines without times are as exact as the look, and the first ones end the start.
+            age = (time.time() - self._began) / (1000 if self._step is None else 100)
+            pause = max(LOOK, min(LOOK_LATER, age))
             pause = max(pause, (time.monotonic() - begun) / _SHARE)
 
     def _prepare(self) -> None:
@@ -211,16 +214,16 @@ class ProgramReader:
                 # A rank whose peer was killed prints of it some time after its last work.
                 fails = any(_TRACEBACK in line for line in text)
                 silence = moment - self._alive
-                self._failing |= self._step is not None and silence > max(
-                    _SILENCE, 2 * self._longest
-                )
-                if not fails and not self._failing:
+                if self._step is not None and silence > max(_SILENCE, 2 * self._longest):
+                    self._fails(moment)
+                if not fails and self._failing is None:
                     self._works(moment)
             found_files = None if found is None else tuple(found)
             look = Look(moment, self._looked, text, found_files, is_last)
             self._looked = moment
             is_more = self._theirs(look) if self._is_theirs() else self._ours(look)
-            self._failing |= fails
+            if fails:
+                self._fails(moment)
             if not is_last or not (is_more or text) or time.monotonic() > begun + _LAST:
                 break
         if found is not None:
@@ -238,7 +241,14 @@ class ProgramReader:
         """Note a sign of the program's work."""
         if self._step is not None:
             self._longest = max(self._longest, moment - self._alive)
-        self._alive, self._failing = max(self._alive, moment), False
+        self._alive = max(self._alive, moment)
+        # A logger that an exception closes writes the steps before it, and a bar its end.
+        if self._failing is not None and moment > self._failing + _SILENCE:
+            self._failing = None
+
+    def _fails(self, moment: float) -> None:
+        """Note what its end may have printed."""
+        self._failing = moment if self._failing is None else self._failing
 
     def _ours(self, look: Look) -> bool:
         """Write what the best source has; return whether there is more at once."""
@@ -317,7 +327,8 @@ class ProgramReader:
         if self._active is None and self._run.progress.source != frameworks.NONE:
             self._tell(None, Found())
         record = self._exit_record()
-        ended = None if self._failing and record.get("exit_code") else record.get("time")
+        failed = self._failing is not None and record.get("exit_code")
+        ended = None if failed else record.get("time")
         last = float(ended) if ended is not None and TIME.accepts(ended) else self._alive
         self._writer.event(session_log.SEEN, time=round(last, 3))
 

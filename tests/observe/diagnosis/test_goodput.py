@@ -121,15 +121,33 @@ def test_a_program_that_shows_no_steps_is_running() -> None:
 
 
 @pytest.mark.parametrize(
+    ("points", "until"),
+    [
+        ([], None),
+        ([(80, 10.0)], None),
+        ([(30, 10.0), (60, 20.0)], 20.0),
+        ([(30, 10.0), (60, 20.0), (70, 30.0)], 20.0),
+        # It logs every twenty steps.
+        ([(40, 10.0), (60, 20.0), (80, 30.0)], 20.0),
+        ([(45, 10.0), (65, 20.0)], 17.5),
+    ],
+)
+def test_until_when_steps_were_repeated(
+    points: list[tuple[int, float]], until: float | None
+) -> None:
+    assert goodput.repeated_until(points, 60) == until
+
+
+@pytest.mark.parametrize(
     ("finished", "seen", "saved", "until"),
     [
         (None, None, None, None),
         (None, 150.0, None, 150.0),
         (200.0, None, None, 200.0),
         # Its processes took a while to leave.
-        (155.0, 150.0, None, 152.0),
-        (155.0, 150.0, 154.0, 155.0),
-        (151.0, 150.0, None, 151.0),
+        (155.0, 150.0, None, 150.0),
+        (155.0, 150.0, 154.0, 154.0),
+        (151.0, 150.0, 152.0, 151.0),
         # It worked on without a word.
         (200.0, 150.0, None, 200.0),
     ],
@@ -148,7 +166,7 @@ def test_until_when_a_program_worked(
 
 @pytest.mark.parametrize(
     ("starting", "finished", "until"),
-    [(10.0, 162.0, 162.0), (40.0, 162.0, 152.0), (40.0, 175.0, 175.0), (900.0, 190.0, 190.0)],
+    [(10.0, 162.0, 162.0), (40.0, 162.0, 150.0), (40.0, 175.0, 175.0), (900.0, 190.0, 190.0)],
 )
 def test_where_starting_took_long_leaving_may(
     starting: float, finished: float, until: float

@@ -65,7 +65,7 @@ def test_what_is_mended_by_itself_is_not_told(place: Place) -> None:
 def test_a_supervisor_that_was_killed_is_told_of_by_the_next(place: Place) -> None:
     place.submit("sleep 300", notify=wanted())
     supervisor = place.start()
-    until(lambda: place.run.attempts() and place.attempt().workers_started)
+    until(lambda: any(attempt.workers_started for attempt in ledger.read(place.run)))
     supervisor.kill()
     supervisor.communicate()
     until(lambda: place.scratch() == [])

@@ -269,6 +269,40 @@ def test_files_of_the_code_are_no_saves_of_the_program(place: Place, directory: 
     assert [Path(one.record["checkpoint"]).name for one in saves] == ["own.ckpt"]
 
 
+# Lightning's logger writes its rows when it is closed, by an exception too.
+CLOSED_LATE = """
+from pathlib import Path
+kept = []
+def show(step):
+    kept.append(f"0,{step - 1},0.5")
+    if step == 20:
+        tell(0)
+        try:
+            raise RuntimeError("Connection closed by peer")
+        finally:
+            traceback.print_exc()
+            time.sleep(1)
+            Path("out/version_0").mkdir(parents=True)
+            rows = ["epoch,step,loss", *kept, ""]
+            Path("out/version_0/metrics.csv").write_text(chr(10).join(rows))
+            time.sleep(3)
+            os._exit(1)
+import traceback
+Path("out").mkdir()
+train(40, 0.05, show)
+"""
+
+
+def test_rows_that_an_exception_wrote_are_no_work_after_it(place: Place) -> None:
+    _submit(place, CLOSED_LATE, recovery={"in_place": 0, "requeue": False})
+    place.supervise(timeout=60)
+    story = _story(place)
+    assert story.attempts[0].reached == 19
+    spent = story.goodput(time.time())
+    assert spent is not None
+    assert spent.useful < 20 * 0.05 + 1.5
+
+
 LATE = """
 def show(step):
     print(f"step {step} is done")
