@@ -40,8 +40,10 @@ def _lines() -> Iterator[str]:
     yield ".B hpcrun\n.I COMMAND\n[\\fIOPTIONS\\fR] [\\fIARGUMENTS\\fR]"
     yield ".SH DESCRIPTION"
     _, _, text = cli.HEAD.partition("# The command line\n")
-    for paragraph in text.strip().split("\n\n"):
-        yield f".PP\n{_text(paragraph)}"
+    for part in re.split(
+        r"(```sh\n.*?^```\n|(?:^\|[^\n]*\n)+)", text, flags=re.DOTALL | re.MULTILINE
+    ):
+        yield from _part(part.strip())
     yield ".SH OPTIONS\nAccepted before the command and after it."
     context = click.Context(group, info_name="hpcrun", **group.context_settings)
     common = {option.name for option in group.params}
@@ -59,6 +61,20 @@ def _lines() -> Iterator[str]:
     yield ".SH SEE ALSO"
     yield "\\fBhpcrun help\\fR lists the pages of the documentation, which come with hpcrun."
     yield ".PP\n.BR sbatch (1),\n.BR squeue (1),\n.BR scancel (1)"
+
+
+def _part(text: str) -> Iterator[str]:
+    """Return lines to type as they are, a table as a list, and other text as paragraphs."""
+    if text.startswith("```"):
+        yield ".PP\n.EX"
+        yield from (f"  {_plain(line)}" for line in text.splitlines()[1:-1])
+        yield ".EE"
+    elif text.startswith("|"):
+        for row in text.splitlines()[2:]:
+            first, second = (_text(cell) for cell in row.strip("| ").split(" | "))
+            yield f".TP\n{first}\n{second}"
+    else:
+        yield from (f".PP\n{_text(paragraph)}" for paragraph in text.split("\n\n") if paragraph)
 
 
 def _command(name: str, above: click.Context, common: set[str | None]) -> Iterator[str]:

@@ -52,6 +52,9 @@ def test_the_man_page_renders_without_a_warning() -> None:
     for name in COMMANDS:
         assert f"hpcrun {name}" in text
     assert "hpcrun submit finetune.yaml --only failed" in text
+    assert re.search(r"(?m)^ +hpcrun status study state=failed$", text)
+    assert "```" not in text
+    assert "| ---" not in text
 
 
 def _site(directory: Path) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Command -> command lines and what each is for. tests/cli/test_help.py runs them.
+# Command -> command lines and what each is for. tests/test_examples.py runs them.
 EXAMPLES: dict[str, dict[str, str]] = {
     "plan": {
         "hpcrun plan finetune.yaml": "every run, its script and configuration",

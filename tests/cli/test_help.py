@@ -1,4 +1,4 @@
-"""``hpcrun help``, the examples in each command's help, and what their options are called."""
+"""``hpcrun help``, each command's help with its examples, and what options are called."""
 
 from __future__ import annotations
 
@@ -18,42 +18,8 @@ from hpcrun.cli.examples import EXAMPLES
 from hpcrun.cli.help import TOPICS
 from hpcrun.cli.main import COMMANDS, GROUPS, group
 from tests.support.command import argv, hpcrun
-from tests.support.experiment import Experiment, path_with, slurm_shim
 
 LINES = [line for examples in EXAMPLES.values() for line in examples]
-# Examples that are parsed and not run, and why.
-NOT_RUN = {
-    "hpcrun submit finetune.yaml": "starts runs: tests/cli/test_submit.py",
-    "hpcrun submit finetune.yaml --only failed": "starts runs: tests/cli/test_submit.py",
-    "hpcrun run hello": "starts a run: tests/test_packaging.py",
-    "hpcrun run finetune.yaml config.lr=3e-4": "starts a run: tests/cli/test_submit.py",
-    "hpcrun requeue finetune/0": "starts a run: tests/cli/test_requeue.py",
-    "hpcrun drill finetune.yaml --fault kill-rank": "takes a minute: tests/cli/test_drill.py",
-    "hpcrun list --root /shared/team": "another root than that of the test",
-    "hpcrun logs -f": "ends with the runs: tests/cli/test_logs.py",
-    "hpcrun top": "needs a terminal: tests/cli/test_top.py",
-    "hpcrun top finetune --where config.lr=3e-4": "needs a terminal: tests/cli/test_top.py",
-    'eval "$(hpcrun completion bash)"': "a shell's: tests/cli/test_completion.py",
-}
-
-
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a spec, and a root in which it has run."""
-    desk = tmp_path_factory.mktemp("desk")
-    (desk / "finetune.yaml").write_text(
-        "name: finetune\nentry: ['true']\ncluster: local\nconfig: {lr: 1.0e-3, seed: 0}\n"
-    )
-    done = Experiment(desk / "root", "finetune")
-    done.submit((0, 1), swept={0: {"config.lr": 1e-3}, 1: {"config.lr": 3e-4}})
-    for run in (0, 1):
-        done.start(run, job_id=f"100_{run}")
-        done.metrics(run, 1, [1, 2], loss=0.5)
-        done.log(run, 1, 0, "Error: none\n")
-    done.end(0)
-    done.end(1, outcome="failed", kind="out_of_memory")
-    slurm_shim(desk / "shim")
-    return desk
 
 
 def _command(name: str) -> click.Command:
@@ -80,18 +46,6 @@ def test_an_example_is_understood(line: str) -> None:
     _, name, *arguments = shlex.split(line)
     with _command(name).make_context(name, arguments, parent=_above()) as context:
         assert context.params
-
-
-@pytest.mark.parametrize("line", [line for line in LINES if line not in NOT_RUN])
-def test_an_example_runs(line: str, desk: Path) -> None:
-    shim = {"PATH": path_with(desk / "shim")}
-    done = hpcrun(*shlex.split(line)[1:], root=desk / "root", cwd=desk, env=shim)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout + done.stderr
-
-
-def test_only_what_is_an_example_is_excused() -> None:
-    assert NOT_RUN.keys() <= set(LINES)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

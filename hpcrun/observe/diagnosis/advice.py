@@ -183,7 +183,7 @@ def _memory(case: _Case) -> str:
         more = f"{resources.mem}: ask for more"
     text = (
         f"The memory of the node ran out; resources.mem is {more} and `hpcrun submit` again, which "
-        f"{case.again_from}."
+        f"{case.again_from.removesuffix(',')}."
     )
     if ranks > 1:
         key = "gpus_per_node" if resources.gpus_per_node else "ntasks_per_node"

@@ -393,6 +393,14 @@ def test_a_micro_batch_of_one_is_not_made_smaller(study: Experiment) -> None:
     assert "offload_param={device: cpu}" in text
 
 
+def test_out_of_memory_before_anything_was_saved(study: Experiment) -> None:
+    study.submit((0,))
+    study.start()
+    end(study, cause=HOST, came=(0, 5, 0), decided=STOP)
+    told = advice(one(study))
+    assert "goes on from step 0, as nothing was saved. 2 ranks share" in told
+
+
 def test_a_run_that_is_never_requeued_has_no_count(study: Experiment) -> None:
     study.submit((0,), spec={"recovery": {"requeue": False}})
     study.start()

@@ -1,0 +1,330 @@
+"""What README, docs and help show: run as printed, in an empty directory, or listed in `NOT_RUN`.
+
+A block with a name is saved as that file, a spec or a part of one is planned, lines are typed. What
+they print (a block in the language `text`) is compared but for its numbers. Where jobs would go to
+Slurm, a stand-in takes them and they end at once; what ``hpcrun run`` and the examples of
+``--help`` start is real, on this machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from hpcrun.cli.examples import EXAMPLES
+from hpcrun.cli.main import group
+from hpcrun.state import layout, ledger
+from hpcrun.state.history import plans
+from hpcrun.state.spec.experiment import Spec
+from hpcrun.submit.local import processes
+from tests.support.doc_blocks import PAGES, ROOT, Block, blocks
+from tests.support.doc_reader import BASE, PROGRAM, Answer, Reader
+from tests.support.experiment import Experiment
+from tests.support.waiting import until
+
+HELP = "--help"
+TERMINAL = "needs a terminal: tests/cli/test_top.py"
+DRAWING = "a drawing"
+GENERATED = "drawn by docs/make_tree.py, and compared: tests/test_docs.py"
+NETWORK = "installs from the network; what is installed: tests/test_packaging.py"
+TRAINS = "trains with DeepSpeed for minutes: tests/test_training.py"
+SERVES = "serves until Ctrl-C: tests/observe/report/test_live_server.py"
+# What `--help` prints, in docs/cli.md, is compared by tests/test_docs.py.
+COMPARED = "Usage: hpcrun "
+# What is not run, and why: page -> a line to type, or the first line of another block.
+NOT_RUN: dict[str, dict[str, str]] = {
+    "README.md": {
+        "make demo": TRAINS,
+        "make test": "runs this",
+        "pip install .": NETWORK,
+        "pip install '.[train]'": NETWORK,
+        "import torch": "needs torch: tests/test_training.py trains it",
+    },
+    "docs/architecture.md": {
+        "experiment.yaml + cluster profile + key=value": DRAWING,
+        "hpcrun/                  hpcrun: checked Slurm submissions of DeepSpeed training, seen "
+        "through to their end.": GENERATED,
+    },
+    "docs/getting-started.md": {
+        ".venv/bin/hpcrun run language-model config.total_steps=50 "
+        "deepspeed.zero_optimization.stage=3": TRAINS,
+        "tensorboard --logdir ROOT/NAME/runs": "TensorBoard's, which serves until Ctrl-C",
+        "wandb beta sync ROOT/NAME/runs/*/tracking/wandb": "needs the server of Weights & Biases",
+        "PYTHONPATH=ROOT/NAME/submissions/1/hpcrun.zip python -m hpcrun.run.tracker wandb "
+        "ROOT/NAME/submissions/1 --run 3 --once": "needs a run with W&B: tests/run/test_tracker.py",
+    },
+    "docs/modules.md": {
+        "hpcrun/                  hpcrun: checked Slurm submissions of DeepSpeed training, seen "
+        "through to their end.": GENERATED,
+    },
+    "docs/processes.md": {
+        "sbatch script -> keeper -> supervisor -> srun -> agent   one a node, a step of its own": (
+            DRAWING
+        ),
+    },
+    "docs/report.md": {"hpcrun report finetune --serve": SERVES},
+    "docs/top.md": {"pip install 'hpcrun[top]'": NETWORK, "hpcrun top": TERMINAL},
+    "docs/working-directory.md": {
+        "ROOT/NAME/runs/3/work/                 mirrors the root of the frozen code": DRAWING,
+    },
+    HELP: {
+        "hpcrun top": TERMINAL,
+        "hpcrun top finetune --where config.lr=3e-4": TERMINAL,
+        "hpcrun drill finetune.yaml --fault kill-rank": "takes a minute: tests/cli/test_drill.py",
+    },
+}
+# What a page leaves to the reader's program, and what stands there here.
+FILLED_IN = {
+    "...  # forward, engine.backward(loss), engine.step()": "engine.step()",
+}
+# What prose says of a key without a value of its own; a function, for which `BASE` has flags.
+FORM = re.compile(r"\b(?:NAME|FILE|values)\b|…|^entry: [\w.]+:")
+PRELUDE = """
+import hpcrun
+from tests.support.place import FakeEngine
+
+class Loss:
+    def detach(self):
+        return 0.5
+
+engine, loader, loss, n = FakeEngine(), None, Loss(), 3
+"""
+
+
+def _studies(reader: Reader) -> None:
+    """Have experiments run: finetune, pretrain and study."""
+    base = BASE.replace("name: base", "name: study")
+    reader.write("study.yaml", base.replace("model: {", "model: {name: tiny, "))
+    reader.write("train.py", PROGRAM)
+    reader.type("hpcrun submit study.yaml --sweep lr=1e-3,3e-3,1e-2")
+    reader.type("hpcrun submit study.yaml +name=pretrain")
+    reader.type("hpcrun submit study.yaml +name=finetune --sweep lr=1e-3,2e-3 --sweep seed=0,1,2,3")
+    _end_all(reader)
+
+
+def _demo(reader: Reader) -> None:
+    """Lay out what `make demo` leaves in a checkout."""
+    (reader.directory / ".venv").mkdir()
+    (reader.directory / ".venv" / "bin").symlink_to(reader.programs)
+    demo = Experiment(reader.directory / "demo-runs", "demo")
+    demo.submit(range(3), swept={run: {"config.lr": 1e-3 * (run + 1)} for run in range(3)})
+    for run in range(3):
+        demo.start(run)
+        demo.metrics(run, 1, [60], loss=1.0)
+        demo.end(run)
+
+
+# What a page takes for granted.
+BEFORE = {
+    "docs/cli.md": _studies,
+    "docs/getting-started.md": _demo,
+    "docs/report.md": _studies,
+}
+
+
+def _end_all(reader: Reader) -> None:
+    """Have the jobs that the stand-in for Slurm took be over: the last run of each has failed."""
+    for found in layout.experiments(reader.home / "hpcrun"):
+        runs = Experiment(found.root, found.name)
+        planned = sorted({run.number for plan in plans(found).values() for run in plan.runs})
+        for run in planned:
+            if not runs.run(run).ledger.exists():
+                runs.start(run, job_id=f"100_{run}", when=time.time())
+                runs.metrics(run, 1, [1, 2], loss=0.5)
+                failed = len(planned) > 1 and run == planned[-1]
+                runs.end(run, **({"outcome": "failed", "kind": "out_of_memory"} if failed else {}))
+                if failed:
+                    ledger.write(runs.run(run), ledger.DECIDED, 1, action="stop", reason="enough")
+
+
+def _work_through(reader: Reader, block: Block) -> Iterator[tuple[int, str, Answer]]:
+    """Do what a block says; return each thing done with its line and what came of it."""
+    left_out = NOT_RUN.get(block.page, {})
+    if block.language == "text" and block.key not in left_out:
+        yield block.line, block.key, _unsaid(block, reader.heard)
+    elif block.is_shell:
+        reader.heard = ""
+        for number, line in block.commands():
+            if line not in left_out:
+                answer = reader.type(line)
+                reader.heard += answer.output
+                yield number, line, answer
+                if " submit " in line:
+                    _end_all(reader)
+    elif block.key not in left_out and not block.key.startswith(COMPARED):
+        yield block.line, block.key, _use(reader, block)
+
+
+def _shape(line: str) -> str:
+    """Return a printed line without what differs from one time to the next."""
+    line = line.replace(os.uname().nodename, "laptop")
+    return " ".join(re.sub(r"\d[\d.,:]*", "0", line).split())
+
+
+def _unsaid(block: Block, said: str) -> Answer:
+    """Compare what a page says that the lines above it print with what they did print."""
+    printed = {_shape(line) for line in said.splitlines()}
+    missing = [line for line in block.text.splitlines() if _shape(line) not in printed]
+    return Answer(len(missing), "\n".join(["not printed:", *missing, "but:", said]))
+
+
+def _use(reader: Reader, block: Block) -> Answer:
+    """Use the file that a block is."""
+    if block.language == "yaml":
+        path = reader.write(block.file, block.text) if block.file else reader.fragment(block.text)
+        return reader.plan(path)
+    if block.language == "python":
+        text = block.text
+        for left_open, own in FILLED_IN.items():
+            text = text.replace(left_open, own)
+        return reader.type(f"python {shlex.quote(str(reader.write('example.py', PRELUDE + text)))}")
+    if block.language == "sh":
+        assert block.file, f"{block.page}:{block.line}: the text does not say which file this is"
+        reader.write(block.file, block.text)
+        return reader.type(f"HPCRUN_RUN=a/1 HPCRUN_EVENT=failed HPCRUN_MESSAGE=b ./{block.file}")
+    pytest.fail(f"{block.page}:{block.line}: nobody knows how to run it, and NOT_RUN has no reason")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
+def test_the_examples_of_a_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Reader(tmp_path, monkeypatch)
+    BEFORE.get(page, lambda _: None)(reader)
+    shown = blocks(page)
+    for block in reversed(shown):
+        if block.file:
+            reader.write(block.file, block.text)
+    wrong = [
+        f"{page}:{number}: {what}\n{answer.output}"
+        for block in shown
+        for number, what, answer in _work_through(reader, block)
+        if answer.code
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+FINETUNE = """\
+name: finetune
+entry: train.py
+config: {lr: 1.0e-3, seed: 0}
+cluster: local
+resources: {ntasks_per_node: 1}
+objective: {metric: loss, mode: min}
+recovery: {max_failures: 1}
+"""
+# Its run with the greater rate fails.
+TRAIN = """\
+import json, os, sys
+
+rate = float(sys.argv[1].removeprefix("--lr="))
+print("Error: none")
+with open(os.environ["HPCRUN_METRICS_FILE"], "a") as metrics:
+    print(json.dumps({"step": 1, "loss": 0.5 - rate}), file=metrics)
+sys.exit(rate > 5e-4)
+"""
+
+
+def _until_all_are_over(root: Path) -> None:
+    """Wait until no process works for any experiment under ``root``."""
+
+    def left() -> list[processes.LocalProcess]:
+        submissions = [one for found in layout.experiments(root) for one in found.submissions()]
+        return [each for one in submissions for each in processes.of_submission(one.directory)]
+
+    until(lambda: not left(), "the end of all runs", timeout=120.0)
+
+
+def test_the_examples_of_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Reader(tmp_path, monkeypatch)
+    reader.write("finetune.yaml", FINETUNE)
+    reader.write("train.py", TRAIN)
+    root = reader.home / "hpcrun"
+    swept = reader.type("hpcrun submit finetune.yaml --sweep lr=1e-3,3e-4 --wait")
+    assert swept.code == 1, swept.output
+    wrong = []
+    try:
+        for line in (line for examples in EXAMPLES.values() for line in examples):
+            if line not in NOT_RUN[HELP]:
+                answer = reader.type(line)
+                if answer.code:
+                    wrong.append(f"{line}\n{answer.output}")
+                _until_all_are_over(root)
+    finally:
+        for found in layout.experiments(root):
+            for submission in found.submissions():
+                processes.kill_all(submission.directory)
+    assert not wrong, "\n".join(wrong)
+
+
+def _lines() -> Iterator[tuple[str, str]]:
+    """Return each line of all examples with its page, and the first line of each other block."""
+    for page in PAGES:
+        for block in blocks(page):
+            yield from ((page, line) for _, line in block.commands() if block.is_shell)
+            if not block.is_shell:
+                yield page, block.key
+    for examples in EXAMPLES.values():
+        yield from ((HELP, line) for line in examples)
+
+
+def _in_prose() -> Iterator[tuple[str, str]]:
+    """Return what the prose of all pages sets as code, and the comments of shipped specs."""
+    for path in sorted((ROOT / "configs").rglob("*.yaml")):
+        yield from ((path.name, line) for line in re.findall(r"(?m)^# +(.*)", path.read_text()))
+    for page, path in PAGES.items():
+        prose = re.sub(r"(?ms)^ *```.*?```", "", path.read_text()).replace("``", "`")
+        yield from ((page, " ".join(code.split())) for code in re.findall(r"`([^`]+)`", prose))
+
+
+def _complaint(line: str) -> str | None:
+    """Return what is wrong with a command line, or with the form of one; None if nothing is."""
+    form = re.sub(r"[\[\]…]", " ", line.replace("\\|", " ").partition(" > ")[0])
+    _, name, *arguments = shlex.split(form)
+    above = click.Context(group, info_name="hpcrun", **group.context_settings)
+    command = group.get_command(above, name)
+    if command is None:
+        return f"there is no command {name}"
+    try:
+        command.make_context(name, arguments, parent=above)
+    except click.MissingParameter:
+        pass
+    except click.ClickException as error:
+        return error.format_message()
+    return None
+
+
+def test_a_command_in_prose_is_understood() -> None:
+    lines = [(page, line) for page, line in _in_prose() if line.startswith("hpcrun ")]
+    assert len(lines) > 50
+    wrong = {(page, line): said for page, line in lines if (said := _complaint(line))}
+    assert wrong == {}
+
+
+def test_a_part_of_a_spec_in_prose_is_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Reader(tmp_path, monkeypatch)
+    reader.write("pretrain.yaml", BASE.replace("name: base", "name: pretrain"))
+    keys = "|".join(field.name for field in dataclasses.fields(Spec))
+    parts = [(page, code) for page, code in _in_prose() if re.match(rf"({keys}): ", code)]
+    parts = [(page, code) for page, code in parts if not FORM.search(code)]
+    assert len(parts) > 20
+    wrong = [
+        f"{page}: {code}\n{answer.output}"
+        for page, code in parts
+        if (answer := reader.plan(reader.fragment(code))).code
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_what_is_shown_is_excused() -> None:
+    shown = set(_lines())
+    excused = {(page, line) for page, lines in NOT_RUN.items() for line in lines}
+    assert excused - shown == set()
