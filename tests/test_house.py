@@ -29,6 +29,7 @@ COVERED_BY: dict[str, str] = {
     "cli/options": "cli/test_main.py",
     "cli/report": "observe/report/test_report.py",
     "cli/run": "cli/test_verdict.py",
+    "cli/schema": "compile/spec/test_json_schema.py",
     "cli/spec_keys": "cli/test_completion.py",
     "cli/why": "observe/diagnosis/test_attempts.py",
     "compile/chain": "cli/test_chain.py",

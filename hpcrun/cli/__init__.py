@@ -7,6 +7,7 @@
   the runs, and what to type.
 - Reading: `list`, `status`, `top`, `logs`, `results`, `why`, `show`, `diff`, `report`, `export`.
 - Acting on runs: `cancel`, `requeue`, `clean`.
+- `schema`: the JSON Schema of specs.
 - `help`: topics; `examples`: those in each command's help; `completion`: scripts for shells,
   with `spec_keys` for what a spec may hold and `condition_keys` for ``--where``.
 

@@ -67,6 +67,7 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "hpcrun help": "all topics",
         "hpcrun help recovery": "what becomes of runs that fail",
     },
+    "schema": {"hpcrun schema > spec.schema.json": "for an editor, beside the specs"},
     "completion": {'eval "$(hpcrun completion bash)"': "in ~/.bashrc; zsh: in ~/.zshrc"},
 }
 

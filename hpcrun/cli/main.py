@@ -49,6 +49,7 @@ GROUPS = {
     "House": {
         "help": "A command's help, or a page of the documentation, offline.",
         "completion": "Completion script for bash, zsh or fish.",
+        "schema": "JSON Schema of specs and profiles, for an editor.",
     },
 }
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}

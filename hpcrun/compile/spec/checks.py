@@ -35,7 +35,7 @@ _PLAN_TIME = (
     *("name", "cluster", "resources", "model_parallel_size", "deepspeed_config", "checkpoint"),
     *("environment", "objective", "notify", "tracking", "code"),
 )
-_AT_LEAST = {
+AT_LEAST = {
     "model_parallel_size": 1,
     "checkpoint.every": 1,
     "checkpoint.nearby_every": 1,
@@ -64,7 +64,7 @@ def check(data: dict[str, Any], limits: dict[str, Any], report: Reporter) -> Non
     check_name(data["name"], report)
     check_resources(data["resources"], report.below("resources"))
     _check_limits(data["resources"], limits, report.below("resources"))
-    for key, least in _AT_LEAST.items():
+    for key, least in AT_LEAST.items():
         report.at_least(key, get_at(data, tuple(key.split("."))), least)
     _check_checkpoint(data["checkpoint"], report.below("checkpoint"))
     _check_environment(data["environment"], report.below("environment"))

@@ -55,6 +55,11 @@ are filled in as an attempt starts. A literal `${` is written `\\${`.
 **YAML.** Quote times: without quotes `12:00:00` would be the number 43200. Duplicate keys are
 mistakes, `3e-4` is a number, `no` is false.
 
+**In an editor.** `hpcrun schema > spec.schema.json` beside the spec, and as the spec's first line
+`# yaml-language-server: $schema=spec.schema.json`: editors with YAML's language server complete
+keys and mark mistakes as you type. `hpcrun schema profile` is that of cluster profiles. What the
+schema refuses hpcrun refuses; `hpcrun plan` finds more.
+
 **Limits.** What is larger than anything that people write is told with its file and line, and not
 tried. Data and long texts belong in files that the program reads. Accepted are at most
 LIMITS"""

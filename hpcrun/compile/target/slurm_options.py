@@ -23,9 +23,9 @@ HPCRUN_DIRECTORY HPCRUN_HOSTS HPCRUN_LAUNCH HPCRUN_METRICS_FILE HPCRUN_NODE_RANK
 HPCRUN_PORTS HPCRUN_RUN HPCRUN_SCRATCH
 """
 _OWNED_VARIABLES = frozenset(_SET_BY_JOB.split())
-_FORMS: dict[str, tuple[re.Pattern[str], str]] = {
+FORMS: dict[str, tuple[re.Pattern[str], str]] = {
     "gpu_type": (re.compile(r"[A-Za-z0-9_.-]+"), "the name of a type of GPU, such as a100"),
-    "mem": (re.compile(r"\d+(?:[KMGT]B?)?", re.IGNORECASE), "a size such as 64G, 4000M, or 0"),
+    "mem": (re.compile(r"\d+(?:[KMGTkmgt][Bb]?)?"), "a size such as 64G, 4000M, or 0"),
     "partition": (
         re.compile(r"[\w.+-]+(?:,[\w.+-]+)*"),
         "the name of a partition, or several separated by commas",
@@ -39,10 +39,10 @@ _FORMS: dict[str, tuple[re.Pattern[str], str]] = {
     "reservation": (re.compile(r"[\w.+-]+(?:,[\w.+-]+)*"), "the name of a reservation"),
     "exclude": (re.compile(r"[\w.\-,\[\]]+"), "a host list such as node3,node[7-9]"),
 }
-# More than any cluster has.
-_MOST = {
-    **{"nodes": 1_000_000, "spare_nodes": 1_000_000, "ntasks_per_node": 10_000},
-    **{"cpus_per_task": 10_000, "gpus_per_node": 1_000},
+# The least and the most of each; the most is more than any cluster has.
+RANGES = {
+    **{"nodes": (1, 1_000_000), "spare_nodes": (0, 1_000_000), "ntasks_per_node": (1, 10_000)},
+    **{"cpus_per_task": (1, 10_000), "gpus_per_node": (0, 1_000)},
 }
 MOST_RANKS = 10_000_000
 LONGEST_TIME = 3650 * 86400
@@ -121,11 +121,10 @@ def check_resources(resources: dict[str, Any], report: Reporter) -> None:
 
     One task of a node that has several GPUs is for `framework_detection.check` to judge.
     """
-    for name, most in _MOST.items():
-        least = 0 if name in ("gpus_per_node", "spare_nodes") else 1
+    for name, (least, most) in RANGES.items():
         report.at_least(name, resources[name], least, most)
     check_time(resources["time"], "time", report)
-    for name, (form, accepted) in _FORMS.items():
+    for name, (form, accepted) in FORMS.items():
         value = resources[name]
         if value is not None and not form.fullmatch(value):
             report.at(name, f"found {value!r}; accepted is {accepted}")
