@@ -65,7 +65,12 @@ def conditions_option(function: Function) -> Function:
 
 def where_argument(function: Function) -> Function:
     """Add ``[WHERE]...`` and ``--where CONDITION``; pass ``where`` and ``conditions``."""
-    where = click.argument("where", nargs=-1, metavar="[WHERE]...", shell_complete=complete_names)
+    where = click.argument(
+        "where",
+        nargs=-1,
+        metavar="[WHERE]...",
+        shell_complete=completed_by("condition_keys", "complete_where"),
+    )
     return where(conditions_option(function))
 
 
@@ -135,7 +140,7 @@ def select(
         found = [one for one in found if one.paths.directory in kept]
     elif conditions:
         found = _narrowed(found, conditions, option, verb, ask, output)
-        if kept is not None and needs_facts(conditions):
+        if kept is not None and needs_facts(found, conditions):
             kept.update(one.paths.directory for one in found)
     if verb is None:
         from hpcrun.observe.read.selection import of_others

@@ -6,7 +6,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from hpcrun.errors import UsageError
-from hpcrun.observe.read import filter as conditions
+from hpcrun.observe.read.filter import FACTS
+from hpcrun.observe.read.run_values import flatten
 from hpcrun.observe.status.run_state import STATES
 from hpcrun.state import layout
 from hpcrun.text import listed, range_text, shortened
@@ -51,5 +52,5 @@ def _key(finder: Finder, word: str) -> str | None:
         run = finder.runs(finder.newest())[0].run
     except (UsageError, IndexError):
         return None
-    keys = (*run.swept, *conditions.FACTS, *conditions.flatten(run.spec))
+    keys = (*run.swept, *FACTS, *flatten(run.spec))
     return next((key for key in keys if f".{key}".endswith(f".{word}")), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpcrun.observe.read.filter import MISSING, flatten, lookup, resolve_key, show
+from hpcrun.observe.read.run_values import MISSING, flatten, lookup, resolve_key, show
 from hpcrun.observe.read.selection import Selected
 
 # Of values that differ and were not swept, a table has so many, together with the swept ones.

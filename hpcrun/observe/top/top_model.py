@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hpcrun.errors import UsageError
 from hpcrun.observe.read.filter import narrow
+from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state, status_table
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.observe.tables import Table
@@ -19,6 +20,12 @@ _NOTHING = {
     QUEUE: "nothing waits: no run is planned, waiting or in the queue",
     NODES: "no run holds a node now",
 }
+
+
+def _text(one: Selected, found: RunStatus) -> str:
+    """Return the text of a run in which words of the filter are searched."""
+    words = (one.name, one.run.label, found.state, found.last_cause, found.job_id)
+    return " ".join(filter(None, words))
 
 
 class TopModel:
@@ -78,6 +85,7 @@ class TopModel:
                 [condition],
                 "filter",
                 lambda runs, values: [known[id(one)] for one in runs],
+                text_of=lambda one: _text(one, known[id(one)]),
             )
         except UsageError as error:
             self.unmet = f"filter: {one_line(error.message)}"
