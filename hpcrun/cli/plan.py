@@ -30,8 +30,9 @@ def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], outp
 
     Pure: nothing is written, and neither Slurm nor the network is asked.
     """
-    from hpcrun.compile import compile_chain, freeze
+    from hpcrun.compile import compile_chain
     from hpcrun.compile.chain import in_order
+    from hpcrun.compile.freeze import freeze
 
     chain = compile_chain(spec, overrides, sweeps, root=output.root)
     output.notes(chain)

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcrun import activity
-from hpcrun.cli.options import Output, command_line, common, root_option, spec_arguments
+from hpcrun.cli.options import (
+    Output,
+    command_line,
+    common,
+    completed_by,
+    root_option,
+    spec_arguments,
+)
 from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from hpcrun.slurm import patience
 from hpcrun.text import listed
@@ -33,6 +40,7 @@ if TYPE_CHECKING:
     "words",
     multiple=True,
     metavar="FILTER",
+    shell_complete=completed_by("condition_keys", "complete_only"),
     help="Submit only runs that are `new`, `failed` or `cancelled`, meet a condition (lr=3e-4, "
     "'lr>=1e-3 and not seed=2') or are named (NAME/0-3).",
 )

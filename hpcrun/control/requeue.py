@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrun.compile import Compiled, CompiledRun, freeze
+from hpcrun.compile.freeze import Compiled, CompiledRun, freeze
 from hpcrun.errors import BrokenFile, ClusterUnreachable, UsageError
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state
