@@ -120,6 +120,7 @@ def _tell(done: Sequence[Submitted], compiled: Compiled, output: Output) -> None
 def _wait(done: Sequence[Submitted], output: Output) -> int:
     from hpcrun.cli import verdict
     from hpcrun.control.wait import wait
+    from hpcrun.host import interrupted_from_outside
     from hpcrun.state.layout import ExperimentPaths
     from hpcrun.submit.run_actions import SKIPPED
 
@@ -128,13 +129,14 @@ def _wait(done: Sequence[Submitted], output: Output) -> int:
     failed: list[str] = []
     count = 0
     try:
-        for one in done:
-            asked = [run.run for run in one.runs if run.action != SKIPPED]
-            paths = ExperimentPaths(one.directory)
-            ended_badly = wait(paths, asked, say=output.say)
-            verdict.say_causes(paths, ended_badly, output)
-            failed += [f"{one.experiment}/{run}" for run in ended_badly]
-            count += len(asked)
+        with interrupted_from_outside():
+            for one in done:
+                asked = [run.run for run in one.runs if run.action != SKIPPED]
+                paths = ExperimentPaths(one.directory)
+                ended_badly = wait(paths, asked, say=output.say)
+                verdict.say_causes(paths, ended_badly, output)
+                failed += [f"{one.experiment}/{run}" for run in ended_badly]
+                count += len(asked)
     except KeyboardInterrupt:
         output.say("")
         output.say(
