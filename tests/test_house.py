@@ -24,6 +24,7 @@ COVERED_BY: dict[str, str] = {
     "__main__": "cli/test_main.py",
     "cli/condition_keys": "cli/test_completion.py",
     "cli/examples": "cli/test_help.py",
+    "cli/foreign_options": "cli/test_mistakes.py",
     "cli/global_options": "cli/test_main.py",
     "cli/only": "cli/test_submit.py",
     "cli/options": "cli/test_main.py",

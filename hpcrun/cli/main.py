@@ -78,6 +78,8 @@ _SIMILAR, _NEARLY = 0.6, 0.83
 
 # The variable by which a shell asks for completions.
 COMPLETE = "_HPCRUN_COMPLETE"
+# The key in click's ``meta`` for the words after the command's name.
+_WORDS = "hpcrun.words"
 
 
 class LazyGroup(click.Group):
@@ -102,6 +104,7 @@ class LazyGroup(click.Group):
             hint = f" Did you mean '{near}'? {COMMANDS[near]}" if near else ""
             every = ", ".join(COMMANDS)
             raise click.UsageError(f"There is no command '{name}'.{hint}\nCommands: {every}.", ctx)
+        ctx.meta[_WORDS] = args[1:]
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -190,6 +193,10 @@ def _main(arguments: list[str] | None) -> None:
         click.echo("interrupted", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+            from hpcrun.cli.foreign_options import explained
+
+            error = explained(error, error.ctx, error.ctx.meta.get(_WORDS, ()))
         error.show()
         sys.exit(EXIT_USAGE)
     except HpcrunError as error:

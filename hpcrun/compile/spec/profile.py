@@ -26,6 +26,7 @@ from hpcrun.slurm import client
 from hpcrun.state import permissions
 from hpcrun.state.spec.cluster_profile import Profile
 
+LOCAL = "local"
 _UMASK = re.compile(r"0{1,2}[0-7]{2}")
 
 
@@ -43,7 +44,7 @@ class LoadedProfile:
 
 def default_name() -> str:
     """Return the default profile: ``slurm`` where there is an sbatch, else ``local``."""
-    return "slurm" if client.available() else "local"
+    return "slurm" if client.available() else LOCAL
 
 
 def load(name: str, beside: Path, mark: SourceMark, problems: Problems) -> LoadedProfile | None:
