@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from hpcrun import activity
 from hpcrun.cli.options import Output, common, spec_arguments
 from hpcrun.policy import batch, resume
 from hpcrun.slurm.parse import parse_duration
@@ -34,9 +35,11 @@ def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], outp
     from hpcrun.compile.chain import in_order
     from hpcrun.compile.freeze import freeze
 
-    chain = compile_chain(spec, overrides, sweeps, root=output.root)
+    with activity.doing(f"reading {spec}"):
+        chain = compile_chain(spec, overrides, sweeps, root=output.root)
     output.notes(chain)
-    *_, plan = in_order(chain, lambda one, waits: freeze(one, depends_on=waits))
+    with activity.doing(f"rendering {plural(sum(len(one.runs) for one in chain), 'run')}"):
+        *_, plan = in_order(chain, lambda one, waits: freeze(one, depends_on=waits))
     root = str(chain[-1].root)
     if output.json:
         commands = {run.number: _command(run, run.entry.argv) for run in plan.runs}

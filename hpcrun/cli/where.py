@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
+from hpcrun import activity
 from hpcrun.cli.global_options import given
 from hpcrun.cli.options import Function, Output, completed_by
 from hpcrun.errors import UsageError
@@ -135,7 +136,8 @@ def select(
     option, conditions = "--where" if conditions else "WHERE", [*of_where, *conditions]
     if conditions and not names:
         _tell_of_newest(search, conditions, verb, output)
-    found = search.resolve(names, default_newest=verb is None)
+    with activity.doing("looking for the runs"):
+        found = search.resolve(names, default_newest=verb is None)
     if kept:
         found = [one for one in found if one.paths.directory in kept]
     elif conditions:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from hpcrun import activity
 from hpcrun.fields import TIME, WHOLE
-from hpcrun.observe.diagnosis import goodput
+from hpcrun.observe.diagnosis import goodput, unread_progress
 from hpcrun.observe.diagnosis.goodput import Goodput, Span, Traces
 from hpcrun.observe.read import run_files
 from hpcrun.observe.read.selection import Selected
@@ -53,6 +54,8 @@ class AttemptStory:
     """The source of the progress of a program without a session, as its agent recorded it."""
     first: int | None = None
     """The first step that such a program logged."""
+    pattern: str | None = None
+    """The line of a spec that would have its steps read, where nothing was; None for unknown."""
 
     @property
     def ended_badly(self) -> bool:
@@ -227,9 +230,10 @@ def stories(
     then. ``values`` includes steps and metrics in the statuses.
     """
     found = observe(selected, warn=warn, ask=ask, values=values)
+    each = [*zip(selected, found, strict=True)]
     return [
         RunStory(one, status, _attempts(one, attempts))
-        for one, (status, attempts) in zip(selected, found, strict=True)
+        for one, (status, attempts) in activity.counted(each, "reading attempts")
     ]
 
 
@@ -291,6 +295,7 @@ def _attempts(selected: Selected, attempts: Sequence[Attempt]) -> tuple[AttemptS
                 *(attempt, restored, reached, kept, one.events, again),
                 read_from=one.read_from,
                 first=one.first,
+                pattern=unread_progress.of_attempt(selected, attempt.number, one.read_from),
             )
         )
     return tuple(found)

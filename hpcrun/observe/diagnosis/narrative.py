@@ -183,6 +183,8 @@ def _read_from(one: AttemptStory, run: RunStory) -> str:
         return ""
     source, path = one.read_from.get("source"), one.read_from.get("path")
     if source is None:
+        if one.pattern is not None:
+            return f"It prints steps that hpcrun does not read; with this it does: {one.pattern}"
         is_lightning = run.selected.run.entry.framework == "lightning"
         logger = "give it a CSVLogger or Lightning's TQDMProgressBar, " if is_lightning else ""
         return (

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hpcrun import activity
 from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.observe.read import filter, metric_curves
 from hpcrun.observe.read.metric_curves import Curve
@@ -143,7 +144,8 @@ def collect(
     rows: list[Row] = []
     objectives: list[str] = []
     others: list[str] = []
-    for one, status in zip(selected, statuses, strict=True):
+    each = [*zip(selected, statuses, strict=True)]
+    for one, status in activity.counted(each, "reading metrics"):
         row: Row = {EXPERIMENT: one.experiment.name, "run": one.name, "state": status.state}
         row |= {"step": status.step}
         row |= {key: value(one, key) for key in keys}
