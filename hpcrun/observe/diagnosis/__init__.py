@@ -4,7 +4,7 @@ In reading order: `attempts` reads the ledger, session and metrics of each attem
 `narrative` puts it into sentences and `advice` adds the next step (``hpcrun why``); `goodput`
 divides a run's time into spans and `cost` turns them into GPU-hours (``hpcrun status --cost``);
 `unread_progress` finds steps in what a program prints that nothing reads; `fault_costs` evaluates a
-drill. All but `attempts`, `unread_progress` and `fault_costs` are pure.
+drill. `advice`, `goodput` and `cost` are pure.
 
 To add advice on a kind of cause: `advice._TEXTS` for a fixed text, `advice._KINDS` for one that
 depends on the run. To add a kind of time: a field of `goodput.Goodput` with its name in

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from hpcrun import activity
 from hpcrun.fields import TIME, WHOLE
-from hpcrun.observe.diagnosis import goodput, unread_progress
+from hpcrun.observe.diagnosis import goodput
 from hpcrun.observe.diagnosis.goodput import Goodput, Span, Traces
 from hpcrun.observe.read import run_files
 from hpcrun.observe.read.selection import Selected
@@ -54,8 +54,6 @@ class AttemptStory:
     """The source of the progress of a program without a session, as its agent recorded it."""
     first: int | None = None
     """The first step that such a program logged."""
-    pattern: str | None = None
-    """The line of a spec that would have its steps read, where nothing was; None for unknown."""
 
     @property
     def ended_badly(self) -> bool:
@@ -230,11 +228,8 @@ def stories(
     then. ``values`` includes steps and metrics in the statuses.
     """
     found = observe(selected, warn=warn, ask=ask, values=values)
-    each = [*zip(selected, found, strict=True)]
-    return [
-        RunStory(one, status, _attempts(one, attempts))
-        for one, (status, attempts) in activity.counted(each, "reading attempts")
-    ]
+    each = activity.counted([*zip(selected, found, strict=True)], "reading attempts")
+    return [RunStory(one, status, _attempts(one, those)) for one, (status, those) in each]
 
 
 def grouped(runs: Iterable[RunStory]) -> list[CauseGroup]:
@@ -295,7 +290,6 @@ def _attempts(selected: Selected, attempts: Sequence[Attempt]) -> tuple[AttemptS
                 *(attempt, restored, reached, kept, one.events, again),
                 read_from=one.read_from,
                 first=one.first,
-                pattern=unread_progress.of_attempt(selected, attempt.number, one.read_from),
             )
         )
     return tuple(found)

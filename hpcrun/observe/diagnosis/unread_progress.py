@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from hpcrun.observe.read.selection import Selected
 from hpcrun.state import files
@@ -74,12 +73,6 @@ def of_run(selected: Selected, attempt: int) -> str | None:
         pattern = proposed(line[:_LONGEST] for line in text.splitlines())
         return None if pattern is None else f"progress: {{pattern: '{pattern}'}}"
     return None
-
-
-def of_attempt(selected: Selected, attempt: int, read_from: Mapping[str, Any] | None) -> str | None:
-    """Return `of_run` where its agent recorded that it found no source of progress."""
-    is_unread = read_from is not None and read_from.get("source") is None
-    return of_run(selected, attempt) if is_unread else None
 
 
 def told(without: Iterable[tuple[Selected, int]]) -> Iterator[str]:
