@@ -7,7 +7,7 @@
 - From spec to runs: `plan`, `submit`, `run`, `drill`; `verdict` says at their end what became of
   the runs, and what to type.
 - Reading: `list`, `status`, `top`, `logs`, `results`, `why`, `show`, `diff`, `report`, `export`.
-- Acting on runs: `cancel`, `requeue`, `clean`.
+- Acting on runs: `cancel`, `requeue`, `tag`, `note`, `rename`, `clean`, `delete`.
 - `help`: topics; `examples`: those in each command's help; `completion`: scripts for shells,
   with `spec_keys` for what a spec may hold and `condition_keys` for ``--where``.
 

@@ -25,14 +25,15 @@ def command(output: Output) -> None:
     if not found:
         output.say(f"no experiments under {search.root}")
         return
-    table = Table(
-        ["EXPERIMENT", "RUNS", "STATES", "SUBMITTED", "USER", "SPEC"], right=frozenset({"RUNS"})
-    )
+    headers = ["EXPERIMENT", "RUNS", "STATES", "SUBMITTED", "USER", "SPEC"]
+    headers += ["TAGS"] * any(one.tags for one in found)
+    table = Table(headers, right=frozenset({"RUNS"}))
     for one in found:
         states = ", ".join(f"{count} {state}" for state, count in one.states.items())
         when = (
             time.strftime("%Y-%m-%d %H:%M", time.localtime(one.submitted)) if one.submitted else ""
         )
         runs = "" if one.runs is None else str(one.runs)
-        table.add(one.name, runs, states or one.problem or "", when, one.user or "", one.spec or "")
+        cells = [one.name, runs, states or one.problem or "", when, one.user or "", one.spec or ""]
+        table.add(*[*cells, ",".join(one.tags)][: len(headers)])
     table.print(color=output.color)

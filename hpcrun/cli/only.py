@@ -15,7 +15,8 @@ from hpcrun.observe.status import jobs
 from hpcrun.observe.status.run_state import PLANNED
 from hpcrun.observe.status.status import statuses
 from hpcrun.slurm.hostlist import parse_ranges
-from hpcrun.state import ledger
+from hpcrun.state import history, ledger
+from hpcrun.state.annotations.annotation import NOTHING, Annotation
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.submit.submit import Only
@@ -30,6 +31,7 @@ NEW, FAILED, CANCELLED = STATES = ("new", "failed", "cancelled")
 class _Candidate:
     name: str
     run: RunPlan
+    annotation: Annotation
     planned: object = None
 
 
@@ -73,7 +75,11 @@ def chooser(words: Sequence[str], say: Say = lambda message: None) -> Only | Non
             facts = {one.run: one for one in statuses(begun, warn=say, ask=jobs.ask, values=values)}
             return [facts.get(one.run.number, _NEVER_BEGUN) for one in some]
 
-        found = [_Candidate(f"{experiment.name}/{run.number}", run) for run in runs]
+        known = history.annotations_of(experiment, runs)
+        found = [
+            _Candidate(f"{experiment.name}/{run.number}", run, known.get(run.number, NOTHING))
+            for run in runs
+        ]
         if names:
             named = {number for word in names for number in _named(word, experiment, runs)}
             found = [one for one in found if one.run.number in named]

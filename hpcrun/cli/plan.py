@@ -34,12 +34,17 @@ def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], outp
     from hpcrun.compile import compile_chain
     from hpcrun.compile.chain import in_order
     from hpcrun.compile.freeze import freeze
+    from hpcrun.submit import most_hours
 
     with activity.doing(f"reading {spec}"):
         chain = compile_chain(spec, overrides, sweeps, root=output.root)
     output.notes(chain)
     with activity.doing(f"rendering {plural(sum(len(one.runs) for one in chain), 'run')}"):
-        *_, plan = in_order(chain, lambda one, waits: freeze(one, depends_on=waits))
+        *before, plan = in_order(chain, lambda one, waits: freeze(one, depends_on=waits))
+    if above := most_hours.above_limit(
+        (run, one.cluster) for one in (*before, plan) for run in one.runs
+    ):
+        output.say(f"submit asks first: {above}")
     root = str(chain[-1].root)
     if output.json:
         commands = {run.number: _command(run, run.entry.argv) for run in plan.runs}

@@ -25,6 +25,7 @@ def command(
     that wait or have completed are left alone.
     """
     from hpcrun.control import requeue
+    from hpcrun.submit import most_hours
 
     selected = select(output, where, conditions, verb="requeue")
     if not dry_run:
@@ -34,8 +35,11 @@ def command(
         steps = requeue.look(selected, output.say if dry_run else None)
     them = {step.name for step in steps if step.action != requeue.LEAVE}
     active = [one for one in selected if one.name in them]
-    if len(active) > (not chooses(where, conditions)) and not dry_run and not yes:
-        ask_first("requeue", active)
+    above = most_hours.above_limit((one.run, one.plan.cluster) for one in active)
+    if above and dry_run:
+        output.say(f"requeue asks first: {above}")
+    if (above or len(active) > (not chooses(where, conditions))) and not dry_run and not yes:
+        ask_first("requeue", active, above)
     if not dry_run:
         with activity.doing(f"requeueing {number}"):
             steps = requeue.restart(selected, argv=command_line(), say=output.say)

@@ -102,6 +102,8 @@ def _summary(found: dict[str, Any], output: Output) -> None:
         found["submitted"] = timestamp(found["submitted"])
     found["swept"] = ", ".join(f"{key}={value}" for key, value in found["swept"].items())
     found["cause"] = (found["cause"] or {}).get("kind")
+    found["tags"] = ", ".join(found["tags"])
+    found["notes"] = "; ".join(note["text"] for note in found["notes"])
     metrics = found["metrics"] or {}
     found["metrics"] = ", ".join(f"{key}={number(value)}" for key, value in metrics.items())
     total = found.pop("total_steps")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -16,9 +17,10 @@ from hpcrun.cli.options import (
     root_option,
     spec_arguments,
 )
+from hpcrun.cli.where import confirm
 from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from hpcrun.slurm import patience
-from hpcrun.text import listed
+from hpcrun.text import listed, plural
 
 if TYPE_CHECKING:
     from hpcrun.compile import Compiled
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 @click.option(
     "-W", "--wait", is_flag=True, help="Wait until all runs end; exit code 1 if one failed."
 )
+@click.option("-y", "--yes", is_flag=True, help="Do not ask, whatever it may cost.")
 @click.option("--new", is_flag=True, help="Give every run a new number, also those run before.")
 @click.option(
     "--only",
@@ -51,6 +54,7 @@ def command(
     sweeps: tuple[str, ...],
     dry_run: bool,
     wait: bool,
+    yes: bool,
     new: bool,
     words: tuple[str, ...],
     output: Output,
@@ -74,14 +78,24 @@ def command(
         from hpcrun.cli.only import chooser
 
         only = chooser(words, output.say)
+    from hpcrun.submit import most_hours
     from hpcrun.submit.submission_dir import chain_data
     from hpcrun.submit.submit import Request, preview_chain, submit_chain
 
     request = Request(command_line(), output.say, new, only)
     if dry_run:
-        _show(chain, preview_chain(chain, request), str(chain[-1].root), output)
+        previews = preview_chain(chain, request)
+        _show(chain, previews, str(chain[-1].root), output)
+        if above := _above_limit(previews):
+            output.say(f"submit asks first: {above}")
         return EXIT_OK
     patience.act()
+    if not yes and any(most_hours.asks(one.cluster) for one in chain):
+        quiet = replace(request, say=lambda message: None)
+        previews = preview_chain(chain, quiet)
+        if above := _above_limit(previews):
+            count = sum(len(one.submitted.runs) for one in previews)
+            confirm(f"submit {plural(count, 'run')}", f", {above}")
     with activity.doing(f"submitting {chain[-1].name}"):
         done = submit_chain(chain, request)
     if output.json:
@@ -89,6 +103,13 @@ def command(
     else:
         _tell(done, chain[-1], output)
     return _wait(done, output) if wait else EXIT_OK
+
+
+def _above_limit(previews: Sequence[Preview]) -> str | None:
+    from hpcrun.submit import most_hours
+
+    submitted = [one.submitted for one in previews]
+    return most_hours.above_limit((run, plan.cluster) for plan in submitted for run in plan.runs)
 
 
 def _show(

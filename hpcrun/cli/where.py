@@ -35,10 +35,10 @@ def complete_names(
     itself would give are offered.
     """
     from hpcrun.errors import HpcrunError
-    from hpcrun.observe.read.selection import Finder, default_root, is_name
+    from hpcrun.observe.read.selection import Finder, is_name
     from hpcrun.state import layout
 
-    root = expand_home(given(context, "root") or default_root())
+    root = root_of(context)
     if "/" in incomplete:
         name = incomplete.partition("/")[0]
         try:
@@ -49,6 +49,13 @@ def complete_names(
     else:
         found = [one.name for one in layout.experiments(root) if is_name(one.name)]
     return [CompletionItem(name) for name in found if name.startswith(incomplete)]
+
+
+def root_of(context: click.Context) -> Path:
+    """Return the root that a line to be completed is about."""
+    from hpcrun.observe.read.selection import default_root
+
+    return expand_home(given(context, "root") or default_root())
 
 
 def conditions_option(function: Function) -> Function:
@@ -168,6 +175,14 @@ def chooses(where: Sequence[str], conditions: Sequence[str]) -> bool:
     return bool(conditions) or any(is_condition(word) or is_pattern(word) for word in where)
 
 
+def whole(
+    found: Sequence[Selected], where: Sequence[str], conditions: Sequence[str]
+) -> set[ExperimentPaths]:
+    """Return the experiments that WHERE names as such: all of their runs, those to come too."""
+    named = set() if chooses(where, conditions) else {word.rstrip("/") for word in where}
+    return {one.experiment for one in found if one.experiment.name in named}
+
+
 def _split(search: Finder, where: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split WHERE into names and conditions; raise UsageError for a word that could be both."""
     from hpcrun.observe.read.expression import is_condition, split_words
@@ -234,11 +249,12 @@ def _tell(output: Output, message: str) -> None:
     output.say(message)
 
 
-def ask_first(verb: str, runs: Sequence[Selected]) -> None:
-    """`confirm` an action on runs, with the names of all."""
+def ask_first(verb: str, runs: Sequence[Selected], cost: str | None = None) -> None:
+    """`confirm` an action on runs, with the names of all, and perhaps what it may cost."""
     from hpcrun.observe.read.selection import as_where
 
-    confirm(f"{verb} {plural(len(runs), 'run')}", f": {shortened(as_where(runs))}")
+    details = f", {cost}" if cost else ""
+    confirm(f"{verb} {plural(len(runs), 'run')}", f"{details}: {shortened(as_where(runs))}")
 
 
 def confirm(what: str, details: str = "") -> None:

@@ -273,7 +273,7 @@ def _prepare(
     found = preflight.check_python(runs, earlier.cluster, unchecked=unchecked, say=say)
     with Draft(experiment) as draft:
         compiled = Compiled(
-            name=earlier.name,
+            name=experiment.name,
             root=experiment.directory.parent,
             spec_file=earlier.spec_file,
             code_root=earlier.code_root,

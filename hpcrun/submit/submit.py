@@ -174,6 +174,8 @@ def prepare(
     chosen = {decision.run for decision in decisions if decision.is_submitted}
     if not chosen:
         say(summary(plan, decisions))
+        if unsaid := unreached.other_annotations(plans, plan):
+            say(unsaid)
         return Prepared(paths, plan, decisions, None, older)
     found = preflight.check_runs(
         [run for run in plan.runs if run.number in chosen],

@@ -11,7 +11,7 @@ from typing import Any
 from hpcrun.compile.source import yaml_reader
 from hpcrun.compile.source.interpolate import interpolate
 from hpcrun.compile.source.marked_tree import SourceMark, Tree
-from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, listing
+from hpcrun.compile.source.problems import MOST_NUMBER, Problems, Reporter, did_you_mean, listing
 from hpcrun.compile.spec import profile_files, schema
 from hpcrun.compile.target.slurm_options import (
     check_name,
@@ -107,6 +107,9 @@ def _check(data: dict[str, Any], report: Reporter) -> None:
         check_time(limits["max_time"], "limits.max_time", report)
     for field in ("max_array_size", "max_nodes"):
         report.at_least(f"limits.{field}", limits[field], 1)
+    for field, hours in data["confirm_above"].items():
+        if hours is not None and not 0 <= hours < MOST_NUMBER:
+            report.at(f"confirm_above.{field}", f"found {hours}; accepted is a number from 0")
     umask = data["umask"]
     if umask is not None and not _UMASK.fullmatch(umask):
         found = f"found {umask!r}; accepted is an octal mask that leaves the owner all rights"

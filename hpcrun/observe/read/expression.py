@@ -1,9 +1,10 @@
 """The grammar of conditions: ``state=failed and not (lr>=1e-3 or seed=2)``.
 
 Comparisons of a key and a value, joined by ``and``, ``or``, ``not`` and brackets; two that stand
-side by side, or have a comma between, are joined by ``and``. Where runs are searched as one types,
-as in ``hpcrun top``, words alone are looked for in their names. ``templates/report/filter.js``
-reads the same; tests/support/filter_cases.py has what both have to answer.
+side by side, or have a comma between, are joined by ``and``. ``~`` is "contains". Where runs are
+searched as one types, as in ``hpcrun top``, words alone are looked for in their names.
+``templates/report/filter.js`` reads the same; tests/support/filter_cases.py has what both have to
+answer.
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ from dataclasses import dataclass
 from hpcrun.errors import UsageError
 from hpcrun.text import shortened
 
-SIGNS = ("=", "!=", "<", "<=", ">", ">=")
+SIGNS = ("=", "!=", "<", "<=", ">", ">=", "~")
 # What begins a path, and so no condition.
 _PATH = re.compile(r"[/~]|[.][.]?/")
-_SIGN = re.compile(r"[=<>]")
+# A word with ``~`` may be a file, too: what stands before it has to be a key.
+_SIGN = re.compile(r"[=<>]|^[\s(]*(?:not[\s(]+)?[A-Za-z][\w.]*~[^/~]")
 _CONNECTIVE = re.compile(r"\(|(?:and|or|not|\))$", re.IGNORECASE)
-_COMPARISON = re.compile(r"""(?:"([^"]+)"|([^\s<>=!()"]+))\s*(<=|>=|!=|==?|<|>)\s*""")
+_COMPARISON = re.compile(r"""(?:"([^"]+)"|([^\s<>=!()"]+))\s*(<=|>=|!=|==?|<|>|~)\s*""")
 # A comma, where the next comparison follows it: ``lr=0.1,seed=0``, as labels are written.
-_COMMA = re.compile(r""",\s*(?=(?:"[^"]+"|[^\s<>=!()",]+)\s*(?:[<>=]|!=))""")
+_COMMA = re.compile(r""",\s*(?=(?:"[^"]+"|[^\s<>=!()",]+)\s*(?:[<>=~]|!=))""")
 _QUOTED = re.compile(rf"""(?:"([^"]*)"|'([^']*)')(?=\s|\)|$|{_COMMA.pattern})""")
 _WORD = re.compile(r"[^\s()<>=]+")
 # What ends a value: a word of the language, or the next comparison.
 _NEXT = re.compile(
-    r"\s+(?=(?:and|or|not)(?:[\s()]|$))|\s+(?=[(]*[^\s<>=!()]+\s*(?:[<>=]|!=))|\s*$",
+    r"\s+(?=(?:and|or|not)(?:[\s()]|$))|\s+(?=[(]*[^\s<>=!()]+\s*(?:[<>=~]|!=))|\s*$",
     re.IGNORECASE,
 )
 # What ends a row of conditions.

@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from hpcrun.errors import UsageError
 from hpcrun.observe.read import expression as grammar
+from hpcrun.observe.read import said
 from hpcrun.observe.read.expression import Combination, Comparison, Expression, SearchedWord
 from hpcrun.observe.read.run_values import (
     MISSING,
@@ -22,6 +23,7 @@ from hpcrun.observe.read.run_values import (
     show,
     values_of,
 )
+from hpcrun.observe.read.said import SAID
 from hpcrun.slurm.hostlist import parse_ranges
 from hpcrun.text import Say, agreeing, listed, plural, shortened
 
@@ -110,7 +112,10 @@ def narrow(
 def needs_facts(selected: Sequence[Candidate], conditions: Sequence[str]) -> bool:
     """Check whether conditions may change by themselves: they are about more than values."""
     found = (each.key for one in conditions for each in grammar.comparisons(grammar.parse(one)))
-    return any(_is_fact(_resolved(selected, key)[0]) for key in set(found))
+    return any(
+        _is_fact(full) or full in SAID
+        for full in (_resolved(selected, key)[0] for key in set(found))
+    )
 
 
 def _conjuncts(expression: Expression) -> tuple[Expression, ...]:
@@ -128,7 +133,7 @@ def _resolved(selected: Sequence[Candidate], key: str) -> tuple[str, UnknownKey 
     if key.startswith(METRIC) and len(key) > len(METRIC):
         return key, None
     try:
-        return resolve_key(selected, key, FACTS), None
+        return resolve_key(selected, said.key(key), (*FACTS, *SAID)), None
     except UnknownKey as error:
         return METRIC + key, error
 
@@ -253,6 +258,9 @@ class _Filtering(Generic[Narrowed]):
             return lambda one: any(
                 _is_number(value) and compare(value, bound) for value in self._values(one, key)
             )
+        if each.sign == "~":
+            part = each.text.lower()
+            return lambda one: any(part in show(it).lower() for it in self._values(one, key))
         wanted = [each.text, *(each.text.split(",") if "," in each.text else ())]
         if key in (STATE, CAUSE):
             self._check_words(key, wanted[1:] or wanted, runs)
@@ -353,7 +361,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def _short(key: str) -> str:
-    return key.removeprefix("run.") if key in FACTS else key
+    return key.removeprefix("run.") if key in (*FACTS, *SAID) else key
 
 
 def _is_number(value: Any) -> bool:

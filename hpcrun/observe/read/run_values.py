@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 from hpcrun import bounded_json
 from hpcrun.errors import UsageError
+from hpcrun.observe.read import said
+from hpcrun.observe.read.said import Annotated
 from hpcrun.state.plan import RunPlan
 from hpcrun.text import listed, shortened
 
@@ -20,7 +22,7 @@ class UnknownKey(UsageError):
     """No run has a key that ends so."""
 
 
-class Candidate(Protocol):
+class Candidate(Annotated, Protocol):
     """A run; runs of one plan have the same object as ``planned``."""
 
     @property
@@ -75,7 +77,9 @@ def resolve_key(selected: Sequence[Candidate], suffix: str, others: Collection[s
 
 
 def values_of(selected: Candidate, key: str) -> Iterator[Any]:
-    """Yield the swept and the configured value of a key, if the run has them."""
+    """Yield the swept and the configured value of a key, or the tags or notes, of a run."""
+    if key in said.SAID:
+        yield from said.values(selected, key)
     if key in selected.run.swept:
         yield selected.run.swept[key]
     value = lookup(selected.run.spec, key)

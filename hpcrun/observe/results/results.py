@@ -16,7 +16,7 @@ from hpcrun.observe.read import filter, metric_curves
 from hpcrun.observe.read.metric_curves import Curve
 from hpcrun.observe.read.run_values import show
 from hpcrun.observe.read.selection import Selected
-from hpcrun.observe.read.value_columns import swept_keys, value
+from hpcrun.observe.read.value_columns import swept_keys, tagged, value
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.observe.tables import number
 from hpcrun.state.layout import RunPaths
@@ -135,12 +135,12 @@ def collect(
 ) -> Results:
     """Return one row for each run, with the metrics of all its attempts.
 
-    ``keys`` are those of the values that it has, the swept ones by default.
+    ``keys`` are those of the values that it has, the swept ones and tags by default.
 
     ``read`` reads the metrics of a run that has begun; it is called once for each, in their order.
     ``warn`` is called for each run whose metrics cannot be read: its row is without.
     """
-    keys = swept_keys(selected) if keys is None else keys
+    keys = [*swept_keys(selected), *tagged(selected)] if keys is None else keys
     rows: list[Row] = []
     objectives: list[str] = []
     others: list[str] = []

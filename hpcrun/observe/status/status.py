@@ -79,6 +79,9 @@ class RunStatus:
     """Seconds that it has waited, while it waits in the queue."""
     spare_nodes: list[str] | None = None
     """Names of the nodes that stand by beside these; they are paid for too."""
+    tags: Sequence[str] = ()
+    notes: Sequence[dict[str, Any]] = ()
+    """What people said of it: the ``text``, ``user`` and ``time`` of each note, oldest first."""
 
     @property
     def name(self) -> str:
@@ -292,6 +295,7 @@ def _status(
         gpu_memory_total=gpu.get("memory_total"),
         remaining=latest.remaining if runs else None,
         queued=_queued(evidence, verdict),
+        **selected.annotation.to_data(),
     )
 
 

@@ -13,7 +13,8 @@ from hpcrun.observe.tables import Table
 from hpcrun.observe.top import views
 from hpcrun.observe.top.picture import NodeSample, Picture
 from hpcrun.observe.top.views import NODES, QUEUE, RUNS, TopView
-from hpcrun.text import one_line, plural
+from hpcrun.submit import most_hours
+from hpcrun.text import one_line, plural, shortened
 
 _NOTHING = {
     RUNS: "no runs",
@@ -177,6 +178,14 @@ class TopModel:
             first = self.statuses(places)[0]
             raise UsageError(f"nothing to {verb}: {first.name} is {first.state}")
         return [place for place, is_left in zip(places, left_alone, strict=True) if not is_left]
+
+    def question(self, verb: str, places: Sequence[int]) -> str:
+        """Return what is asked before an action: the runs and, above the profile's limit, hours."""
+        selected = [self.picture.selected[place] for place in places] if self.picture else []
+        above = most_hours.above_limit((one.run, one.plan.cluster) for one in selected)
+        cost = f", {above}" if above and verb == "requeue" else ""
+        names = shortened(" ".join(views.where_arguments(selected)), 600)
+        return f"{verb.capitalize()} {plural(len(selected), 'run')}{cost}?  {names}"
 
     def counts(self, visible_rows: range) -> str:
         """Describe in one line what is shown of what there is."""
