@@ -23,6 +23,7 @@ from hpcrun.submit.submit import Only
 from hpcrun.text import Say, ranges, shortened
 
 _RUNS = re.compile(r"[^/]+/[0-9*?\[\],-]+")
+_NUMBERS = re.compile(r"[0-9]+[0-9,-]*")
 
 NEW, FAILED, CANCELLED = STATES = ("new", "failed", "cancelled")
 
@@ -62,10 +63,16 @@ def chooser(words: Sequence[str], say: Say = lambda message: None) -> Only | Non
     names, conditions = split_words([word for word in words if word not in STATES])
     for word in names:
         if not (_RUNS.fullmatch(word) or is_job(word)):
+            parts = word.split(",")
+            hint = "such as --only failed, --only lr=3e-4, --only 'lr>=1e-3 and not seed=2'"
+            if set(parts) <= set(STATES):
+                hint = f"type {' '.join(f'--only {part}' for part in parts)}"
+            elif _NUMBERS.fullmatch(word):
+                hint = f"type --only '*/{word}'"
             raise UsageError(
                 f"--only {shortened(word, 200)!r}: accepted are {', '.join(STATES)}, key=value and "
                 "other conditions, NAME/3 and job ids",
-                hint="such as --only failed, --only lr=3e-4, --only 'lr>=1e-3 and not seed=2'",
+                hint=hint,
             )
 
     def choose(experiment: ExperimentPaths, runs: Sequence[RunPlan]) -> set[int]:

@@ -117,6 +117,11 @@ def finder(output: Output, *, own: bool = False) -> Finder:
     from hpcrun.observe.read.selection import Finder, default_root
 
     root = output.root or Path(os.path.realpath(default_root()))
+    if root.is_file():
+        raise UsageError(
+            f"the root {root} is a file; accepted is the directory of your experiments",
+            hint="leave --root and HPCRUN_ROOT out for ~/hpcrun",
+        )
     return Finder(root, warn=output.say, own=own)
 
 

@@ -7,6 +7,7 @@ const QUOTED = /(?:"([^"]*)"|'([^']*)')(?=\s|\)|$|,\s*(?:"[^"]+"|[^\s<>=!()",]+)
 const WORD = /[^\s()<>=]+/y;
 const RUNS = /^([^/]+)\/(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)$/;
 const NUMBER = /^[+-]?(?:\d+(?:_\d+)*(?:\.(?:\d+(?:_\d+)*)?)?|\.\d+(?:_\d+)*)(?:e[+-]?\d+)?$/i;
+const OTHER_WORDS = { "&&": "and", "||": "or", "!": "not" };
 const ORDER = {
   "<": (one, other) => one < other, "<=": (one, other) => one <= other,
   ">": (one, other) => one > other, ">=": (one, other) => one >= other,
@@ -152,11 +153,14 @@ function parseFilter(text, columns, names, texts) {
     const head = match(COMPARISON);
     if (head) {
       place = COMPARISON.lastIndex;
+      if (head[3] === "=" && /[<>]/.test(text[place] ?? "")) throw Error(`=${text[place]} is written ${text[place]}=`);
       return comparison(head[1] ?? head[2], head[3] === "==" ? "=" : head[3], value());
     }
     const alone = quoted();
     if (alone !== null) return called(alone, true);
     const word = match(WORD)?.[0];
+    const other = Object.keys(OTHER_WORDS).find((one) => text.startsWith(one, place));
+    if (other) throw Error(`${other} is written ${OTHER_WORDS[other]}`);
     if (!word || /^(?:and|or)$/i.test(word)) {
       throw Error(place < text.length ? `a condition is due${rest()}` : "a condition is missing at the end");
     }

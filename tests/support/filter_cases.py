@@ -99,6 +99,11 @@ CASES: list[tuple[str, list[int] | None]] = [
     ("lr=1e-3 or", WRONG),
     ("and lr=1e-3", WRONG),
     ("=3", WRONG),
+    ("lr=<1", WRONG),
+    ("lr=>1", WRONG),
+    ("!state=failed", WRONG),
+    ("state=failed && lr=1e-3", WRONG),
+    ("state=failed || lr=1e-3", WRONG),
     ("lr=", WRONG),
 ]
 # Where runs are searched as one types, words alone are looked for.

@@ -49,6 +49,11 @@ class Override:
         return Override(key, Tree(nest(key, value), marks), self.adds, self.typed)
 
 
+# What is no spec, but what a spec names.
+_PROGRAMS = (".py", ".sh", ".sbatch", ".slurm")
+_REQUEUE = "runs that were submitted are started again by their name: hpcrun requeue NAME"
+
+
 def find_spec(spec: Path | str) -> tuple[Path, str]:
     """Return the file that SPEC means, and its name for messages.
 
@@ -59,6 +64,11 @@ def find_spec(spec: Path | str) -> tuple[Path, str]:
     """
     path = expand_home(spec)
     if is_there(path.is_file):
+        if path.suffix in _PROGRAMS:
+            raise UsageError(
+                f"{spec} is a program; accepted is a spec, which names it",
+                hint=f"write a file such as {path.stem}.yaml with the line `entry: {path.name}`",
+            )
         return path.absolute(), str(spec)
     known = resources.configs("experiments")
     text = str(spec)
@@ -72,7 +82,7 @@ def find_spec(spec: Path | str) -> tuple[Path, str]:
     named = f"; experiments that ship: {listing(known)}" if known else ""
     raise UsageError(
         f"there is no spec {text!r}: no such file, and no experiment of that name{named}",
-        hint=did_you_mean(text, [*near, *known]),
+        hint=did_you_mean(text, [*near, *known]) or _REQUEUE,
     )
 
 

@@ -34,8 +34,12 @@ _NEXT = re.compile(
 )
 # What ends a row of conditions.
 _ENDS = re.compile(r"\)|or(?:[\s()]|$)", re.IGNORECASE)
+# Words that other languages have for those of this one.
+_OTHER_WORDS = {"&&": "and", "||": "or", "!": "not"}
+_OTHER_WORD = re.compile(r"(?:^|(?<=\s))(?:&&|\|\|)(?=\s|$)")
 _MOST_DEEP = 50
 _EXAMPLES = "such as state=failed, 'lr>=1e-3', 'state=failed and not (seed=2 or attempts>2)'"
+_NAMED = "; runs are named without --where, such as study/0"
 _QUOTES = "; a value with such words or brackets wants quotes of its own: 'note=\"this and that\"'"
 
 
@@ -152,6 +156,9 @@ class _Reader:
             return self._searched()
         self.place = head.end()
         sign = "=" if head[3] == "==" else head[3]
+        if sign == "=" and (turned := self.text[self.place : self.place + 1]) in ("<", ">"):
+            self.place = head.start()
+            raise self.error(f"={turned} is written {turned}=")
         return Comparison(head[1] or head[2], sign, self._value())
 
     def _searched(self) -> SearchedWord:
@@ -159,7 +166,7 @@ class _Reader:
         if quoted is not None:
             return SearchedWord(quoted, True)
         word = _WORD.match(self.text, self.place) if self._words else None
-        if not word or word[0].lower() in ("and", "or"):
+        if not word or word[0].lower() in ("and", "or") or word[0].startswith((*_OTHER_WORDS,)):
             raise self.error()
         self.place = word.end()
         self._space()
@@ -195,6 +202,9 @@ class _Reader:
                 continue
             self.place += 1
         found = self.text[begin : self.place].strip()
+        if other := _OTHER_WORD.search(found):
+            self.place = begin + other.start()
+            raise self.error()
         self._space()
         return found
 
@@ -221,10 +231,15 @@ class _Reader:
             self.place += 1
 
     def error(self, why: str = "") -> UsageError:
+        for other, word in _OTHER_WORDS.items():
+            if not why and self.text.startswith(other, self.place):
+                why = f"{other} is written {word}"
         rest = shortened(self.text[self.place :], 60)
         at = f" at {rest!r}" if rest and self.place else ""
         shown = shortened(self.text, 200)
         return UsageError(
             f"{self.option} {shown!r} is not of the form key=value{at}{f': {why}' * bool(why)}",
-            hint=_EXAMPLES + _QUOTES * (self.place > 0),
+            hint=_EXAMPLES
+            + _QUOTES * (self.place > 0)
+            + _NAMED * (self.option == "--where" and "/" in self.text.partition("=")[0]),
         )

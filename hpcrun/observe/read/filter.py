@@ -37,6 +37,12 @@ _ORDER: dict[str, Callable[[float, float], bool]] = {
 }
 
 
+# States, and what others call them.
+_ALSO = {
+    **{"completed": ("done", "finished", "ok", "succeeded", "success", "successful")},
+    **{"failed": ("crashed", "dead", "error"), "running": ("active", "alive", "r")},
+    **{"pending": ("idle", "pd", "queued"), "cancelled": ("killed", "stopped")},
+}
 # A pattern of values, in which brackets are those of a list, and of runs: ``study/0-3``.
 _WILD = re.compile(r"[*?]")
 _RUNS = re.compile(r"([^/]+)/([0-9]{1,18}(?:-[0-9]{1,18})?(?:,[0-9]{1,18}(?:-[0-9]{1,18})?)*)")
@@ -303,7 +309,8 @@ class _Filtering(Generic[Narrowed]):
         known = list(dict.fromkeys([*words_of(key), *filter(None, found)]))
         for word in map(str.strip, words):
             if not any(map(_pattern(word).fullmatch, (*known, "null"))):
-                close = get_close_matches(word, known, n=1, cutoff=0.5)
+                also = next((k for k, words in _ALSO.items() if word.lower() in words), None)
+                close = [also] if also else get_close_matches(word.lower(), known, 1, 0.5)
                 # Its initials: `oom` is out_of_memory.
                 close += [k for k in known if "".join(p[:1] for p in k.split("_")) == word.lower()]
                 short = _short(key)
