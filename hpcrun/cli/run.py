@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 import click
 
-from hpcrun import activity
+from hpcrun import activity, resources
 from hpcrun.cli.options import Output, command_line, common, spec_arguments
 from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, HpcrunError, UsageError
 from hpcrun.policy import causes
@@ -51,6 +51,8 @@ def command(
     with activity.doing(f"reading {spec}"):
         chain = compile_chain(spec, overrides, sweeps, root=output.root)
     output.notes(chain)
+    if resources.configs("experiments").get(spec) == Path(file := chain[-1].spec_file):
+        output.say(f"{spec} ships with hpcrun: {file}")
     if inside is not None:
         inside.check(run for compiled in chain for run in compiled.runs)
     done, code = run_chain(

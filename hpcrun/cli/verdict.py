@@ -61,7 +61,7 @@ def _stories(experiment: ExperimentPaths, runs: Sequence[int], output: Output) -
     from hpcrun.observe.read.selection import Finder
 
     with activity.doing("reading what became of it"):
-        return stories(Finder(experiment.root).runs(experiment, runs), warn=output.say)
+        return stories(Finder(experiment.root).runs(experiment, runs), warn=output.say, values=True)
 
 
 def _say_causes(bad: Sequence[RunStory], output: Output) -> None:

@@ -183,6 +183,7 @@ class _Compiler:
             prerequisites=prerequisites,
             sources=sources,
             notes=(
+                *compose.passed_over(self.shown),
                 *loaded.notes,
                 *_told((*sources, *problems.data_files), self.variables),
                 *_secrets(loaded.data, runs),

@@ -63,15 +63,15 @@ def find_spec(spec: Path | str) -> tuple[Path, str]:
         There is no such file, and no experiment of that name ships.
     """
     path = expand_home(spec)
+    known = resources.configs("experiments")
+    text = str(spec)
     if is_there(path.is_file):
         if path.suffix in _PROGRAMS:
             raise UsageError(
                 f"{spec} is a program; accepted is a spec, which names it",
                 hint=f"write a file such as {path.stem}.yaml with the line `entry: {path.name}`",
             )
-        return path.absolute(), str(spec)
-    known = resources.configs("experiments")
-    text = str(spec)
+        return path.absolute(), f"./{text}" if text in known else text
     if text in known:
         return known[text], text
     if is_there(path.is_dir):
@@ -84,6 +84,21 @@ def find_spec(spec: Path | str) -> tuple[Path, str]:
         f"there is no spec {text!r}: no such file, and no experiment of that name{named}",
         hint=did_you_mean(text, [*near, *known]) or _REQUEUE,
     )
+
+
+def passed_over(shown: str) -> list[str]:
+    """Return a note of what has the name of an experiment that ships, which `find_spec` took."""
+    if shown not in resources.configs("experiments"):
+        return []
+    own = [name for name in (f"{shown}.yaml", f"{shown}.yml") if is_there(Path(name).is_file)]
+    if is_there(Path(shown).is_dir):
+        own += [str(path) for path in sorted(Path(shown).glob("*.y*ml"))]
+    if not own:
+        return []
+    return [
+        f"{shown} is the experiment of this name that ships with hpcrun; for your own, type "
+        f"{listing(own, 8)}"
+    ]
 
 
 def read(path: Path, shown: str, problems: Problems, open_files: tuple[Path, ...] = ()) -> Tree:
