@@ -19,6 +19,7 @@ from pathlib import Path
 import click
 import pytest
 
+from bench.first_minute import looks_like
 from hpcrun.cli.examples import EXAMPLES
 from hpcrun.cli.main import group
 from hpcrun.state import layout, ledger
@@ -34,7 +35,9 @@ HELP = "--help"
 TERMINAL = "needs a terminal: tests/cli/test_top.py"
 DRAWING = "a drawing"
 GENERATED = "drawn by docs/make_tree.py, and compared: tests/test_docs.py"
-NETWORK = "installs from the network; what is installed: tests/test_packaging.py"
+NETWORK = (
+    "installs from the network; what is installed: tests/test_packaging.py, `make first-minute`"
+)
 TRAINS = "trains with DeepSpeed for minutes: tests/test_training.py"
 SERVES = "serves until Ctrl-C: tests/observe/report/test_live_server.py"
 # What `--help` prints, in docs/cli.md, is compared by tests/test_docs.py.
@@ -44,9 +47,9 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "README.md": {
         "make demo": TRAINS,
         "make test": "runs this",
+        "python3 -m venv ~/venv": NETWORK,
+        ". ~/venv/bin/activate": NETWORK,
         "pip install .": NETWORK,
-        "pip install '.[train]'": NETWORK,
-        "import torch": "needs torch: tests/test_training.py trains it",
     },
     "docs/architecture.md": {
         "experiment.yaml + cluster profile + key=value": DRAWING,
@@ -167,18 +170,12 @@ def _work_through(reader: Reader, block: Block) -> Iterator[tuple[int, str, Answ
         yield block.line, block.key, _use(reader, block)
 
 
-def _looks_like(line: str) -> re.Pattern[str]:
-    """Return the pattern of a printed line: numbers differ, and ``…`` stands for anything."""
-    line = re.escape(" ".join(line.split()))
-    return re.compile(re.sub(r"\d(?:\d|\\[.,:])*", r"\\d[\\d.,:]*", line).replace("…", ".*"))
-
-
 def _unsaid(block: Block, said: str) -> Answer:
     """Compare what a page says that the lines above it print with what they did print, in order."""
     said = said.replace(os.uname().nodename, "laptop")
     printed = iter([" ".join(line.split()) for line in said.splitlines()])
     for line in block.text.splitlines():
-        wanted = _looks_like(line)
+        wanted = looks_like(line)
         if line.strip() not in ("", "…") and not any(map(wanted.fullmatch, printed)):
             return Answer(1, f"not printed, or not in this order: {line}\nbut:\n{said}")
     return Answer(0, "")
