@@ -102,7 +102,9 @@ def test_hello_ends_in_a_verdict(place: Path) -> None:
     heard = listen(command.argv("run", "hello"), cwd=place, env=os.environ)
     assert heard.returncode == 0, heard.text
     assert "hello from rank 1 of 2" in heard.text
-    assert re.match(r"hello ships with hpcrun: /.*/configs/experiments/hello\.yaml\n", heard.text)
+    assert re.search(
+        r"(?m)^hello ships with hpcrun: /.*/configs/experiments/hello\.yaml$", heard.text
+    )
     done, advice = heard.text.splitlines()[-2:]
     assert done.startswith("hello/0: completed in 1 attempt, ")
     assert advice == "next: hpcrun logs hello/0"
