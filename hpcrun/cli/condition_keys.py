@@ -12,7 +12,7 @@ from hpcrun.cli.completion import PART, Condition
 from hpcrun.cli.global_options import given
 from hpcrun.errors import HpcrunError
 from hpcrun.host import expand_home
-from hpcrun.observe.read import metric_curves
+from hpcrun.observe.read import metric_curves, said
 from hpcrun.observe.read.expression import is_condition
 from hpcrun.observe.read.filter import ATTEMPTS, FACTS, METRIC, STEP, words_of
 from hpcrun.observe.read.run_values import show
@@ -82,6 +82,8 @@ def _keys(selected: Sequence[Selected], typed: str) -> Iterator[str]:
     """Yield keys that begin so, with the sign that is usual; of one in full, all signs."""
     numeric = {_short(ATTEMPTS), _short(STEP)}
     signs = {_short(key): ">" if _short(key) in numeric else "=" for key in FACTS}
+    signs |= {"tag": "="} if any(one.annotation.tags for one in selected) else {}
+    signs |= {"note": "~"} if any(one.annotation.notes for one in selected) else {}
     for one in selected:
         for key, value in one.run.swept.items():
             signs.setdefault(key.rpartition(".")[2], "=")
@@ -108,6 +110,8 @@ def _values(selected: Sequence[Selected], key: str) -> list[str]:
     found = dict.fromkeys(
         word for fact in FACTS if key in (fact, _short(fact)) for word in words_of(fact)
     )
+    if said.key(key).removeprefix("run.") == "tag":
+        found |= dict.fromkeys(said.tags(one.annotation for one in selected))
     for one in selected:
         for full, value in one.run.swept.items():
             if full == key or full.endswith(f".{key}"):

@@ -50,7 +50,7 @@ def command(
             "this command wants to be told which runs", hint='hpcrun note NAME/3 -m "the text"'
         )
     try:
-        found = select(output, names, conditions)
+        found = select(output, names, conditions, own=bool(message or clear))
     except UsageError as error:
         if message is not None or len(names) < 2:
             raise

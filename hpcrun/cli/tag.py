@@ -66,7 +66,7 @@ def command(
     if (added or removed) and not names:
         raise UsageError("this command wants to be told which runs", hint=_example("NAME", added))
     try:
-        found = select(output, names, conditions)
+        found = select(output, names, conditions, own=bool(added or removed))
     except UsageError as error:
         if added or removed or len(names) < 2 or not annotation.is_tag(names[-1]):
             raise

@@ -133,17 +133,19 @@ def select(
     verb: str | None = None,
     ask: Ask | None = None,
     kept: set[Path] | None = None,
+    own: bool = False,
 ) -> list[Selected]:
     """Return the runs that the user named; raise UsageError if there are none.
 
     ``verb`` is the action on them: they have to be named then, and be the user's own. None reads
     them, and prints the owners of other users' runs. ``ask`` is how conditions on states ask Slurm.
+    Patterns are then, or with ``own``, of the user's own experiments.
     ``kept`` has the directories that an earlier call has put there: these runs are returned, though
     they may not meet the conditions any more.
     """
     from hpcrun.observe.read.filter import needs_facts
 
-    search = finder(output, own=verb is not None)
+    search = finder(output, own=own or verb is not None)
     names, of_where = _split(search, where)
     option, conditions = "--where" if conditions else "WHERE", [*of_where, *conditions]
     if conditions and not names:

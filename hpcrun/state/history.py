@@ -89,19 +89,22 @@ def read(experiment: ExperimentPaths, warn: Say = lambda message: None) -> Histo
     for run in found.deleted & found.runs.keys():
         del found.runs[run]
     runs = (plan for _, plan in found.runs.values())
-    found.annotations = annotations_of(experiment, runs, since)
+    found.annotations = annotations_of(experiment, runs, since, warn)
     return found
 
 
 def annotations_of(
-    experiment: ExperimentPaths, runs: Iterable[RunPlan], since: Mapping[int, float] | None = None
+    experiment: ExperimentPaths,
+    runs: Iterable[RunPlan],
+    since: Mapping[int, float] | None = None,
+    warn: Say = lambda message: None,
 ) -> dict[int, Annotation]:
     """Return the tags and notes of runs that have some, by number.
 
     Those from before the time in ``since`` were of another run of that number, which was deleted.
     """
     said = {run.number: annotation.of_spec(run.spec) for run in runs}
-    return annotation_log.apply(annotation_log.read(experiment), said, since or {})
+    return annotation_log.apply(annotation_log.read(experiment, warn), said, since or {}, warn)
 
 
 def read_plan(paths: SubmissionPaths) -> Plan:

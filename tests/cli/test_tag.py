@@ -6,8 +6,10 @@ import json
 import tarfile
 from pathlib import Path
 
+import click
 import pytest
 
+from hpcrun.cli import status, tag
 from hpcrun.cli.only import chooser
 from hpcrun.state import history
 from tests.support.experiment import Experiment, path_with, slurm_shim
@@ -83,6 +85,25 @@ def test_conditions(keyboard: Keyboard) -> None:
         in keyboard.type("status", "tag=godo", code=2).err
     )
     assert "compares numbers; tag is good, wip" in keyboard.type("status", "tag>3", code=2).err
+
+
+def test_tab_offers_tags(
+    keyboard: Keyboard, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keyboard.type("tag", "study", "+good", "+paper")
+    keyboard.type("note", "study", "-m", "text")
+    monkeypatch.setenv("HPCRUN_ROOT", str(keyboard.root))
+
+    def offered(command: click.Command, name: str, typed: str) -> list[str]:
+        [parameter] = [one for one in command.params if one.name == name]
+        context = click.Context(command)
+        return [one.value for one in parameter.shell_complete(context, typed)]
+
+    assert offered(tag.command, "where", "+p") == ["+paper"]
+    assert offered(tag.command, "where", "st") == ["study"]
+    assert offered(status.command, "conditions", "ta") == ["tag="]
+    assert offered(status.command, "conditions", "tag=") == ["tag=good", "tag=paper"]
+    assert offered(status.command, "conditions", "no") == ["note~"]
 
 
 def test_only_knows_tags(study: Experiment, keyboard: Keyboard) -> None:

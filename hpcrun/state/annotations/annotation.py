@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MOST_TAGS = 100
-MOST_NOTE = 4_000
+MOST_NOTE, MOST_NOTES = 4_000, 200
 ACCEPTED = "letters, digits and . _ : / -, 64 at most, a letter or digit first"
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,63}")
 
@@ -31,7 +31,7 @@ class Annotation:
     tags: tuple[str, ...] = ()
     """In the order in which they were given."""
     notes: tuple[Note, ...] = ()
-    """Oldest first."""
+    """The newest `MOST_NOTES`, oldest first."""
 
     def to_data(self) -> dict[str, Any]:
         """Return plain data."""
@@ -45,7 +45,7 @@ class Annotation:
         notes = () if record.get("clear") else self.notes
         if text := record.get("note"):
             notes = (*notes, Note(text[:MOST_NOTE], user, record.get("time")))
-        return Annotation(tuple(dict.fromkeys([*tags, *added]))[:MOST_TAGS], notes)
+        return Annotation(tuple(dict.fromkeys([*tags, *added]))[:MOST_TAGS], notes[-MOST_NOTES:])
 
 
 NOTHING = Annotation()

@@ -9,24 +9,24 @@ come too), and some of ``add`` and ``remove`` (tags), ``note`` and ``clear`` (of
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hpcrun.errors import UsageError
+from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.fields import FLAG, INDICES, TEXT, TEXTS, TIME, Kinds, wrong
 from hpcrun.state import files, permissions
 from hpcrun.state.annotations.annotation import NOTHING, Annotation
 from hpcrun.state.layout import ExperimentPaths
+from hpcrun.text import Say
 
 _KINDS: Kinds = {
     **{"time": TIME, "runs": INDICES, "note": TEXT, "clear": FLAG},
     **dict.fromkeys(("add", "remove"), TEXTS),
 }
-# The most bytes of one file, files of one experiment, and records that are read.
-_MOST_BYTES, _MOST_FILES, _MOST_RECORDS = 1 << 22, 1_000, 20_000
+# The most bytes, files and records of one experiment that are read, and changes of runs.
+_MOST_BYTES, _MOST_FILES, _MOST_RECORDS, _MOST_CHANGES = 1 << 25, 1_000, 200_000, 5_000_000
 
 Record = tuple[dict[str, Any], str | None]
 
@@ -64,29 +64,41 @@ def check_writable(experiment: ExperimentPaths, verb: str) -> None:
         )
 
 
-def read(experiment: ExperimentPaths) -> list[Record]:
-    """Return all records with their writers, oldest first; what no hpcrun wrote is passed over."""
+def read(experiment: ExperimentPaths, warn: Say = lambda message: None) -> list[Record]:
+    """Return all records with their writers, oldest first; what no hpcrun wrote is passed over.
+
+    ``warn`` is told of files that cannot be read, or hold more than people ever write.
+    """
     try:
         with os.scandir(experiment.annotations) as entries:
             names = sorted(one.name for one in entries if one.name.endswith(".jsonl"))
     except OSError:
         return []
     found: list[Record] = []
+    left = _MOST_BYTES
     for name in names[:_MOST_FILES]:
         path = experiment.annotations / name
-        uid = permissions.owner(path)
-        user = None if uid is None else permissions.user_name(uid)
-        with contextlib.suppress(OSError):
+        try:
+            owned = path.lstat()
+            user = permissions.user_name(owned.st_uid)
             found += [
                 (record, user)
-                for record in itertools.islice(files.read_lines(path, _MOST_BYTES), _MOST_RECORDS)
+                for record in files.read_lines(path, left)
                 if not wrong(record, _KINDS, ("time",))
             ]
-    return sorted(found, key=lambda one: float(one[0]["time"]))
+            left = max(0, left - owned.st_size)
+        except OSError as error:
+            warn(f"passed over: {BrokenFile.of(path, error).message}")
+    if len(names) > _MOST_FILES or len(found) > _MOST_RECORDS:
+        warn(f"passed over: some of {experiment.annotations}, which holds more than is read")
+    return sorted(found[:_MOST_RECORDS], key=lambda one: float(one[0]["time"]))
 
 
 def apply(
-    records: Iterable[Record], begin: Mapping[int, Annotation], since: Mapping[int, float]
+    records: Iterable[Record],
+    begin: Mapping[int, Annotation],
+    since: Mapping[int, float],
+    warn: Say = lambda message: None,
 ) -> dict[int, Annotation]:
     """Return run -> what it has, for runs that have something.
 
@@ -94,9 +106,19 @@ def apply(
     earlier run of that number.
     """
     found = dict(begin)
+    left = _MOST_CHANGES
     for record, user in records:
         numbers = record.get("runs")
+        # Most of many runs have the same.
+        after: dict[int, Annotation] = {}
+        left -= len(found if numbers is None else numbers)
+        if left < 0:
+            warn("passed over: the newest tags and notes, as there are more than people ever write")
+            break
         for run in found if numbers is None else numbers:
             if run in found and record["time"] >= since.get(run, 0.0):
-                found[run] = found[run].changed(record, user)
+                before = found[run]
+                if id(before) not in after:
+                    after[id(before)] = before.changed(record, user)
+                found[run] = after[id(before)]
     return {run: one for run, one in found.items() if one != NOTHING}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import pytest
 
 from hpcrun.state import files, history, journal
 from hpcrun.state.annotations import annotation_log
-from hpcrun.state.annotations.annotation import MOST_NOTE, MOST_TAGS, Annotation, is_tag
+from hpcrun.state.annotations.annotation import MOST_NOTE, MOST_NOTES, MOST_TAGS, Annotation, is_tag
 from tests.support.experiment import Experiment
 
 
@@ -60,7 +61,7 @@ def test_writers_at_once_lose_nothing(study: Experiment, monkeypatch: pytest.Mon
     def write(writer: int) -> None:
         host = SimpleNamespace(nodename=f"login{writer % 2}")
         monkeypatch.setattr(os, "uname", lambda: host)
-        for number in range(50):
+        for number in range(40):
             annotation_log.append(study.paths, [0], note=f"{writer} {number}")
         os._exit(0)
 
@@ -72,7 +73,7 @@ def test_writers_at_once_lose_nothing(study: Experiment, monkeypatch: pytest.Mon
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
     assert len(list(study.paths.annotations.iterdir())) == 2
-    expected = {f"{writer} {number}" for writer in range(4) for number in range(50)}
+    expected = {f"{writer} {number}" for writer in range(4) for number in range(40)}
     assert {*texts(study)} == {"as planned", *expected}
 
 
@@ -94,7 +95,13 @@ def test_what_no_hpcrun_wrote_is_passed_over(study: Experiment) -> None:
     (place / "directory.jsonl").mkdir()
     with open(place / "huge.jsonl", "wb") as stream:
         stream.truncate(1 << 30)
-    found = history.read(study.paths).annotations[0]
+    told: list[str] = []
+    found = history.read(study.paths, told.append).annotations[0]
+    assert [line.split(": ")[1].rpartition("/")[2] for line in told] == [
+        "directory.jsonl",
+        "huge.jsonl",
+        "pipe.jsonl",
+    ]
     assert found.tags[:3] == ("base", "fine", "many0")
     assert len(found.tags) == MOST_TAGS
     assert [len(note.text) for note in found.notes] == [len("as planned"), MOST_NOTE]
@@ -117,6 +124,21 @@ def test_a_run_that_was_deleted_takes_its_tags_along(study: Experiment) -> None:
         0: "200",
         1: "100_1",
     }
+
+
+def test_hostile_numbers_are_bounded(study: Experiment) -> None:
+    """What is about thousands of runs, again and again, ends all the same."""
+    study.submit(range(3_000), job_id="200")
+    place = study.paths.annotations
+    place.mkdir()
+    lines = "".join(f'{{"time": {moment}, "note": "{moment}"}}\n' for moment in range(4_000))
+    (place / "elsewhere-1.jsonl").write_text(lines)
+    began = time.process_time()
+    told: list[str] = []
+    found = history.read(study.paths, told.append).annotations
+    assert time.process_time() - began < 20
+    assert "passed over: the newest tags and notes" in told[0]
+    assert [len(found[run].notes) for run in (0, 2_999)] == [MOST_NOTES] * 2
 
 
 @pytest.mark.parametrize("text", ["good", "v1.2", "owner:me", "a/b", "2024-11", "A_b", "x" * 64])
