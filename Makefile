@@ -19,7 +19,7 @@ show = @printf '\n$$ %s\n' '$(1)'; $(BIN)/$(1)
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test frameworks lint audit docs site bench cluster cluster-down clean
+.PHONY: help demo test frameworks lint audit docs site bench first-minute cluster cluster-down clean
 
 help:
 	@echo 'make demo          train a small sweep on this machine, and see a killed rank come back'
@@ -30,6 +30,7 @@ help:
 	@echo 'make docs          write docs/{cli,spec,modules}.md, the man page and the drawing of the tree anew'
 	@echo 'make site          the documentation as a site, in build/site; a broken link fails'
 	@echo 'make bench         measure start-up, and our training loop against a bare script (root, Slurm)'
+	@echo 'make first-minute  the README as a new user: its lines in a root of their own (a minute and a half)'
 	@echo 'make cluster       a real Slurm of four nodes on this machine (root), to try by hand'
 	@echo 'make cluster-down  take it down'
 	@echo 'make clean         remove results of demo and caches; the virtual environment stays'
@@ -73,6 +74,9 @@ site: $(DEV)
 bench: $(DEV) $(TRAIN)
 	$(BIN)/python -m bench.startup --output bench/results/startup.json
 	$(BIN)/python -m bench.training --output bench/results
+
+first-minute: $(DEV)
+	$(BIN)/python -m bench.first_minute --output bench/results/first_minute.json
 
 cluster: $(TRAIN)
 	$(BIN)/python -m tests.testbed up

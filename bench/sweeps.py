@@ -36,7 +36,8 @@ echo "Submitted batch job 100"
 """
 _OURS = """
 import resource, sys, time
-from hpcrun.compile import compile_spec, freeze
+from hpcrun.compile import compile_spec
+from hpcrun.compile.freeze import freeze
 began = time.perf_counter()
 compiled = compile_spec(sys.argv[1], (), (f"config.k0={{range: [{int(sys.argv[2]) // 10}]}}",))
 count = len(freeze(compiled).runs)

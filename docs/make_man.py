@@ -82,7 +82,7 @@ def _command(name: str, above: click.Context, common: set[str | None]) -> Iterat
     assert command is not None
     context = click.Context(command, parent=above, info_name=name)
     words = " ".join(command.collect_usage_pieces(context))
-    yield f".SS \\fBhpcrun {name}\\fR {_plain(words)}"
+    yield f".SS \\fBhpcrun {name}\\fR {_plain(words)}".rstrip()
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         yield f".PP\n{_text(paragraph)}"
     yield from _options(command, context, common)

@@ -16,12 +16,14 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 from hpcrun import terminal
 from hpcrun.text import duration, entry, one_line
+
+_Item = TypeVar("_Item")
 
 # Seconds of silence, after which a line is printed; of a wait that lasts, and then.
 SILENCE, LASTING, SELDOM = 2.3, 600.0, 30.0
@@ -157,6 +159,15 @@ def doing(what: str | Callable[[], str]) -> Iterator[None]:
     """Tell the person who waits, if there is one, what is done in the block."""
     with contextlib.nullcontext() if (one := current()) is None else one.doing(what):
         yield
+
+
+def counted(items: Sequence[_Item], what: str) -> Iterator[_Item]:
+    """Yield the items, and tell meanwhile with how many of them it is done."""
+    done = 0
+    with doing(lambda: f"{what}: {done:,} of {len(items):,}"):
+        for item in items:
+            yield item
+            done += 1
 
 
 @contextlib.contextmanager

@@ -86,6 +86,20 @@ def end_session(process: subprocess.Popen[str]) -> None:
         process.wait(timeout=1)
 
 
+@contextlib.contextmanager
+def interrupted_from_outside() -> Iterator[None]:
+    """Make TERM, and HUP of a terminal that is closed, act as Ctrl-C unless they are ignored."""
+    import threading
+
+    with contextlib.ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) == signal.SIG_DFL:
+                    signal.signal(number, signal.default_int_handler)
+                    stack.callback(signal.signal, number, signal.SIG_DFL)
+        yield
+
+
 def process_stat(process: Path) -> list[str]:
     """Return the fields of ``/proc/PID/stat``, or of a thread's, from the state on.
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import click
 import pytest
 
+from bench.first_minute import looks_like
 from hpcrun.cli.examples import EXAMPLES
 from hpcrun.cli.main import group
 from hpcrun.state import layout, ledger
@@ -34,7 +35,9 @@ HELP = "--help"
 TERMINAL = "needs a terminal: tests/cli/test_top.py"
 DRAWING = "a drawing"
 GENERATED = "drawn by docs/make_tree.py, and compared: tests/test_docs.py"
-NETWORK = "installs from the network; what is installed: tests/test_packaging.py"
+NETWORK = (
+    "installs from the network; what is installed: tests/test_packaging.py, `make first-minute`"
+)
 TRAINS = "trains with DeepSpeed for minutes: tests/test_training.py"
 SERVES = "serves until Ctrl-C: tests/observe/report/test_live_server.py"
 # What `--help` prints, in docs/cli.md, is compared by tests/test_docs.py.
@@ -44,9 +47,9 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "README.md": {
         "make demo": TRAINS,
         "make test": "runs this",
+        "python3 -m venv ~/venv": NETWORK,
+        ". ~/venv/bin/activate": NETWORK,
         "pip install .": NETWORK,
-        "pip install '.[train]'": NETWORK,
-        "import torch": "needs torch: tests/test_training.py trains it",
     },
     "docs/architecture.md": {
         "experiment.yaml + cluster profile + key=value": DRAWING,
@@ -122,6 +125,8 @@ def _demo(reader: Reader) -> None:
         demo.end(run)
 
 
+# What no example is to end in.
+EMPTY = "nothing to submit"
 # What a page takes for granted.
 BEFORE = {
     "docs/cli.md": _studies,
@@ -159,28 +164,31 @@ def _work_through(reader: Reader, block: Block) -> Iterator[tuple[int, str, Answ
                 yield number, line, answer
                 if " submit " in line:
                     _end_all(reader)
+                    if EMPTY in answer.output:
+                        yield number, line, Answer(1, answer.output)
     elif block.key not in left_out and not block.key.startswith(COMPARED):
         yield block.line, block.key, _use(reader, block)
 
 
-def _shape(line: str) -> str:
-    """Return a printed line without what differs from one time to the next."""
-    line = line.replace(os.uname().nodename, "laptop")
-    return " ".join(re.sub(r"\d[\d.,:]*", "0", line).split())
-
-
 def _unsaid(block: Block, said: str) -> Answer:
-    """Compare what a page says that the lines above it print with what they did print."""
-    printed = {_shape(line) for line in said.splitlines()}
-    missing = [line for line in block.text.splitlines() if _shape(line) not in printed]
-    return Answer(len(missing), "\n".join(["not printed:", *missing, "but:", said]))
+    """Compare what a page says that the lines above it print with what they did print, in order."""
+    said = said.replace(os.uname().nodename, "laptop")
+    printed = iter([" ".join(line.split()) for line in said.splitlines()])
+    for line in block.text.splitlines():
+        wanted = looks_like(line)
+        if line.strip() not in ("", "…") and not any(map(wanted.fullmatch, printed)):
+            return Answer(1, f"not printed, or not in this order: {line}\nbut:\n{said}")
+    return Answer(0, "")
 
 
 def _use(reader: Reader, block: Block) -> Answer:
     """Use the file that a block is."""
     if block.language == "yaml":
-        path = reader.write(block.file, block.text) if block.file else reader.fragment(block.text)
-        return reader.plan(path)
+        return reader.plan(reader.save(block) if block.file else reader.fragment(block.text))
+    if block.language == "python" and block.file:
+        compile(block.text, block.file, "exec")  # a line of the page runs it
+        reader.save(block)
+        return Answer(0, "")
     if block.language == "python":
         text = block.text
         for left_open, own in FILLED_IN.items():
@@ -188,26 +196,63 @@ def _use(reader: Reader, block: Block) -> Answer:
         return reader.type(f"python {shlex.quote(str(reader.write('example.py', PRELUDE + text)))}")
     if block.language == "sh":
         assert block.file, f"{block.page}:{block.line}: the text does not say which file this is"
-        reader.write(block.file, block.text)
+        reader.save(block)
         return reader.type(f"HPCRUN_RUN=a/1 HPCRUN_EVENT=failed HPCRUN_MESSAGE=b ./{block.file}")
     pytest.fail(f"{block.page}:{block.line}: nobody knows how to run it, and NOT_RUN has no reason")
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
-def test_the_examples_of_a_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = Reader(tmp_path, monkeypatch)
+def _wrong(page: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Do all that a page says, from top to bottom; return what did not go well."""
+    reader = Reader(place, monkeypatch)
     BEFORE.get(page, lambda _: None)(reader)
     shown = blocks(page)
     for block in reversed(shown):
-        if block.file:
-            reader.write(block.file, block.text)
-    wrong = [
+        if block.file and not block.adds:
+            reader.save(block)
+    return [
         f"{page}:{number}: {what}\n{answer.output}"
         for block in shown
         for number, what, answer in _work_through(reader, block)
         if answer.code
     ]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
+def test_the_examples_of_a_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = _wrong(page, tmp_path, monkeypatch)
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("`a.yaml`:\n```yaml\nentry: train.py\nconfg: {}\n```\n", "bad.md:3: entry: train.py\n"),
+        ("A part:\n```yaml\nrecovery: {max_failures: no}\n```\n", "recovery.max_failures"),
+        (
+            "```sh\nhpcrun help glossary   # words\nhpcrun status --al\n```\n",
+            "bad.md:3: hpcrun status",
+        ),
+        ("```sh\nhpcrun list; exit 3\n```\n", "bad.md:2: hpcrun list; exit 3"),
+        ("```sh\necho 3 runs\n```\n```text\n4 runs\n…\nmore\n```\n", "not in this order: more"),
+        ("```python\n1 / 0\n```\n", "ZeroDivisionError"),
+    ],
+)
+def test_a_wrong_example_is_told(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad.md").write_text(text)
+    monkeypatch.setitem(PAGES, "bad.md", tmp_path / "bad.md")
+    [wrong] = _wrong("bad.md", tmp_path / "reader", monkeypatch)
+    assert said in wrong
+
+
+def test_a_block_that_nobody_knows_how_to_run_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad.md").write_text("```\n+---+\n```\n")
+    monkeypatch.setitem(PAGES, "bad.md", tmp_path / "bad.md")
+    with pytest.raises(pytest.fail.Exception, match=r"bad\.md:2: nobody knows how to run it"):
+        _wrong("bad.md", tmp_path / "reader", monkeypatch)
 
 
 FINETUNE = """\

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import email
 import importlib.metadata
 import json
 import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,13 +50,23 @@ class Installed:
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this checkout, built by its own build back end without the network."""
-    directory = tmp_path_factory.mktemp("wheel")
-    arguments = ["--wheel", "--no-isolation", "--outdir", str(directory), str(ROOT)]
+    return _built("--wheel", ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution of this checkout."""
+    return _built("--sdist", ROOT, tmp_path_factory.mktemp("sdist"))
+
+
+def _built(kind: str, source: Path, directory: Path) -> Path:
+    arguments = [kind, "--no-isolation", "--outdir", str(directory), str(source)]
     built = subprocess.run(
         [sys.executable, "-m", "build", *arguments], capture_output=True, text=True, check=False
     )
     assert built.returncode == 0, built.stdout + built.stderr
-    return next(directory.glob("*.whl"))
+    [made] = directory.glob("*.gz" if kind == "--sdist" else "*.whl")
+    return made
 
 
 @pytest.fixture(scope="session")
@@ -125,6 +137,47 @@ def test_the_wheel_carries_what_runs_need(wheel: Path) -> None:
         "fish/vendor_completions.d/hpcrun.fish",
     } <= shared
     assert not [name for name in names if name.startswith(("tests/", "bench/", "docs/"))]
+
+
+def test_an_index_would_take_both(wheel: Path, sdist: Path) -> None:
+    pytest.importorskip("twine", reason="`make test` installs it")
+    done = subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", wheel, sdist],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("PASSED") == 2
+
+
+def test_what_an_index_shows_leads_nowhere_else(wheel: Path) -> None:
+    """The long description, the licence and the classifiers; no link or picture of a checkout."""
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        found = email.message_from_bytes(archive.read(name))
+    shown = str(found.get_payload())
+    assert "# hpcrun\n" in shown
+    prose = re.sub(r"^```.*?^```", "", shown, flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"\]\((?!https?://)", prose) == []
+    assert found["Description-Content-Type"] == "text/markdown"
+    assert (found["License-Expression"], found["License-File"]) == ("Apache-2.0", "LICENSE")
+    named = {row.rpartition(" :: ")[2] for row in found.get_all("Classifier", [])}
+    assert {"Linux", "3.10", "3.11", "3.12"} <= named
+
+
+def test_the_sdist_builds_the_same_wheel(wheel: Path, sdist: Path, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    [source] = tmp_path.iterdir()
+    again = _built("--wheel", source, tmp_path)
+    assert again.name == wheel.name
+    assert _contents(again) == _contents(wheel)
+
+
+def _contents(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
 
 
 def test_nothing_that_trains_is_there(installed: Installed) -> None:

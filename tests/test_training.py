@@ -1,4 +1,4 @@
-"""Real DeepSpeed training on this machine: the demo, and what the README shows."""
+"""Real DeepSpeed training on this machine: the demo, and what getting-started shows."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_the_demo(hpcrun: Hpcrun) -> None:
     assert re.match(r"0 r0 \| ", hpcrun("logs", "demo", "--tail", "3"))
 
 
-def test_the_example_of_the_readme(hpcrun: Hpcrun, tmp_path: Path) -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_example_of_getting_started(hpcrun: Hpcrun, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "getting-started.md").read_text()
     for name, language in (("finetune.yaml", "yaml"), ("train.py", "python")):
         shown = re.search(rf"`{re.escape(name)}`.*?\n```{language}\n(.*?)```", text, re.DOTALL)
         assert shown

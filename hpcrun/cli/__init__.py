@@ -2,11 +2,12 @@
 
 - `main`: the ``hpcrun`` command, which imports a command's module only when it runs.
 - `global_options`: what every command takes, before its name or after it; `options`: `Output`, and
-  SPEC with overrides and sweeps; `where`: WHERE and ``--where``; `only`: ``--only``.
+  SPEC with overrides and sweeps; `where`: WHERE and ``--where``; `only`: ``--only``;
+  `foreign_options`: what to type for an option that another program has.
 - From spec to runs: `plan`, `submit`, `run`, `drill`; `verdict` says at their end what became of
   the runs, and what to type.
 - Reading: `list`, `status`, `top`, `logs`, `results`, `why`, `show`, `diff`, `report`, `export`.
-- Acting on runs: `cancel`, `requeue`, `clean`.
+- Acting on runs: `cancel`, `requeue`, `tag`, `note`, `rename`, `clean`, `delete`.
 - `schema`: the JSON Schema of specs.
 - `help`: topics; `examples`: those in each command's help; `completion`: scripts for shells,
   with `spec_keys` for what a spec may hold and `condition_keys` for ``--where``.

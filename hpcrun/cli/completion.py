@@ -6,11 +6,18 @@ import contextlib
 import faulthandler
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import click
-from click.shell_completion import ShellComplete, add_completion_class, split_arg_string
+from click.shell_completion import (
+    CompletionItem,
+    ShellComplete,
+    add_completion_class,
+    split_arg_string,
+)
 
 from hpcrun import resources
 from hpcrun.text import one_line, shortened
@@ -26,8 +33,27 @@ PATIENCE = 2.0
 PART = "part"
 # What a shell that is given it unquoted takes as one word, and executes nothing of.
 _SAFE = re.compile(r"[\w.+,/=@:%-]+", re.ASCII)
+# The same of a condition: < and > are quoted by zsh, fish and bash's script; in quotes that were
+# typed, blanks and brackets are part of a word too.
+_CONDITION = re.compile(r"[\w.+,/=@:%<>-]+", re.ASCII)
+_QUOTED = re.compile(r"[\w.+,/=@:%<> ()-]+", re.ASCII)
 _CURSOR = "\x1f"
 _LONGEST_HELP = 60
+
+
+class Condition(CompletionItem):
+    """A part of a condition such as ``lr>=1e-3``."""
+
+
+def is_in_quotes(line: str) -> bool:
+    """Check whether a line ends inside quotes."""
+    lexer: Any = shlex.shlex(line, posix=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    try:
+        list(lexer)
+    except ValueError:
+        return bool(lexer.state in ("'", '"'))
+    return False
 
 
 class _Answer(ShellComplete):
@@ -48,13 +74,14 @@ class _Answer(ShellComplete):
         head = name + equals if equals and name.startswith("-") else ""
         current = os.environ.get("COMP_CURRENT", incomplete)
         cut = len(incomplete) - len(current) if incomplete.endswith(current) else 0
+        safe = _QUOTED if is_in_quotes(os.environ["COMP_WORDS"]) else _CONDITION
         rows = []
         for item in self.get_completions(args, incomplete):
             kind = item.type if item.type in ("plain", PART, "yaml") else "file"
             word = head + str(item.value)
             if kind in ("yaml", "file"):
                 rows.append(f"{kind}\t\t")
-            elif _SAFE.fullmatch(word):
+            elif (safe if isinstance(item, Condition) else _SAFE).fullmatch(word):
                 about = shortened(one_line(item.help or ""), _LONGEST_HELP)
                 rows.append(f"{kind}\t{word[cut:]}\t{about.replace(chr(9), ' ')}")
         return "\n".join(rows)

@@ -1,47 +1,136 @@
-"""Completion of ``--where``: keys that differ between the runs, and the values that they have."""
+"""Completion of conditions: keys and metrics of the runs that are meant, and their values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterator, Sequence
 
 import click
 from click.shell_completion import CompletionItem
 
-from hpcrun.cli.completion import PART
+from hpcrun.cli.completion import PART, Condition
 from hpcrun.cli.global_options import given
 from hpcrun.errors import HpcrunError
 from hpcrun.host import expand_home
-from hpcrun.observe.read.filter import show
-from hpcrun.observe.read.selection import Finder, default_root
-from hpcrun.observe.status.run_state import STATES
+from hpcrun.observe.read import metric_curves, said
+from hpcrun.observe.read.expression import is_condition
+from hpcrun.observe.read.filter import ATTEMPTS, FACTS, METRIC, STEP, words_of
+from hpcrun.observe.read.run_values import show
+from hpcrun.observe.read.selection import Finder, Selected, begun, default_root
 
-_MOST = 1_000
+_MOST, _MOST_LOGS = 1_000, 4
+# The last comparison, as far as it is typed: a key, or a key, a sign and a value.
+_LAST = re.compile(r"[^\s(]*$")
+_COMPARISON = re.compile(r"(?P<key>[^<>=!~]+)(?P<sign>[<>!=]=|[<>=~])(?P<value>.*)")
+_SIGNS = ("=", "<", ">", "<=", ">=")
 
 
 def complete_condition(
     context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Complete ``key=value``: the state, and swept keys by their end."""
-    values = {"state": list(STATES)}
-    for name, found in _swept(context).items():
-        values.setdefault(name, found)
-    key, equals, value = incomplete.partition("=")
-    if not equals:
-        return [CompletionItem(f"{name}=", PART) for name in values if name.startswith(key)]
-    known = values.get(key, [])
-    return [CompletionItem(f"{key}={one}") for one in known if one.startswith(value)]
-
-
-def _swept(context: click.Context) -> dict[str, list[str]]:
-    """Return the end of each swept key -> its values, of the runs that the line names so far."""
+    """Complete a condition on the runs that the line names so far."""
     # Where TAB is for an option's value, click has left the words before it as they are.
-    where: Iterable[str] = context.params.get("where") or context.args
-    values: dict[str, dict[str, None]] = {}
+    return _complete(context, context.params.get("where") or context.args, incomplete)
+
+
+def complete_where(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete WHERE: names of experiments and runs, and conditions once something is typed."""
+    from hpcrun.cli.where import complete_names
+
+    named = context.params.get("where") or ()
+    if "/" in incomplete and not is_condition(incomplete):
+        return complete_names(context, parameter, incomplete)
+    names = [] if is_condition(incomplete) else complete_names(context, parameter, incomplete)
+    return [*names, *(_complete(context, named, incomplete) if named or incomplete else ())]
+
+
+def complete_only(
+    context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete ``--only``: its words, and conditions on the runs of the spec's experiment."""
+    from hpcrun.cli import spec_keys
+
+    name = spec_keys.name_of(context)
+    words = [word for word in ("new", "failed", "cancelled") if word.startswith(incomplete)]
+    return [*map(CompletionItem, words), *_complete(context, [name], incomplete)]
+
+
+def _complete(
+    context: click.Context, where: Sequence[str], incomplete: str
+) -> list[CompletionItem]:
+    selected: list[Selected] = []
     try:
-        selected = Finder(expand_home(given(context, "root") or default_root())).resolve([*where])
+        finder = Finder(expand_home(given(context, "root") or default_root()))
+        selected = finder.resolve([word for word in where if not is_condition(word)])[:_MOST]
     except (HpcrunError, OSError):
-        return {}
-    for one in selected[:_MOST]:
+        pass
+    found = _LAST.search(incomplete)
+    last = found[0] if found else ""
+    head = incomplete[: len(incomplete) - len(last)]
+    typed = _COMPARISON.fullmatch(last)
+    if not typed:
+        return [Condition(head + word, PART) for word in _keys(selected, last)]
+    *before, value = typed["value"].split(",")
+    head += typed["key"] + typed["sign"] + "".join(f"{one}," for one in before)
+    values = [one for one in _values(selected, typed["key"]) if one.startswith(value)]
+    return [Condition(head + one) for one in values]
+
+
+def _keys(selected: Sequence[Selected], typed: str) -> Iterator[str]:
+    """Yield keys that begin so, with the sign that is usual; of one in full, all signs."""
+    numeric = {_short(ATTEMPTS), _short(STEP)}
+    signs = {_short(key): ">" if _short(key) in numeric else "=" for key in FACTS}
+    signs |= {"tag": "="} if any(one.annotation.tags for one in selected) else {}
+    signs |= {"note": "~"} if any(one.annotation.notes for one in selected) else {}
+    for one in selected:
         for key, value in one.run.swept.items():
-            values.setdefault(key.rpartition(".")[2], {})[show(value)] = None
-    return {key: list(found) for key, found in values.items()}
+            signs.setdefault(key.rpartition(".")[2], "=")
+            if isinstance(value, (int, float)):
+                numeric.add(key.rpartition(".")[2])
+    metrics = _metrics(selected)
+    for name in metrics if typed else ():
+        signs.setdefault(name, "<")
+    if typed.startswith(METRIC):
+        signs |= {METRIC + name: "<" for name in metrics}
+    elif metrics and METRIC.startswith(typed):
+        signs[METRIC] = ""
+    for name in (*metrics, *(METRIC + name for name in metrics)):
+        numeric.add(name)
+    for key, sign in signs.items():
+        if key == typed and key in numeric:
+            yield from (key + each for each in _SIGNS)
+        elif key.startswith(typed):
+            yield key + sign
+
+
+def _values(selected: Sequence[Selected], key: str) -> list[str]:
+    """Return what a key can be, or is in some run."""
+    found = dict.fromkeys(
+        word for fact in FACTS if key in (fact, _short(fact)) for word in words_of(fact)
+    )
+    if said.key(key).removeprefix("run.") == "tag":
+        found |= dict.fromkeys(said.tags(one.annotation for one in selected))
+    for one in selected:
+        for full, value in one.run.swept.items():
+            if full == key or full.endswith(f".{key}"):
+                found[show(value)] = None
+    return [*found]
+
+
+def _metrics(selected: Sequence[Selected]) -> list[str]:
+    """Return the names of metrics that some of the runs logged lately."""
+    names: dict[str, None] = {}
+    there = [one for one, is_begun in zip(selected, begun(selected), strict=True) if is_begun]
+    for one in there[:: max(1, len(there) // _MOST_LOGS)]:
+        try:
+            attempts = [attempt.number for attempt in one.paths.attempts()]
+            names.update(dict.fromkeys(metric_curves.latest(one.paths, attempts).values))
+        except (HpcrunError, OSError):
+            continue
+    return sorted(names)
+
+
+def _short(key: str) -> str:
+    return key.removeprefix("run.")

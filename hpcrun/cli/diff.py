@@ -80,7 +80,7 @@ def _lines(found: Difference) -> list[str]:
 
 
 def _value(value: Any) -> str:
-    from hpcrun.observe.read.filter import MISSING, show
+    from hpcrun.observe.read.run_values import MISSING, show
 
     return "(absent)" if value is MISSING else show(value)
 

@@ -55,6 +55,15 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "hpcrun requeue finetune/0": "from its newest checkpoint",
         "hpcrun requeue finetune -n": "what would be started again",
     },
+    "tag": {
+        "hpcrun tag finetune/0 +baseline": "put a tag on a run",
+        "hpcrun status finetune tag=baseline": "the runs that have it",
+        "hpcrun tag finetune -baseline": "take it away from all of its runs",
+    },
+    "note": {
+        'hpcrun note finetune/0 -m "loss spikes at 400"': "write a note",
+        "hpcrun note finetune": "read those of all runs",
+    },
     "clean": {
         "hpcrun clean finetune -n": "what would be removed",
         "hpcrun clean finetune --older-than 30d -y": "without a question",
@@ -62,6 +71,11 @@ EXAMPLES: dict[str, dict[str, str]] = {
     "drill": {
         "hpcrun drill finetune.yaml -n": "what would be done to it",
         "hpcrun drill finetune.yaml --fault kill-rank": "one fault",
+    },
+    "rename": {"hpcrun rename finetune finetune-old": "and the name is free again"},
+    "delete": {
+        "hpcrun delete finetune-old/0 -n": "what would go",
+        "hpcrun delete finetune-old -y": "the whole experiment, without a question",
     },
     "help": {
         "hpcrun help": "all topics",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcrun import activity
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import select, where_argument
 from hpcrun.errors import UsageError
@@ -64,14 +66,23 @@ def command(
         output.say(f"{plural(going_on, 'run')} of {len(found)} not over: exported as of now")
     for name in sorted({name for one in selected for name in _suspicious(one)}):
         output.say(f"{name} looks like a secret, and its value is in the archive")
-    members = export.members(selected, found, logs=logs, say=output.say)
+    with activity.doing("looking for the files"):
+        members = export.members(selected, found, logs=logs, say=output.say)
     total = sum(member.bytes for member in members)
     listed = [{"name": one.path, "bytes": one.bytes, "sha256": None} for one in members]
     if not dry_run:
         quiet = output.verbosity < 0 or not sys.stderr.isatty()
-        with click.progressbar(
-            length=total, label=one_line(target.name), file=styled(sys.stderr), hidden=quiet
-        ) as bar:
+        with contextlib.ExitStack() as stack:
+            bar = stack.enter_context(
+                click.progressbar(
+                    length=total, label=one_line(target.name), file=styled(sys.stderr), hidden=quiet
+                )
+            )
+            if quiet:
+                told = f"writing {target}"
+                stack.enter_context(
+                    activity.doing(lambda: f"{told}: {size(bar.pos)} of {size(total)}")
+                )
             written = export.write(target, members, bar.update)
         listed = [{"name": m.path, "bytes": m.bytes, "sha256": digest} for m, digest in written]
     if output.json:

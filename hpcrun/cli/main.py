@@ -43,7 +43,11 @@ GROUPS = {
     "Act": {
         "cancel": "Cancel runs; they stay cancelled.",
         "requeue": "Start runs again, with their frozen code and plan.",
+        "tag": "Put tags on runs, by which they are found again.",
+        "note": "Write down what people should know about runs.",
+        "rename": "Give an experiment another name.",
         "clean": "Remove old checkpoints of runs that are over, and their logs.",
+        "delete": "Delete runs, or whole experiments, with all that they have.",
         "drill": "Hurt a run on purpose, and see that it comes back.",
     },
     "House": {
@@ -57,28 +61,34 @@ _WIDEST = max(map(len, COMMANDS))
 # What people type who know other programs.
 _OTHER_NAMES = {
     "cancel": "abort end kill scancel stop terminate",
-    "clean": "gc prune rm",
+    "clean": "gc prune",
+    "delete": "remove rm",
     "diff": "compare",
     "help": "docs man",
     "list": "experiments ls",
     "logs": "cat log output tail",
+    "note": "annotate comment notes",
     "plan": "check compile dry-run dryrun lint preview validate",
+    "rename": "move mv",
     "requeue": "continue rerun restart resume retry",
     "results": "best metrics",
     "run": "exec srun",
     "show": "config describe info inspect scontrol",
     "status": "jobs ps queue sinfo squeue st watch",
     "submit": "go launch sbatch start sweep train",
+    "tag": "label tags untag",
     "top": "htop monitor screen ui",
     "why": "cause explain sacct",
 }
 # A command that changes or ends runs is suggested to those who nearly typed it, to nobody else.
-_HURT = {"cancel", "clean", "drill", "requeue"}
+_HURT = {"cancel", "clean", "delete", "drill", "rename", "requeue"}
 _SIMILAR, _NEARLY = 0.6, 0.83
 
 
 # The variable by which a shell asks for completions.
 COMPLETE = "_HPCRUN_COMPLETE"
+# The key in click's ``meta`` for the words after the command's name.
+_WORDS = "hpcrun.words"
 
 
 class LazyGroup(click.Group):
@@ -103,6 +113,7 @@ class LazyGroup(click.Group):
             hint = f" Did you mean '{near}'? {COMMANDS[near]}" if near else ""
             every = ", ".join(COMMANDS)
             raise click.UsageError(f"There is no command '{name}'.{hint}\nCommands: {every}.", ctx)
+        ctx.meta[_WORDS] = args[1:]
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -191,6 +202,10 @@ def _main(arguments: list[str] | None) -> None:
         click.echo("interrupted", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+            from hpcrun.cli.foreign_options import explained
+
+            error = explained(error, error.ctx, error.ctx.meta.get(_WORDS, ()))
         error.show()
         sys.exit(EXIT_USAGE)
     except HpcrunError as error:

@@ -15,13 +15,15 @@ from hpcrun.observe.status import jobs
 from hpcrun.observe.status.run_state import PLANNED
 from hpcrun.observe.status.status import statuses
 from hpcrun.slurm.hostlist import parse_ranges
-from hpcrun.state import ledger
+from hpcrun.state import history, ledger
+from hpcrun.state.annotations.annotation import NOTHING, Annotation
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.submit.submit import Only
 from hpcrun.text import Say, ranges, shortened
 
 _RUNS = re.compile(r"[^/]+/[0-9*?\[\],-]+")
+_NUMBERS = re.compile(r"[0-9]+[0-9,-]*")
 
 NEW, FAILED, CANCELLED = STATES = ("new", "failed", "cancelled")
 
@@ -30,6 +32,7 @@ NEW, FAILED, CANCELLED = STATES = ("new", "failed", "cancelled")
 class _Candidate:
     name: str
     run: RunPlan
+    annotation: Annotation
     planned: object = None
 
 
@@ -60,10 +63,16 @@ def chooser(words: Sequence[str], say: Say = lambda message: None) -> Only | Non
     names, conditions = split_words([word for word in words if word not in STATES])
     for word in names:
         if not (_RUNS.fullmatch(word) or is_job(word)):
+            parts = word.split(",")
+            hint = "such as --only failed, --only lr=3e-4, --only 'lr>=1e-3 and not seed=2'"
+            if set(parts) <= set(STATES):
+                hint = f"type {' '.join(f'--only {part}' for part in parts)}"
+            elif _NUMBERS.fullmatch(word):
+                hint = f"type --only '*/{word}'"
             raise UsageError(
                 f"--only {shortened(word, 200)!r}: accepted are {', '.join(STATES)}, key=value and "
                 "other conditions, NAME/3 and job ids",
-                hint="such as --only failed, --only lr=3e-4, --only 'lr>=1e-3 and not seed=2'",
+                hint=hint,
             )
 
     def choose(experiment: ExperimentPaths, runs: Sequence[RunPlan]) -> set[int]:
@@ -73,7 +82,11 @@ def chooser(words: Sequence[str], say: Say = lambda message: None) -> Only | Non
             facts = {one.run: one for one in statuses(begun, warn=say, ask=jobs.ask, values=values)}
             return [facts.get(one.run.number, _NEVER_BEGUN) for one in some]
 
-        found = [_Candidate(f"{experiment.name}/{run.number}", run) for run in runs]
+        known = history.annotations_of(experiment, runs)
+        found = [
+            _Candidate(f"{experiment.name}/{run.number}", run, known.get(run.number, NOTHING))
+            for run in runs
+        ]
         if names:
             named = {number for word in names for number in _named(word, experiment, runs)}
             found = [one for one in found if one.run.number in named]

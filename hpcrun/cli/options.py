@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -45,8 +46,9 @@ class Output:
     def say(self, message: str) -> None:
         """Print a message on stderr, unless ``-q`` was given; its further lines are indented."""
         if self.verbosity >= 0:
-            # The live screen takes over stderr, and would draw what is not visible.
-            with activity.printing():
+            # The live screen takes over stderr, and would draw what is not visible. A terminal that
+            # was closed does not end what goes on.
+            with activity.printing(), contextlib.suppress(OSError):
                 click.echo(entry(message), err=True)
 
     def say_aside(self) -> Say:

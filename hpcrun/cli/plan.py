@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from hpcrun import activity
 from hpcrun.cli.options import Output, common, spec_arguments
 from hpcrun.policy import batch, resume
 from hpcrun.slurm.parse import parse_duration
@@ -30,12 +31,20 @@ def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], outp
 
     Pure: nothing is written, and neither Slurm nor the network is asked.
     """
-    from hpcrun.compile import compile_chain, freeze
+    from hpcrun.compile import compile_chain
     from hpcrun.compile.chain import in_order
+    from hpcrun.compile.freeze import freeze
+    from hpcrun.submit import most_hours
 
-    chain = compile_chain(spec, overrides, sweeps, root=output.root)
+    with activity.doing(f"reading {spec}"):
+        chain = compile_chain(spec, overrides, sweeps, root=output.root)
     output.notes(chain)
-    *_, plan = in_order(chain, lambda one, waits: freeze(one, depends_on=waits))
+    with activity.doing(f"rendering {plural(sum(len(one.runs) for one in chain), 'run')}"):
+        *before, plan = in_order(chain, lambda one, waits: freeze(one, depends_on=waits))
+    if above := most_hours.above_limit(
+        (run, one.cluster) for one in (*before, plan) for run in one.runs
+    ):
+        output.say(f"submit asks first: {above}")
     root = str(chain[-1].root)
     if output.json:
         commands = {run.number: _command(run, run.entry.argv) for run in plan.runs}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from hpcrun import activity
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import select, where_argument
 from hpcrun.errors import UsageError
@@ -80,7 +81,8 @@ def command(
     if not to_stdout:
         _check(file, force)
     found = collect(selected, say=output.say)
-    page = render(found).encode("utf-8", "replace")
+    with activity.doing("drawing the page"):
+        page = render(found).encode("utf-8", "replace")
     if to_stdout:
         click.echo(page, nl=False)
         return

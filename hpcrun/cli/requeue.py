@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import click
 
+from hpcrun import activity
 from hpcrun.cli.options import Output, command_line, common
 from hpcrun.cli.where import acts_on_runs, ask_first, chooses, select
 from hpcrun.slurm import patience
+from hpcrun.text import plural
 
 
 @click.command("requeue")
@@ -23,17 +25,24 @@ def command(
     that wait or have completed are left alone.
     """
     from hpcrun.control import requeue
+    from hpcrun.submit import most_hours
 
     selected = select(output, where, conditions, verb="requeue")
     if not dry_run:
         patience.act()
-    steps = requeue.look(selected, output.say if dry_run else None)
+    number = plural(len(selected), "run")
+    with activity.doing(f"looking which of {number} wait, run or are over"):
+        steps = requeue.look(selected, output.say if dry_run else None)
     them = {step.name for step in steps if step.action != requeue.LEAVE}
     active = [one for one in selected if one.name in them]
-    if len(active) > (not chooses(where, conditions)) and not dry_run and not yes:
-        ask_first("requeue", active)
+    above = most_hours.above_limit((one.run, one.plan.cluster) for one in active)
+    if above and dry_run:
+        output.say(f"requeue asks first: {above}")
+    if (above or len(active) > (not chooses(where, conditions))) and not dry_run and not yes:
+        ask_first("requeue", active, above)
     if not dry_run:
-        steps = requeue.restart(selected, argv=command_line(), say=output.say)
+        with activity.doing(f"requeueing {number}"):
+            steps = requeue.restart(selected, argv=command_line(), say=output.say)
     if output.json:
         output.data([step.to_data(dry_run) for step in steps])
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hpcrun.cli.options import Output, common
+from hpcrun.cli.options import Output, common, completed_by
 from hpcrun.cli.where import key_names, select, where_argument
 from hpcrun.errors import UsageError
 from hpcrun.text import agreeing, plural
@@ -17,8 +17,9 @@ from hpcrun.text import agreeing, plural
     "filters",
     multiple=True,
     metavar="CONDITION",
-    help="Only runs whose column meets this, such as 'loss<2.5' or state=completed (< <= > >= = "
-    "!=); before any mean.",
+    shell_complete=completed_by("condition_keys", "complete_condition"),
+    help="As --where, and of the table's columns too: 'loss.best<2.5 and lr>=1e-3'; before any "
+    "mean.",
 )
 @click.option("--sort", metavar="KEY", help="Sort by this column; -KEY for descending.")
 @click.option(
@@ -74,7 +75,7 @@ def command(
     known = statuses(selected, warn=output.say)
     found = results.collect(selected, known, warn=output.say, keys=keys)
     if filters:
-        found = found.filter(filters)
+        found = results.narrowed(found, filters, selected, known, keys, output.say)
     grouping = key_names("--group-by", group_by)
     if over_repeats:
         if grouping:

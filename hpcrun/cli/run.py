@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 import click
 
-from hpcrun import activity
+from hpcrun import activity, resources
 from hpcrun.cli.options import Output, command_line, common, spec_arguments
 from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, HpcrunError, UsageError
+from hpcrun.policy import causes
 from hpcrun.state import ledger
 
 if TYPE_CHECKING:
@@ -30,11 +31,11 @@ def command(
 ) -> int:
     """Run SPEC here and now, one run of a sweep after another, and show the ranks' output.
 
-    Inside an allocation (salloc) on its nodes, otherwise on this machine. Ctrl-C stops the run;
-    the same command goes on from its newest checkpoint.
+    Inside an allocation (salloc) on its nodes, otherwise on this machine. Ctrl-C stops the run, as
+    does closing the terminal; the same command goes on from its newest checkpoint.
     """
     from hpcrun.compile import compile_chain
-    from hpcrun.slurm import allocation, patience
+    from hpcrun.slurm import allocation, client, patience
     from hpcrun.submit.submission_dir import chain_data
     from hpcrun.submit.submit import Request, run_chain
 
@@ -42,9 +43,16 @@ def command(
     inside = allocation.current()
     if inside is None and not any(override.startswith("cluster=") for override in overrides):
         overrides = (*overrides, "cluster=local")
+        if client.available():
+            output.say(
+                "cluster: local, which is this machine, as this is no allocation; `salloc` makes "
+                "one, and `hpcrun submit` queues the runs"
+            )
     with activity.doing(f"reading {spec}"):
         chain = compile_chain(spec, overrides, sweeps, root=output.root)
     output.notes(chain)
+    if resources.configs("experiments").get(spec) == Path(file := chain[-1].spec_file):
+        output.say(f"{spec} ships with hpcrun: {file}")
     if inside is not None:
         inside.check(run for compiled in chain for run in compiled.runs)
     done, code = run_chain(
@@ -70,13 +78,13 @@ def _bring_to_end(prepared: Prepared, allocation: str | None, output: Output) ->
         progress.run = run
         _announce(prepared, output, run)
 
-    try:
-        with activity.doing(progress.told), _output_shown(prepared, output):
-            code = run_here.bring_to_end(prepared, allocation, announce=announce, say=output.say)
-    except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
+    with activity.doing(progress.told), _output_shown(prepared, output):
+        code, signal = run_here.bring_to_end(
+            prepared, allocation, announce=announce, say=output.say
+        )
     if code == EXIT_INTERRUPTED:
-        output.say("cancelled by Ctrl-C; the same command goes on, from what the run has saved")
+        by = causes.interrupted_by(signal)
+        output.say(f"cancelled by {by}; the same command goes on, from what the run has saved")
         return code
     from hpcrun.cli import verdict
 

@@ -15,20 +15,19 @@ from hpcrun.text import shortened, timestamp, visible
 
 @click.command("show")
 @where_argument
-@click.option("--config", "what", flag_value="config", help="The resolved spec, as YAML.")
-@click.option("--script", "what", flag_value="script", help="The sbatch script.")
+@click.option("--config", is_flag=True, help="The resolved spec, as YAML.")
+@click.option("--script", is_flag=True, help="The sbatch script.")
 @click.option(
     "--deepspeed",
-    "what",
-    flag_value="deepspeed",
+    is_flag=True,
     help="DeepSpeed's JSON: of the newest attempt, or as planned before the first.",
 )
-@click.option("--code", "what", flag_value="code", help="The frozen code: git state and files.")
-@click.option("--path", "what", flag_value="path", help="The run's directory.")
-@click.option("--work", "what", flag_value="work", help="The directory of what the program wrote.")
+@click.option("--code", is_flag=True, help="The frozen code: git state and files.")
+@click.option("--path", is_flag=True, help="The run's directory.")
+@click.option("--work", is_flag=True, help="The directory of what the program wrote.")
 @common
 def command(
-    where: tuple[str, ...], conditions: tuple[str, ...], what: str | None, output: Output
+    where: tuple[str, ...], conditions: tuple[str, ...], output: Output, **options: bool
 ) -> None:
     """State, configuration and paths of one run; with an option, one of them.
 
@@ -38,6 +37,11 @@ def command(
     from hpcrun.observe.read import detail
     from hpcrun.observe.read.selection import as_where
 
+    asked = [name for name, is_given in options.items() if is_given]
+    if len(asked) > 1:
+        found = " and ".join(f"--{name}" for name in asked)
+        raise UsageError(f"found {found}; show prints one of them", hint="leave the others out")
+    what = asked[0] if asked else None
     selected = select(output, where, conditions)
     if len(selected) > 1:
         named = " ".join([*where, *conditions]) or "your newest experiment"
@@ -102,6 +106,8 @@ def _summary(found: dict[str, Any], output: Output) -> None:
         found["submitted"] = timestamp(found["submitted"])
     found["swept"] = ", ".join(f"{key}={value}" for key, value in found["swept"].items())
     found["cause"] = (found["cause"] or {}).get("kind")
+    found["tags"] = ", ".join(found["tags"])
+    found["notes"] = "; ".join(note["text"] for note in found["notes"])
     metrics = found["metrics"] or {}
     found["metrics"] = ", ".join(f"{key}={number(value)}" for key, value in metrics.items())
     total = found.pop("total_steps")

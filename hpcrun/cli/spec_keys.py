@@ -1,22 +1,22 @@
-"""Completion of SPEC, of its keys and of their values, without the compiler, which is slow."""
+"""Completion of SPEC, of its keys and of their values, without compiling it, which is slow."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import os
-import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
 import click
 from click.shell_completion import CompletionItem
 
 from hpcrun import resources
 from hpcrun.cli.completion import PART
+from hpcrun.compile.source.marked_tree import Key, dotted
+from hpcrun.compile.spec import profile_files, schema
+from hpcrun.compile.spec.short_keys import ShortKeys
 from hpcrun.host import expand_home
-from hpcrun.state import files, permissions
+from hpcrun.state import files
 from hpcrun.state.spec.experiment import Spec
 
 _LARGEST_FILE, _MOST_KEYS, _MOST_FILES = 1 << 20, 5_000, 8
@@ -66,6 +66,12 @@ def complete_sweep(
     return [CompletionItem(done + i.value[len(key) + 1 :], i.type, i.help) for i in found]
 
 
+def name_of(context: click.Context) -> str:
+    """Return the name of the experiment that the spec on the command line makes."""
+    spec = _Keys(context)
+    return spec.given.get("name") or spec.path.stem
+
+
 class _Keys:
     """The keys of a spec on the command line: those of its files, and those that any spec has."""
 
@@ -77,7 +83,7 @@ class _Keys:
         path = expand_home(name)
         if not path.is_file():
             path = resources.configs("experiments").get(name, path)
-        self.directory = path.parent
+        self.path, self.directory = path, path.parent
         self.overrides = more
         self.given = _given(path)
         self.given.update(
@@ -85,9 +91,14 @@ class _Keys:
             for key, value in _given(self._deepspeed()).items()
             if f"deepspeed.{key}" not in self.given
         )
-        self.fields = dict(_fields(Spec))
-        every = [*self.given, *self.fields]
+        every = [*self.given, *schema.fields(Spec)]
         self.known = [key for key in dict.fromkeys(every) if key.split(".")[0] not in _NOT_TYPED]
+        data: dict[str, Any] = {}
+        for key in self.given:
+            block = data
+            for part in key.split("."):
+                block = block.setdefault(part, {})
+        self._short = ShortKeys(data, lambda key: dotted(key) in self.known)
 
     def _deepspeed(self) -> Path:
         name = self.given.get("deepspeed_config") or ""
@@ -115,14 +126,11 @@ class _Keys:
 
     def full(self, key: str) -> str:
         """Return the one key that ends so; the key itself if there is none or more than one."""
-        if key in self.known:
-            return key
-        matching = [one for one in self.known if one.endswith(f".{key}")]
-        return matching[0] if len(matching) == 1 else key
+        return dotted(self._short.full(_parts(key)))
 
     def values(self, key: str, incomplete: str) -> Iterator[CompletionItem]:
         """Yield what a key may be, as far as that can be told; else what the file says it is."""
-        annotation = self.fields.get(key)
+        annotation = schema.find(Spec, _parts(key))
         given = self.given.get(key)
         found: list[str] = []
         for one in (annotation, *get_args(annotation)):
@@ -131,7 +139,7 @@ class _Keys:
         if annotation is bool or given in ("true", "false"):
             found += ["true", "false"]
         if key == "cluster":
-            found += _profiles(self.directory)
+            found += profile_files.available(self.directory)
         if key == "deepspeed_config":
             found += resources.configs("deepspeed")
         if key in _OF_THE_SITE:
@@ -145,13 +153,19 @@ class _Keys:
             yield CompletionItem("", "file")
 
     def _is_block(self, key: str) -> bool:
-        return self.given.get(key, "") is None or self.fields.get(key, "") is None
+        annotation = schema.find(Spec, _parts(key))
+        is_block = schema.dataclass_of(annotation) is not None or get_origin(annotation) is dict
+        return self.given.get(key, "") is None or is_block
 
     def _profile(self) -> dict[str, str | None]:
         named = [one.partition("=")[2] for one in self.overrides if one.startswith("cluster=")]
         name = named[-1] if named else self.given.get("cluster")
-        path = _profiles(self.directory).get(name or "slurm")
+        path = profile_files.available(self.directory).get(name or "slurm")
         return _given(path) if path else {}
+
+
+def _parts(key: str) -> Key:
+    return tuple(key.split("."))
 
 
 def _given(path: Path, opened: int = 0) -> dict[str, str | None]:
@@ -190,36 +204,3 @@ def _given(path: Path, opened: int = 0) -> dict[str, str | None]:
 
 def _scalar(node: Any) -> str:
     return node.value if isinstance(node.value, str) else ""
-
-
-def _fields(block: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the full key and the type of every field of a spec; None for a block."""
-    for name, annotation in get_type_hints(block).items():
-        is_union = get_origin(annotation) in (Union, types.UnionType)
-        options = get_args(annotation) if is_union else (annotation,)
-        inner = [one for one in options if isinstance(one, type) and dataclasses.is_dataclass(one)]
-        is_block = bool(inner) or get_origin(annotation) is dict
-        yield prefix + name, None if is_block else annotation
-        for one in inner:
-            yield from _fields(one, f"{prefix}{name}.")
-
-
-def _profiles(beside: Path) -> dict[str, Path]:
-    """Return name -> file of the cluster profiles that a spec in this directory can name.
-
-    As `hpcrun.compile.spec.profile.available`, whose package takes 0.1 s to import.
-    """
-    around = [beside.absolute(), *beside.absolute().parents]
-    tops = [index for index, place in enumerate(around) if os.path.lexists(place / ".git")]
-    around = around[: tops[0] + 1] if tops else around[:1]
-    own = (place for place in around if not permissions.is_planted(place / "configs"))
-    places = [place / "configs" / "clusters" for place in own]
-    if named := os.environ.get("HPCRUN_CLUSTERS"):
-        places.append(expand_home(named))
-    places += [expand_home("~/.config/hpcrun/clusters"), Path("/etc/hpcrun/clusters")]
-    found: dict[str, Path] = {}
-    for place in [*places, resources.directory("configs") / "clusters"]:
-        with contextlib.suppress(OSError):
-            for path in sorted(place.glob("*.yaml")):
-                found.setdefault(path.stem, path)
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from functools import partial
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcrun import activity
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import chooses, columns_option, finder, key_names, select, where_argument
 from hpcrun.errors import UsageError
@@ -66,7 +68,9 @@ def command(
         _screen(look, output)
     while True:
         used = time.process_time()
-        selected, found = look(output.say)
+        # What is watched is printed every few seconds anyhow.
+        with activity.reported(None) if watch else contextlib.nullcontext():
+            selected, found = look(output.say)
         if output.json:
             output.data([status.to_data() for status in found])
         else:
@@ -138,6 +142,7 @@ def _screen(look: Look, output: Output) -> None:
 def _print(
     selected: list[Selected], found: list[RunStatus], columns: Sequence[str], output: Output
 ) -> None:
+    from hpcrun.observe.diagnosis import unread_progress
     from hpcrun.observe.read import value_columns
     from hpcrun.observe.status import status_table
 
@@ -151,6 +156,12 @@ def _print(
         for line in status_table.reasons(found):
             output.line(line)
     output.say(status_table.counts(found))
+    for note in unread_progress.told(
+        (one, status.attempt)
+        for one, status in zip(selected, found, strict=True)
+        if status.step is None and status.attempt is not None
+    ):
+        output.say(note)
 
 
 def _cost(selected: list[Selected], output: Output) -> None:

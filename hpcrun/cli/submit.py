@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from hpcrun import activity
-from hpcrun.cli.options import Output, command_line, common, root_option, spec_arguments
+from hpcrun.cli.options import (
+    Output,
+    command_line,
+    common,
+    completed_by,
+    root_option,
+    spec_arguments,
+)
+from hpcrun.cli.where import confirm
 from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from hpcrun.slurm import patience
-from hpcrun.text import listed
+from hpcrun.text import listed, plural
 
 if TYPE_CHECKING:
     from hpcrun.compile import Compiled
@@ -27,12 +36,14 @@ if TYPE_CHECKING:
 @click.option(
     "-W", "--wait", is_flag=True, help="Wait until all runs end; exit code 1 if one failed."
 )
+@click.option("-y", "--yes", is_flag=True, help="Do not ask, whatever it may cost.")
 @click.option("--new", is_flag=True, help="Give every run a new number, also those run before.")
 @click.option(
     "--only",
     "words",
     multiple=True,
     metavar="FILTER",
+    shell_complete=completed_by("condition_keys", "complete_only"),
     help="Submit only runs that are `new`, `failed` or `cancelled`, meet a condition (lr=3e-4, "
     "'lr>=1e-3 and not seed=2') or are named (NAME/0-3).",
 )
@@ -43,6 +54,7 @@ def command(
     sweeps: tuple[str, ...],
     dry_run: bool,
     wait: bool,
+    yes: bool,
     new: bool,
     words: tuple[str, ...],
     output: Output,
@@ -66,14 +78,24 @@ def command(
         from hpcrun.cli.only import chooser
 
         only = chooser(words, output.say)
+    from hpcrun.submit import most_hours
     from hpcrun.submit.submission_dir import chain_data
     from hpcrun.submit.submit import Request, preview_chain, submit_chain
 
     request = Request(command_line(), output.say, new, only)
     if dry_run:
-        _show(chain, preview_chain(chain, request), str(chain[-1].root), output)
+        previews = preview_chain(chain, request)
+        _show(chain, previews, str(chain[-1].root), output)
+        if above := _above_limit(previews):
+            output.say(f"submit asks first: {above}")
         return EXIT_OK
     patience.act()
+    if not yes and any(most_hours.asks(one.cluster) for one in chain):
+        quiet = replace(request, say=lambda message: None)
+        previews = preview_chain(chain, quiet)
+        if above := _above_limit(previews):
+            count = sum(len(one.submitted.runs) for one in previews)
+            confirm(f"submit {plural(count, 'run')}", f", {above}")
     with activity.doing(f"submitting {chain[-1].name}"):
         done = submit_chain(chain, request)
     if output.json:
@@ -81,6 +103,13 @@ def command(
     else:
         _tell(done, chain[-1], output)
     return _wait(done, output) if wait else EXIT_OK
+
+
+def _above_limit(previews: Sequence[Preview]) -> str | None:
+    from hpcrun.submit import most_hours
+
+    submitted = [one.submitted for one in previews]
+    return most_hours.above_limit((run, plan.cluster) for plan in submitted for run in plan.runs)
 
 
 def _show(
@@ -112,6 +141,7 @@ def _tell(done: Sequence[Submitted], compiled: Compiled, output: Output) -> None
 def _wait(done: Sequence[Submitted], output: Output) -> int:
     from hpcrun.cli import verdict
     from hpcrun.control.wait import wait
+    from hpcrun.host import interrupted_from_outside
     from hpcrun.state.layout import ExperimentPaths
     from hpcrun.submit.run_actions import SKIPPED
 
@@ -120,13 +150,14 @@ def _wait(done: Sequence[Submitted], output: Output) -> int:
     failed: list[str] = []
     count = 0
     try:
-        for one in done:
-            asked = [run.run for run in one.runs if run.action != SKIPPED]
-            paths = ExperimentPaths(one.directory)
-            ended_badly = wait(paths, asked, say=output.say)
-            verdict.say_causes(paths, ended_badly, output)
-            failed += [f"{one.experiment}/{run}" for run in ended_badly]
-            count += len(asked)
+        with interrupted_from_outside():
+            for one in done:
+                asked = [run.run for run in one.runs if run.action != SKIPPED]
+                paths = ExperimentPaths(one.directory)
+                ended_badly = wait(paths, asked, say=output.say)
+                verdict.say_causes(paths, ended_badly, output)
+                failed += [f"{one.experiment}/{run}" for run in ended_badly]
+                count += len(asked)
     except KeyboardInterrupt:
         output.say("")
         output.say(

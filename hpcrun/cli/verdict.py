@@ -19,11 +19,17 @@ _SHOWN = 8
 
 def tell(experiment: ExperimentPaths, runs: Sequence[int], seconds: float, output: Output) -> None:
     """Say in one line what became of runs and why, and in another what to type next."""
+    from hpcrun.observe.diagnosis import unread_progress
     from hpcrun.observe.diagnosis.narrative import headline
     from hpcrun.observe.status import run_state
 
     name, root = experiment.name, root_option(experiment.root)
     found = _stories(experiment, runs, output)
+    silent = [one for one in found if one.status.step is None and one.attempts]
+    for note in unread_progress.told(
+        (one.selected, one.attempts[-1].attempt.number) for one in silent
+    ):
+        output.say(note)
     bad = [one for one in found if one.status.state != run_state.COMPLETED]
     if not bad:
         done = headline(found[0]) if len(found) == 1 else f"all {len(found)} runs have completed"
@@ -55,7 +61,7 @@ def _stories(experiment: ExperimentPaths, runs: Sequence[int], output: Output) -
     from hpcrun.observe.read.selection import Finder
 
     with activity.doing("reading what became of it"):
-        return stories(Finder(experiment.root).runs(experiment, runs), warn=output.say)
+        return stories(Finder(experiment.root).runs(experiment, runs), warn=output.say, values=True)
 
 
 def _say_causes(bad: Sequence[RunStory], output: Output) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
+from hpcrun import activity
 from hpcrun.cli.global_options import given
 from hpcrun.cli.options import Function, Output, completed_by
 from hpcrun.errors import UsageError
@@ -34,10 +35,10 @@ def complete_names(
     itself would give are offered.
     """
     from hpcrun.errors import HpcrunError
-    from hpcrun.observe.read.selection import Finder, default_root, is_name
+    from hpcrun.observe.read.selection import Finder, is_name
     from hpcrun.state import layout
 
-    root = expand_home(given(context, "root") or default_root())
+    root = root_of(context)
     if "/" in incomplete:
         name = incomplete.partition("/")[0]
         try:
@@ -48,6 +49,13 @@ def complete_names(
     else:
         found = [one.name for one in layout.experiments(root) if is_name(one.name)]
     return [CompletionItem(name) for name in found if name.startswith(incomplete)]
+
+
+def root_of(context: click.Context) -> Path:
+    """Return the root that a line to be completed is about."""
+    from hpcrun.observe.read.selection import default_root
+
+    return expand_home(given(context, "root") or default_root())
 
 
 def conditions_option(function: Function) -> Function:
@@ -65,7 +73,12 @@ def conditions_option(function: Function) -> Function:
 
 def where_argument(function: Function) -> Function:
     """Add ``[WHERE]...`` and ``--where CONDITION``; pass ``where`` and ``conditions``."""
-    where = click.argument("where", nargs=-1, metavar="[WHERE]...", shell_complete=complete_names)
+    where = click.argument(
+        "where",
+        nargs=-1,
+        metavar="[WHERE]...",
+        shell_complete=completed_by("condition_keys", "complete_where"),
+    )
     return where(conditions_option(function))
 
 
@@ -104,6 +117,11 @@ def finder(output: Output, *, own: bool = False) -> Finder:
     from hpcrun.observe.read.selection import Finder, default_root
 
     root = output.root or Path(os.path.realpath(default_root()))
+    if root.is_file():
+        raise UsageError(
+            f"the root {root} is a file; accepted is the directory of your experiments",
+            hint="leave --root and HPCRUN_ROOT out for ~/hpcrun",
+        )
     return Finder(root, warn=output.say, own=own)
 
 
@@ -115,27 +133,30 @@ def select(
     verb: str | None = None,
     ask: Ask | None = None,
     kept: set[Path] | None = None,
+    own: bool = False,
 ) -> list[Selected]:
     """Return the runs that the user named; raise UsageError if there are none.
 
     ``verb`` is the action on them: they have to be named then, and be the user's own. None reads
     them, and prints the owners of other users' runs. ``ask`` is how conditions on states ask Slurm.
+    Patterns are then, or with ``own``, of the user's own experiments.
     ``kept`` has the directories that an earlier call has put there: these runs are returned, though
     they may not meet the conditions any more.
     """
     from hpcrun.observe.read.filter import needs_facts
 
-    search = finder(output, own=verb is not None)
+    search = finder(output, own=own or verb is not None)
     names, of_where = _split(search, where)
     option, conditions = "--where" if conditions else "WHERE", [*of_where, *conditions]
     if conditions and not names:
         _tell_of_newest(search, conditions, verb, output)
-    found = search.resolve(names, default_newest=verb is None)
+    with activity.doing("looking for the runs"):
+        found = search.resolve(names, default_newest=verb is None)
     if kept:
         found = [one for one in found if one.paths.directory in kept]
     elif conditions:
         found = _narrowed(found, conditions, option, verb, ask, output)
-        if kept is not None and needs_facts(conditions):
+        if kept is not None and needs_facts(found, conditions):
             kept.update(one.paths.directory for one in found)
     if verb is None:
         from hpcrun.observe.read.selection import of_others
@@ -159,6 +180,14 @@ def chooses(where: Sequence[str], conditions: Sequence[str]) -> bool:
     from hpcrun.observe.read.selection import is_pattern
 
     return bool(conditions) or any(is_condition(word) or is_pattern(word) for word in where)
+
+
+def whole(
+    found: Sequence[Selected], where: Sequence[str], conditions: Sequence[str]
+) -> set[ExperimentPaths]:
+    """Return the experiments that WHERE names as such: all of their runs, those to come too."""
+    named = set() if chooses(where, conditions) else {word.rstrip("/") for word in where}
+    return {one.experiment for one in found if one.experiment.name in named}
 
 
 def _split(search: Finder, where: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -227,11 +256,12 @@ def _tell(output: Output, message: str) -> None:
     output.say(message)
 
 
-def ask_first(verb: str, runs: Sequence[Selected]) -> None:
-    """`confirm` an action on runs, with the names of all."""
+def ask_first(verb: str, runs: Sequence[Selected], cost: str | None = None) -> None:
+    """`confirm` an action on runs, with the names of all, and perhaps what it may cost."""
     from hpcrun.observe.read.selection import as_where
 
-    confirm(f"{verb} {plural(len(runs), 'run')}", f": {shortened(as_where(runs))}")
+    details = f", {cost}" if cost else ""
+    confirm(f"{verb} {plural(len(runs), 'run')}", f"{details}: {shortened(as_where(runs))}")
 
 
 def confirm(what: str, details: str = "") -> None:

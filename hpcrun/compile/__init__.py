@@ -1,7 +1,7 @@
 """Compile specs into plans: pure, the same input gives the same bytes.
 
-``compile_spec`` reads, checks and resolves a spec, ``freeze`` numbers its runs and renders their
-scripts, and ``compile_plan`` does both.
+``compile_spec`` reads, checks and resolves a spec, ``freeze.freeze`` numbers its runs and renders
+their scripts, and ``compile_plan`` does both.
 
 In reading order: `compiler` (the steps, from file to checked runs), `run_template` (a run without
 its ``config``, checked once for many), `identity` (the digest by which a run is known again),
@@ -17,8 +17,12 @@ hpcrun.compile.spec.reference``.
 
 from __future__ import annotations
 
-from hpcrun.compile.compiler import compile_chain, compile_plan, compile_spec, default_root
-from hpcrun.compile.freeze import Compiled, CompiledRun, freeze
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpcrun.compile.compiler import compile_chain, compile_plan, compile_spec, default_root
+    from hpcrun.compile.freeze import Compiled, CompiledRun
 
 __all__ = [
     "Compiled",
@@ -27,5 +31,12 @@ __all__ = [
     "compile_plan",
     "compile_spec",
     "default_root",
-    "freeze",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the compiler when it is first used: completion needs the schema alone."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = "freeze" if name.startswith("Compiled") else "compiler"
+    return getattr(importlib.import_module(f"hpcrun.compile.{module}"), name)

@@ -183,6 +183,7 @@ class _Compiler:
             prerequisites=prerequisites,
             sources=sources,
             notes=(
+                *compose.passed_over(self.shown),
                 *loaded.notes,
                 *_told((*sources, *problems.data_files), self.variables),
                 *_secrets(loaded.data, runs),
@@ -238,6 +239,11 @@ class _Compiler:
             return None
         if name is None:
             name = profile.default_name()
+            if name == profile.LOCAL:
+                self.problems.notes.append(
+                    "cluster: local, which is this machine, as there is no sbatch on PATH; "
+                    "cluster=NAME chooses another profile"
+                )
         report = Reporter(tree, self.problems)
         if not isinstance(name, str):
             report.at("cluster", f"found {kind_of(name)}; accepted is the name of a profile")

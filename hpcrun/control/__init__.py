@@ -6,6 +6,9 @@ In reading order:
 - `requeue`: requeue running jobs, and submit again the runs whose jobs are over.
 - `wait`: wait until runs have ended.
 - `cleanup`: find and remove what runs that are over need no more.
+- `delete`: delete runs and experiments, unless `holders` finds who needs them.
+- `rename`: give an experiment another name.
+- `annotate`: put tags and notes on runs.
 - `removal`: remove files through no link, whoever changes the directories meanwhile.
 - `drill`: submit a run that is hurt on purpose, and measure what each fault cost.
 

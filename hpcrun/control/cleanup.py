@@ -98,12 +98,12 @@ def find(selected: Sequence[Selected], choice: CleanupChoice, warn: Say) -> list
     needed: dict[Path, str] = {}
     unread: list[str] = []
     for root in dict.fromkeys(one.experiment.directory.parent for one in selected):
-        needed.update(_needed(root, warn, unread))
+        needed.update(needed_checkpoints(root, warn, unread))
     return [
         _of_run(one, status, choice, needed, unread)
         if spared is None
         else Leftovers(one, status, spared=spared)
-        for one, status, spared in _over(selected, warn)
+        for one, status, spared in over(selected, warn)
     ]
 
 
@@ -122,8 +122,10 @@ def remove_all(found: Sequence[Leftovers], choice: CleanupChoice, say: Say) -> l
 
     try:
         for experiment in dict.fromkeys(one.run.experiment for one in found if one.items):
-            mine = [one.run for one in found if one.run.experiment == experiment]
+            numbers = [one.run.run.number for one in found if one.run.experiment == experiment]
             with lock.held(experiment, say) as renew:
+                # They may have been submitted again meanwhile.
+                mine = Finder(experiment.root).runs(experiment, numbers)
                 now = find(mine, choice, lambda message: None)
                 for item in (item for one in now for item in one.items if item.path in shown):
                     if not renew():
@@ -158,7 +160,7 @@ def remove(experiment: ExperimentPaths, item: Item) -> None:
         removal.remove(base, path, set_aside=item.kind in _WHOLE)
 
 
-def _over(selected: Sequence[Selected], warn: Say) -> list[tuple[Selected, RunStatus, str | None]]:
+def over(selected: Sequence[Selected], warn: Say) -> list[tuple[Selected, RunStatus, str | None]]:
     """Return each run, its state, and why it may not be over; None if it is for certain."""
     answers = Answers()
 
@@ -248,18 +250,27 @@ def _items(kind: str, paths: Sequence[Path]) -> Iterator[Item]:
     """Return what is there; a link is left alone, as what it leads to is not the run's."""
     for path in paths:
         if os.path.lexists(path) and not path.is_symlink():
-            yield Item(kind, path, _bytes(path))
+            yield Item(kind, path, bytes_of(path))
 
 
-def _bytes(path: Path) -> int:
+def bytes_of(path: Path) -> int:
     """Return the bytes of a file, or of all files in a directory."""
+    return measure(path)[0]
+
+
+def measure(path: Path) -> tuple[int, int]:
+    """Return the bytes and the number of a file, or of all files in a directory."""
     if path.is_symlink() or not path.is_dir():
-        return path.lstat().st_size
-    files = (Path(parent, name) for parent, _, names in os.walk(path) for name in names)
-    return sum(file.lstat().st_size for file in files)
+        return path.lstat().st_size, 1
+    sizes = []
+    for parent, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                sizes.append(Path(parent, name).lstat().st_size)
+    return sum(sizes), len(sizes)
 
 
-def _needed(root: Path, warn: Say, unread: list[str]) -> dict[Path, str]:
+def needed_checkpoints(root: Path, warn: Say, unread: list[str]) -> dict[Path, str]:
     """Map checkpoints to a run under the root that is initialized from them and not over.
 
     Experiments that cannot be read are added to ``unread``.
@@ -275,7 +286,7 @@ def _needed(root: Path, warn: Say, unread: list[str]) -> dict[Path, str]:
             continue
         runs += [one for one in of_it if one.run.checkpoint.initialize_from]
     found: dict[Path, str] = {}
-    for one, _, going_on in _over(runs, lambda message: None):
+    for one, _, going_on in over(runs, lambda message: None):
         if going_on is not None and (path := _origin(one, root)) is not None:
             found[path] = one.name
     return found

@@ -10,6 +10,7 @@ from hpcrun.compile import Compiled
 from hpcrun.control.cancel import cancel
 from hpcrun.control.wait import wait
 from hpcrun.errors import UsageError
+from hpcrun.host import interrupted_from_outside
 from hpcrun.observe.diagnosis import fault_costs
 from hpcrun.observe.read.selection import Finder
 from hpcrun.policy import faults as policy_faults
@@ -83,7 +84,8 @@ def drill(compiled: Compiled, faults: Sequence[str], request: Request) -> DrillR
     try:
         times = "once" if len(faults) == 1 else f"{len(faults)} times"
         say(f"{name} will be hurt {times}; this takes a while")
-        failed = wait(experiment, [number], say=say)
+        with interrupted_from_outside():
+            failed = wait(experiment, [number], say=say)
     except KeyboardInterrupt:
         say(f"interrupted; {name} is cancelled")
         cancel(Finder(experiment.directory.parent).resolve([name]), say)

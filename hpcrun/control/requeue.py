@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrun.compile import Compiled, CompiledRun, freeze
+from hpcrun.compile.freeze import Compiled, CompiledRun, freeze
 from hpcrun.errors import BrokenFile, ClusterUnreachable, UsageError
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state
@@ -273,7 +273,7 @@ def _prepare(
     found = preflight.check_python(runs, earlier.cluster, unchecked=unchecked, say=say)
     with Draft(experiment) as draft:
         compiled = Compiled(
-            name=earlier.name,
+            name=experiment.name,
             root=experiment.directory.parent,
             spec_file=earlier.spec_file,
             code_root=earlier.code_root,

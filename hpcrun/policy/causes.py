@@ -158,7 +158,7 @@ def decide(evidence: Evidence) -> End:
     if evidence.finished and evidence.exit_code in (0, None) and evidence.failure is None:
         return End(COMPLETED, EXIT_OK)
     if evidence.stop == INTERRUPTED:
-        return _end(CANCELLED, "interrupted by Ctrl-C")
+        return _end(CANCELLED, f"interrupted by {interrupted_by(evidence.signal)}")
     if job.cancelled_by:
         return _end(CANCELLED, f"cancelled in Slurm by {job.cancelled_by}")
     if job.words == "" and job.state in ("", "COMPLETING"):
@@ -182,6 +182,11 @@ def decide(evidence: Evidence) -> End:
         if evidence.exit_code == 0
         else f"the ranks ended with {_code(evidence.exit_code)}, and none left a record of why",
     )
+
+
+def interrupted_by(signal: str | None) -> str:
+    """Return in words what a signal that interrupted ``hpcrun run`` stands for."""
+    return {"SIGHUP": "a closed terminal (SIGHUP)", "SIGTERM": "SIGTERM"}.get(str(signal), "Ctrl-C")
 
 
 def _code(code: int | None) -> str:

@@ -59,7 +59,7 @@ class Supervisor:
         if intent is not None:
             say(f"{self.plan.name}/{self.run.number} is {intent}; nothing to do")
             return EXIT_OK
-        for number in (*stop_flag.SIGNALS, signal.SIGINT):
+        for number in (*stop_flag.SIGNALS, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         self._ends = AttemptEnd(self.submission, self.run, self._launcher)
         concluded = self._ends.conclude_earlier()

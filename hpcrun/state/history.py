@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -10,6 +10,8 @@ from typing import Any
 from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.fields import FLAG, MAPPING, NAME, TEXT, TEXTS, TIME, WHOLE, Kinds, mapping, wrong
 from hpcrun.state import files, journal, permissions, plan_file
+from hpcrun.state.annotations import annotation, annotation_log
+from hpcrun.state.annotations.annotation import Annotation
 from hpcrun.state.journal import Job
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.state.plan import Plan, RunPlan
@@ -34,6 +36,10 @@ class History:
     """Run number -> the journals' last word; a refusal does not hide an earlier job."""
     newest: Planned | None = None
     """The newest submission with a readable plan."""
+    annotations: dict[int, Annotation] = field(default_factory=dict)
+    """Run number -> its tags and notes; runs without any are not in it."""
+    deleted: set[int] = field(default_factory=set)
+    """Runs that were deleted, and not submitted again since; they are not in ``runs``."""
 
 
 def read(experiment: ExperimentPaths, warn: Say = lambda message: None) -> History:
@@ -46,6 +52,7 @@ def read(experiment: ExperimentPaths, warn: Say = lambda message: None) -> Histo
     found = History()
     broken: list[str] = []
     journals: list[str] = []
+    since: dict[int, float] = {}
     for paths in experiment.submissions():
         silent = None
         try:
@@ -54,6 +61,12 @@ def read(experiment: ExperimentPaths, warn: Say = lambda message: None) -> Histo
             submissions, silent = {}, error
             journals.append(error.message)
         for run, submission in submissions.items():
+            if submission.event == journal.DELETED:
+                found.deleted.add(run)
+                since[run] = submission.time
+                found.submissions.pop(run, None)
+                continue
+            found.deleted.discard(run)
             if submission.event != journal.REFUSED or run not in found.submissions:
                 found.submissions[run] = submission
         try:
@@ -73,7 +86,25 @@ def read(experiment: ExperimentPaths, warn: Say = lambda message: None) -> Histo
         raise BrokenFile(broken[-1])
     for message in (*broken, *journals):
         warn(f"passed over: {message}")
+    for run in found.deleted & found.runs.keys():
+        del found.runs[run]
+    runs = (plan for _, plan in found.runs.values())
+    found.annotations = annotations_of(experiment, runs, since, warn)
     return found
+
+
+def annotations_of(
+    experiment: ExperimentPaths,
+    runs: Iterable[RunPlan],
+    since: Mapping[int, float] | None = None,
+    warn: Say = lambda message: None,
+) -> dict[int, Annotation]:
+    """Return the tags and notes of runs that have some, by number.
+
+    Those from before the time in ``since`` were of another run of that number, which was deleted.
+    """
+    said = {run.number: annotation.of_spec(run.spec) for run in runs}
+    return annotation_log.apply(annotation_log.read(experiment, warn), said, since or {}, warn)
 
 
 def read_plan(paths: SubmissionPaths) -> Plan:

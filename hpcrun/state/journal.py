@@ -11,6 +11,9 @@ Lines have ``event`` and ``time``; the events are
     The submit, process ``pid`` of ``host``, waits for room in the queue.
 ``refused``
     ``message`` has the reason.
+``deleted``
+    ``runs`` were deleted, whichever submission had them; they are there again once a later
+    submission asks for them.
 ``ended``
     The supervisor of one ``run`` of the local executor ended, with ``exit_code``; or never began,
     with ``message``.
@@ -36,6 +39,7 @@ SUBMITTING = "submitting"
 SUBMITTED = "submitted"
 WAITING = "waiting"
 REFUSED = "refused"
+DELETED = "deleted"
 ENDED = "ended"
 # The journal itself cannot be read.
 BROKEN = "broken"
@@ -60,7 +64,7 @@ class Job:
     paths: SubmissionPaths
     event: str
     """``submitting`` (no answer was recorded), ``submitted``, ``waiting`` (in a submit that lives),
-    ``refused``, or ``broken`` (the journal cannot be read)."""
+    ``refused``, ``deleted``, or ``broken`` (the journal cannot be read)."""
     record: dict[str, Any]
     """The journal's line."""
     job_id: str | None = None
@@ -116,6 +120,11 @@ def write_end(
     files.append(submission.journal, {**record, "message": message} if message else record)
 
 
+def write_deleted(submission: SubmissionPaths, runs: Sequence[int]) -> None:
+    """Append that runs were deleted; ``submission`` is the experiment's newest."""
+    files.append(submission.journal, {"event": DELETED, "time": time.time(), "runs": sorted(runs)})
+
+
 def read(submission: SubmissionPaths) -> dict[int, Job]:
     """Read the last word on each run that the journal names.
 
@@ -141,6 +150,8 @@ def read(submission: SubmissionPaths) -> dict[int, Job]:
             for run in numbers:
                 kind = REFUSED if lost else event
                 found[run] = Job(run, submission, kind, record, None, message)
+        elif event == DELETED:
+            found.update((run, Job(run, submission, DELETED, record)) for run in numbers)
         elif event in (SUBMITTING, SUBMITTED):
             for run in numbers:
                 job_id = _job_id(record, run)
@@ -181,7 +192,11 @@ def newest_jobs(experiment: ExperimentPaths) -> dict[int, Job]:
     """Read the job that was last submitted for each run."""
     found: dict[int, Job] = {}
     for submission in experiment.submissions():
-        found.update(jobs(submission))
+        for run, job in read(submission).items():
+            if job.event == DELETED:
+                found.pop(run, None)
+            elif job.event in (SUBMITTING, SUBMITTED):
+                found[run] = job
     return found
 
 

@@ -4,8 +4,10 @@
 
     ROOT/
       .hpcrun/torch_extensions/KEY/     compiled DeepSpeed operators, of the user whose they are
+      .deleted-NAME-RANDOM/             an experiment whose deletion is under way, or was cut off
       NAME/                             an experiment
         submit.lock/HOST:PID:TICKS      the submit that is under way
+        annotations/HOST-UID.jsonl      tags and notes (hpcrun.state.annotations)
         .hpcrun/torch_extensions/KEY/   the same, where the root's are another user's
         code/SHA.tar.gz                 frozen code, by content, shared by submissions
         submissions/1/                  one `hpcrun submit`
@@ -16,6 +18,7 @@
           journal.jsonl                 requests to Slurm, and its answers (hpcrun.state.journal)
           slurm-JOB_TASK.log            output of the batch steps
           local.log, local-N.log        the same of the local executor: its own, and of run N
+        runs/.deleted-3-RANDOM/         a run whose deletion is under way, or was cut off
         runs/3/                         one run; made when its first attempt starts
           intent.json                   finished or cancelled; every start reads it first
           origin.json                   the source of its weights (checkpoint.initialize_from)
@@ -59,6 +62,9 @@ _JOB_ID = re.compile(r"[0-9]{1,18}(_[0-9]{1,18})?|local:[0-9]{1,18}")
 _STEP_ID = re.compile(r"[0-9]{1,18}(_[0-9]{1,18})?(\.[0-9a-z]{1,18})?")
 # Frozen code, by its digest.
 _ARCHIVE = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}[.]tar[.]gz")
+
+# What the names of experiments and runs that are being deleted begin with.
+DELETED = ".deleted-"
 
 
 class NamedFile:
@@ -232,6 +238,7 @@ class SubmissionPaths(Directory):
 class ExperimentPaths(Directory):
     """The files of one experiment."""
 
+    annotations = NamedFile("annotations")
     code = NamedFile("code")
     submit_lock = NamedFile("submit.lock")
     submissions_directory = NamedFile("submissions")
@@ -295,7 +302,8 @@ def experiments(root: Path) -> list[ExperimentPaths]:
     if not root.is_dir():
         return []
     names = sorted(os.listdir(root))  # noqa: PTH208 - there may be a hundred thousand others
-    return [found for name in names if (found := ExperimentPaths(root / name)).exists]
+    found = (ExperimentPaths(root / name) for name in names if not name.startswith(DELETED))
+    return [one for one in found if one.exists]
 
 
 def named_run(path: Path) -> tuple[ExperimentPaths, int | None]:

@@ -292,7 +292,7 @@ _ENTRY: Kinds = {
 _RUN: Kinds = {"number": INDEX, "identity": TEXT, "label": TEXT, "swept": MAPPING, "spec": MAPPING}
 _SPEC: Kinds = {
     **dict.fromkeys((*BLOCKS, "config", "deepspeed", "tracking"), MAPPING),
-    **{"model_parallel_size": INDEX, "framework": TEXT},
+    **{"model_parallel_size": INDEX, "framework": TEXT, "tags": TEXTS, "notes": TEXT},
 }
 _CLUSTER: Kinds = {
     **dict.fromkeys(("name", "executor", "group"), TEXT),

@@ -8,6 +8,7 @@ In reading order:
 - `code_changes`: runs whose frozen code differs from the code of now; `unreached`: changes that do
   not reach queued and running ones.
 - `preflight`: checks before submission, with `python_probe` for the job's Python.
+- `most_hours`: what runs can cost, and whether the user is asked before that.
 - `submission_dir`: the submission's directory and what became of the submission; `code` freezes
   the user's code for it.
 - `feeder`: give the submission to Slurm, in pieces that fit, with a journal that survives a kill.

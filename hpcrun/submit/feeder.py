@@ -19,6 +19,7 @@ from typing import Any
 from hpcrun import activity
 from hpcrun.compile.target import sbatch_script
 from hpcrun.errors import ClusterUnreachable, HpcrunError, Interrupted, UsageError
+from hpcrun.host import interrupted_from_outside
 from hpcrun.slurm import client, queue
 from hpcrun.state import files, journal, ledger
 from hpcrun.state.plan import Array
@@ -64,7 +65,7 @@ class _Feed:
 
     def run(self) -> list[SubmittedArray]:
         try:
-            with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
+            with interrupted_from_outside():
                 for index, array in enumerate(self._arrays):
                     wanted = self._still_wanted(array.runs)
                     for runs in self._waits().groups(array, wanted):
@@ -288,18 +289,6 @@ class _Feed:
             f"interrupted\n{self._told()}",
             hint="the same command submits the rest; `hpcrun cancel` ends what was submitted",
         )
-
-
-@contextlib.contextmanager
-def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
-    """Make signals that would end this process act as Ctrl-C, unless they are ignored."""
-    with contextlib.ExitStack() as stack:
-        if threading.current_thread() is threading.main_thread():
-            for number in numbers:
-                if signal.getsignal(number) == signal.SIG_DFL:
-                    signal.signal(number, signal.default_int_handler)
-                    stack.callback(signal.signal, number, signal.SIG_DFL)
-        yield
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
+from hpcrun.errors import EXIT_INTERRUPTED
 from hpcrun.state import journal
 from hpcrun.submit import lock
 from hpcrun.submit.local import executor, processes
@@ -19,16 +20,19 @@ _OF_ALLOCATION = (
     *("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT", "SLURM_JOB_END_TIME"),
 )
 
+_INTERRUPTS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+
 
 def bring_to_end(
     prepared: Prepared, allocation: str | None, *, announce: Callable[[int], None], say: Say
-) -> int:
-    """Run a prepared submission here; return 0 if all runs completed.
+) -> tuple[int, str | None]:
+    """Run a prepared submission here; return 0 if all runs completed, and what interrupted it.
 
     On this machine the journal names this process for every run, as waiting while it lives. An
     allocation may outlive this process, so there a run is recorded only as it starts; one that was
-    submitted by another command meanwhile is left out. After Ctrl-C nothing is left running: what
-    runs saves first, and what has not completed is cancelled; 130 is returned.
+    submitted by another command meanwhile is left out. After Ctrl-C, as the terminal is closed and
+    after SIGTERM nothing is left running: what runs saves first, and what has not completed is
+    cancelled; 130 is returned.
 
     ``allocation`` is its job id, None on this machine; ``announce`` is called with the number of
     each run as it starts.
@@ -48,16 +52,24 @@ def bring_to_end(
         announce(run)
         return True
 
-    passed = processes.clean_environment()
+    passed = {**processes.clean_environment(), "HPCRUN_FOREGROUND": "1"}
     passed.update((name, os.environ[name]) for name in _OF_ALLOCATION if name in os.environ)
     runner = executor.Runner(prepared.submission, runs, passed=passed, before=before, say=say)
-    earlier = signal.signal(signal.SIGINT, runner.interrupt)
+    earlier = {number: signal.getsignal(number) for number in _INTERRUPTS}
+    for number, handler in earlier.items():
+        # `nohup` ignores the end of the terminal.
+        if number == signal.SIGINT or handler != signal.SIG_IGN:
+            signal.signal(number, runner.interrupt)
     try:
-        return runner.bring_to_end()
+        code = runner.bring_to_end()
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
     finally:
-        signal.signal(signal.SIGINT, earlier)
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
         if allocation:
             prepared.restore_intents([run for run in runs if run not in begun])
+    return code, None if runner.heard is None else signal.Signals(runner.heard).name
 
 
 def _recorded(prepared: Prepared, run: int, allocation: str, say: Say) -> bool:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrun.compile import Compiled, extendable, freeze
+from hpcrun.compile import extendable
 from hpcrun.compile.chain import in_order
+from hpcrun.compile.freeze import Compiled, freeze
 from hpcrun.errors import EXIT_OK, UsageError
 from hpcrun.policy import resume
 from hpcrun.state import history, permissions
@@ -173,6 +174,8 @@ def prepare(
     chosen = {decision.run for decision in decisions if decision.is_submitted}
     if not chosen:
         say(summary(plan, decisions))
+        if unsaid := unreached.other_annotations(plans, plan):
+            say(unsaid)
         return Prepared(paths, plan, decisions, None, older)
     found = preflight.check_runs(
         [run for run in plan.runs if run.number in chosen],

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from hpcrun.state.annotations import annotation
 from hpcrun.state.plan import Plan
 from hpcrun.submit.code_changes import ChangedCode
 from hpcrun.submit.run_actions import ATTACHED, Decision
@@ -17,8 +18,12 @@ _SHOWN = 5
 # Blocks in which keys are the user's own; elsewhere a key that one side lacks may be a new one of
 # hpcrun's.
 _FREE = ("config", "deepspeed", "environment.variables", "resources.sbatch", "cluster.variables")
-# Of the command and the place of the runs, not of what the jobs get.
-_NOT_TOLD = ("cluster.executor", "cluster.fabric", "cluster.root", "cluster.name")
+# Of the command, the place of the runs and what people say of them, not of what the jobs get.
+_NOT_TOLD = (
+    *("tags", "notes"),
+    *("cluster.executor", "cluster.fabric", "cluster.root", "cluster.name"),
+    "cluster.confirm_above",
+)
 
 
 def told(
@@ -41,6 +46,25 @@ def told(
         if changes:
             groups.setdefault(changes, []).append(one.run)
     return [_message(plan.name, runs, changes) for changes, runs in groups.items()]
+
+
+def other_annotations(plans: Mapping[int, Plan], plan: Plan) -> str | None:
+    """Return what to type for tags and notes of a spec of which nothing is submitted, if any."""
+    if not plans:
+        return None
+    earlier = {run.number: run for run in plans[max(plans)].runs}
+    before = [
+        annotation.of_spec(earlier[run.number].spec) for run in plan.runs if run.number in earlier
+    ]
+    now = [annotation.of_spec(run.spec) for run in plan.runs if run.number in earlier]
+    if before == now:
+        return None
+    tags = dict.fromkeys(
+        tag for was, one in zip(before, now, strict=True) for tag in one.tags if tag not in was.tags
+    )
+    adds = "".join(f" +{tag}" for tag in tags)
+    typed = f"hpcrun tag {plan.name}{adds}" if tags else f"hpcrun note {plan.name} -m TEXT"
+    return f"changed tags or notes of the spec are taken as runs are submitted; now: `{typed}`"
 
 
 def _message(name: str, runs: Sequence[int], changes: Sequence[str]) -> str:

@@ -3,6 +3,10 @@ _hpcrun_completion() {
     local kind value help extension
     COMPREPLY=()
     while IFS=$'\t' read -r kind value help; do
+        if [[ ${COMP_WORDS[COMP_CWORD]} != [\"\']* ]]; then
+            value=${value//'<'/'\<'}
+            value=${value//'>'/'\>'}
+        fi
         case $kind in
             part) compopt -o nospace; COMPREPLY+=("$value") ;;
             plain) COMPREPLY+=("$value") ;;

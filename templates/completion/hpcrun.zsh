@@ -11,7 +11,7 @@ _hpcrun() {
             plain) whole+=("$value${help:+:$help}") ;;
             *) files=$kind ;;
         esac
-    done < <(COMP_WORDS="${(j: :)words[1,CURRENT-1]} $PREFIX" \
+    done < <(COMP_WORDS="${(j: :)words[1,CURRENT-1]} ${compstate[quote]}$PREFIX" \
         _HPCRUN_COMPLETE=zsh_complete "$words[1]" 2>/dev/null)
     (( $#part )) && _describe -V -t keys key part -S ''
     (( $#whole )) && _describe -V -t values value whole

@@ -49,6 +49,8 @@ function start(data) {
     { key: "cause", of: (run) => data.runs[run].cause },
     { key: "experiment", of: (run) => names[run].split("/")[0] },
   ];
+  const facts = ["state", "attempts", "step", "cause"];
+  const filtered = columns.map((one) => facts.includes(one.key) ? { ...one, key: `run.${one.key}`, fact: true } : one);
   const model = {
     data, matching, matchable: [...byRun.keys()], drawn: [], colors: null,
     results: cells.filter(({ key, metric }) => metric && !keys.includes(key)),
@@ -83,7 +85,7 @@ function start(data) {
   function read() {
     view.filter = search.value;
     try {
-      meets = parseFilter(search.value.trim(), columns, names, texts);
+      meets = parseFilter(search.value.trim(), filtered, names, texts);
       said.textContent = "";
     } catch (error) {
       said.textContent = `${error.message}. The runs are those of the filter before.`;

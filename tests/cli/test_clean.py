@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hpcrun.control import cleanup
+from hpcrun.observe.read.selection import Finder
 from hpcrun.state import files as state_files
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.manifest import File, Manifest
@@ -226,6 +227,16 @@ def test_what_cannot_be_removed_as_a_whole_does_not_look_whole(
     with pytest.raises(OSError, match="Input/output error"):
         cleanup.remove(ExperimentPaths(tmp_path), cleanup.Item(kind, tmp_path / "there", 0))
     assert [path.name for path in tmp_path.iterdir()] == [".trash-there"]
+
+
+def test_a_run_that_is_submitted_meanwhile_keeps_all(study: Experiment, shim: Path) -> None:
+    choice = cleanup.CleanupChoice(everything=True)
+    found = cleanup.find(Finder(study.paths.root).resolve(["study/2"]), choice, print)
+    assert len(found[0].items) == 3
+    study.submit((2,), job_id="400")
+    (shim / "squeue.answer").write_text("400|PENDING|Priority||N/A\n")
+    assert cleanup.remove_all(found, choice, print) == []
+    assert steps(study, 2) == [10, 20, 30]
 
 
 def test_dry_run_changes_nothing(study: Experiment, tmp_path: Path) -> None:

@@ -123,11 +123,29 @@ def test_list_says_whose_they_are(submitted: Path) -> None:
     assert [(one["name"], one["user"]) for one in found] == [("study", ALICE)]
 
 
-@pytest.mark.parametrize("command", ["cancel", "requeue", "clean"])
+@pytest.mark.parametrize("command", ["cancel", "requeue", "clean", "delete"])
 def test_a_colleague_changes_nothing(submitted: Path, command: str) -> None:
     done = hpcrun(BOB, submitted.parent, command, "study", "--yes")
     assert done.returncode == 2
     assert f"study: these runs are {ALICE}'s, and only {ALICE} can {command} them" in done.stderr
+
+
+def test_a_colleague_may_tag_where_the_group_may_write(submitted: Path) -> None:
+    place = submitted.parent
+    done = hpcrun(BOB, place, "tag", "study", "+good")
+    assert done.returncode == 2
+    assert f"study: these runs are {ALICE}'s, and you may not write to" in done.stderr
+    assert f'{ALICE} lets a group tag them: `umask: "0007"`' in done.stderr
+    assert hpcrun(BOB, place, "rename", "study", "mine").returncode == 2
+    assert hpcrun(ALICE, place, "tag", "study", "+good").returncode == 0
+    # What the group may only read, it may not tag either.
+    assert hpcrun(BOB, place, "note", "study", "-m", "text").returncode == 2
+    (submitted / "study/annotations").chmod(0o2770)
+    assert hpcrun(BOB, place, "tag", "study", "-good", "+bobs").returncode == 0
+    assert hpcrun(BOB, place, "note", "study/0", "-m", "text").returncode == 0
+    assert hpcrun(ALICE, place, "tag", "study").stdout == "study/0  bobs\n"
+    [note] = json.loads(hpcrun(ALICE, place, "note", "study", "--json").stdout)[0]["notes"]
+    assert (note["text"], note["user"]) == ("text", BOB)
 
 
 def test_others_read_nothing(submitted: Path) -> None:

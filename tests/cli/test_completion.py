@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cli import spec_keys
+from hpcrun.compile.spec import profile_files
 from hpcrun.state import permissions
 from tests.support.command import hpcrun
 from tests.support.experiment import Experiment
@@ -51,7 +51,11 @@ def desk(tmp_path: Path) -> Path:
     (desk / "configs" / "clusters" / "site.yaml").write_text("resources: {partition: gpu-a100}\n")
     for name in ("study", "stability"):
         swept = {1: {"config.lr": 1e-3}, 2: {"config.lr": 3e-4}}
-        Experiment(tmp_path / "root", name).submit((1, 2), swept=swept)
+        experiment = Experiment(tmp_path / "root", name)
+        experiment.submit((1, 2), swept=swept)
+        experiment.start(1)
+        experiment.metrics(1, 1, range(3), **{"loss": 0.5, "eval/acc": 0.9})
+    (tmp_path / "other.yaml").write_text(SPEC.replace("finetune", "study"))
     (tmp_path / "root" / "$(touch pwned)").mkdir()
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "hpcrun"
@@ -76,7 +80,7 @@ def answers(line: str, desk: Path, shell: str = "zsh", **variables: str) -> list
         ("hpcrun comp", ["completion"]),
         ("hpcrun cancel zz", []),
         ("hpcrun cancel zz/", []),
-        ("hpcrun status st", ["stability", "study"]),
+        ("hpcrun status st", ["stability", "study", "state=", "step>"]),
         ("hpcrun logs study/", ["study/1", "study/2"]),
         ("hpcrun submit he", ["<yaml>", "hello"]),
         ("hpcrun submit finetune.yaml conf", ["config."]),
@@ -98,10 +102,22 @@ def answers(line: str, desk: Path, shell: str = "zsh", **variables: str) -> list
         ("hpcrun submit finetune.yaml --sweep=framework=li", ["--sweep=framework=lightning"]),
         ("hpcrun submit --on", ["--only"]),
         ("hpcrun completion z", ["zsh"]),
-        ("hpcrun status study --where ", ["state=", "lr="]),
-        ("hpcrun status study --where l", ["lr="]),
+        (
+            "hpcrun status study --where ",
+            ["state=", "cause=", "attempts>", "step>", "lr=", "metric."],
+        ),
+        ("hpcrun status study --where l", ["lr=", "loss<"]),
         ("hpcrun status study --where lr=", ["lr=0.001", "lr=0.0003"]),
         ("hpcrun logs --where state=c", ["state=completed", "state=cancelled"]),
+        ("hpcrun why study cause=ra", ["cause=rank_crash"]),
+        ("hpcrun results study --filter metric.", ["metric.eval/acc<", "metric.loss<"]),
+        ("hpcrun status study lo", ["loss<"]),
+        ("hpcrun status study lr", ["lr=", "lr<", "lr>", "lr<=", "lr>="]),
+        ("hpcrun status study 'lr>=", ["lr>=0.001", "lr>=0.0003"]),
+        ("hpcrun status study state=failed,com", ["state=failed,completed"]),
+        ("hpcrun status study 'state=failed and (at", ["state=failed and (attempts>"]),
+        ("hpcrun submit ../other.yaml --only n", ["new"]),
+        ("hpcrun submit ../other.yaml --only lr=0.00", ["lr=0.001", "lr=0.0003"]),
         ("hpcrun help rec", ["recovery"]),
         ("hpcrun submit 'finetune.yaml' config.m", ["config.model."]),
         ("hpcrun submit none.yaml clu", ["cluster="]),
@@ -230,6 +246,13 @@ def test_tab_at_a_prompt(prompt: Prompt, desk: Path) -> None:
     prompt.tab("hpcrun submit my", "hpcrun submit my\\ spec.yaml")
     prompt.tab("hpcrun submit conf", "hpcrun submit configs/")
     prompt.tab("hpcrun status stu", "hpcrun status study")
+    prompt.tab("hpcrun why study cau", "hpcrun why study cause=")
+    prompt.tab("hpcrun why study cause=pree", "hpcrun why study cause=preempted")
+    prompt.tab("hpcrun status study 'lr>=0.001", "hpcrun status study 'lr>=0.001'")
+    prompt.tab("hpcrun status study los", "hpcrun status study loss\\<")
+    both = "hpcrun status study 'lr<1 and sta"
+    prompt.tab(both, f"{both}te=")
+    prompt.tab("hpcrun results study --filter metric.lo", "hpcrun results study --filter ")
     prompt.tab(f"{plan} config.lea", f"{plan} config.learning_rate=")
     prompt.tab(f"{plan} config.verbose=t", f"{plan} config.verbose=true")
     prompt.tab(f"{plan} -s framework=none,ja", f"{plan} -s framework=none,jax")
@@ -246,6 +269,6 @@ def test_profiles_that_a_stranger_laid_beside_a_spec_are_not_offered(
     (tmp_path / "configs" / "clusters").mkdir(parents=True)
     (tmp_path / "configs" / "clusters" / "evil.yaml").write_text("executor: local\n")
     tmp_path.chmod(0o777)
-    assert "evil" in spec_keys._profiles(tmp_path)
+    assert "evil" in profile_files.available(tmp_path)
     monkeypatch.setattr(permissions, "stranger", lambda _path: "mallory")
-    assert "evil" not in spec_keys._profiles(tmp_path)
+    assert "evil" not in profile_files.available(tmp_path)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.state import files as state_files
+from hpcrun.submit.code import code_files
 from tests.support.command import hpcrun, start
 from tests.support.experiment import Experiment, path_with, slurm_shim
 
@@ -229,3 +230,19 @@ def test_ctrl_c_leaves_nothing(root: Path, tmp_path: Path) -> None:
     _, said = process.communicate(timeout=30)
     assert (process.returncode, said.splitlines()[-1]) == (130, "interrupted")
     assert list(out.iterdir()) == []
+
+
+def test_an_archive_beside_the_code_is_no_code(root: Path, tmp_path: Path) -> None:
+    """Nor is the code said to have changed by it at the next submission."""
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text("pass\n")
+    for name, inside in (("own.tar.gz", "README.txt"), ("data.tgz", "study/README.txt")):
+        with tarfile.open(code / name, "w:gz") as archive:
+            archive.addfile(tarfile.TarInfo(inside))
+    (code / "broken.tar.gz").write_bytes(b"\x1f\x8b\x08 and nothing that follows")
+    before = code_files.find(code).paths
+    assert before == ["broken.tar.gz", "data.tgz", "own.tar.gz", "train.py"]
+    for name in ("study.tar.gz", "again.tgz"):
+        assert hpcrun("export", "study", "-o", str(code / name), root=root).returncode == 0
+    assert code_files.find(code).paths == before

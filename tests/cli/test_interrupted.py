@@ -1,12 +1,16 @@
-"""Ctrl-C of `hpcrun run` at several moments: one story everywhere, and nothing left running."""
+"""Ctrl-C, a closed terminal and signals: one story everywhere, and nothing that is left running."""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import termios
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +38,7 @@ time.sleep(300 if is_first else 0)
 class Foreground:
     """`hpcrun run` of a sweep of two runs; the first works until it is interrupted."""
 
-    def __init__(self, directory: Path, takes: float) -> None:
+    def __init__(self, directory: Path, takes: float, words: Sequence[str] = ("run",)) -> None:
         self.root, self.code = directory / "root", directory / "code"
         self.code.mkdir()
         (self.code / "train.py").write_text(SAVING)
@@ -48,8 +52,11 @@ class Foreground:
             "sweep": {"grid": {"config.x": [1, 2]}},
         }
         (self.code / "e.yaml").write_text(json.dumps(spec))
-        self.process = subprocess.Popen(
-            command.argv("run", "e.yaml", "--root", self.root),
+        self.process = self._start(words)
+
+    def _start(self, words: Sequence[str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command.argv(words[0], "e.yaml", *words[1:], "--root", self.root),
             cwd=self.code,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -79,12 +86,35 @@ class Foreground:
         return done.stdout
 
 
+class OnTerminal(Foreground):
+    """The same on a terminal, which `close` closes."""
+
+    def _start(self, words: Sequence[str]) -> subprocess.Popen[str]:
+        self._master, terminal = pty.openpty()
+        try:
+            return subprocess.Popen(
+                command.argv(words[0], "e.yaml", *words[1:], "--root", self.root),
+                cwd=self.code,
+                stdin=terminal,
+                stdout=terminal,
+                stderr=terminal,
+                text=True,
+                start_new_session=True,
+                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            )
+        finally:
+            os.close(terminal)
+
+    def close(self) -> None:
+        os.close(self._master)
+
+
 @pytest.fixture
-def started(tmp_path: Path) -> Iterator[Callable[[float], Foreground]]:
+def started(tmp_path: Path) -> Iterator[Callable[..., Foreground]]:
     found: list[Foreground] = []
 
-    def start(takes: float) -> Foreground:
-        found.append(Foreground(tmp_path, takes))
+    def start(takes: float, kind: type[Foreground] = Foreground, *words: str) -> Foreground:
+        found.append(kind(tmp_path, takes, words or ("run",)))
         return found[-1]
 
     yield start
@@ -152,3 +182,68 @@ def test_the_end_is_cancelled_everywhere(started: Callable[[float], Foreground],
         assert [one["action"] for one in again["runs"]] == ["resumed", "resumed"]
         states = json.loads(run.hpcrun("status", "e", "--json"))
         assert [one["state"] for one in states] == ["completed", "completed"]
+
+
+def _is_cancelled_by(run: Foreground, words: str) -> None:
+    """Check that all readers say what interrupted the first run, and that both are cancelled."""
+    assert run.left() == []
+    first, second = json.loads(run.hpcrun("status", "e", "--json"))
+    assert [one["state"] for one in (first, second)] == ["cancelled", "cancelled"]
+    assert (first["attempt"], second["attempt"]) == (1, None)
+    told = run.hpcrun("why", "e/0")
+    assert f"cancelled: interrupted by {words}." in told
+    assert "requeue" not in told.partition("Next")[0]
+    assert "failed" not in told
+
+
+def test_a_terminal_that_is_closed_cancels_as_ctrl_c_does(
+    started: Callable[..., OnTerminal],
+) -> None:
+    run = started(0.5, OnTerminal)
+    until(lambda: run.is_over or _works(run), "work")
+    run.close()
+    assert run.process.wait(60) == 130
+    assert "saved" in run.log()
+    _is_cancelled_by(run, "a closed terminal (SIGHUP)")
+
+
+def test_sigterm_cancels_as_ctrl_c_does(started: Callable[..., Foreground]) -> None:
+    run = started(0.5)
+    until(lambda: run.is_over or _works(run), "work")
+    run.process.send_signal(signal.SIGTERM)
+    said, _ = run.process.communicate(timeout=60)
+    assert run.process.returncode == 130, said
+    assert said.splitlines()[-1] == (
+        "cancelled by SIGTERM; the same command goes on, from what the run has saved"
+    )
+    assert "saved" in run.log()
+    _is_cancelled_by(run, "SIGTERM")
+
+
+def test_a_run_whose_command_is_killed_is_not_left_running(
+    started: Callable[..., Foreground],
+) -> None:
+    run = started(0.5)
+    until(lambda: run.is_over or _works(run), "work")
+    run.process.kill()
+    run.process.wait()
+    until(lambda: not run.left(), "the end of its processes", 60)
+    assert "saved" in run.log()
+    [first, second] = json.loads(run.hpcrun("status", "e", "--json"))
+    assert (first["state"], first["over"], second["over"]) == ("cancelled", True, True)
+    assert "cancelled: interrupted by SIGTERM." in run.hpcrun("why", "e/0")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_who_waits_no_longer_leaves_the_runs_running(
+    started: Callable[..., Foreground], number: signal.Signals
+) -> None:
+    run = started(0, Foreground, "submit", "--wait", "cluster=local")
+    until(lambda: run.is_over or _works(run), "work")
+    run.process.send_signal(number)
+    said, _ = run.process.communicate(timeout=60)
+    assert run.process.returncode == 130, said
+    assert "no longer waiting; the runs go on. `hpcrun status" in said
+    assert "hpcrun cancel" in said.splitlines()[-1]
+    [first, second] = json.loads(run.hpcrun("status", "e", "--json"))
+    assert (first["state"], second["state"]) == ("running", "waiting")

@@ -39,7 +39,7 @@ def test_a_misspelt_command_is_answered_with_the_near_one() -> None:
     [
         *((name, "cancel") for name in ("kill", "scancel", "stop", "cancle")),
         *((name, "status") for name in ("ps", "squeue", "staus")),
-        *(("ls", "list"), ("tail", "logs"), ("sacct", "why"), ("rm", "clean")),
+        *(("ls", "list"), ("tail", "logs"), ("sacct", "why"), ("rm", "delete")),
         *((name, "requeue") for name in ("resume", "restart")),
         *((name, "submit") for name in ("launch", "start", "sbatch")),
         *(("drll", "drill"), ("man", "help")),

@@ -50,6 +50,53 @@ TABLE = [
     # hpcrun and its commands
     Mistake("a command that is none", "hpcrun sumbit finetune.yaml",
             read="no command 'sumbit'", accepted="Commands: plan, submit", type="'submit'"),
+    # options of other programs
+    Mistake("a flag of argparse", "hpcrun run finetune.yaml --lr=3e-4",
+            read="No such option '--lr'", accepted="keys of the spec are typed as key=value",
+            type="type\n  hpcrun run finetune.yaml lr=3e-4\n"),
+    Mistake("flags of argparse without the sign",
+            "hpcrun plan finetune.yaml --lr -0.1 --steps 10 --bf16 --no-compile nodes=1",
+            read="No such option '--lr'", accepted="keys of the spec are typed as key=value",
+            type="plan finetune.yaml lr=-0.1 steps=10 bf16=true compile=false nodes=1\n"),
+    Mistake("Hydra's -m", "hpcrun submit finetune.yaml -m lr=1e-3,1e-4 seed=1",
+            read="No such option '-m'", accepted="a key is swept by --sweep KEY=A,B",
+            type="hpcrun submit finetune.yaml --sweep lr=1e-3,1e-4 seed=1\n"),
+    Mistake("Hydra's --multirun", "hpcrun submit finetune.yaml --multirun",
+            read="No such option '--multirun'", accepted="a key is swept by --sweep KEY=A,B",
+            type="hpcrun submit finetune.yaml --sweep KEY=A,B\n"),
+    Mistake("Hydra's --config-name", "hpcrun run --config-name finetune lr=1",
+            read="No such option '--config-name'", accepted="SPEC is the file itself",
+            type="hpcrun run finetune.yaml lr=1\n"),
+    Mistake("Hydra's --cfg", "hpcrun submit finetune.yaml --cfg job",
+            read="No such option '--cfg'", accepted="`hpcrun plan` shows the configuration",
+            type="hpcrun submit finetune.yaml\n"),
+    Mistake("sbatch's --array", "hpcrun submit finetune.yaml --array=0-9",
+            read="No such option '--array'", accepted="an array is made of the runs of a sweep",
+            type="hpcrun submit finetune.yaml --sweep KEY=A,B\n"),
+    Mistake("sbatch's nodes and GPUs", "hpcrun submit finetune.yaml -N 2 --gres=gpu:a100:8 -t 60",
+            read="No such option '-N'", accepted="keys of the spec are typed as key=value",
+            type="resources.nodes=2 resources.gpus_per_node=8 resources.time=60\n"),
+    Mistake("sbatch's options of one word", "hpcrun submit -Jfine -N2 finetune.yaml --exclusive",
+            read="No such option '-J'", accepted="keys of the spec are typed as key=value",
+            type="name=fine resources.nodes=2 finetune.yaml 'resources.sbatch={exclusive: true}'"),
+    Mistake("sbatch's -n, which is hpcrun's too", "hpcrun submit finetune.yaml -n4",
+            read="No such option '-4'", accepted="ranks are counted per node",
+            type="resources.nodes=N resources.ntasks_per_node=M"),
+    Mistake("sbatch's --output", "hpcrun submit finetune.yaml --output=%j.log",
+            read="No such option '--output'", accepted="the logs are in the run's directory",
+            type="see `hpcrun logs`"),
+    Mistake("sbatch's --dependency", "hpcrun submit finetune.yaml -d afterok:7",
+            read="No such option '-d'", accepted="what has to end before is named in the spec",
+            type="`depends_on: OTHER.yaml`"),
+    Mistake("an option of another command", "hpcrun submit finetune.yaml --watch",
+            read="No such option '--watch'", accepted="`hpcrun status --watch`",
+            type="hpcrun submit finetune.yaml\n"),
+    Mistake("a misspelt option", "hpcrun submit finetune.yaml --swep lr=1,2 --dryrun",
+            read="No such option '--swep'", accepted="did you mean --sweep; did you mean --dry-run",
+            type="hpcrun submit finetune.yaml --sweep lr=1,2 --dry-run\n"),
+    Mistake("a condition as an option", "hpcrun status --state=failed",
+            read="No such option '--state'", accepted="conditions are words without dashes",
+            type="hpcrun status state=failed\n"),
     # the spec
     Mistake("a misspelt spec", "hpcrun plan finetun.yaml",
             read="there is no spec 'finetun.yaml'", accepted="experiments that ship",
@@ -302,6 +349,59 @@ TABLE = [
             read="no node 'gpu77'", accepted="study/0 has node1", type="leave the option out"),
     Mistake("one run that is several", "hpcrun show study 'lr<0.3'",
             read="study lr<0.3 is 2 runs", accepted="study/0-1", type="such as study/0"),
+    Mistake("signs the other way round", "hpcrun status study 'lr=<0.2'",
+            read="'lr=<0.2'", accepted="of the form key=value", type="=< is written <="),
+    Mistake("and of other languages", "hpcrun status study 'state=failed && lr=0.3'",
+            read="at '&& lr=0.3'", accepted="of the form key=value", type="&& is written and"),
+    Mistake("not of other languages", "hpcrun status study '!state=failed'",
+            read="'!state=failed'", accepted="of the form key=value", type="! is written not"),
+    Mistake("a colon in a condition", "hpcrun status study state:failed",
+            read="matches 'state:failed'", accepted="another sign", type="state=failed"),
+    Mistake("a state in capitals", "hpcrun status study state=FAILED",
+            read="no state 'FAILED'", accepted="accepted are planned", type="mean state=failed?"),
+    Mistake("another word for a state", "hpcrun status study state=success",
+            read="no state 'success'", accepted="accepted are planned", type="state=completed?"),
+    Mistake("a state without its key", "hpcrun status study 'not failed'",
+            read="matches 'not failed'", accepted="did you mean", type="'not state=failed'"),
+    Mistake("a metric that the shell took", "hpcrun status study metric.loss",
+            read="matches 'metric.loss'", accepted="in quotes", type="'metric.loss<VALUE'"),
+    Mistake("a run for a condition", "hpcrun status --where study/0",
+            read="--where 'study/0'", accepted="form key=value", type="named without --where"),
+    Mistake("a run as an array's task", "hpcrun status study_0",
+            read="matches 'study_0'", accepted="did you mean", type="study/0?"),
+    Mistake("all runs", "hpcrun requeue all",
+            read="matches 'all'", accepted="all runs of one are its name", type="'*'"),
+    Mistake("a label whose parts no run has", "hpcrun status study lr=0.1,seed=7",
+            read="seed=7", accepted="its values are 0", type="config.seed"),
+    Mistake("a filter of no metric", "hpcrun results study --filter 'loss.bst<2'",
+            read="ends in 'loss.bst'", accepted="logged metrics are loss", type="loss.best"),
+    Mistake("a filter that no run meets", "hpcrun results study --filter 'loss.best<0.1'",
+            read="metric.loss.best<0.1", accepted="its values are 0.33", type="no run has"),
+    Mistake("a filter of no condition", "hpcrun results study --filter loss",
+            read="--filter 'loss'", accepted="of the form key=value", type="'lr>=1e-3'"),
+    Mistake("two things to show", "hpcrun show single --config --script",
+            read="found --config and --script", accepted="one of them", type="leave the others"),
+    Mistake("a name to list", "hpcrun list study",
+            read="found study", accepted="takes no name", type="hpcrun status study"),
+    Mistake("a root that is a file", "hpcrun status --root finetune.yaml",
+            read="finetune.yaml is a file", accepted="the directory of your experiments",
+            type="leave --root"),
+    Mistake("an experiment for a spec", "hpcrun submit study",
+            read="there is no spec 'study'", accepted="experiments that ship",
+            type="hpcrun requeue NAME"),
+    Mistake("a program for a spec", "hpcrun run train.py",
+            read="train.py is a program", accepted="accepted is a spec", type="`entry: train.py`"),
+    Mistake("a sweep in Hydra's words", "hpcrun plan finetune.yaml --sweep 'lr=range(1,3)'",
+            read="found 'range(1,3)', which is Hydra's", accepted="accepted are values",
+            type="{linspace: [START, STOP, COUNT]}"),
+    Mistake("a value for a mapping", "hpcrun plan finetune.yaml config.model=5", exit=0,
+            read="config.model: is 5", accepted="was a mapping of layers",
+            type="config.model.layers=VALUE"),
+    Mistake("--only of two words", "hpcrun submit finetune.yaml --dry-run --only failed,new",
+            read="--only 'failed,new'", accepted="new, failed, cancelled",
+            type="--only failed --only new"),
+    Mistake("--only of numbers", "hpcrun submit finetune.yaml --dry-run --only 0-3",
+            read="--only '0-3'", accepted="NAME/3", type="--only '*/0-3'"),
     Mistake("--only of no form", "hpcrun submit finetune.yaml --dry-run --only faild",
             read="--only 'faild'", accepted="new, failed, cancelled", type="--only failed"),
     Mistake("--only of no run", "hpcrun submit finetune.yaml --dry-run --only '*/9'",
@@ -386,3 +486,28 @@ def test_without_a_mistake_nothing_is_said(desk: Path, capsys: pytest.CaptureFix
     told = capsys.readouterr()
     assert (ended.value.code, told.err) == (0, "")
     assert "2 runs" in told.out
+
+
+def test_why_runs_would_be_on_this_machine_is_said(
+    desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(desk / "edited.yaml", {key: SPEC[key] for key in ("entry", "resources")})
+    monkeypatch.setenv("PATH", str(desk))
+    for verb in (["plan"], ["submit", "--dry-run"]):
+        with pytest.raises(SystemExit) as ended:
+            main([*verb, "edited.yaml"])
+        assert ended.value.code == 0
+        assert (
+            "cluster: local, which is this machine, as there is no sbatch on PATH; cluster=NAME"
+        ) in capsys.readouterr().err
+
+
+def test_run_says_that_it_is_not_on_the_cluster(
+    desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "finetune.yaml", "nodes=two"])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert "this machine, as this is no allocation; `salloc` makes one, and `hpcrun submit`" in told

@@ -99,6 +99,10 @@ def test_groups_say_when_runs_are_not_complete(root: Path) -> None:
         (["loss=null"], [6]),
         (["lr=3e-4", "state==completed"], [4, 5]),
         (["loss.best>1e0", "seed=2"], [5]),
+        # As --where has it.
+        (["loss<2.5 or metric.loss>=4"], [1, 2, 4]),
+        (["lr=1e-3,3e-4 state=compl*"], [1, 2, 3, 4, 5]),
+        (["loss.best<2.5, best_step=1"], [1, 2]),
     ],
 )
 def test_filter(root: Path, conditions: list[str], expected: list[int]) -> None:
@@ -169,11 +173,11 @@ def test_latex(root: Path) -> None:
         (("--group-by", ","), "--group-by ',' names no key"),
         (("--columns", "nope"), "there is no column 'nope'\n\nhint: there are run, config.lr"),
         (("--over-repeats",), "study was swept without `sweep.repeat`"),
-        (("--filter", "loss"), "'loss' is not a column, one of < <= > >= = !=, and a value"),
-        (("--filter", "nope=1"), "there is no column 'nope'"),
+        (("--filter", "loss"), "--filter 'loss' is not of the form key=value"),
+        (("--filter", "nope=1"), "key ends in 'nope'"),
         (("--filter", "loss<low"), "found 'low' after <; accepted is a number"),
-        (("--filter", "loss<0.5"), "'loss<0.5': no run meets it; loss is from 1 to 5"),
-        (("--filter", "state=gone"), "no run meets it; state is completed, unknown"),
+        (("--filter", "loss<0.5"), "no run has metric.loss<0.5; its values are 1.0, 2.0"),
+        (("--filter", "state=gone"), "there is no state 'gone'"),
         (("--format", "xml"), "--format"),
     ],
 )

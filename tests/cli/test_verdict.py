@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,6 +102,40 @@ def test_hello_ends_in_a_verdict(place: Path) -> None:
     heard = listen(command.argv("run", "hello"), cwd=place, env=os.environ)
     assert heard.returncode == 0, heard.text
     assert "hello from rank 1 of 2" in heard.text
+    assert re.search(
+        r"(?m)^hello ships with hpcrun: /.*/configs/experiments/hello\.yaml$", heard.text
+    )
     done, advice = heard.text.splitlines()[-2:]
     assert done.startswith("hello/0: completed in 1 attempt, ")
     assert advice == "next: hpcrun logs hello/0"
+
+
+def test_steps_that_are_printed_and_not_read_are_told_with_the_line_that_reads_them(
+    place: Path,
+) -> None:
+    printed = 'for n in range(1, 6): print(f"step {n}/5 loss {1 / n:.3f}", flush=True)\n'
+    (place / "train.py").write_text(printed)
+    spec = place / "e.yaml"
+    spec.write_text('name: e\nentry: train.py\nresources: {time: "00:10:00"}\n')
+    run = command.hpcrun("run", "e.yaml", cwd=place)
+    assert run.returncode == 0, run.stderr
+    assert "e/0 prints steps that hpcrun does not read" in run.stderr
+    [line] = [one.strip() for one in run.stderr.splitlines() if "progress: {" in one]
+    for reader in ("status", "why"):
+        shown = command.hpcrun(reader, "e", cwd=place)
+        assert line in shown.stdout + shown.stderr
+    spec.write_text(f"{spec.read_text()}{line}\n")
+    again = command.hpcrun("run", "e.yaml", "--new", cwd=place)
+    assert again.returncode == 0, again.stderr
+    assert "hpcrun does not read" not in again.stderr
+    old, new = json.loads(command.hpcrun("status", "e", "--json", cwd=place).stdout)
+    assert (old["step"], new["step"], new["total_steps"]) == (None, 5, 5)
+    assert new["metrics"]["loss"] == 0.2
+
+
+def test_what_is_read_from_a_scripts_lines_is_named_as_the_next_step(place: Path) -> None:
+    progress = {"pattern": r"step (?P<step>\d+) loss (?P<loss>\S+)"}
+    spec = _spec(place, ["sh", "-c", "echo step 1 loss 0.5"], progress=progress)
+    run = command.hpcrun("run", spec, cwd=place)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr.splitlines()[-1] == "next: hpcrun logs e/0   hpcrun results e/0"

@@ -35,6 +35,8 @@ class Block:
     file
         The file that the sentence before it names, or that its own `name` makes it; None for a
         fragment, and for lines of a shell.
+    adds
+        Whether it goes to the end of that file, which the page has shown before.
     """
 
     page: str
@@ -42,6 +44,7 @@ class Block:
     language: str
     text: str
     file: str | None
+    adds: bool = False
 
     @property
     def key(self) -> str:
@@ -78,7 +81,8 @@ def blocks(page: str) -> list[Block]:
         before = text[: fence.start()].rstrip()
         paragraph = before[before.rfind("\n\n") + 1 :]
         line = text.count("\n", 0, fence.start(3)) + 1
-        found.append(Block(page, line, language, body, _file(language, body, paragraph)))
+        file, adds = _file(language, body, paragraph), " more in `" in paragraph
+        found.append(Block(page, line, language, body, file, adds))
     return found
 
 

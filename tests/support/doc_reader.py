@@ -19,6 +19,7 @@ import yaml
 
 from hpcrun.cli import main
 from hpcrun.resources import configs
+from tests.support.doc_blocks import Block
 from tests.support.experiment import slurm_shim
 from tests.support.operators import PATH
 from tests.support.slurm_shim import Shim
@@ -29,7 +30,7 @@ OWN = {"/path/to/venv/bin/python": sys.executable, "/shared/team": "{home}/hpcru
 _STARTS = {"drill", "requeue", "run", "submit"}
 # A laptop has no Slurm: with one on PATH, these would still not use it.
 _HERE = {"drill", "run"}
-_PLAIN = re.compile(r"[\w\s./:=,+@%-]*")
+_PLAIN = re.compile(r"(cd ~)?[\w\s./:=,+@%-]*")
 _QUOTED = re.compile(r"""'[^']*'|"[^"$`\\]*\"""")
 # What a fragment of a spec is added to, and the program of whoever shows none.
 PROGRAM = "def train(session):\n    pass\n"
@@ -106,6 +107,13 @@ class Reader:
             path.chmod(0o755)
         return path
 
+    def save(self, block: Block) -> Path:
+        """Save a block that is a file, or more of one."""
+        assert block.file
+        before = self.directory / block.file
+        text = before.read_text() + block.text if block.adds else block.text
+        return self.write(block.file, text)
+
     def _own(self, text: str) -> str:
         for word, own in OWN.items():
             text = text.replace(word, own.format(home=self.home))
@@ -146,6 +154,10 @@ class Reader:
         """Type a line into bash; hpcrun alone, and with plain words, needs no process."""
         line = self._own(line)
         words = shlex.split(line) if _PLAIN.fullmatch(_QUOTED.sub("", line)) else []
+        if words[:1] == ["cd"]:
+            self.directory = Path(words[1].replace("~", str(self.home)))
+            self._patch.chdir(self.directory)
+            return Answer(0, "")
         command = words[1] if words[:1] == ["hpcrun"] and len(words) > 1 else ""
         programs = [self.programs] if command in _HERE else [self.programs, self._slurm]
         self._patch.setenv("PATH", os.pathsep.join([*map(str, programs), PATH]))

@@ -24,6 +24,7 @@ from hpcrun.host import is_there
 from hpcrun.policy import notifications, resume, stop_lead_time
 from hpcrun.policy.causes import KINDS
 from hpcrun.slurm.parse import parse_duration
+from hpcrun.state.annotations import annotation
 from hpcrun.state.init_from import Origin
 from hpcrun.state.spec import secrets_file
 from hpcrun.state.spec.blocks import is_late
@@ -62,6 +63,9 @@ def check(data: dict[str, Any], limits: dict[str, Any], report: Reporter) -> Non
     for name in ("entry", "args", "deepspeed", "environment"):
         _only_where_it_resumes(data[name], report.below(name))
     check_name(data["name"], report)
+    for index, tag in enumerate(data["tags"]):
+        if not annotation.is_tag(tag):
+            report.at(f"tags.{index}", f"found {tag!r}; accepted are {annotation.ACCEPTED}")
     check_resources(data["resources"], report.below("resources"))
     _check_limits(data["resources"], limits, report.below("resources"))
     for key, least in AT_LEAST.items():

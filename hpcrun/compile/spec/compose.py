@@ -49,6 +49,11 @@ class Override:
         return Override(key, Tree(nest(key, value), marks), self.adds, self.typed)
 
 
+# What is no spec, but what a spec names.
+_PROGRAMS = (".py", ".sh", ".sbatch", ".slurm")
+_REQUEUE = "runs that were submitted are started again by their name: hpcrun requeue NAME"
+
+
 def find_spec(spec: Path | str) -> tuple[Path, str]:
     """Return the file that SPEC means, and its name for messages.
 
@@ -58,10 +63,15 @@ def find_spec(spec: Path | str) -> tuple[Path, str]:
         There is no such file, and no experiment of that name ships.
     """
     path = expand_home(spec)
-    if is_there(path.is_file):
-        return path.absolute(), str(spec)
     known = resources.configs("experiments")
     text = str(spec)
+    if is_there(path.is_file):
+        if path.suffix in _PROGRAMS:
+            raise UsageError(
+                f"{spec} is a program; accepted is a spec, which names it",
+                hint=f"write a file such as {path.stem}.yaml with the line `entry: {path.name}`",
+            )
+        return path.absolute(), f"./{text}" if text in known else text
     if text in known:
         return known[text], text
     if is_there(path.is_dir):
@@ -72,8 +82,23 @@ def find_spec(spec: Path | str) -> tuple[Path, str]:
     named = f"; experiments that ship: {listing(known)}" if known else ""
     raise UsageError(
         f"there is no spec {text!r}: no such file, and no experiment of that name{named}",
-        hint=did_you_mean(text, [*near, *known]),
+        hint=did_you_mean(text, [*near, *known]) or _REQUEUE,
     )
+
+
+def passed_over(shown: str) -> list[str]:
+    """Return a note of what has the name of an experiment that ships, which `find_spec` took."""
+    if shown not in resources.configs("experiments"):
+        return []
+    own = [name for name in (f"{shown}.yaml", f"{shown}.yml") if is_there(Path(name).is_file)]
+    if is_there(Path(shown).is_dir):
+        own += [str(path) for path in sorted(Path(shown).glob("*.y*ml"))]
+    if not own:
+        return []
+    return [
+        f"{shown} is the experiment of this name that ships with hpcrun; for your own, type "
+        f"{listing(own, 8)}"
+    ]
 
 
 def read(path: Path, shown: str, problems: Problems, open_files: tuple[Path, ...] = ()) -> Tree:

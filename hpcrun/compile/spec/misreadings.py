@@ -17,9 +17,10 @@ from hpcrun.compile.source.marked_tree import (
     get_at,
     leaves,
 )
-from hpcrun.compile.source.problems import Problems, Reporter, kind_of
+from hpcrun.compile.source.problems import Problems, Reporter, kind_of, listing
 from hpcrun.compile.spec import schema
 from hpcrun.compile.spec.compose import Override
+from hpcrun.compile.sweep import values
 from hpcrun.compile.sweep.point import Point
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.spec.experiment import Spec
@@ -30,7 +31,6 @@ _FREE = ("config", "deepspeed")
 _LITERAL: tuple[Key, ...] = (
     *(("config",), ("deepspeed",), ("entry",), ("args",), ("environment", "variables")),
 )
-_HYDRA = re.compile(r"(choice|range|interval|glob|sort|shuffle|tag|extend_list)\(.*\)")
 _VARIABLE = re.compile(r"\$([A-Z_][A-Z0-9_]*)")
 # What comes before the script of a shell.
 _SCRIPT = re.compile(r"-[a-z]*c")
@@ -67,7 +67,7 @@ def check_override(
         report.note(key, found, "`--sweep key=a,b` sweeps")
     elif isinstance(value, str) and text[:1] not in ("'", '"'):
         sweep = f"--sweep {name}={text}"
-        if _HYDRA.fullmatch(text):
+        if values.HYDRA.fullmatch(text):
             found = f"found {text!r}, which is Hydra's and here a text"
             inside = text.partition("(")[2][:-1]
             hint = f"to sweep: --sweep {name}={inside}; the text: {name}='\"{text}\"'"
@@ -99,9 +99,9 @@ def note_swept(points: Iterable[Point], known: Tree, problems: Problems) -> None
             old = get_at(known.data, one.key)
             if isinstance(one.value, list) and _is_number(old):
                 found = f"takes the list {json.dumps(one.value)} as one value"
-                values = ",".join(map(str, one.value))
+                items = ",".join(map(str, one.value))
                 said.add(one.key)
-                report.note(one.key, found, f"--sweep {dotted(one.key)}={values} sweeps its items")
+                report.note(one.key, found, f"--sweep {dotted(one.key)}={items} sweeps its items")
             elif (problem := _change(old, one.value, one.key, known)) is not None:
                 said.add(one.key)
                 report.note(one.key, *problem)
@@ -200,6 +200,9 @@ def _change(old: Any, value: Any, key: Key, known: Tree) -> tuple[str, str | Non
             return f"is the text {value!r}, and was {_shown(old, key, known)}", None
         if isinstance(old, bool) and _is_number(value):
             return f"is the number {value}, and was {_shown(old, key, known)}", "true or false"
+    if isinstance(old, dict) and old and not isinstance(value, dict) and value is not None:
+        inside = f"{dotted(key)}.{next(iter(old))}=VALUE sets one of them"
+        return f"is {json.dumps(value)}, and was a mapping of {listing(old, 4)}", inside
     is_whole = isinstance(old, int) and not isinstance(old, bool)
     if is_whole and isinstance(value, float) and value.is_integer():
         return f"is {value}, and was {_shown(old, key, known)}", f"type {int(value)}"

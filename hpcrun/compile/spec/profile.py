@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun import resources
-from hpcrun.compile.source import git, yaml_reader
+from hpcrun.compile.source import yaml_reader
 from hpcrun.compile.source.interpolate import interpolate
 from hpcrun.compile.source.marked_tree import SourceMark, Tree
-from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, listing
-from hpcrun.compile.spec import schema
+from hpcrun.compile.source.problems import MOST_NUMBER, Problems, Reporter, did_you_mean, listing
+from hpcrun.compile.spec import profile_files, schema
 from hpcrun.compile.target.slurm_options import (
     check_name,
     check_resources,
@@ -27,6 +26,7 @@ from hpcrun.slurm import client
 from hpcrun.state import permissions
 from hpcrun.state.spec.cluster_profile import Profile
 
+LOCAL = "local"
 _UMASK = re.compile(r"0{1,2}[0-7]{2}")
 
 
@@ -44,43 +44,7 @@ class LoadedProfile:
 
 def default_name() -> str:
     """Return the default profile: ``slurm`` where there is an sbatch, else ``local``."""
-    return "slurm" if client.available() else "local"
-
-
-def directories(beside: Path) -> list[Path]:
-    """List the directories in which profiles are looked for, the first wins.
-
-    ``configs/clusters`` beside the spec and in the directories around it up to the checkout's top,
-    HPCRUN_CLUSTERS, the user's and the machine's configuration, and those that ship.
-    """
-    found = _around(beside)
-    named = os.environ.get("HPCRUN_CLUSTERS")
-    if named:
-        found.append(expand_home(named))
-    found += [expand_home("~/.config/hpcrun/clusters"), Path("/etc/hpcrun/clusters")]
-    return [*found, resources.directory("configs") / "clusters"]
-
-
-def _around(beside: Path) -> list[Path]:
-    """List the directories that come with a spec, up to its checkout's top.
-
-    What a stranger made in a directory that is everybody's, such as ``/tmp``, does not.
-    """
-    top = git.top_level(beside)
-    around = [beside]
-    if top is not None:
-        around += [parent for parent in beside.parents if parent.is_relative_to(top)]
-    own = (place for place in around if not permissions.is_planted(place / "configs"))
-    return [place / "configs" / "clusters" for place in own]
-
-
-def available(beside: Path) -> dict[str, Path]:
-    """Return name -> file of every profile that a spec in ``beside`` can name."""
-    found: dict[str, Path] = {}
-    for directory in directories(beside):
-        for path in sorted(directory.glob("*.yaml")):
-            found.setdefault(path.stem, path)
-    return found
+    return "slurm" if client.available() else LOCAL
 
 
 def load(name: str, beside: Path, mark: SourceMark, problems: Problems) -> LoadedProfile | None:
@@ -95,11 +59,12 @@ def load(name: str, beside: Path, mark: SourceMark, problems: Problems) -> Loade
     mark
         The place where the name was written.
     """
-    known = available(beside)
+    known = profile_files.available(beside)
     if name not in known:
         hint = did_you_mean(name, known)
         if "/" in name or name.endswith((".yaml", ".yml")):
-            hint = f"profiles are chosen by name; put the file in {directories(beside)[0]}"
+            place = profile_files.directories(beside)[0]
+            hint = f"profiles are chosen by name; put the file in {place}"
         found = f"there is no cluster profile {name!r}; there are {listing(sorted(known))}"
         Reporter(Tree({}), problems).marked(mark, "cluster", found, hint)
         return None
@@ -122,9 +87,9 @@ def load(name: str, beside: Path, mark: SourceMark, problems: Problems) -> Loade
 
 def _hidden(name: str, beside: Path) -> tuple[str, ...]:
     """Say if a profile that comes with the spec hides others of its name."""
-    places = dict.fromkeys(directories(beside))
+    places = dict.fromkeys(profile_files.directories(beside))
     first, *others = [path for place in places if (path := place / f"{name}.yaml").is_file()]
-    if not others or first.parent not in _around(beside):
+    if not others or first.parent not in profile_files.around(beside):
         return ()
     owner = permissions.stranger(first)
     whose = f" of {owner}'s" if owner is not None else ""
@@ -142,6 +107,9 @@ def _check(data: dict[str, Any], report: Reporter) -> None:
         check_time(limits["max_time"], "limits.max_time", report)
     for field in ("max_array_size", "max_nodes"):
         report.at_least(f"limits.{field}", limits[field], 1)
+    for field, hours in data["confirm_above"].items():
+        if hours is not None and not 0 <= hours < MOST_NUMBER:
+            report.at(f"confirm_above.{field}", f"found {hours}; accepted is a number from 0")
     umask = data["umask"]
     if umask is not None and not _UMASK.fullmatch(umask):
         found = f"found {umask!r}; accepted is an octal mask that leaves the owner all rights"

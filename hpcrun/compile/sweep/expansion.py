@@ -87,6 +87,13 @@ class Expansion:
             found = f"found {shortened(text, 200)!r}; accepted is key=a,b"
             problems.add(Problem(COMMAND_LINE, "--sweep", found))
             return
+        if values.HYDRA.fullmatch(listed.strip()):
+            found = (
+                f"found {shortened(listed.strip(), 200)!r}, which is Hydra's; accepted are values"
+            )
+            hint = f"--sweep {name}=a,b or --sweep '{name}={{linspace: [START, STOP, COUNT]}}'"
+            problems.add(Problem(COMMAND_LINE, name, found, hint))
+            return
         typed, name = name, dotted(self._full(tuple(name.split("."))))
         if name != typed:
             problems.notes.append(f"--sweep {text}: the key is read as {name}")

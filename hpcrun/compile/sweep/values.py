@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,9 @@ from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of, list
 from hpcrun.compile.sweep.point import Assignment
 
 MOST = 100_000
+HYDRA = re.compile(r"(choice|range|interval|glob|sort|shuffle|tag|extend_list)\(.*\)")
+"""How Hydra's sweeper writes several values; here it is a text."""
+
 _DIGITS = 12
 _OTHER_NAMES = {"logspace": "geomspace", "arange": "range", "values": "choices"}
 

@@ -3,7 +3,8 @@
 In reading order: `attempts` reads the ledger, session and metrics of each attempt into a story;
 `narrative` puts it into sentences and `advice` adds the next step (``hpcrun why``); `goodput`
 divides a run's time into spans and `cost` turns them into GPU-hours (``hpcrun status --cost``);
-`fault_costs` evaluates a drill. All but `attempts` and `fault_costs` are pure.
+`unread_progress` finds steps in what a program prints that nothing reads; `fault_costs` evaluates a
+drill. `advice`, `goodput` and `cost` are pure.
 
 To add advice on a kind of cause: `advice._TEXTS` for a fixed text, `advice._KINDS` for one that
 depends on the run. To add a kind of time: a field of `goodput.Goodput` with its name in

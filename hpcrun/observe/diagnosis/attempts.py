@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from hpcrun import activity
 from hpcrun.fields import TIME, WHOLE
 from hpcrun.observe.diagnosis import goodput
 from hpcrun.observe.diagnosis.goodput import Goodput, Span, Traces
@@ -227,10 +228,8 @@ def stories(
     then. ``values`` includes steps and metrics in the statuses.
     """
     found = observe(selected, warn=warn, ask=ask, values=values)
-    return [
-        RunStory(one, status, _attempts(one, attempts))
-        for one, (status, attempts) in zip(selected, found, strict=True)
-    ]
+    each = activity.counted([*zip(selected, found, strict=True)], "reading attempts")
+    return [RunStory(one, status, _attempts(one, those)) for one, (status, those) in each]
 
 
 def grouped(runs: Iterable[RunStory]) -> list[CauseGroup]:

@@ -1,6 +1,6 @@
 """Sentences about a run and its attempts.
 
-Pure: `attempts` reads the files.
+`attempts` reads the files, but for the log of a program whose steps nothing reads.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from hpcrun.observe.diagnosis import unread_progress
 from hpcrun.observe.diagnosis.attempts import AttemptStory, RunStory, one_line
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
 from hpcrun.observe.status import run_state
@@ -183,6 +184,8 @@ def _read_from(one: AttemptStory, run: RunStory) -> str:
         return ""
     source, path = one.read_from.get("source"), one.read_from.get("path")
     if source is None:
+        if line := unread_progress.of_run(run.selected, one.attempt.number):
+            return f"It prints steps that hpcrun does not read; with this it does: {line}"
         is_lightning = run.selected.run.entry.framework == "lightning"
         logger = "give it a CSVLogger or Lightning's TQDMProgressBar, " if is_lightning else ""
         return (

@@ -3,9 +3,10 @@
 In reading order: `selection` resolves WHERE arguments to runs, from the plans and journals that
 `hpcrun.state.history` reads, with `spec_experiments` for spec files and `no_match` for words that
 name nothing; `expression` is the grammar of conditions, and `filter` narrows runs by them;
-`value_columns` are the values in tables of runs; `run_files` and `detail` read one run's files, and
-`metric_curves` its metrics.
+`run_values` are a run's keys and values, `said` its tags and notes, and `value_columns` those that
+tables show; `run_files` and `detail` read one run's files, and `metric_curves` its metrics.
 
 To add a form of WHERE: a pattern and a method of `selection.Finder`, and its form in `_FORMS`. To
-add a key of conditions, beside a run's values: a name in `filter.FACTS`, and its value.
+add a key of conditions, beside a run's values: a name in `filter.FACTS`, and how it is read; its
+words, if it has some, in `filter.words_of`, which errors and completion name.
 """

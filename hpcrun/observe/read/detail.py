@@ -32,6 +32,7 @@ def summary(one: Selected, status: RunStatus) -> dict[str, Any]:
         "step": status.step,
         "total_steps": status.total_steps,
         "metrics": status.metrics,
+        **one.annotation.to_data(),
         "label": one.run.label,
         "identity": one.run.identity,
         "swept": one.run.swept,

@@ -1,7 +1,10 @@
 """The grammar of conditions: ``state=failed and not (lr>=1e-3 or seed=2)``.
 
 Comparisons of a key and a value, joined by ``and``, ``or``, ``not`` and brackets; two that stand
-side by side are joined by ``and``.
+side by side, or have a comma between, are joined by ``and``. ``~`` is "contains". Where runs are
+searched as one types, as in ``hpcrun top``, words alone are looked for in their names.
+``templates/report/filter.js`` reads the same; tests/support/filter_cases.py has what both have to
+answer.
 """
 
 from __future__ import annotations
@@ -13,19 +16,30 @@ from dataclasses import dataclass
 from hpcrun.errors import UsageError
 from hpcrun.text import shortened
 
-SIGNS = ("=", "!=", "<", "<=", ">", ">=")
+SIGNS = ("=", "!=", "<", "<=", ">", ">=", "~")
 # What begins a path, and so no condition.
 _PATH = re.compile(r"[/~]|[.][.]?/")
-_SIGN = re.compile(r"[=<>]")
-_CONNECTIVE = re.compile(r"\(|(?:and|or|not|\))$")
-_COMPARISON = re.compile(r"""(?:"([^"]+)"|([^\s<>=!()"]+))\s*(<=|>=|!=|==?|<|>)\s*""")
-_QUOTED = re.compile(r"""(?:"([^"]*)"|'([^']*)')(?=\s|\)|$)""")
+# A word with ``~`` may be a file, too: what stands before it has to be a key.
+_SIGN = re.compile(r"[=<>]|^[\s(]*(?:not[\s(]+)?[A-Za-z][\w.]*~[^/~]")
+_CONNECTIVE = re.compile(r"\(|(?:and|or|not|\))$", re.IGNORECASE)
+_COMPARISON = re.compile(r"""(?:"([^"]+)"|([^\s<>=!()"]+))\s*(<=|>=|!=|==?|<|>|~)\s*""")
+# A comma, where the next comparison follows it: ``lr=0.1,seed=0``, as labels are written.
+_COMMA = re.compile(r""",\s*(?=(?:"[^"]+"|[^\s<>=!()",]+)\s*(?:[<>=~]|!=))""")
+_QUOTED = re.compile(rf"""(?:"([^"]*)"|'([^']*)')(?=\s|\)|$|{_COMMA.pattern})""")
+_WORD = re.compile(r"[^\s()<>=]+")
 # What ends a value: a word of the language, or the next comparison.
-_NEXT = re.compile(r"\s+(?=(?:and|or|not)(?:[\s()]|$))|\s+(?=[(]*[^\s<>=!()]+\s*(?:[<>=]|!=))|\s*$")
+_NEXT = re.compile(
+    r"\s+(?=(?:and|or|not)(?:[\s()]|$))|\s+(?=[(]*[^\s<>=!()]+\s*(?:[<>=~]|!=))|\s*$",
+    re.IGNORECASE,
+)
 # What ends a row of conditions.
-_ENDS = re.compile(r"\)|or(?:[\s()]|$)")
+_ENDS = re.compile(r"\)|or(?:[\s()]|$)", re.IGNORECASE)
+# Words that other languages have for those of this one.
+_OTHER_WORDS = {"&&": "and", "||": "or", "!": "not"}
+_OTHER_WORD = re.compile(r"(?:^|(?<=\s))(?:&&|\|\|)(?=\s|$)")
 _MOST_DEEP = 50
 _EXAMPLES = "such as state=failed, 'lr>=1e-3', 'state=failed and not (seed=2 or attempts>2)'"
+_NAMED = "; runs are named without --where, such as study/0"
 _QUOTES = "; a value with such words or brackets wants quotes of its own: 'note=\"this and that\"'"
 
 
@@ -42,6 +56,15 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class SearchedWord:
+    """A word that is looked for in what runs are called."""
+
+    text: str
+    is_quoted: bool
+    """In quotes, it is neither a pattern nor the name of runs."""
+
+
+@dataclass(frozen=True)
 class Combination:
     """Conditions joined by ``and`` or ``or``, or one that is negated by ``not``."""
 
@@ -49,14 +72,14 @@ class Combination:
     parts: tuple[Expression, ...]
 
 
-Expression = Comparison | Combination
+Expression = Comparison | SearchedWord | Combination
 
 
 def comparisons(expression: Expression) -> Iterator[Comparison]:
     """Yield the comparisons of an expression, in their order."""
     if isinstance(expression, Comparison):
         yield expression
-    else:
+    elif isinstance(expression, Combination):
         for part in expression.parts:
             yield from comparisons(part)
 
@@ -83,9 +106,12 @@ def split_words(words: Sequence[str], names: Collection[str] = ()) -> tuple[list
     return [word for word in words if word not in taken], [" ".join(parts)] if parts else []
 
 
-def parse(text: str, option: str = "--where") -> Expression:
-    """Return the expression of a text; raise UsageError, naming the ``option``, if it is none."""
-    reader = _Reader(text, option)
+def parse(text: str, option: str = "--where", *, words: bool = False) -> Expression:
+    """Return the expression of a text; raise UsageError, naming the ``option``, if it is none.
+
+    With ``words``, those that stand alone are searched for, and a value ends at a blank.
+    """
+    reader = _Reader(text, option, words)
     found = reader.any_of(0)
     if reader.place < len(text):
         raise reader.error()
@@ -95,8 +121,9 @@ def parse(text: str, option: str = "--where") -> Expression:
 class _Reader:
     """Reads an expression from left to right."""
 
-    def __init__(self, text: str, option: str) -> None:
+    def __init__(self, text: str, option: str, words: bool) -> None:
         self.text, self.option, self.place = text, option, 0
+        self._words = words
         self._open = 0
         self._space()
 
@@ -108,7 +135,7 @@ class _Reader:
 
     def _all_of(self, depth: int) -> Expression:
         parts = [self._one(depth)]
-        while self._word("and") or self._goes_on():
+        while self._word("and") or self._take(",") or self._goes_on():
             parts.append(self._one(depth))
         return parts[0] if len(parts) == 1 else Combination("and", tuple(parts))
 
@@ -126,16 +153,37 @@ class _Reader:
             return found
         head = _COMPARISON.match(self.text, self.place)
         if not head:
-            raise self.error()
+            return self._searched()
         self.place = head.end()
         sign = "=" if head[3] == "==" else head[3]
+        if sign == "=" and (turned := self.text[self.place : self.place + 1]) in ("<", ">"):
+            self.place = head.start()
+            raise self.error(f"={turned} is written {turned}=")
         return Comparison(head[1] or head[2], sign, self._value())
 
+    def _searched(self) -> SearchedWord:
+        quoted = self._quoted() if self._words else None
+        if quoted is not None:
+            return SearchedWord(quoted, True)
+        word = _WORD.match(self.text, self.place) if self._words else None
+        if not word or word[0].lower() in ("and", "or") or word[0].startswith((*_OTHER_WORDS,)):
+            raise self.error()
+        self.place = word.end()
+        self._space()
+        return SearchedWord(word[0], False)
+
+    def _quoted(self) -> str | None:
+        quoted = _QUOTED.match(self.text, self.place)
+        if not quoted:
+            return None
+        self.place = quoted.end()
+        self._space()
+        return quoted[1] if quoted[1] is not None else quoted[2]
+
     def _value(self) -> str:
-        if quoted := _QUOTED.match(self.text, self.place):
-            self.place = quoted.end()
-            self._space()
-            return quoted[1] if quoted[1] is not None else quoted[2]
+        quoted = self._quoted()
+        if quoted is not None:
+            return quoted
         begin, depth = self.place, 0
         while self.place < len(self.text):
             character = self.text[self.place]
@@ -145,13 +193,18 @@ class _Reader:
                 if character == ")" and depth == 0 and self._open:
                     break
                 depth = max(0, depth - 1)
+            elif character == "," and depth == 0 and _COMMA.match(self.text, self.place):
+                break
             elif character.isspace() and depth == 0:
-                if _NEXT.match(self.text, self.place):
+                if self._words or _NEXT.match(self.text, self.place):
                     break
                 self._space()
                 continue
             self.place += 1
         found = self.text[begin : self.place].strip()
+        if other := _OTHER_WORD.search(found):
+            self.place = begin + other.start()
+            raise self.error()
         self._space()
         return found
 
@@ -160,7 +213,7 @@ class _Reader:
 
     def _word(self, word: str) -> bool:
         end = self.place + len(word)
-        if self.text[self.place : end] != word or self.text[end : end + 1].strip(" \t\n()"):
+        if self.text[self.place : end].lower() != word or self.text[end : end + 1].strip(" \t\n()"):
             return False
         self.place = end
         self._space()
@@ -178,10 +231,15 @@ class _Reader:
             self.place += 1
 
     def error(self, why: str = "") -> UsageError:
+        for other, word in _OTHER_WORDS.items():
+            if not why and self.text.startswith(other, self.place):
+                why = f"{other} is written {word}"
         rest = shortened(self.text[self.place :], 60)
         at = f" at {rest!r}" if rest and self.place else ""
         shown = shortened(self.text, 200)
         return UsageError(
             f"{self.option} {shown!r} is not of the form key=value{at}{f': {why}' * bool(why)}",
-            hint=_EXAMPLES + _QUOTES * (self.place > 0),
+            hint=_EXAMPLES
+            + _QUOTES * (self.place > 0)
+            + _NAMED * (self.option == "--where" and "/" in self.text.partition("=")[0]),
         )

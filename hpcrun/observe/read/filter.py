@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import math
 import operator
+import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any, Generic, Protocol, TypeVar
 
-from hpcrun import bounded_json
 from hpcrun.errors import UsageError
 from hpcrun.observe.read import expression as grammar
-from hpcrun.observe.read.expression import Combination, Comparison, Expression
-from hpcrun.state.plan import RunPlan
+from hpcrun.observe.read import said
+from hpcrun.observe.read.expression import Combination, Comparison, Expression, SearchedWord
+from hpcrun.observe.read.run_values import (
+    MISSING,
+    Candidate,
+    UnknownKey,
+    equal,
+    resolve_key,
+    show,
+    values_of,
+)
+from hpcrun.observe.read.said import SAID
+from hpcrun.slurm.hostlist import parse_ranges
 from hpcrun.text import Say, agreeing, listed, plural, shortened
 
-MISSING = object()
-# What is known of a run beside its values, as keys: `run.state`, in short `state`.
-STATE, CAUSE, ATTEMPTS, STEP = FACTS = ("run.state", "run.cause", "run.attempts", "run.step")
+STATE, CAUSE, ATTEMPTS, STEP = ("run.state", "run.cause", "run.attempts", "run.step")
 METRIC = "metric."
 _ORDER: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
@@ -29,17 +37,15 @@ _ORDER: dict[str, Callable[[float, float], bool]] = {
 }
 
 
-class Candidate(Protocol):
-    """A run; runs of one plan have the same object as ``planned``."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def run(self) -> RunPlan: ...
-
-    @property
-    def planned(self) -> object: ...
+# States, and what others call them.
+_ALSO = {
+    **{"completed": ("done", "finished", "ok", "succeeded", "success", "successful")},
+    **{"failed": ("crashed", "dead", "error"), "running": ("active", "alive", "r")},
+    **{"pending": ("idle", "pd", "queued"), "cancelled": ("killed", "stopped")},
+}
+# A pattern of values, in which brackets are those of a list, and of runs: ``study/0-3``.
+_WILD = re.compile(r"[*?]")
+_RUNS = re.compile(r"([^/]+)/([0-9]{1,18}(?:-[0-9]{1,18})?(?:,[0-9]{1,18}(?:-[0-9]{1,18})?)*)")
 
 
 class Facts(Protocol):
@@ -61,6 +67,14 @@ class Facts(Protocol):
     def metrics(self) -> dict[str, float] | None: ...
 
 
+# What is known of a run beside its values: the key (`run.state`, in short `state`) -> its value.
+FACTS: dict[str, Callable[[Facts], Any]] = {
+    STATE: lambda facts: facts.state,
+    CAUSE: lambda facts: facts.last_cause,
+    ATTEMPTS: lambda facts: facts.attempt or 0,
+    STEP: lambda facts: facts.step or 0,
+}
+
 Narrowed = TypeVar("Narrowed", bound=Candidate)
 # Returns the facts of runs, in their order; with steps and metrics if the flag is set.
 Look = Callable[[Sequence[Narrowed], bool], Sequence[Facts]]
@@ -72,22 +86,25 @@ def narrow(
     option: str = "--where",
     look: Look[Narrowed] | None = None,
     say: Say = lambda message: None,
+    text_of: Callable[[Narrowed], str] | None = None,
 ) -> list[Narrowed]:
     """Return the runs that meet every condition; error messages name the ``option``.
 
     A condition compares (see `hpcrun.observe.read.expression`) keys with values. A key is full and
     dotted, or a suffix that is unique among the swept keys and `FACTS` or, if it matches none of
-    these, among all configured ones; ``metric.NAME`` is the last value of a metric. Numbers compare
-    as numbers; ``a=1,2`` is either. What a run has no value of is met by ``!=`` and ``not`` alone.
+    these, among all configured ones; ``metric.NAME`` is the last value of a metric, and so is
+    ``NAME`` if it is no key. Numbers compare as numbers; ``a=1,2`` is either, ``a=x*`` a pattern.
+    What a run has no value of is null, and neither less nor greater than anything.
     ``look`` is asked for facts only where a condition needs them, and only of the runs that meet
-    all others; ``say`` tells of runs without a metric. Raises UsageError if a condition has another
-    form, its key is unknown or ambiguous, or no run meets all of them.
+    all others; ``say`` tells of runs without a metric. ``text_of`` returns the text of a run in
+    which words that stand alone are searched for; without it they are errors. Raises UsageError if
+    a condition has another form, its key is unknown or ambiguous, or no run meets all of them.
     """
     if not conditions:
         return list(selected)
-    parsed = [grammar.parse(condition, option) for condition in conditions]
+    parsed = [grammar.parse(one, option, words=text_of is not None) for one in conditions]
     parts = [part for one in parsed for part in _conjuncts(one)]
-    filtering = _Filtering(selected, option, look, say)
+    filtering = _Filtering(selected, option, look, say, text_of)
     keys = {each.key for part in parts for each in grammar.comparisons(part)}
     filtering.keys = {key: filtering.resolve(key) for key in sorted(keys)}
     left = list(selected)
@@ -98,10 +115,13 @@ def narrow(
     return left
 
 
-def needs_facts(conditions: Sequence[str]) -> bool:
+def needs_facts(selected: Sequence[Candidate], conditions: Sequence[str]) -> bool:
     """Check whether conditions may change by themselves: they are about more than values."""
     found = (each.key for one in conditions for each in grammar.comparisons(grammar.parse(one)))
-    return any(key.startswith(METRIC) or _fact(key) for key in found)
+    return any(
+        _is_fact(full) or full in SAID
+        for full in (_resolved(selected, key)[0] for key in set(found))
+    )
 
 
 def _conjuncts(expression: Expression) -> tuple[Expression, ...]:
@@ -110,48 +130,83 @@ def _conjuncts(expression: Expression) -> tuple[Expression, ...]:
     return (expression,)
 
 
-def _fact(key: str) -> bool:
-    return any(key in (fact, _short(fact)) for fact in FACTS)
+def _is_fact(key: str) -> bool:
+    return key in FACTS or key.startswith(METRIC)
+
+
+def _resolved(selected: Sequence[Candidate], key: str) -> tuple[str, UnknownKey | None]:
+    """Return the full key, or ``metric.NAME``; and the error if it is not logged either."""
+    if key.startswith(METRIC) and len(key) > len(METRIC):
+        return key, None
+    try:
+        return resolve_key(selected, said.key(key), (*FACTS, *SAID)), None
+    except UnknownKey as error:
+        return METRIC + key, error
 
 
 class _Filtering(Generic[Narrowed]):
     """One call of `narrow`."""
 
     def __init__(
-        self, selected: Sequence[Narrowed], option: str, look: Look[Narrowed] | None, say: Say
+        self,
+        selected: Sequence[Narrowed],
+        option: str,
+        look: Look[Narrowed] | None,
+        say: Say,
+        text_of: Callable[[Narrowed], str] | None,
     ) -> None:
         self.selected, self.option, self._look, self._say = selected, option, look, say
+        self._text_of = text_of
         self.keys: dict[str, str] = {}
         # By the identity of the run: names of two roots may be the same.
         self._facts: dict[int, Facts] = {}
+        # Of keys that are none: the error if no run logged a metric of that name.
+        self._unknown: dict[str, UnknownKey] = {}
+        # `metric.NAME` -> the name as it was logged, which may have more before it.
+        self._logged: dict[str, str] = {}
 
     def resolve(self, key: str) -> str:
         """Return the full key, or ``metric.NAME``."""
-        if key.startswith(METRIC) and len(key) > len(METRIC):
-            return key
-        return resolve_key(self.selected, key, FACTS)
+        found, error = _resolved(self.selected, key)
+        if error and self._look is None:
+            raise error
+        if error:
+            self._unknown[found] = error
+        return found
 
     def needs_facts(self, expression: Expression) -> bool:
-        keys = {self.keys[each.key] for each in grammar.comparisons(expression)}
-        return any(key in FACTS or key.startswith(METRIC) for key in keys)
+        return any(_is_fact(self.keys[each.key]) for each in grammar.comparisons(expression))
 
     def meeting(self, runs: Sequence[Narrowed], expression: Expression) -> list[Narrowed]:
         """Return the runs that meet an expression."""
         compared = list(grammar.comparisons(expression))
         if self.needs_facts(expression):
-            self._read(runs, {self.keys[each.key] for each in compared})
+            self._read(runs, compared)
         tests = {each: self._test(each, runs) for each in compared}
 
         def meets(one: Narrowed, part: Expression) -> bool:
             if isinstance(part, Comparison):
                 return tests[part](one)
+            if isinstance(part, SearchedWord):
+                return self._is_called(one, part)
             if part.word == "not":
                 return not meets(one, part.parts[0])
             return (all if part.word == "and" else any)(meets(one, each) for each in part.parts)
 
         return [one for one in runs if meets(one, expression)]
 
-    def _read(self, runs: Sequence[Narrowed], keys: Collection[str]) -> None:
+    def _is_called(self, one: Narrowed, word: SearchedWord) -> bool:
+        """Check whether a word is a pattern of a run's name, names it, or is in its text."""
+        text, experiment = word.text, one.name.partition("/")[0]
+        if not word.is_quoted and _WILD.search(text):
+            pattern = _pattern(text)
+            return bool(pattern.fullmatch(one.name) or pattern.fullmatch(experiment))
+        if not word.is_quoted and (named := _RUNS.fullmatch(text)):
+            spans = parse_ranges(named[2])
+            return named[1] == experiment and any(one.run.number in span for span in spans)
+        return self._text_of is not None and text.lower() in self._text_of(one).lower()
+
+    def _read(self, runs: Sequence[Narrowed], compared: Sequence[Comparison]) -> None:
         """Read the facts of runs that are not known yet."""
         if self._look is None:
             raise UsageError(f"{self.option}: states and metrics are not known here")
@@ -159,22 +214,40 @@ class _Filtering(Generic[Narrowed]):
         new = [one for one in runs if id(one) not in self._facts]
         found = self._look(new, values) if new else []
         self._facts.update((id(one), facts) for one, facts in zip(new, found, strict=True))
-        for key in sorted(keys):
+        ordered = {self.keys[each.key] for each in compared if each.sign in _ORDER}
+        for key in sorted({self.keys[each.key] for each in compared}):
             if key.startswith(METRIC):
+                self._find_metric(key, runs)
+            if key in ordered and key.startswith(METRIC):
                 self._tell_of_missing(key, runs)
 
-    def _tell_of_missing(self, key: str, runs: Sequence[Narrowed]) -> None:
-        """Tell which runs have no value of a metric; raise UsageError if none has one."""
+    def _find_metric(self, key: str, runs: Sequence[Narrowed]) -> None:
+        """Note which metric a key means, by its end too; raise UsageError if no run logged it."""
         names = sorted({name for one in runs for name in self._facts[id(one)].metrics or {}})
         wanted = key.removeprefix(METRIC)
-        if wanted not in names:
+        ending = [name for name in names if name.endswith((f"/{wanted}", f".{wanted}"))]
+        if wanted not in names and len(ending) > 1:
+            raise UsageError(
+                f"{self.option}: {shortened(wanted, 200)!r} is ambiguous: it could be the metric "
+                f"{listed(ending, 8)}",
+                hint=f"write more of it, such as {METRIC}{ending[0]}",
+            )
+        if wanted not in names and not ending:
             there = listed(names, 12, rest=", …")
+            if unknown := self._unknown.get(key):
+                logged = f"; logged metrics are {there}" if there else ""
+                raise UnknownKey(unknown.message, hint=f"{unknown.hint or ''}{logged}")
             close = get_close_matches(wanted, names, n=3, cutoff=0.6)
             raise UsageError(
                 f"{self.option}: no run has logged a metric {shortened(wanted, 200)!r}",
                 hint=(f"did you mean {', '.join(close)}? " if close else "")
                 + (f"logged are {there}" if there else "no metric was logged yet"),
             )
+        self._logged[key] = wanted if wanted in names else ending[0]
+
+    def _tell_of_missing(self, key: str, runs: Sequence[Narrowed]) -> None:
+        """Tell which runs have no value of a metric that is compared as a number."""
+        wanted = self._logged[key]
         without = [one.name for one in runs if not list(self._values(one, key))]
         if without:
             has = agreeing(len(without), "has", "have")
@@ -191,14 +264,25 @@ class _Filtering(Generic[Narrowed]):
             return lambda one: any(
                 _is_number(value) and compare(value, bound) for value in self._values(one, key)
             )
+        if each.sign == "~":
+            part = each.text.lower()
+            return lambda one: any(part in show(it).lower() for it in self._values(one, key))
         wanted = [each.text, *(each.text.split(",") if "," in each.text else ())]
         if key in (STATE, CAUSE):
             self._check_words(key, wanted[1:] or wanted, runs)
         negated = each.sign == "!="
+        texts = [text.strip() for text in wanted]
+        patterns = [_pattern(text) for text in texts if _WILD.search(text)]
 
         def meets(one: Narrowed) -> bool:
-            values = list(self._values(one, key))
-            return any(equal(value, text.strip()) for value in values for text in wanted) != negated
+            values = list(self._values(one, key)) or [None]
+            is_equal = any(equal(value, text) for value in values for text in texts) or any(
+                pattern.fullmatch(value)
+                for value in values
+                if isinstance(value, str)
+                for pattern in patterns
+            )
+            return is_equal != negated
 
         return meets
 
@@ -221,36 +305,31 @@ class _Filtering(Generic[Narrowed]):
 
     def _check_words(self, key: str, words: Sequence[str], runs: Sequence[Narrowed]) -> None:
         """Raise UsageError if a state or a cause is none that a run can have."""
-        known = [*_words(key), *(str(value) for one in runs for value in self._values(one, key))]
+        found = (value for one in runs for value in self._values(one, key))
+        known = list(dict.fromkeys([*words_of(key), *filter(None, found)]))
         for word in map(str.strip, words):
-            if word not in known and word != "null":
-                close = get_close_matches(word, known, n=1, cutoff=0.5)
+            if not any(map(_pattern(word).fullmatch, (*known, "null"))):
+                also = next((k for k, words in _ALSO.items() if word.lower() in words), None)
+                close = [also] if also else get_close_matches(word.lower(), known, 1, 0.5)
                 # Its initials: `oom` is out_of_memory.
                 close += [k for k in known if "".join(p[:1] for p in k.split("_")) == word.lower()]
                 short = _short(key)
                 raise UsageError(
                     f"{self.option}: there is no {short} {shortened(word, 200)!r}",
                     hint=(f"did you mean {short}={close[0]}? " if close else "")
-                    + f"accepted are {', '.join(dict.fromkeys(known))}"
+                    + f"accepted are {', '.join(known)}"
                     + ", or null for none" * (key == CAUSE),
                 )
 
     def _values(self, one: Narrowed, key: str) -> Iterator[Any]:
-        if key not in FACTS and not key.startswith(METRIC):
-            yield from values_of(one, key)
-            return
-        facts = self._facts[id(one)]
-        value: Any
-        if key.startswith(METRIC):
-            value = (facts.metrics or {}).get(key.removeprefix(METRIC), MISSING)
-        elif key == STATE:
-            value = facts.state
-        elif key == CAUSE:
-            value = facts.last_cause
+        if key in FACTS:
+            yield FACTS[key](self._facts[id(one)])
+        elif key.startswith(METRIC):
+            value = (self._facts[id(one)].metrics or {}).get(self._logged[key], MISSING)
+            if value is not MISSING:
+                yield value
         else:
-            value = (facts.attempt if key == ATTEMPTS else facts.step) or 0
-        if value is not MISSING:
-            yield value
+            yield from values_of(one, key)
 
     def _shown(self, key: str, runs: Sequence[Narrowed]) -> str:
         """Return the values of a key, as the user would write them."""
@@ -267,21 +346,29 @@ class _Filtering(Generic[Narrowed]):
             key = self.keys[part.key]
             what = f"{_short(key)}{part.sign}{shortened(part.text, 200)}; its values are"
             return UsageError(f"{none} has {what} {self._shown(key, runs)}")
+        if isinstance(part, SearchedWord):
+            return UsageError(f"{none} is called {shortened(part.text, 200)!r}")
         keys = dict.fromkeys(self.keys[each.key] for each in grammar.comparisons(part))
         shown = "; ".join(f"{_short(key)} is {self._shown(key, runs)}" for key in keys)
         return UsageError(f"{self.option}: {none} meets it; {shown}")
 
 
-def _words(key: str) -> Sequence[str]:
-    """Return what a state or a cause can be; nothing for other keys."""
+def words_of(key: str) -> Sequence[str]:
+    """Return the words that a state or a cause can be; nothing for other keys."""
     from hpcrun.observe.status.run_state import STATES
     from hpcrun.policy.causes import KINDS
 
     return STATES if key == STATE else KINDS if key == CAUSE else ()
 
 
+def _pattern(text: str) -> re.Pattern[str]:
+    """Return the pattern that ``*`` and ``?`` of a text make."""
+    parts = (".*" if c == "*" else "." if c == "?" else re.escape(c) for c in text)
+    return re.compile("".join(parts), re.DOTALL)
+
+
 def _short(key: str) -> str:
-    return key.removeprefix("run.") if key in FACTS else key
+    return key.removeprefix("run.") if key in (*FACTS, *SAID) else key
 
 
 def _is_number(value: Any) -> bool:
@@ -294,106 +381,3 @@ def _in_order(text: str) -> tuple[float, str]:
         return float(text), text
     except ValueError:
         return math.inf, text
-
-
-def resolve_key(selected: Sequence[Candidate], suffix: str, others: Collection[str] = ()) -> str:
-    """Return the full key that a suffix stands for: a swept one, one of ``others``, else any.
-
-    Raises UsageError if it matches no key, or several.
-    """
-    swept = list(dict.fromkeys(key for one in selected for key in one.run.swept))
-    matching = _matching([*swept, *others], suffix)
-    if not matching:
-        shapes = {id(one.planned): one.run.spec for one in selected}
-        for one in selected[:: max(1, len(selected) // 16)]:
-            shapes.setdefault(id(one.run), one.run.spec)
-        configured = list(dict.fromkeys(key for spec in shapes.values() for key in flatten(spec)))
-        matching = _matching(configured, suffix)
-        if not matching:
-            leaves = [key.rpartition(".")[2] for key in (*swept, *configured)]
-            leaves += [key.rpartition(".")[2] for key in others]
-            close = set(get_close_matches(suffix.rpartition(".")[2], leaves, n=3, cutoff=0.6))
-            candidates = [
-                key
-                for key in dict.fromkeys((*swept, *configured, *others))
-                if key.rpartition(".")[2] in close
-            ]
-            known = [*swept, *(key.rpartition(".")[2] for key in others)]
-            hint = f"did you mean {', '.join(candidates[:5])}?" if candidates else None
-            if others:
-                told = f"there are {listed(known, 12, rest=', …')}, metric.NAME and the spec's keys"
-                hint = f"{hint} {told}" if hint else told
-            elif hint is None and swept:
-                hint = f"did you mean {', '.join(swept[:5])}?"
-            raise UsageError(
-                f"no swept or configured key ends in {shortened(suffix, 200)!r}", hint=hint
-            )
-    if len(matching) > 1:
-        raise UsageError(
-            f"{suffix!r} is ambiguous: it could be {', '.join(matching[:8])}",
-            hint=f"write more of the key, such as {matching[0]}",
-        )
-    return matching[0]
-
-
-def values_of(selected: Candidate, key: str) -> Iterator[Any]:
-    """Yield the swept and the configured value of a key, if the run has them."""
-    if key in selected.run.swept:
-        yield selected.run.swept[key]
-    value = lookup(selected.run.spec, key)
-    if value is not MISSING:
-        yield value
-
-
-def flatten(data: Any, prefix: str = "") -> Iterator[str]:
-    """Yield the dotted keys of the leaves of nested mappings."""
-    if isinstance(data, dict) and data:
-        for key, value in data.items():
-            yield from flatten(value, f"{prefix}.{key}" if prefix else str(key))
-    elif prefix:
-        yield prefix
-
-
-def equal(value: Any, text: str) -> bool:
-    """Compare a value with what ``text`` writes: ``0.0003`` is ``3e-4``, ``null`` is None."""
-    if isinstance(value, bool) or value is None:
-        return text.lower() == show(value)
-    if isinstance(value, (int, float)):
-        try:
-            return float(text) == float(value)
-        except (ValueError, OverflowError):
-            return False
-    if isinstance(value, (list, dict)):
-        try:
-            return bool(bounded_json.parse(text.encode(errors="replace")) == value)
-        except ValueError:
-            return False
-    return str(value) == text
-
-
-def show(value: Any) -> str:
-    """Return a value as the user would write it."""
-    if isinstance(value, str):
-        return value
-    if type(value) is int or (type(value) is float and math.isfinite(value)):
-        return repr(value)
-    return json.dumps(value, default=str)
-
-
-def _matching(keys: Sequence[str], suffix: str) -> list[str]:
-    if suffix in keys:
-        return [suffix]
-    return [key for key in keys if key.endswith(f".{suffix}")]
-
-
-def _meets(selected: Candidate, key: str, text: str) -> bool:
-    return any(equal(value, text) for value in values_of(selected, key))
-
-
-def lookup(data: Any, key: str) -> Any:
-    """Return the value at a dotted key of nested mappings, or ``MISSING``."""
-    for part in key.split("."):
-        if not isinstance(data, dict) or part not in data:
-            return MISSING
-        data = data[part]
-    return data

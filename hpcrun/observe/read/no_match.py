@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from hpcrun.errors import UsageError
-from hpcrun.observe.read import filter as conditions
+from hpcrun.observe.read.filter import FACTS, METRIC
+from hpcrun.observe.read.run_values import flatten
 from hpcrun.observe.status.run_state import STATES
 from hpcrun.state import layout
 from hpcrun.text import listed, range_text, shortened
 
 if TYPE_CHECKING:
     from hpcrun.observe.read.selection import Finder
+
+_COLON = re.compile(r"([\w.]+):(\S+)")
+# A name and numbers as other programs write them: study[0-3], study_0, study:0.
+_RUN_OF = re.compile(r"(.+?)(?:\[|[_:#@])([0-9][0-9,-]*)\]?")
 
 
 def error(finder: Finder, argument: str) -> UsageError:
@@ -25,7 +31,19 @@ def error(finder: Finder, argument: str) -> UsageError:
             f"{argument!r} is not a run of {name}; its runs are {numbers}",
             hint=f"write {name}/0 or {name}/0-3",
         )
-    if argument.lower() in STATES:
+    words = argument.split()
+    if name.lower() == "all":
+        hint = "all experiments are '*', all runs of one are its name"
+    elif (colon := _COLON.fullmatch(argument)) and _key(finder, colon[1]):
+        hint = f"a condition has another sign: {colon[1]}={colon[2]}"
+    elif (near := _RUN_OF.fullmatch(argument)) and near[1] in names:
+        hint = f"did you mean {near[1]}/{near[2]}?"
+    elif len(words) > 1 and not set(STATES).isdisjoint(map(str.lower, words)):
+        states = (f"state={word.lower()}" if word.lower() in STATES else word for word in words)
+        hint = f"did you mean '{' '.join(states)}'?"
+    elif argument.startswith(METRIC):
+        hint = f"in quotes, as the shell takes < and > for files: '{argument}<VALUE'"
+    elif argument.lower() in STATES:
         hint = f"for the runs in that state: state={argument.lower()}"
     elif argument and (key := _key(finder, argument)):
         hint = (
@@ -51,5 +69,5 @@ def _key(finder: Finder, word: str) -> str | None:
         run = finder.runs(finder.newest())[0].run
     except (UsageError, IndexError):
         return None
-    keys = (*run.swept, *conditions.FACTS, *conditions.flatten(run.spec))
+    keys = (*run.swept, *FACTS, *flatten(run.spec))
     return next((key for key in keys if f".{key}".endswith(f".{word}")), None)

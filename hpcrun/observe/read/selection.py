@@ -20,6 +20,7 @@ from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.host import expand_home
 from hpcrun.slurm.hostlist import expand_job_id, parse_ranges
 from hpcrun.state import history, layout, permissions
+from hpcrun.state.annotations.annotation import NOTHING, Annotation
 from hpcrun.state.history import History, Planned
 from hpcrun.state.journal import Job
 from hpcrun.state.layout import ExperimentPaths, RunPaths
@@ -52,6 +53,8 @@ class Selected:
     """That submission and its plan."""
     submission: Job | None
     """The journals' last record of the run; None before it was submitted."""
+    annotation: Annotation = NOTHING
+    """Its tags and notes."""
 
     @property
     def name(self) -> str:
@@ -159,9 +162,7 @@ class Finder:
         """
         all_of_them = layout.experiments(self.root)
         dated = [(history.last_submission(experiment), experiment) for experiment in all_of_them]
-        mine = [
-            (when, experiment) for (when, uid), experiment in dated if uid in (None, os.geteuid())
-        ]
+        mine = [(when, it) for (when, uid), it in dated if uid in (None, os.geteuid())]
         if not mine:
             others = f"; it has experiments of others: {_names(all_of_them)}" if all_of_them else ""
             raise UsageError(
@@ -175,7 +176,7 @@ class Finder:
     ) -> list[Selected]:
         """Return an experiment's runs by number: all, or those of ``numbers`` that exist."""
         known = self.history(experiment)
-        wanted = sorted(known.runs) if numbers is None else sorted(set(numbers))
+        wanted = sorted(known.runs if numbers is None else set(numbers))
         return [
             Selected(
                 experiment=experiment,
@@ -183,6 +184,7 @@ class Finder:
                 paths=experiment.run(number),
                 planned=known.runs[number][0],
                 submission=known.submissions.get(number),
+                annotation=known.annotations.get(number, NOTHING),
             )
             for number in wanted
             if number in known.runs
@@ -198,7 +200,9 @@ class Finder:
 
         def add_before(one: Selected) -> None:
             # The experiments that wait for others, and the names that are still to be followed.
-            waiting: list[tuple[list[Selected], list[str]]] = [([], _names_before(one))]
+            waiting: list[tuple[list[Selected], list[str]]] = [
+                ([], [each.experiment for each in one.plan.depends_on])
+            ]
             while waiting:
                 runs, names = waiting[-1]
                 if not names:
@@ -206,7 +210,9 @@ class Finder:
                     found.update((each.paths.directory, each) for each in runs)
                 elif (name := names.pop(0)) not in seen and (before := self._chained(name)):
                     seen.add(name)
-                    waiting.append((before, _names_before(before[-1])))
+                    waiting.append(
+                        (before, [each.experiment for each in before[-1].plan.depends_on])
+                    )
 
         for one in selected:
             if (not where or one.experiment.name in where) and one.experiment.name not in seen:
@@ -316,10 +322,9 @@ class Finder:
         return found
 
     def _all(self, experiment: ExperimentPaths) -> list[Selected]:
-        found = self.runs(experiment)
-        if not found:
-            raise BrokenFile(f"{experiment.directory} holds no plan yet: nothing was submitted")
-        return found
+        if found := self.runs(experiment):
+            return found
+        raise BrokenFile(f"{experiment.directory} holds no plan yet: nothing was submitted")
 
     def _numbered(self, experiment: ExperimentPaths, text: str) -> list[Selected]:
         known = self.history(experiment).runs
@@ -392,7 +397,3 @@ def _is_mine(experiment: ExperimentPaths) -> bool:
 
 def _names(experiments: Sequence[ExperimentPaths], most: int = 8) -> str:
     return listed([experiment.name for experiment in experiments], most)
-
-
-def _names_before(one: Selected) -> list[str]:
-    return [each.experiment for each in one.plan.depends_on]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpcrun.observe.read.filter import MISSING, flatten, lookup, resolve_key, show
+from hpcrun.observe.read import said
+from hpcrun.observe.read.run_values import MISSING, flatten, lookup, resolve_key, show
 from hpcrun.observe.read.selection import Selected
 
 # Of values that differ and were not swept, a table has so many, together with the swept ones.
@@ -15,7 +16,7 @@ ALL = "all"
 # unless it is asked for. The name is a column of its own.
 _TELLING = ("config", "deepspeed", "resources")
 _LONG = 40
-_NEVER = ("name",)
+_NEVER = ("name", said.TAGS, said.NOTES)
 
 
 def swept_keys(selected: Sequence[Selected]) -> list[str]:
@@ -23,20 +24,26 @@ def swept_keys(selected: Sequence[Selected]) -> list[str]:
     return list(dict.fromkeys(key for one in selected for key in one.run.swept))
 
 
+def tagged(selected: Sequence[Selected]) -> list[str]:
+    """Return the key of the tags' column, if any of the runs has a tag."""
+    return [said.TAGS] if any(one.annotation.tags for one in selected) else []
+
+
 def choose(selected: Sequence[Selected], names: Sequence[str] = ()) -> tuple[list[str], int]:
     """Return the keys to show, and how many more differ.
 
     Without ``names`` these are the swept keys and, up to `MOST` in all, others that differ between
-    the runs' plans, the most telling first; `ALL` is all of them. Raises UsageError for a name that
-    is no key.
+    the runs' plans, the most telling first; `ALL` is all of them. Tags are shown where there are
+    any. Raises UsageError for a name that is no key.
     """
     if names and ALL not in names:
-        return list(dict.fromkeys(resolve_key(selected, name) for name in names)), 0
+        keys = (said.column(name) or resolve_key(selected, name) for name in names)
+        return list(dict.fromkeys(keys)), 0
     swept = swept_keys(selected)
     others = _differing(selected, swept)
     telling = [key for key, tells in others.items() if tells or names]
     shown = telling if names else telling[: max(0, MOST - len(swept))]
-    return [*swept, *shown], len(others) - len(shown)
+    return [*swept, *shown, *tagged(selected)], len(others) - len(shown)
 
 
 def left_out(count: int) -> str:
@@ -46,7 +53,12 @@ def left_out(count: int) -> str:
 
 
 def value(one: Selected, key: str) -> Any:
-    """Return the swept value of a key, else the configured one; None if the run has neither."""
+    """Return the swept value of a key, else the configured one; None if the run has neither.
+
+    Of tags and notes, return the run's own in one text.
+    """
+    if key in (said.TAGS, said.NOTES):
+        return said.cell(one, key)
     found = one.run.swept.get(key, MISSING)
     found = lookup(one.run.spec, key) if found is MISSING else found
     return None if found is MISSING else found

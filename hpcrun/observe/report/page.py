@@ -22,7 +22,7 @@ from hpcrun.observe.diagnosis import attempts, narrative
 from hpcrun.observe.diagnosis.advice import advise
 from hpcrun.observe.diagnosis.goodput import WORDS
 from hpcrun.observe.read import detail
-from hpcrun.observe.read.filter import MISSING, show
+from hpcrun.observe.read.run_values import MISSING, show
 from hpcrun.observe.report import curves, page_data, svg, tracker_links
 from hpcrun.observe.report.node_usage import MOST_READ, SERIES
 from hpcrun.observe.report.report import CodeVersion, Report, RunReport

@@ -7,7 +7,7 @@ import json
 import zlib
 from typing import Any
 
-from hpcrun.observe.read.filter import MISSING, lookup, show
+from hpcrun.observe.read.run_values import MISSING, lookup, show
 from hpcrun.observe.read.value_columns import swept_keys
 from hpcrun.observe.report import curves
 from hpcrun.observe.report.node_usage import SERIES

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from hpcrun import activity
 from hpcrun.errors import UsageError
 from hpcrun.observe.diagnosis import cost
 from hpcrun.observe.diagnosis.attempts import RunStory, stories
@@ -31,7 +32,6 @@ from hpcrun.submit.code.code_diff import ADDED, CHANGED, REMOVED
 from hpcrun.text import Say, plural
 
 _ALL_SHOWN, _BEST_SHOWN = 20, 12
-_SAY_AFTER = 5.0
 
 
 @dataclass(frozen=True)
@@ -123,21 +123,15 @@ class Report:
 def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) -> Report:
     """Read everything that there is of these runs.
 
-    ``say`` is called with a message if Slurm does not answer, and every few seconds with the
-    progress.
+    ``say`` is called with a message if Slurm does not answer.
     """
     now = time.time()
     found = stories(selected, warn=say, values=True)
     thinned: dict[Path, RunCurves] = {}
-    said = time.monotonic()
 
     def read(paths: RunPaths) -> Curve:
-        nonlocal said
         curve = metric_curves.read(paths)
         thinned[paths.directory] = curves.thin(curve, len(selected))
-        if time.monotonic() - said > _SAY_AFTER:
-            said = time.monotonic()
-            say(f"read {len(thinned):,} of {len(selected):,} runs")
         return curve
 
     table = results.collect(selected, [story.status for story in found], read, say)
@@ -149,7 +143,10 @@ def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) ->
     ranked = _ranked(table, name, mode)
     return Report(
         made=now,
-        runs=tuple(_run(story, thinned, bases, len(selected), now) for story in found),
+        runs=tuple(
+            _run(story, thinned, bases, len(selected), now)
+            for story in activity.counted(found, "reading logs and telemetry")
+        ),
         results=table,
         objective=name,
         mode=mode,

@@ -9,7 +9,7 @@ from typing import Any
 
 from hpcrun.errors import UsageError
 from hpcrun.observe.read import detail
-from hpcrun.observe.read.filter import MISSING, flatten, lookup
+from hpcrun.observe.read.run_values import MISSING, flatten, lookup
 from hpcrun.observe.read.selection import Selected
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.spec import blocks

@@ -169,6 +169,7 @@ def _of_experiment(
     facts = {paths: history.describe(paths) for paths in submissions}
     paths = {path for each in submissions for path in _of_submission(each, facts[each], say)}
     paths.update(path for one in runs for path in _of_run(one, logs))
+    paths.update(experiment.annotations.glob("*.jsonl"))
     copies = [*_copied(experiment, paths, say)]
     made = {
         "results.csv": text.visible(results.collect(runs, [status for _, status in part]).csv()),

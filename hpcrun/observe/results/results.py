@@ -5,18 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import math
-import operator
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from hpcrun import activity
 from hpcrun.errors import BrokenFile, UsageError
-from hpcrun.observe.read import metric_curves
-from hpcrun.observe.read.filter import equal, show
+from hpcrun.observe.read import filter, metric_curves
 from hpcrun.observe.read.metric_curves import Curve
+from hpcrun.observe.read.run_values import show
 from hpcrun.observe.read.selection import Selected
-from hpcrun.observe.read.value_columns import swept_keys, value
+from hpcrun.observe.read.value_columns import swept_keys, tagged, value
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.observe.tables import number
 from hpcrun.state.layout import RunPaths
@@ -28,13 +28,6 @@ Row = dict[str, Any]
 # Rows can be grouped by this too, not only by swept keys.
 EXPERIMENT = "experiment"
 
-_CONDITION = re.compile(r"\s*(?P<key>[^<>=!]*[^<>=!\s])\s*(?P<sign><=|>=|!=|==?|<|>)(?P<value>.*)")
-_ORDER: dict[str, Callable[[float, float], bool]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 # Text that spreadsheets compute, and numbers, which begin alike.
 _FORMULA = re.compile(r"\s*[=+@|%-]|[\t\r]")
 _NUMBER = re.compile(r"[+-]?(?:\d[\d.]*(?:e[+-]?\d+)?|inf|nan)", re.IGNORECASE)
@@ -81,22 +74,10 @@ class Results:
         )
         return Results(self.columns, (*filled, *empty))
 
-    def filter(self, conditions: Sequence[str]) -> Results:
-        """Keep the rows that meet every condition, such as ``loss<2.5`` or ``state=completed``.
-
-        A condition is a column (a unique suffix is enough), one of ``< <= > >= = !=``, and a value.
-        An empty cell is neither less nor greater than a number. Raises UsageError if a condition
-        has another form, there is no such column, or no row meets all of them.
-        """
-        rows = self.rows
-        for condition in conditions:
-            column, meets = _condition(condition, self.columns)
-            before, rows = rows, tuple(row for row in rows if meets(row.get(column)))
-            if not rows:
-                raise UsageError(
-                    f"--filter {condition!r}: no run meets it; {column} is {_range(before, column)}"
-                )
-        return Results(self.columns, rows)
+    def facts(self, row: Row, status: RunStatus) -> RunStatus:
+        """Return a run's status with all numbers of its row as metrics."""
+        known = {name: row[name] for name in self.columns if isinstance(row.get(name), float)}
+        return replace(status, metrics=known)
 
     def choose(self, names: Sequence[str]) -> Results:
         """Keep only these columns, in this order.
@@ -154,16 +135,17 @@ def collect(
 ) -> Results:
     """Return one row for each run, with the metrics of all its attempts.
 
-    ``keys`` are those of the values that it has, the swept ones by default.
+    ``keys`` are those of the values that it has, the swept ones and tags by default.
 
     ``read`` reads the metrics of a run that has begun; it is called once for each, in their order.
     ``warn`` is called for each run whose metrics cannot be read: its row is without.
     """
-    keys = swept_keys(selected) if keys is None else keys
+    keys = [*swept_keys(selected), *tagged(selected)] if keys is None else keys
     rows: list[Row] = []
     objectives: list[str] = []
     others: list[str] = []
-    for one, status in zip(selected, statuses, strict=True):
+    each = [*zip(selected, statuses, strict=True)]
+    for one, status in activity.counted(each, "reading metrics"):
         row: Row = {EXPERIMENT: one.experiment.name, "run": one.name, "state": status.state}
         row |= {"step": status.step}
         row |= {key: value(one, key) for key in keys}
@@ -187,6 +169,35 @@ def collect(
         columns += [f"{name}.first", name, f"{name}.best", f"{name}.best_step"]
     columns += [name for name in dict.fromkeys(others) if name not in columns]
     return Results(tuple(columns), tuple(rows))
+
+
+def narrowed(
+    results: Results,
+    conditions: Sequence[str],
+    selected: Sequence[Selected],
+    statuses: Sequence[RunStatus],
+    keys: Sequence[str],
+    say: Say = lambda message: None,
+) -> Results:
+    """Keep the rows of runs that meet all conditions, in the language of ``--where``.
+
+    ``results`` has a row for each run, with the values of ``keys``. Metrics have their values as in
+    the table, so that ``loss.best<2`` is a condition too. Raises UsageError as
+    `hpcrun.observe.read.filter.narrow` does.
+    """
+    metrics = [one for one in results.columns if one not in {"run", "state", "step", *keys}]
+    places = {id(one): place for place, one in enumerate(selected)}
+
+    def look(runs: Sequence[Selected], _values: bool) -> list[RunStatus]:
+        found = []
+        for place in (places[id(one)] for one in runs):
+            row = results.rows[place]
+            known = {name: row[name] for name in metrics if row.get(name) is not None}
+            found.append(replace(statuses[place], metrics=known))
+        return found
+
+    left = filter.narrow(selected, conditions, "--filter", look, say)
+    return Results(results.columns, tuple(results.rows[places[id(one)]] for one in left))
 
 
 def group(results: Results, keys: Sequence[str], swept: Sequence[str]) -> Results:
@@ -257,36 +268,6 @@ def find_column(columns: Sequence[str], key: str, what: str = "column") -> str:
     raise UsageError(
         f"there is no {what} {key!r}", hint=f"there are {', '.join(columns) or 'none'}"
     )
-
-
-def _condition(text: str, columns: Sequence[str]) -> tuple[str, Callable[[Any], bool]]:
-    """Parse a condition into a column and a test of its values."""
-    found = _CONDITION.fullmatch(text)
-    if not found:
-        raise UsageError(
-            f"--filter {text!r} is not a column, one of < <= > >= = !=, and a value",
-            hint="such as 'loss<2.5' or state=completed, in quotes because of the shell",
-        )
-    column, sign, wanted = find_column(columns, found["key"]), found["sign"], found["value"].strip()
-    if sign not in _ORDER:
-        return column, lambda value: equal(value, wanted) != (sign == "!=")
-    try:
-        bound = float(wanted)
-    except ValueError:
-        raise UsageError(
-            f"--filter {text!r}: found {wanted!r} after {sign}; accepted is a number"
-        ) from None
-    return column, lambda value: isinstance(value, (int, float)) and _ORDER[sign](value, bound)
-
-
-def _range(rows: Sequence[Row], column: str) -> str:
-    """Describe the values of a column."""
-    values = [row[column] for row in rows if not _is_empty(row.get(column))]
-    if not values:
-        return "empty"
-    if all(isinstance(value, (int, float)) for value in values):
-        return f"from {_text(min(values))} to {_text(max(values))}"
-    return ", ".join(sorted({_text(value) for value in values})[:12])
 
 
 def _is_empty(value: Any) -> bool:

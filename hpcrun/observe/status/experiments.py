@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hpcrun.errors import UsageError
+from hpcrun.observe.read import said
 from hpcrun.observe.read.selection import Finder
 from hpcrun.observe.status.status import statuses
 from hpcrun.state import history, layout, permissions
@@ -29,6 +31,8 @@ class Overview:
     """Time (seconds since the epoch), spec file and owner of the last submission."""
     problem: str | None = None
     """Why no plan can be read."""
+    tags: Sequence[str] = ()
+    """Those that any of its runs has."""
 
     def to_data(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -62,6 +66,7 @@ def overview(finder: Finder, *, warn: Say) -> list[Overview]:
                 spec=known.newest.plan.spec_file if known and known.newest else None,
                 user=None if uid is None else permissions.user_name(uid),
                 problem=problems.get(experiment.name),
+                tags=said.tags(known.annotations.values()) if known else (),
             )
         )
     return sorted(found, key=lambda one: -(one.submitted or 0))

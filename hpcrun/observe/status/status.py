@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from hpcrun import activity
 from hpcrun.errors import BrokenFile, HpcrunError
 from hpcrun.fields import TIME, WHOLE, Kinds, wrong
 from hpcrun.observe.read import metric_curves
@@ -78,6 +79,9 @@ class RunStatus:
     """Seconds that it has waited, while it waits in the queue."""
     spare_nodes: list[str] | None = None
     """Names of the nodes that stand by beside these; they are paid for too."""
+    tags: Sequence[str] = ()
+    notes: Sequence[dict[str, Any]] = ()
+    """What people said of it: the ``text``, ``user`` and ``time`` of each note, oldest first."""
 
     @property
     def name(self) -> str:
@@ -124,12 +128,16 @@ def observe(
     last answers. ``values`` reads steps and metrics too.
     """
     there = zip(selected, begun(selected), strict=True)
-    found = [_read(one) if is_there else RunEvidence(one.submission, []) for one, is_there in there]
+    found = [
+        _read(one) if is_there else RunEvidence(one.submission, [])
+        for one, is_there in activity.counted([*there], "reading ledgers")
+    ]
     refs = [_ref(evidence) for evidence in found]
     answers = ask([ref for ref in refs if ref is not None])
     patience = metric_curves.PATIENCE if len(found) <= _MANY else _LITTLE_PATIENCE
     result = []
-    for one, evidence, ref in zip(selected, found, refs, strict=True):
+    each = [*zip(selected, found, refs, strict=True)]
+    for one, evidence, ref in activity.counted(each, "reading runs"):
         latest, problem = Latest(), None
         if values and evidence.attempts:
             try:
@@ -287,6 +295,7 @@ def _status(
         gpu_memory_total=gpu.get("memory_total"),
         remaining=latest.remaining if runs else None,
         queued=_queued(evidence, verdict),
+        **selected.annotation.to_data(),
     )
 
 

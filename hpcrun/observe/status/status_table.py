@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcrun.observe.read import value_columns
-from hpcrun.observe.read.filter import show
+from hpcrun.observe.read.run_values import show
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state
 from hpcrun.observe.status.metric_trend import Trends

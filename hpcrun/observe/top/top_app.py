@@ -24,7 +24,7 @@ from hpcrun.observe.top.row_list import RowList
 from hpcrun.observe.top.top_model import TopModel
 from hpcrun.observe.top.views import NODES, QUEUE, RUNS
 from hpcrun.slurm.background import BackgroundCall
-from hpcrun.text import age, one_line, plural, shortened
+from hpcrun.text import age, one_line
 
 # Seconds between two looks, or a multiple of the processor time of one, so that thousands of runs
 # take a twentieth of a core.
@@ -362,8 +362,7 @@ class TopApp(App[BaseException]):
         with self._told():
             places = self.model.acts_on(verb, self.model.chosen(self._list.cursor))
             arguments = self.model.command(verb, places, "--yes")
-            names = " ".join(arguments[1 : arguments.index("--yes")])
-            question = f"{verb.capitalize()} {plural(len(places), 'run')}?  {shortened(names, 600)}"
+            question = self.model.question(verb, places)
             self.push_screen(Question(question), partial(self._act, arguments))
 
     def _act(self, arguments: Sequence[str], answer: bool | None) -> None:

@@ -6,19 +6,27 @@ from collections.abc import Sequence
 
 from hpcrun.errors import UsageError
 from hpcrun.observe.read.filter import narrow
+from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state, status_table
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.observe.tables import Table
 from hpcrun.observe.top import views
 from hpcrun.observe.top.picture import NodeSample, Picture
 from hpcrun.observe.top.views import NODES, QUEUE, RUNS, TopView
-from hpcrun.text import one_line, plural
+from hpcrun.submit import most_hours
+from hpcrun.text import one_line, plural, shortened
 
 _NOTHING = {
     RUNS: "no runs",
     QUEUE: "nothing waits: no run is planned, waiting or in the queue",
     NODES: "no run holds a node now",
 }
+
+
+def _text(one: Selected, found: RunStatus) -> str:
+    """Return the text of a run in which words of the filter are searched."""
+    words = (one.name, one.run.label, found.state, found.last_cause, found.job_id)
+    return " ".join(filter(None, words))
 
 
 class TopModel:
@@ -78,6 +86,7 @@ class TopModel:
                 [condition],
                 "filter",
                 lambda runs, values: [known[id(one)] for one in runs],
+                text_of=lambda one: _text(one, known[id(one)]),
             )
         except UsageError as error:
             self.unmet = f"filter: {one_line(error.message)}"
@@ -169,6 +178,14 @@ class TopModel:
             first = self.statuses(places)[0]
             raise UsageError(f"nothing to {verb}: {first.name} is {first.state}")
         return [place for place, is_left in zip(places, left_alone, strict=True) if not is_left]
+
+    def question(self, verb: str, places: Sequence[int]) -> str:
+        """Return what is asked before an action: the runs and, above the profile's limit, hours."""
+        selected = [self.picture.selected[place] for place in places] if self.picture else []
+        above = most_hours.above_limit((one.run, one.plan.cluster) for one in selected)
+        cost = f", {above}" if above and verb == "requeue" else ""
+        names = shortened(" ".join(views.where_arguments(selected)), 600)
+        return f"{verb.capitalize()} {plural(len(selected), 'run')}{cost}?  {names}"
 
     def counts(self, visible_rows: range) -> str:
         """Describe in one line what is shown of what there is."""

@@ -85,6 +85,8 @@ class Launcher(ABC):
     fabric: dict[str, Any]
     is_slurm: bool
     requeues: bool
+    is_foreground: bool
+    """`hpcrun run` started the supervisor: a signal to that interrupts the run."""
 
     def end_time(self, *, fresh: bool = False) -> float | None:
         """Return when the time limit ends the job (seconds since the epoch); None without one."""
@@ -129,6 +131,7 @@ class SlurmLauncher(Launcher):
         self.port_seed = int(allocation.job_id)
         self.restart_count = allocation.restart_count
         self.requeues = "HPCRUN_JOB_ID" not in os.environ
+        self.is_foreground = not self.requeues
         self.fabric = fabric
         kind, count = run.resources.gpu_type, run.resources.gpus_per_node
         self._gpus = f"{kind}:{count}" if kind and count else str(count) if count else None
@@ -241,6 +244,7 @@ class LocalLauncher(Launcher):
     def __init__(self, run: RunPlan, fabric: dict[str, Any]) -> None:
         self.nodes = tuple(f"local{index}" for index in range(run.all_nodes))
         self.job_id = os.environ.get("HPCRUN_JOB_ID", f"local:{os.getpid()}")
+        self.is_foreground = "HPCRUN_FOREGROUND" in os.environ
         self.port_seed = os.getpid()
         self.restart_count = 0
         named = {key: value for key, value in fabric.items() if value}

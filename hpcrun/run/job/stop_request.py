@@ -72,9 +72,12 @@ class StopRequest:
         Raises EndNow if the run was cancelled, there is nothing to save, or no time left.
         """
         before = self.reason
-        heard = [names.pop(0) for names in self._signals for _ in range(len(names))]
-        for name in dict.fromkeys(heard):
-            self._on_signal(name)
+        heard: dict[str, bool] = {}
+        for index, names in enumerate(self._signals):
+            for _ in range(len(names)):
+                heard.setdefault(names.pop(0), index == 0)
+        for name, is_own in heard.items():
+            self._on_signal(name, is_own=is_own)
         if self.reason is None and self._limit_is_near():
             self._begin(causes.TIME_LIMIT, (self._end_time or 0.0) - _KEPT)
         if self.reason is not None and time.time() > self._deadline:
@@ -92,12 +95,13 @@ class StopRequest:
         end = self._end_time
         return end is None or end - time.time() > self._lead(end) + _START
 
-    def _on_signal(self, name: str) -> None:
+    def _on_signal(self, name: str, *, is_own: bool) -> None:
+        """Act on a signal that the supervisor received itself, or else an agent of its."""
         if ledger.intent(self._paths) == ledger.CANCELLED:
             self._deadline = min(self._deadline, time.time() + _LOCAL_GRACE)
             raise EndNow("cancelled")
         if not self._launcher.requeues:
-            interrupted = name == signal.SIGINT.name
+            interrupted = name == signal.SIGINT.name or (is_own and self._launcher.is_foreground)
             if interrupted and self.reason == causes.INTERRUPTED:
                 raise EndNow("interrupted again")
             self.signal = self.signal or name

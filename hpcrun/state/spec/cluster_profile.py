@@ -41,6 +41,20 @@ class Limits:
 
 
 @spec_dataclass
+class ConfirmAbove:
+    """The hours above which ``submit`` and ``requeue`` ask first; without a terminal they want
+    ``--yes``. Hours are the most that one start of each run can use: nodes, spare ones too, times
+    GPUs times the time limit. Restarts in place are within it; after a requeue the time limit
+    begins anew."""
+
+    gpu_hours: float | None = None
+    """Of runs with GPUs; null never asks."""
+
+    cpu_hours: float | None = None
+    """Of runs without GPUs: nodes times ranks times CPUs of each times the time limit."""
+
+
+@spec_dataclass
 class Profile:
     """A cluster profile: what is true of a site, written once."""
 
@@ -75,6 +89,9 @@ class Profile:
 
     limits: Limits = field(default_factory=Limits)
     """What the site's Slurm refuses."""
+
+    confirm_above: ConfirmAbove = field(default_factory=ConfirmAbove)
+    """The hours above which ``submit`` and ``requeue`` ask first."""
 
     sbatch: dict[str, Any] = field(default_factory=dict)
     """Further options of sbatch for every job, as in ``resources.sbatch``."""

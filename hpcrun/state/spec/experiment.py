@@ -273,6 +273,13 @@ class Spec:
     """Files that this one builds on, relative to it; later ones win, this file over all of them.
     Mappings merge, everything else replaces."""
 
+    tags: list[str] = field(default_factory=list)
+    """Words by which runs are found again: ``--where tag=baseline``, columns, ``--json``. They make
+    no other run of it; ``hpcrun tag`` adds and removes them later."""
+
+    notes: str | None = None
+    """A remark on the experiment, for people; ``hpcrun note`` adds further ones."""
+
     cluster: str | None = None
     """Name of a cluster profile; null for ``slurm`` where there is an sbatch, else ``local``."""
 

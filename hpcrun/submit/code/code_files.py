@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,9 +188,11 @@ class _Filter:
         return self._directories[path]
 
     def _is_ours(self, parent: str, name: str) -> bool:
-        """Check whether hpcrun wrote this: a report, or a part of an experiment's directory."""
+        """Check whether hpcrun wrote this: a report, an export, a part of an experiment."""
         if name.endswith(".html"):
             return _is_report(self._root / parent / name)
+        if name.endswith((".tar.gz", ".tgz")) and _is_export(self._root / parent / name):
+            return True
         above, _, last = parent.rpartition("/")
         if last == "code" and is_archive(name):
             parent = above
@@ -221,6 +224,14 @@ def _is_report(path: Path) -> bool:
     """Check whether a page is one of ``hpcrun report``."""
     with contextlib.suppress(OSError), files.open_stream(path) as page:
         return b'<meta name="generator" content="hpcrun report' in page.read(400)
+    return False
+
+
+def _is_export(path: Path) -> bool:
+    """Check whether an archive is one of ``hpcrun export``, which begins with its README.txt."""
+    with contextlib.suppress(OSError, zlib.error), files.open_stream(path) as archive:
+        head = zlib.decompressobj(wbits=31).decompress(archive.read(4096), 4096)
+        return b"/README.txt\0" in head and b"exported by hpcrun without" in head
     return False
 
 

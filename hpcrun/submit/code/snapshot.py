@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import hpcrun
+from hpcrun import activity
 from hpcrun.errors import UsageError
 from hpcrun.state import files as state_files
 from hpcrun.state.layout import SubmissionPaths
@@ -34,7 +35,7 @@ from hpcrun.submit.code.frozen_code import MOST_BYTES
 from hpcrun.submit.code.hashing import HashingStream
 from hpcrun.submit.code.inside import Inside, LeftOut
 from hpcrun.submit.code.secret_files import NAMED, PRIVATE, READERS, SecretFiles
-from hpcrun.text import listed
+from hpcrun.text import listed, size
 
 _SHOWN = 5
 _TIME = 946_684_800  # 2000-01-01; zip files know no time before 1980
@@ -84,6 +85,7 @@ class _Content:
         # Who may read all of the files, and one of those that fewest may read.
         self.readers, self.private = READERS, ""
         self.sizes: dict[str, int] = {}
+        self.bytes_read = 0
         self._reports: dict[str, dict[str, str]] = {}
         self.paths: list[str] = []
         for path in self.listing.paths:
@@ -273,11 +275,21 @@ def _write(content: _Content, stream: IO[bytes]) -> tuple[str, int]:
 
 
 def _members(content: _Content) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
-    with Inside(content.real) as inside:
+    total = sum(content.sizes.values())
+    with (
+        Inside(content.real) as inside,
+        activity.doing(
+            lambda: (
+                f"reading the code, {content.root}: "
+                f"{size(min(content.bytes_read, total))} of {size(total)}"
+            )
+        ),
+    ):
         for name in content.paths:
             found = _member(content, inside, name)
             if found:
                 yield found
+                content.bytes_read += len(found[1])
 
 
 def _member(content: _Content, inside: Inside, name: str) -> tuple[tarfile.TarInfo, bytes] | None:

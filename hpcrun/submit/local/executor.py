@@ -45,7 +45,7 @@ GRACE = 30.0
 # Seconds between checks of dependencies.
 LOOK_EVERY = 0.5
 _SUPERVISOR_GRACE = 20.0
-# So many times Ctrl-C, and supervisors are killed.
+# So many times Ctrl-C or another signal, and supervisors are killed.
 _KILLS = 3
 
 _PR_SET_PDEATHSIG = 1
@@ -120,7 +120,9 @@ class Runner:
     before: Callable[[int], bool] | None = None
     """Called with a run's number before it starts; returns False to leave the run out."""
     say: Say | None = None
-    """Called with a message once Ctrl-C is heard."""
+    """Called with a message when the runs are interrupted."""
+    heard: int | None = None
+    """The last signal that interrupted the runs."""
     _running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     _again: list[int] = field(default_factory=list)
     _attempts: dict[int, int] = field(default_factory=dict)
@@ -161,20 +163,23 @@ class Runner:
         """Start no further run and end those that run; usable as a signal handler."""
         self._stop = True
 
-    def interrupt(self, _number: int | None = None, _frame: FrameType | None = None) -> None:
-        """Act on Ctrl-C as a signal handler: runs save and end, at the second one at once.
+    def interrupt(self, number: int, _frame: FrameType | None = None) -> None:
+        """Act on Ctrl-C or another signal as its handler: runs save and end, at the second at once.
 
-        The third one kills them. Runs that have not ended by themselves are cancelled.
-        """
+        The third kills them. Runs that have not ended by themselves are cancelled. A terminal that
+        is closed may send HUP several times."""
+        if self._interrupts and number == signal.SIGHUP:
+            return
         self._stop = True
         self._interrupts += 1
+        self.heard = number
         if self._asks:
             raise KeyboardInterrupt
 
     def end_running(self) -> None:
-        """Send TERM, or INT after Ctrl-C, to the supervisors, which end their ranks.
+        """Send the supervisors TERM, or the signal of `interrupt`, by which they end their ranks.
 
-        After a grace period, or the third Ctrl-C, KILL.
+        After a grace period, or the third interrupt, KILL.
         """
         deadline = time.monotonic() + _SUPERVISOR_GRACE
         told = -1
@@ -197,7 +202,7 @@ class Runner:
             again = "Ctrl-C again ends it at once" if first else "it is ended at once"
             self.say(f"interrupted: what runs may save first; {again}" if first else again)
         for process in self._running.values():
-            process.send_signal(signal.SIGINT if self._interrupts else signal.SIGTERM)
+            process.send_signal(self.heard or signal.SIGTERM)
 
     def _record_interrupt(self) -> None:
         """Cancel the runs that have not come to an end of their own."""

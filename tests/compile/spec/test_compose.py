@@ -197,3 +197,30 @@ def test_marks_know_file_and_line(project: Any) -> None:
         3,
         4,
     ]
+
+
+def test_what_has_the_name_of_an_experiment_that_ships_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert compile_spec("hello", ["cluster=local"]).notes == ()
+    Path("hello").mkdir()
+    for name in ("hello.yaml", "hello/first.yaml"):
+        Path(name).write_text(BASE)
+    [note] = compile_spec("hello", ["cluster=local"]).notes
+    assert note == (
+        "hello is the experiment of this name that ships with hpcrun; for your own, type "
+        "hello.yaml, hello/first.yaml"
+    )
+
+
+def test_a_file_that_has_the_name_of_an_experiment_that_ships_is_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("hello").write_text("cluster: local\nentry: ['true']\n")
+    assert compile_spec("hello").runs[0].entry.argv == ("true",)
+    Path("hello").write_bytes(b"\x7fELF")
+    with pytest.raises(SpecError) as raised:
+        compile_spec("hello")
+    assert str(raised.value).startswith("./hello: ")

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hpcrun.compile import Compiled, compile_spec, freeze
+from hpcrun.compile import Compiled, compile_spec
+from hpcrun.compile.freeze import freeze
 from hpcrun.compile.sweep.resolver import Resolver
 
 BASE = """\

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from hpcrun.compile import Compiled, compile_spec, freeze
+from hpcrun.compile import Compiled, compile_spec
 from hpcrun.compile.compiler import compile_plan
+from hpcrun.compile.freeze import freeze
 from hpcrun.state import plan_file
 from tests.compile.sweep.test_expansion import BASE
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcrun.compile import compile_spec, freeze
+from hpcrun.compile import compile_spec
+from hpcrun.compile.freeze import freeze
 from hpcrun.compile.target.sbatch_script import directive, quote
 from hpcrun.errors import UsageError
 

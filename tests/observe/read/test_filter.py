@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpcrun.errors import UsageError
 from hpcrun.observe.read.filter import narrow
 from hpcrun.observe.read.selection import Finder, Selected
+from tests.support import filter_cases
 from tests.support.experiment import Experiment
 
 
@@ -137,3 +139,42 @@ def test_a_key_that_is_called_as_a_fact_is(tmp_path: Path) -> None:
         narrow(runs, ["step>0"], look=Looks())
     assert [one.run.number for one in narrow(runs, ["config.step>0"], look=Looks())] == [1]
     assert [one.run.number for one in narrow(runs, ["run.step>60"], look=Looks())] == [0]
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Selected]:
+    """The runs of ``filter_cases``."""
+    root = tmp_path_factory.mktemp("cases")
+    Experiment(root).submit(range(4), swept=filter_cases.SWEPT, spec={})
+    return Finder(root).resolve(["study"])
+
+
+def _meeting(runs: list[Selected], text: str, **more: Any) -> list[int] | str:
+    def look(some: Sequence[Selected], _values: bool) -> list[Known]:
+        rows = [*zip(*filter_cases.FACTS.values(), filter_cases.METRICS, strict=True)]
+        return [Known(*rows[one.run.number]) for one in some]
+
+    try:
+        return [one.run.number for one in narrow(runs, [text], look=look, **more)]
+    except UsageError as error:
+        return error.message
+
+
+@pytest.mark.parametrize(("text", "expected"), filter_cases.CASES)
+def test_cases(cases: list[Selected], text: str, expected: list[int] | None) -> None:
+    """As the script of a report's page answers them, in tests/observe/report/test_browser.py."""
+    found = _meeting(cases, text)
+    searched = _meeting(cases, text, text_of=lambda one: filter_cases.text(one.run.number))
+    if expected:
+        assert found == searched == expected
+    else:
+        assert isinstance(found, str)
+        assert isinstance(searched, str)
+
+
+@pytest.mark.parametrize(("text", "expected"), filter_cases.SEARCHES)
+def test_words_alone(cases: list[Selected], text: str, expected: list[int] | None) -> None:
+    found = _meeting(cases, text, text_of=lambda one: filter_cases.text(one.run.number))
+    assert found == expected if expected else isinstance(found, str)
+    if "=" not in text:
+        assert "is not of the form" in str(_meeting(cases, text))

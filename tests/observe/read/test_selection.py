@@ -224,8 +224,13 @@ def test_where_errors(finder: Finder, condition: str, message: str, hint: str | 
 
 
 def test_ambiguous_configured_key_lists_candidates(finder: Finder) -> None:
+    spec = {"config": {"lr": 1}, "deepspeed": {"optimizer": {"params": {"lr": 2}}}}
+    Experiment(finder.root, "differing").submit((0,), spec=spec)
     with pytest.raises(UsageError, match=r"config\.lr, deepspeed\.optimizer\.params\.lr"):
-        narrow(finder.resolve(["other"]), ["lr=1"])
+        narrow(finder.resolve(["differing"]), ["lr=1"])
+    # Which of them is meant makes no difference where they are equal.
+    other = finder.resolve(["other"])
+    assert narrow(other, ["lr=0.001"]) == other
 
 
 def test_an_experiment_without_a_plan_costs_its_own_rows_alone(finder: Finder) -> None:

@@ -7,16 +7,18 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpcrun.observe.read.selection import Finder
-from hpcrun.observe.report import live_server
+from hpcrun.observe.report import live_server, page_data
 from hpcrun.observe.report.page import render
 from hpcrun.observe.report.report import collect
 from hpcrun.state import files
 from tests.observe.report.browser import Browser, browser
 from tests.observe.report.study import EVIL, finetune, hostile
+from tests.support import filter_cases
 from tests.support.command import hpcrun
 from tests.support.experiment import Experiment, path_with, slurm_shim
 
@@ -298,11 +300,55 @@ def test_the_filter_speaks_the_language_of_where(opened: Browser) -> None:
     assert chosen("") == every
 
 
+def test_the_filter_answers_as_hpcrun_does(window: Browser) -> None:
+    """The cases of tests/observe/read/test_filter.py, put to the script itself."""
+    script = (ROOT / "templates" / "report" / "filter.js").read_text()
+    swept = {key: None for values in filter_cases.SWEPT.values() for key in values}
+    columns: list[dict[str, Any]] = [
+        {"key": key, "swept": True, "known": [row.get(key) for row in filter_cases.SWEPT.values()]}
+        for key in swept
+    ]
+    for column in columns:  # As `page_data` writes them.
+        column["known"] = [page_data._plain(v) if v is not None else v for v in column["known"]]
+    columns += [
+        {"key": key, "fact": True, "known": known} for key, known in filter_cases.FACTS.items()
+    ]
+    columns += [
+        {"key": name, "metric": True, "known": [row.get(name) for row in filter_cases.METRICS]}
+        for name in ("loss", "eval/acc", "lr")
+    ]
+    cases = filter_cases.CASES + filter_cases.SEARCHES
+    numbers = list(filter_cases.SWEPT)
+    answers = window.script(
+        script
+        + """
+        const [given, numbers, texts, asked] = arguments;
+        const columns = given.map((one) => ({ ...one, of: (run) => one.known[run] }));
+        const names = numbers.map((run) => `study/${run}`);
+        return asked.map((text) => {
+          try {
+            return numbers.filter(parseFilter(text, columns, names, texts));
+          } catch (error) {
+            return error.message;
+          }
+        });""",
+        columns,
+        numbers,
+        [filter_cases.text(run).lower() for run in numbers],
+        [text for text, _ in cases],
+    )
+    for (text, expected), answer in zip(cases, answers, strict=True):
+        if expected is filter_cases.WRONG:
+            assert isinstance(answer, str), text
+        else:
+            assert answer == expected, text
+
+
 def test_a_filter_that_means_nothing_says_why_and_changes_nothing(opened: Browser) -> None:
     opened.set("#filter-text", "warmup=100", "input")
     for text, why in {
         "rate=3": "no key ends in rate; there are config.lr, config.warmup, config.seed, ",
-        "los=<2": "after los= comes a value",
+        "los=": "after los= comes a value",
         "lr>high": "after lr> comes a number, not high",
         "(lr=1": "a bracket is not closed",
         "state=failed or": "a condition is missing at the end",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import re
@@ -10,17 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun import resources
+from hpcrun import activity, resources
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
+from hpcrun.observe.read import metric_curves
 from hpcrun.observe.read.selection import Finder
 from hpcrun.observe.report import node_usage
 from hpcrun.observe.report import page as rendered
 from hpcrun.observe.report import report as observed
 from hpcrun.state import files, layout
+from hpcrun.state.layout import RunPaths
 from tests.observe.report.page import Page
 from tests.observe.report.study import CRASH, EVIL, finetune, hostile
 from tests.support.command import hpcrun
 from tests.support.experiment import T0, Experiment, path_with, slurm_shim
+from tests.support.waiting import until
 
 
 def report(directory: Path, *arguments: str) -> Page:
@@ -272,10 +276,19 @@ def test_it_says_how_far_it_is(
     for run in (0, 1):
         small.start(run, 1)
         small.end(run, 1)
-    said: list[str] = []
-    monkeypatch.setattr(observed, "_SAY_AFTER", -1.0)
-    observed.collect(Finder(tmp_path / "root").resolve(["study"]), say=said.append)
-    assert said == ["read 1 of 2 runs", "read 2 of 2 runs"]
+    stream, read = io.StringIO(), metric_curves.read
+    slow = [lambda: True, lambda: "reading metrics: 1 of 2 (" in stream.getvalue()]
+
+    def slowly(paths: RunPaths) -> metric_curves.Curve:
+        until(slow.pop(0))
+        return read(paths)
+
+    monkeypatch.setattr(metric_curves, "read", slowly)
+    monkeypatch.setattr(activity, "SILENCE", 0.0)
+    monkeypatch.delenv(activity.VARIABLE, raising=False)
+    with activity.reported(stream):
+        observed.collect(Finder(tmp_path / "root").resolve(["study"]))
+    assert slow == []
 
 
 def test_several_experiments_share_a_page(small: Experiment, tmp_path: Path) -> None:

@@ -1,0 +1,140 @@
+"""Options that other programs have and hpcrun does not: what to type in their place."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+import click
+
+from hpcrun.text import one_line
+
+# Short options, most of them sbatch's; Hydra has some of two letters.
+_LONG = {
+    **{"-A": "account", "-C": "constraint", "-G": "gpus", "-J": "job-name", "-N": "nodes"},
+    **{"-a": "array", "-c": "cpus-per-task", "-d": "dependency", "-e": "error", "-n": "ntasks"},
+    **{"-o": "output", "-p": "partition", "-t": "time", "-w": "nodelist", "-x": "exclude"},
+    **{"-m": "multirun", "-cd": "config-dir", "-cn": "config-name", "-cp": "config-path"},
+    "-f": "follow",
+}
+# Options of sbatch and of launchers -> the key of a spec that takes their value.
+_KEYS = {
+    **dict.fromkeys(("nnodes", "num-nodes", "num-machines"), "resources.nodes"),
+    **dict.fromkeys(("gpus-per-node", "gres", "num-gpus"), "resources.gpus_per_node"),
+    **dict.fromkeys(("nproc-per-node", "tasks-per-node"), "resources.ntasks_per_node"),
+    **{"deepspeed": "deepspeed_config", "mail-user": "notify.mail"},
+}
+# Options of sbatch that have no key of their own.
+_PASSED_ON = frozenset({"begin", "exclusive", "licenses", "nodelist", "switches"})
+_SWEEP = "--sweep KEY=A,B"
+_FILE = "SPEC is the file itself, with its directory"
+# Options whose value no key takes.
+_TOLD = {
+    "array": f"an array is made of the runs of a sweep, {_SWEEP}",
+    "cfg": "`hpcrun plan` shows the configuration",
+    "config-dir": _FILE,
+    "config-name": "SPEC is the file itself",
+    "config-path": _FILE,
+    "dependency": "what has to end before is named in the spec, `depends_on: OTHER.yaml`",
+    "follow": "`hpcrun logs -f` shows what ranks print",
+    "multirun": f"a key is swept by {_SWEEP}",
+    "ntasks": "ranks are counted per node, resources.nodes=N resources.ntasks_per_node=M",
+    "watch": "`hpcrun status --watch` shows how runs go",
+}
+_FLAGS = frozenset({"exclusive", "follow", "multirun", "requeue", "test-only", "wait", "watch"})
+_SPEC = (".yaml", ".yml")
+_NEARLY = 0.8
+
+
+def explained(
+    error: click.NoSuchOption, context: click.Context, words: Sequence[str]
+) -> click.UsageError:
+    """Return the error with what to type instead, where that is known.
+
+    ``words`` are those after the command's name.
+    """
+    takes = {parameter.name for parameter in context.command.params}
+    given = next((word for word in words if word.startswith(f"{error.option_name}=")), "")
+    if "overrides" in takes:
+        typed, notes = _translated(context.command, words)
+    elif "where" in takes and given.startswith("--"):
+        typed, notes = [given[2:]], ["conditions are words without dashes"]
+    else:
+        return error
+    line = one_line(shlex.join([*context.command_path.split(), *typed]))
+    message = f"No such option {error.option_name!r}: {'; '.join(notes)}; type\n  {line}"
+    return click.UsageError(message, context)
+
+
+def _translated(command: click.Command, words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words with what hpcrun takes in place of other options, and notes on these."""
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    known = {name: one for one in options for name in one.opts}
+    typed: list[str] = []
+    notes: list[str] = []
+    rest, sweeps = list(words), False
+    while rest:
+        word = rest.pop(0)
+        name, value = _split(word)
+        near = get_close_matches(name, known, 1, _NEARLY) if name.startswith("--") else [name]
+        option = known.get(near[0]) if near else None
+        is_flag = option is not None and (option.is_flag or option.count)
+        if not word.startswith("-"):
+            swept = sweeps and "," in word.partition("=")[2]
+            typed += ["--sweep", word] if swept else [word]
+        elif option is None or (is_flag and value is not None):
+            name = _LONG.get(name, name.lstrip("-"))
+            if value is None and rest and _is_value(name, rest[0]):
+                value = rest.pop(0)
+            sweeps |= name in ("array", "multirun")
+            _translate(name, value, typed, notes)
+        else:
+            typed.append(word.replace(name, near[0], 1))
+            if near[0] != name:
+                notes.append(f"did you mean {near[0]}")
+            if not is_flag and value is None and rest:
+                typed.append(rest.pop(0))
+    if sweeps and "--sweep" not in typed:
+        typed += _SWEEP.split()
+    return typed, list(dict.fromkeys(notes))
+
+
+def _split(word: str) -> tuple[str, str | None]:
+    """Return an option's name, and the value that is one word with it."""
+    if word.startswith("--") or word[:3] in _LONG:
+        name, equals, value = word.partition("=")
+        return name, value if equals else None
+    return word[:2], word[2:].removeprefix("=") or None
+
+
+def _is_value(name: str, word: str) -> bool:
+    """Check whether the next word is an option's value, and no other word of the command."""
+    if name in _FLAGS:
+        return False
+    if name == "config-name":
+        return not word.startswith("-")
+    is_number = re.fullmatch(r"-[\d.]+(e-?\d+)?", word) is not None
+    return is_number or not (word.startswith("-") or "=" in word or word.endswith(_SPEC))
+
+
+def _translate(name: str, value: str | None, typed: list[str], notes: list[str]) -> None:
+    """Add what hpcrun takes in place of an option, and a note on it."""
+    from hpcrun.compile.target.slurm_options import OWNED, OWNED_BY_FIELD
+
+    plain = name.replace("_", "-")
+    if said := _TOLD.get(plain) or OWNED.get(plain):
+        notes.append(said)
+        if plain == "config-name" and value:
+            typed.insert(0, value if value.endswith(_SPEC) else f"{value}.yaml")
+        return
+    key = _KEYS.get(plain) or OWNED_BY_FIELD.get(plain, "").partition(" ")[0] or name
+    if plain in _PASSED_ON:
+        key, value = "resources.sbatch", f"{{{plain}: {value or 'true'}}}"
+    elif key.endswith("gpus_per_node") and value:
+        value = value.rpartition(":")[2]  # gpu:a100:8 is eight
+    elif key.startswith("no-") and value is None:
+        key, value = key[3:], "false"
+    typed.append(f"{key}={'true' if value is None else value}")
+    notes.append("keys of the spec are typed as key=value")

@@ -1,0 +1,47 @@
+"""The files of cluster profiles, found by name; without reading any."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hpcrun import resources
+from hpcrun.compile.source import git
+from hpcrun.host import expand_home
+from hpcrun.state import permissions
+
+
+def directories(beside: Path) -> list[Path]:
+    """List the directories in which profiles are looked for, the first wins.
+
+    ``configs/clusters`` beside the spec and in the directories around it up to the checkout's top,
+    HPCRUN_CLUSTERS, the user's and the machine's configuration, and those that ship.
+    """
+    found = around(beside)
+    named = os.environ.get("HPCRUN_CLUSTERS")
+    if named:
+        found.append(expand_home(named))
+    found += [expand_home("~/.config/hpcrun/clusters"), Path("/etc/hpcrun/clusters")]
+    return [*found, resources.directory("configs") / "clusters"]
+
+
+def around(beside: Path) -> list[Path]:
+    """List the directories that come with a spec, up to its checkout's top.
+
+    What a stranger made in a directory that is everybody's, such as ``/tmp``, does not.
+    """
+    top = git.top_level(beside)
+    around = [beside]
+    if top is not None:
+        around += [parent for parent in beside.parents if parent.is_relative_to(top)]
+    own = (place for place in around if not permissions.is_planted(place / "configs"))
+    return [place / "configs" / "clusters" for place in own]
+
+
+def available(beside: Path) -> dict[str, Path]:
+    """Return name -> file of every profile that a spec in ``beside`` can name."""
+    found: dict[str, Path] = {}
+    for directory in directories(beside):
+        for path in sorted(directory.glob("*.yaml")):
+            found.setdefault(path.stem, path)
+    return found

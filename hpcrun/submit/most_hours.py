@@ -1,0 +1,53 @@
+"""The most hours that runs can use, and the limit above which the user is asked first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hpcrun.slurm.parse import parse_duration
+from hpcrun.state.spec.blocks import RunSpec
+
+# The key of a profile's ``confirm_above`` -> the word for it.
+_UNITS = {"gpu_hours": "GPU-hours", "cpu_hours": "CPU-hours"}
+
+
+def asks(cluster: Mapping[str, Any]) -> bool:
+    """Check whether a profile has a limit at all."""
+    return any(value is not None for value in (cluster.get("confirm_above") or {}).values())
+
+
+def above_limit(runs: Iterable[tuple[RunSpec, Mapping[str, Any]]]) -> str | None:
+    """Return what runs may use, if it is more than their cluster profile lets pass in silence.
+
+    That is ``at most 640 GPU-hours; the cluster profile 'site' asks above 500
+    (confirm_above.gpu_hours)``. Hours are those of one start of each run: nodes, spare ones too,
+    times GPUs (of runs without any: processors) times the time limit.
+    """
+    hours: dict[tuple[str, str], float] = {}
+    limits: dict[tuple[str, str], float] = {}
+    for run, cluster in runs:
+        key = "gpu_hours" if run.all_gpus else "cpu_hours"
+        limit = (cluster.get("confirm_above") or {}).get(key)
+        if limit is None:
+            continue
+        place = (str(cluster.get("name")), key)
+        seconds = parse_duration(run.resources.time)
+        devices = run.all_gpus or run.all_cpus
+        took = math.inf if seconds is None else devices * seconds / 3600
+        hours[place] = hours.get(place, 0.0) + took
+        limits[place] = float(limit)
+    found = [
+        f"{_most(hours[place], _UNITS[place[1]])}; the cluster profile '{place[0]}' asks above "
+        f"{limits[place]:,.10g} (confirm_above.{place[1]})"
+        for place in hours
+        if hours[place] > limits[place]
+    ]
+    return "; ".join(found) or None
+
+
+def _most(hours: float, unit: str) -> str:
+    return (
+        f"{unit} without a limit of time" if math.isinf(hours) else f"at most {hours:,.10g} {unit}"
+    )
