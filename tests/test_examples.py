@@ -79,6 +79,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "ROOT/NAME/runs/3/work/                 mirrors the root of the frozen code": DRAWING,
     },
     HELP: {
+        "hpcrun run hello": "run as a line of README.md",
         "hpcrun top": TERMINAL,
         "hpcrun top finetune --where config.lr=3e-4": TERMINAL,
         "hpcrun drill finetune.yaml --fault kill-rank": "takes a minute: tests/cli/test_drill.py",

@@ -67,7 +67,7 @@ def conditions_option(function: Function) -> Function:
         metavar="CONDITION",
         shell_complete=completed_by("condition_keys", "complete_condition"),
         help="Only runs that meet this: lr=3e-4 (of a key its end is enough), 'lr>=1e-3', "
-        "state=failed, 'metric.loss<2', cause=…, 'attempts>2', and/or/not with brackets.",
+        "state=failed, tag=good, 'metric.loss<2', 'attempts>2', and/or/not with brackets.",
     )(function)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import subprocess
 import threading
@@ -18,7 +19,9 @@ from hpcrun.observe.read.selection import Finder, Selected
 from hpcrun.observe.status.status import RunStatus, statuses
 from hpcrun.observe.top import top_app
 from hpcrun.observe.top.pages import CommandPage
+from hpcrun.observe.top.picture import take
 from hpcrun.observe.top.top_app import TopApp
+from hpcrun.observe.top.top_model import TopModel
 from hpcrun.text import Say
 from tests.support.top_study import TopStudy
 
@@ -208,6 +211,21 @@ def test_control_characters_are_shown_and_not_sent(study: TopStudy) -> None:
     # The command on the page goes with the screen.
     assert pages[0] is not None
     assert pages[0].wait(30) < 0
+
+
+def test_requeue_is_asked_with_the_hours_above_the_profiles_limit(study: TopStudy) -> None:
+    plan = study.experiment.paths.submission(1).plan
+    data = json.loads(plan.read_text())
+    data["cluster"]["confirm_above"] = {"gpu_hours": 20, "cpu_hours": None}
+    plan.write_text(json.dumps(data))
+    model = TopModel()
+    model.take(take(_look(study)), is_typed=False)
+    assert model.question("requeue", [0]) == "Requeue 1 run?  ablation/0"
+    assert model.question("requeue", [0, 1]) == (
+        "Requeue 2 runs, at most 32 GPU-hours; the cluster profile 'generic' asks above 20 "
+        "(confirm_above.gpu_hours)?  ablation/0-1"
+    )
+    assert model.question("cancel", [0, 1]) == "Cancel 2 runs?  ablation/0-1"
 
 
 def test_only_what_can_be_cancelled_is_asked_about(study: TopStudy) -> None:
