@@ -41,35 +41,14 @@ finite number.
 **SPEC** is the path of an experiment, or the name of one that ships; see [specs](spec.md) for the
 file and for `key=value`.
 
-**WHERE** chooses runs, in every command alike. Several names are a union:
-
-| WHERE | Runs |
-| --- | --- |
-| `study`, `study/3`, `study/0-3,7` | an experiment, and runs of it |
-| `'fine*'`, `'*/3'`, `'study/1?'` | those of a pattern, in quotes; to act on, your own ones |
-| `123`, `123_4`, `123_[0-3]`, `local:77` | those that were ever submitted as this job |
-| `finetune.yaml` | those that were submitted from this spec |
-| a directory | the experiment or run there, under any root |
-
-A word with `=`, `<` or `>` is a condition, and narrows; so does `--where CONDITION`, and
-`submit --only CONDITION`:
+**WHERE** chooses runs, in every command alike, by names and conditions:
 ```sh
 hpcrun status study state=failed
 hpcrun results 'fine*' 'lr>=1e-3' and not model.name=gpt
 hpcrun why study --where 'cause=out_of_memory or attempts>2'
-hpcrun requeue study 'metric.loss<2 and (state=failed or state=cancelled)'
 ```
-A condition compares (`=`, `!=`, `<`, `<=`, `>`, `>=`) `state`, `cause`, `attempts`, `step`, the
-last value of a metric (`metric.NAME`), or a swept or configured value: of a key the end is enough
-where it is unambiguous, the swept ones first. Numbers compare as numbers, `a=1,2` is either, `null`
-is no value; a run without a value meets `!=` and `not` alone. `and` binds closer than `or`,
-brackets group, and conditions side by side are joined by `and`. A value with spaces and such words
-stands in quotes of its own: `'note="this and that"'`. Nothing that meets nothing is silent: the
-values that there are, or the names, are in the message, and the exit code is 2.
-
-Without a name, commands that read take your newest experiment; `cancel`, `requeue` and `clean` want
-one, `'*'` at least, and name what a pattern or a condition comes to before they ask. `NAME/` is the
-experiment of that very name, whatever else the word could mean; `--where` is always a condition.
+All of it is in [choosing runs](choosing-runs.md), or `hpcrun help where`. Without WHERE, commands
+that read take your newest experiment; those that act want to be told.
 
 **Root.** Experiments live under `--root`, else `HPCRUN_ROOT`. Without these, commands that take a
 SPEC use its cluster profile's `root`; the others know no profile and look in `~/hpcrun`. Where a

@@ -130,7 +130,11 @@ def _demo(reader: Reader) -> None:
 EMPTY = "nothing to submit"
 # What a page takes for granted.
 BEFORE = {
+    "docs/choosing-runs.md": _studies,
     "docs/cli.md": _studies,
+    "docs/finding-files.md": _studies,
+    "docs/sweeps.md": _studies,
+    "docs/when-runs-fail.md": _studies,
     "docs/getting-started.md": _demo,
     "docs/report.md": _studies,
 }

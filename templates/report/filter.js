@@ -68,7 +68,7 @@ function parseFilter(text, columns, names, texts) {
 
   function column(key) {
     const known = key.startsWith("metric.") ? columns.filter(({ metric }) => metric) : columns;
-    const wanted = key.replace(/^metric\./, "");
+    const wanted = { tags: "run.tag", notes: "run.note" }[key] ?? key.replace(/^metric\./, "");
     // Swept keys and what is known of a run come before all others, as in --where.
     const rooms = [known.filter(({ swept, fact }) => swept || fact), known];
     for (const room of rooms) {
@@ -112,14 +112,16 @@ function parseFilter(text, columns, names, texts) {
 
   function comparison(key, sign, wanted) {
     const { of } = column(key);
-    if (sign === "~") return (run) => String(of(run) ?? "").toLowerCase().includes(wanted.toLowerCase());
+    // Of tags and notes a run has several, or none.
+    const held = (run) => { const all = [of(run)].flat(); return all.length ? all : [null]; };
+    if (sign === "~") return (run) => held(run).some((one) => String(one ?? "").toLowerCase().includes(wanted.toLowerCase()));
     if (sign in ORDER) {
       const bound = toNumber(wanted);
       if (Number.isNaN(bound)) throw Error(`after ${key}${sign} comes a number, not ${wanted}`);
       return (run) => typeof of(run) === "number" && ORDER[sign](of(run), bound);
     }
     const either = wanted.includes(",") ? [wanted, ...wanted.split(",").map((one) => one.trim())] : [wanted];
-    return (run) => either.some((one) => equals(of(run), one)) === (sign === "=");
+    return (run) => held(run).some((value) => either.some((one) => equals(value, one))) === (sign === "=");
   }
   function called(word, isQuoted) {
     if (!isQuoted && isWild(word)) {

@@ -28,7 +28,7 @@ function start(data) {
   for (const row of rows) byRun[row.dataset.run] = row;
   const names = data.runs.map(({ name }) => name);
   const ranked = new Set(data.ranked);
-  const texts = byRun.map((row, run) => `${row.textContent} ${data.runs[run].label} ${data.runs[run].cause}`.toLowerCase());
+  const texts = byRun.map((row, run) => `${row.textContent} ${data.runs[run].label} ${data.runs[run].cause} ${data.runs[run].notes.join(" ")}`.toLowerCase());
   const matching = byRun.map(() => true);
 
   // What one can filter by: parameters as they were given, the table's other columns, the cause.
@@ -47,9 +47,11 @@ function start(data) {
     ...keys.map((key, at) => ({ key, swept: at < swept, of: (run) => values[at][run] })),
     ...cells.filter(({ key }) => !keys.includes(key)),
     { key: "cause", of: (run) => data.runs[run].cause },
+    { key: "tag", of: (run) => data.runs[run].tags },
+    { key: "note", of: (run) => data.runs[run].notes },
     { key: "experiment", of: (run) => names[run].split("/")[0] },
   ];
-  const facts = ["state", "attempts", "step", "cause"];
+  const facts = ["state", "attempts", "step", "cause", "tag", "note"];
   const filtered = columns.map((one) => facts.includes(one.key) ? { ...one, key: `run.${one.key}`, fact: true } : one);
   const model = {
     data, matching, matchable: [...byRun.keys()], drawn: [], colors: null,

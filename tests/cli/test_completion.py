@@ -52,7 +52,8 @@ def desk(tmp_path: Path) -> Path:
     for name in ("study", "stability"):
         swept = {1: {"config.lr": 1e-3}, 2: {"config.lr": 3e-4}}
         experiment = Experiment(tmp_path / "root", name)
-        experiment.submit((1, 2), swept=swept)
+        tags = {"tags": ["good", "wip"]} if name == "study" else {}
+        experiment.submit((1, 2), swept=swept, spec=tags)
         experiment.start(1)
         experiment.metrics(1, 1, range(3), **{"loss": 0.5, "eval/acc": 0.9})
     (tmp_path / "other.yaml").write_text(SPEC.replace("finetune", "study"))
@@ -104,12 +105,14 @@ def answers(line: str, desk: Path, shell: str = "zsh", **variables: str) -> list
         ("hpcrun completion z", ["zsh"]),
         (
             "hpcrun status study --where ",
-            ["state=", "cause=", "attempts>", "step>", "lr=", "metric."],
+            ["state=", "cause=", "attempts>", "step>", "tag=", "lr=", "metric."],
         ),
         ("hpcrun status study --where l", ["lr=", "loss<"]),
         ("hpcrun status study --where lr=", ["lr=0.001", "lr=0.0003"]),
         ("hpcrun logs --where state=c", ["state=completed", "state=cancelled"]),
         ("hpcrun why study cause=ra", ["cause=rank_crash"]),
+        ("hpcrun status study ta", ["tag="]),
+        ("hpcrun status study tag=g", ["tag=good"]),
         ("hpcrun results study --filter metric.", ["metric.eval/acc<", "metric.loss<"]),
         ("hpcrun status study lo", ["loss<"]),
         ("hpcrun status study lr", ["lr=", "lr<", "lr>", "lr<=", "lr>="]),
@@ -118,7 +121,7 @@ def answers(line: str, desk: Path, shell: str = "zsh", **variables: str) -> list
         ("hpcrun status study 'state=failed and (at", ["state=failed and (attempts>"]),
         ("hpcrun submit ../other.yaml --only n", ["new"]),
         ("hpcrun submit ../other.yaml --only lr=0.00", ["lr=0.001", "lr=0.0003"]),
-        ("hpcrun help rec", ["recovery"]),
+        ("hpcrun help reco", ["recovery", "recovery-rules", "records"]),
         ("hpcrun submit 'finetune.yaml' config.m", ["config.model."]),
         ("hpcrun submit none.yaml clu", ["cluster="]),
     ],

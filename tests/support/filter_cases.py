@@ -28,6 +28,8 @@ FACTS: dict[str, list[Any]] = {
     "run.attempts": [1, 3, 1, 0],
     "run.step": [100, 50, 0, 0],
 }
+TAGS = [["good", "wip"], ["good"], [], []]
+NOTES = [[], ["rate too HIGH", "again"], [], []]
 METRICS: list[dict[str, float]] = [
     {"loss": 1.5, "eval/acc": 0.9, "lr": 0.5},
     {"loss": 2.5},
@@ -86,6 +88,20 @@ CASES: list[tuple[str, list[int] | None]] = [
     ("acc>0.5", [0]),
     ("metric.eval/acc<0.5", [2]),
     ("metric.lr<1", [0]),
+    # What people said of it.
+    ("tag=good", [0, 1]),
+    ("tag=wip,bad", [0]),
+    ("tag!=good", [2, 3]),
+    ("tags=null", [2, 3]),
+    ("tag=w*", [0]),
+    ("note~high", [1]),
+    ("note~'too high' lr=3e-4", [1]),
+    ("notes!=null", [1]),
+    # Contains.
+    ("name~ADA", [0, 1]),
+    ("not name~a", [2]),
+    ("layers~1", [3]),
+    ("lr=3e-4,name~adam", [1]),
     # Words of the language.
     ("lr=1e-3 and state=failed", [2]),
     ("lr=1e-3 AND NOT state=failed", [0]),

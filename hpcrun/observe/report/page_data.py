@@ -7,6 +7,7 @@ import json
 import zlib
 from typing import Any
 
+from hpcrun.observe.read import said
 from hpcrun.observe.read.run_values import MISSING, lookup, show
 from hpcrun.observe.read.value_columns import swept_keys
 from hpcrun.observe.report import curves
@@ -36,6 +37,8 @@ def to_data(found: Report) -> dict[str, Any]:
                 "name": run.name,
                 "label": run.selected.run.label,
                 "cause": run.story.kind or "",
+                "tags": [*said.values(run.selected, said.TAG)],
+                "notes": [*said.values(run.selected, said.NOTE)],
                 "telemetry": run.telemetry.to_data() if run.telemetry.samples else None,
             }
             for run in found.runs

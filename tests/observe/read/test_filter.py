@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from hpcrun.errors import UsageError
 from hpcrun.observe.read.filter import narrow
 from hpcrun.observe.read.selection import Finder, Selected
+from hpcrun.state.annotations.annotation import Annotation, Note
 from tests.support import filter_cases
 from tests.support.experiment import Experiment
 
@@ -146,7 +147,12 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Selected]:
     """The runs of ``filter_cases``."""
     root = tmp_path_factory.mktemp("cases")
     Experiment(root).submit(range(4), swept=filter_cases.SWEPT, spec={})
-    return Finder(root).resolve(["study"])
+    return [
+        replace(one, annotation=Annotation((*tags,), (*map(Note, notes),)))
+        for one, tags, notes in zip(
+            Finder(root).resolve(["study"]), filter_cases.TAGS, filter_cases.NOTES, strict=True
+        )
+    ]
 
 
 def _meeting(runs: list[Selected], text: str, **more: Any) -> list[int] | str:

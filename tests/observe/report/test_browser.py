@@ -310,9 +310,11 @@ def test_the_filter_answers_as_hpcrun_does(window: Browser) -> None:
     ]
     for column in columns:  # As `page_data` writes them.
         column["known"] = [page_data._plain(v) if v is not None else v for v in column["known"]]
-    columns += [
-        {"key": key, "fact": True, "known": known} for key, known in filter_cases.FACTS.items()
-    ]
+    facts = {
+        **filter_cases.FACTS,
+        **{"run.tag": filter_cases.TAGS, "run.note": filter_cases.NOTES},
+    }
+    columns += [{"key": key, "fact": True, "known": known} for key, known in facts.items()]
     columns += [
         {"key": name, "metric": True, "known": [row.get(name) for row in filter_cases.METRICS]}
         for name in ("loss", "eval/acc", "lr")
