@@ -33,6 +33,7 @@ _TROUBLE = re.compile(
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d")
 _FILE = re.compile(r'^\s*File "([^"]+)", line \d+', re.MULTILINE)
 _MISSING_FILE = re.compile(r"\[Errno (?:2|20|21)\] [^:]*: '(.+)'$")
+_NO_MODULE = re.compile(r"No module named '(\w+)")
 _CANNOT_START = re.compile(
     r"the command .+ cannot be started: "
     r"(?:No such file or directory|Permission denied|Exec format error|Not a directory)"
@@ -101,6 +102,13 @@ def find(
     # A launcher such as torchrun ends with an exception and a code of its own.
     is_of_launcher = exception in ("ChildFailedError", "CalledProcessError")
     return _of_exit_code(int(code), lines) if not exception or is_of_launcher else None
+
+
+def missing_module(failure: Mapping[str, Any]) -> str | None:
+    """Return the top-level name of the module that a rank did not find; None for other errors."""
+    found = _NO_MODULE.match(str(failure.get("message") or "")[:_LONGEST])
+    is_that = failure.get("exception") == "ModuleNotFoundError" and found is not None
+    return found[1] if is_that and found else None
 
 
 def _of_exception(

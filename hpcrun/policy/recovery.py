@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcrun.policy import causes
@@ -74,9 +74,7 @@ def decide(attempts: Sequence[Attempt], policy: Recovery, *, here: bool = False)
         return Action(NOTHING, "Slurm starts it again, as it was told to")
     mine = _of_submission(attempts)
     if _is_permanent(mine):
-        # The cause's message has the details.
-        why = str(last.cause["permanent"]).partition(" (")[0]
-        return Action(STOP, f"not tried again, because {why}: mend that and submit it again")
+        return _not_again(last)
     if not policy.requeue:
         return Action(STOP, "recovery.requeue is false")
     number = sum(attempt.kind == kind for attempt in mine)
@@ -102,6 +100,24 @@ def decide(attempts: Sequence[Attempt], policy: Recovery, *, here: bool = False)
     if here and stays and _may_stay(mine, policy, known):
         return Action(RESTART, reason)
     return Action(REQUEUE, reason, suspects(attempts))
+
+
+def excluding(attempts: Sequence[Attempt], action: Action, nodes: Sequence[str]) -> Action:
+    """Return the action where Slurm can do without these nodes alone.
+
+    What may be the fault of a node is not tried again where there is no other.
+    """
+    cause, has_stepped = attempts[-1].cause, any(map(_has_stepped, _of_submission(attempts)))
+    seen_on = cause.get("seen_on") if cause.get("permanent") and not has_stepped else None
+    if action.kind == REQUEUE and seen_on and {*seen_on}.isdisjoint(nodes):
+        return _not_again(attempts[-1])
+    return replace(action, exclude=tuple(nodes))
+
+
+def _not_again(last: Attempt) -> Action:
+    # The cause's message has the details.
+    why = str(last.cause["permanent"]).partition(" (")[0]
+    return Action(STOP, f"not tried again, because {why}: mend that and submit it again")
 
 
 def _is_permanent(attempts: Sequence[Attempt]) -> bool:

@@ -7,6 +7,7 @@ the order in which they are made.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import shlex
 from collections.abc import Collection, Iterable, Sequence
@@ -24,6 +25,8 @@ from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.manifest import Manifest
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.state.spec.blocks import early
+from hpcrun.submit import entry_imports
+from hpcrun.submit.code import code_files
 from hpcrun.submit.python_probe import Probe, Unchecked, probe
 from hpcrun.submit.submission_dir import unwritable
 from hpcrun.text import Say, listed, runs_text
@@ -88,18 +91,20 @@ def check_runs(
     resumed: Collection[int],
     coming: Collection[str],
     sources: Sequence[Path],
+    code_root: Path,
     say: Say,
 ) -> Probe:
     """Check the runs that are to be submitted, and return the probe of their Python.
 
     The runs ``resumed`` go on from a checkpoint of their own; all runs wait for the experiments
     ``coming``, whose checkpoints exist by the time they start. They are compiled from the files
-    ``sources``.
+    ``sources``, and their code is below ``code_root``.
     """
     check_time_limits(runs, experiment)
     check_initial_weights(runs, experiment, coming)
     check_world_sizes([run for run in runs if run.number in resumed], experiment, say)
-    return check_python(runs, cluster, unchecked=permissions.foreign(sources), say=say)
+    unchecked = permissions.foreign(sources)
+    return check_python(runs, cluster, unchecked=unchecked, say=say, code_root=code_root)
 
 
 def check_time_limits(runs: Sequence[RunPlan], experiment: ExperimentPaths) -> None:
@@ -186,18 +191,29 @@ def check_world_sizes(runs: Sequence[RunPlan], experiment: ExperimentPaths, say:
 
 
 def check_python(
-    runs: Sequence[RunPlan], cluster: dict[str, Any], *, unchecked: str | None, say: Say
+    runs: Sequence[RunPlan],
+    cluster: dict[str, Any],
+    *,
+    unchecked: str | None,
+    say: Say,
+    code_root: Path | None = None,
 ) -> Probe:
     """`probe` each Python that the runs use, once; return the first answer.
 
     None is started for a reason ``unchecked``, such as `hpcrun.state.permissions.foreign` returns.
+    A module that the program below ``code_root`` imports and the Python lacks is reported.
     """
     answers: dict[str, Probe] = {}
+    # Runs of a sweep share their file.
+    needed_modules = functools.cache(entry_imports.needed_modules)
     for run in runs:
         own = run.environment
         training = ("torch", "deepspeed") if run.entry.kind == "function" else ()
         needs = (*training, *run.trackers)
-        key = repr((own.python, own.setup, own.variables, needs))
+        modules: dict[str, str] = {}
+        for file in () if code_root is None else code_files.entry_files(run.entry, code_root):
+            modules = needed_modules(file, code_root, run.entry.import_root or ".")
+        key = repr((own.python, own.setup, own.variables, needs, [*modules]))
         if key in answers:
             continue
         try:
@@ -213,6 +229,12 @@ def check_python(
                     setup=setup,
                     variables={**cluster["variables"], **early(own.variables)},
                     needs=needs,
+                    modules=[*modules],
+                )
+            for name in answers[key].missing:
+                say(
+                    f"{modules.get(name, 'the program')} imports {name}, which {own.python} does "
+                    "not have; install it there, or name another Python in environment.python"
                 )
         except Unchecked as why:
             needed = f", nor that it has {' and '.join(needs)}" if needs else ""

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from hpcrun import host
 from hpcrun.errors import UsageError
@@ -50,6 +51,13 @@ for name in {("torch", "deepspeed", *_TRACKERS)}:
             answer[name] = metadata.version(name)
     except Exception:
         pass
+answer["missing"] = []
+for name in sys.argv[1:]:
+    try:
+        if util is not None and util.find_spec(name) is None:
+            answer["missing"].append(name)
+    except Exception:
+        pass
 sys.stdout.write("\\n{_MARK}" + json.dumps(answer) + "\\n")
 """
 
@@ -66,12 +74,15 @@ class Probe:
     """Versions of torch, deepspeed and the trackers; None if they are not installed."""
     unchecked: str | None = None
     """The reason why it was not started."""
+    missing: tuple[str, ...] = ()
+    """The modules that it was asked for and does not have."""
 
     @property
-    def facts(self) -> dict[str, str | None]:
+    def facts(self) -> dict[str, Any]:
         """The record in ``submission.json``."""
         facts = {"executable": self.executable, "version": self.version, **self.libraries}
-        return facts if self.unchecked is None else {**facts, "unchecked": self.unchecked}
+        more = {"unchecked": self.unchecked, "missing": list(self.missing)}
+        return {**facts, **{name: value for name, value in more.items() if value}}
 
 
 class Unchecked(Exception):
@@ -93,16 +104,18 @@ def probe(
     setup: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
     needs: Sequence[str] = (),
+    modules: Sequence[str] = (),
     timeout: float = TIMEOUT,
 ) -> Probe:
     """Start the job's Python once, and return its version and those of its libraries.
 
     ``python`` is a path, or a name that PATH has once the job's ``setup`` lines of bash, such as
-    ``module load cuda``, have run, and gets the job's ``variables`` after them. Raise UsageError if
+    ``module load cuda``, have run, and gets the job's ``variables`` after them. ``modules`` are
+    looked for, and not imported. Raise UsageError if
     it does not exist, gives no answer within ``timeout`` seconds, is too old or lacks a library of
     ``needs``; raise `Unchecked` if it is another user's.
     """
-    argv = [python, "-c", _QUESTION]
+    argv = [python, "-c", _QUESTION, *modules]
     environment = clean_environment()
     given = {name: value for name, value in (variables or {}).items() if name not in _SHELLS}
     if setup:
@@ -121,7 +134,8 @@ def probe(
     if lines[-1].startswith(_NOT_MINE):
         raise Unchecked(lines[-1][len(_NOT_MINE) :])
     data = json.loads(lines[-1][len(_MARK) :])
-    answer = Probe(data.pop("executable"), data.pop("version"), data)
+    missing = tuple(data.pop("missing", ()))
+    answer = Probe(data.pop("executable"), data.pop("version"), data, missing=missing)
     _check(answer, python, needs)
     return answer
 

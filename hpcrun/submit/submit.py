@@ -11,6 +11,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hpcrun.compile import extendable
@@ -184,6 +185,7 @@ def prepare(
         resumed={one.run for one in decisions if one.action in run_actions.GOING_ON},
         coming={one.experiment for one in depends_on},
         sources=compiled.sources,
+        code_root=Path(compiled.code_root),
         say=say,
     )
     with Draft(paths) as draft:

@@ -139,3 +139,13 @@ def test_what_is_read_from_a_scripts_lines_is_named_as_the_next_step(place: Path
     run = command.hpcrun("run", spec, cwd=place)
     assert run.returncode == 0, run.stderr
     assert run.stderr.splitlines()[-1] == "next: hpcrun logs e/0   hpcrun results e/0"
+
+
+def test_a_module_that_is_missing_is_told_before_the_run_and_tried_once(place: Path) -> None:
+    (place / "train.py").write_text("import json\nimport no_such_module.inner\n")
+    run = command.hpcrun("run", _spec(place, "train.py"), cwd=place)
+    assert run.returncode == 1
+    told, *_ = [one for one in run.stderr.splitlines() if "no_such_module" in one]
+    assert told.startswith(f"train.py:2 imports no_such_module, which {sys.executable} does not")
+    [status] = json.loads(command.hpcrun("status", "e", "--json", cwd=place).stdout)
+    assert (status["state"], status["attempt"]) == ("failed", 1)

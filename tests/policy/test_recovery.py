@@ -340,6 +340,29 @@ def test_what_no_new_start_mends_is_not_tried_again(name: str) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("attempts", "left", "expected"),
+    [
+        (permanent(("n1",)), ("n1",), REQUEUE),
+        (permanent(("n1",)), (), STOP),
+        (permanent(("n1",), ("n1",)), (), STOP),
+        (permanent(7, ("n1",)), (), REQUEUE),
+        (ledger(CRASH), (), REQUEUE),
+    ],
+    ids=["another node", "no other node", "no other node, again", "after steps", "another error"],
+)
+def test_what_may_be_a_nodes_fault_is_tried_where_there_is_another_node(
+    attempts: list[Attempt], left: tuple[str, ...], expected: str
+) -> None:
+    """Slurm may need the node back, as its partition is too small to do without."""
+    decided = recovery.decide(attempts, Recovery())
+    action = recovery.excluding(attempts, decided, left)
+    assert action.kind == expected
+    assert action.exclude == (left if expected == REQUEUE else ())
+    if expected == STOP:
+        assert "not tried again, because a module is missing" in action.reason
+
+
 def test_what_may_be_a_nodes_fault_is_not_tried_there_again() -> None:
     assert recovery.decide(permanent(("n1",)), Recovery(), here=True).kind == REQUEUE
 

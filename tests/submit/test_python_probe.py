@@ -136,3 +136,13 @@ def test_one_without_a_tracker(tmp_path: Path) -> None:
     named = r"no torch and tensorboard, which a function entry and tracking\.tensorboard need\n"
     with pytest.raises(UsageError, match=named):
         probe(python, needs=("torch", "tensorboard"))
+
+
+def test_modules_are_looked_for_and_not_imported(bare: str, tmp_path: Path) -> None:
+    (tmp_path / "there.py").write_text("raise SystemExit('imported')\n")
+    found = probe(
+        bare, variables={"PYTHONPATH": str(tmp_path)}, modules=("json", "there", "gone", "away")
+    )
+    assert found.missing == ("gone", "away")
+    assert found.facts["missing"] == ["gone", "away"]
+    assert "missing" not in probe(bare, modules=("json",)).facts

@@ -145,9 +145,7 @@ class RunningAttempt:
         if found is not None and found.get("node") is None:
             found["node"] = self._agents.working[found["rank"] // self._run.ranks_per_node]
         if found is not None:
-            # A user's own allocation of one node starts the run there again, too.
-            is_fixed = not self._launcher.requeues and len(self._launcher.nodes) == 1
-            one_machine = not self._launcher.is_slurm or is_fixed
+            one_machine = self._launcher.is_one_machine
             found |= evidence.permanent(
                 self._run, self._paths, found, workers.ends, one_machine=one_machine
             )

@@ -96,7 +96,8 @@ class AttemptEnd:
             attempts.append(ledger.Attempt(attempt))
         # Even where it could not be written.
         attempts[-1].ended = fields
-        action = self._bearable(recovery.decide(attempts, self._run.recovery, here=here))
+        action = recovery.decide(attempts, self._run.recovery, here=here)
+        action = self._bearable(attempts, action)
         why, exclude = action.reason, list(action.exclude)
         decided = {"action": action.kind, "reason": why, "exclude": exclude}
         self._write(ledger.DECIDED, attempt, decided)
@@ -145,12 +146,12 @@ class AttemptEnd:
             say=say,
         )
 
-    def _bearable(self, action: Action) -> Action:
+    def _bearable(self, attempts: Sequence[ledger.Attempt], action: Action) -> Action:
         if not action.exclude or not self._launcher.requeues:
             return action
         job, needed, kept = self._launcher.job_id, self._run.all_nodes, self._run.resources.exclude
         nodes = requeue_nodes.without(job, action.exclude, needed, kept=kept, say=say)
-        return dataclasses.replace(action, exclude=nodes)
+        return recovery.excluding(attempts, action, nodes)
 
     def _facts_of(self, attempt: ledger.Attempt) -> JobFacts:
         """Return what is known of the job or process of an earlier attempt."""

@@ -16,7 +16,7 @@ from hpcrun.policy.permanent_errors import PermanentError
 from hpcrun.run.health.progress import COLLECTIVE
 from hpcrun.run.job.launchers import RankEnd
 from hpcrun.run.protocol.output import say
-from hpcrun.state import files, manifest, metrics_file, session_log
+from hpcrun.state import files, history, ledger, manifest, metrics_file, session_log
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.session_log import SessionLog
@@ -161,7 +161,8 @@ def permanent(
     """Return ``permanent`` and ``seen_on``, as the ledger has them, of a `failure`.
 
     Empty for one that another start may mend, and once the attempt has made a step. On
-    ``one_machine`` there is no other node to try.
+    ``one_machine`` there is no other node to try; a module that was missing where the run was
+    submitted is no fault of a node.
     """
     came = progress(attempt.run, attempt)
     if came.reached_step not in (None, came.restored_step):
@@ -175,7 +176,7 @@ def permanent(
         if end is None or _permanent_error(attempt, _record(attempt, end), named) != error:
             return {}
     reason = shortened(error.reason, _LONGEST_REASON)
-    if error.anywhere or one_machine:
+    if error.anywhere or one_machine or _is_missing_elsewhere(attempt, found):
         return {"permanent": reason}
     seen_on = [found["node"]]
     for end in ends.values():
@@ -185,6 +186,17 @@ def permanent(
         if len(seen_on) > 1:
             break
     return {"permanent": reason, "seen_on": seen_on}
+
+
+def _is_missing_elsewhere(attempt: AttemptPaths, found: Mapping[str, Any]) -> bool:
+    """Check whether the run's Python lacked the missing module where it was submitted, too."""
+    module = permanent_errors.missing_module(found)
+    for one in ledger.read(attempt.run) if module else ():
+        if one.number == attempt.number and isinstance(one.submission, int):
+            facts = history.describe(attempt.run.experiment.submission(one.submission))
+            missing = facts.get("python", {}).get("missing")
+            return isinstance(missing, list) and module in missing
+    return False
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -88,6 +88,11 @@ class Launcher(ABC):
     is_foreground: bool
     """`hpcrun run` started the supervisor: a signal to that interrupts the run."""
 
+    @property
+    def is_one_machine(self) -> bool:
+        """Whether the run is only ever started on the one machine or node that this is."""
+        return not self.is_slurm or (not self.requeues and len(self.nodes) == 1)
+
     def end_time(self, *, fresh: bool = False) -> float | None:
         """Return when the time limit ends the job (seconds since the epoch); None without one."""
         return None

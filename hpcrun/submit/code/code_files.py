@@ -15,7 +15,7 @@ from hpcrun.compile.source import git
 from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.state import files
 from hpcrun.state.layout import ExperimentPaths, is_archive
-from hpcrun.state.plan import Plan
+from hpcrun.state.plan import Entry, Plan
 from hpcrun.submit.code.frozen_code import MOST_FILES
 
 if TYPE_CHECKING:
@@ -122,14 +122,18 @@ def scope(plan: Plan, experiment: ExperimentPaths) -> dict[str, Any]:
 def needed(plan: Plan) -> list[str]:
     """Return the files that a plan's runs cannot do without: the spec and the entries."""
     root = Path(plan.code_root)
-    required = {run.entry.file for run in plan.runs if run.entry.file}
-    for run in plan.runs:
-        if run.entry.kind == "function" and run.entry.module and run.entry.import_root is not None:
-            required |= _module_file(root, run.entry.import_root, run.entry.module)
+    required = {file for run in plan.runs for file in entry_files(run.entry, root)}
     spec = Path(plan.spec_file)
     if spec.is_relative_to(root):
         required.add(spec.relative_to(root).as_posix())
     return sorted(required)
+
+
+def entry_files(entry: Entry, root: Path) -> set[str]:
+    """Return the file of a script or function, if the code has it; no more than one."""
+    if entry.kind == "function" and entry.module and entry.import_root is not None:
+        return _module_file(root, entry.import_root, entry.module)
+    return {entry.file} if entry.file else set()
 
 
 def _module_file(root: Path, import_root: str, module: str) -> set[str]:

@@ -12,7 +12,7 @@ import pytest
 from hpcrun.run.checkpoint import checkpoint_files
 from hpcrun.run.job import evidence
 from hpcrun.run.job.launchers import RankEnd
-from hpcrun.state import files, session_log
+from hpcrun.state import files, ledger, session_log
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.manifest import Manifest
 from hpcrun.state.plan import Entry, RunPlan
@@ -296,6 +296,23 @@ def test_an_error_of_all_nodes_is_told_from_one_of_a_node(of_run: AttemptPaths) 
     other = {**second, "message": "No module named 'y'"}
     assert _permanent(of_run, [first, other])["seen_on"] == ["n0"]
     assert _permanent(of_run, [first, second])["seen_on"] == ["n0", "n1"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "is_told"), [(["x", "z"], True), (["z"], False), (None, False), ("x", False)]
+)
+def test_a_module_that_was_missing_at_submission_is_no_fault_of_a_node(
+    of_run: AttemptPaths, missing: Any, is_told: bool
+) -> None:
+    """The login node is a second machine that lacks it."""
+    submission = of_run.run.experiment.submission(1)
+    submission.directory.mkdir(parents=True)
+    python = {"executable": "/x", **({} if missing is None else {"missing": missing})}
+    files.write_json(submission.submission, {"number": 1, "python": python})
+    ledger.write(of_run.run, ledger.STARTED, 1, submission=1)
+    found = _permanent(of_run, [_record(0, **{**MISSING, "message": "No module named 'x.y'"})])
+    assert ("seen_on" not in found) == is_told
+    assert found["permanent"] == "a module is missing (No module named 'x.y')"
 
 
 def test_a_file_that_rank_0_is_to_write_is_not_missing(of_run: AttemptPaths) -> None:

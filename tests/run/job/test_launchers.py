@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.run.job.launchers import _SlurmWorkers
+from hpcrun.run.job.launchers import LocalLauncher, SlurmLauncher, _SlurmWorkers
 from hpcrun.slurm import steps
 from hpcrun.state.layout import AttemptPaths
 
@@ -29,3 +29,22 @@ def test_what_srun_says_last_is_read_before_it_is_asked_for(
     workers.kill()
     end = workers.ends[1]
     assert (end.node, end.signal) == ("n2", "SIGKILL")
+
+
+@pytest.mark.parametrize(
+    ("is_slurm", "requeues", "nodes", "expected"),
+    [
+        (False, False, ("local0", "local1"), True),
+        (True, True, ("n1",), False),
+        (True, False, ("n1",), True),
+        (True, False, ("n1", "n2"), False),
+    ],
+    ids=["this machine", "a job", "an allocation of one node", "an allocation of two"],
+)
+def test_where_there_is_another_node_to_try(
+    is_slurm: bool, requeues: bool, nodes: tuple[str, ...], expected: bool
+) -> None:
+    kind = SlurmLauncher if is_slurm else LocalLauncher
+    launcher = kind.__new__(kind)
+    launcher.nodes, launcher.requeues = nodes, requeues
+    assert launcher.is_one_machine == expected
