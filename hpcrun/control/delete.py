@@ -162,7 +162,15 @@ def leftovers(root: Path, names: Collection[str]) -> list[Path]:
         paths += experiment.runs_directory.glob(f"{DELETED}*")
         found += [path for path in paths if permissions.owner(path) == os.geteuid()]
         with contextlib.suppress(HpcrunError):
-            deleted = history.read(experiment).deleted
+            # Nothing goes unasked because somebody else wrote that it was deleted.
+            mine = {
+                run
+                for submission in experiment.submissions()
+                if permissions.owner(submission.journal) == os.geteuid()
+                for run, job in journal.read(submission).items()
+                if job.event == journal.DELETED
+            }
+            deleted = history.read(experiment).deleted & mine
             numbers = deleted.intersection(experiment.run_numbers())
             found += [experiment.run(number).directory for number in sorted(numbers)]
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hpcrun.control import delete
 from hpcrun.errors import Interrupted
 from hpcrun.observe.read.selection import Finder
 from hpcrun.state import files as state_files
-from hpcrun.state import journal, layout
+from hpcrun.state import journal, layout, permissions
 from hpcrun.state.manifest import File, Manifest
 from hpcrun.submit import lock, run_actions
 from tests.support.experiment import T0, Experiment, path_with, slurm_shim
@@ -182,6 +183,20 @@ def test_a_run_whose_directory_was_left_is_finished(study: Experiment, keyboard:
     assert study.run(1).directory.is_dir()
     keyboard.type("delete", "study/1", "-y")
     assert names(study.paths.runs_directory) == ["2", "3"]
+
+
+def test_what_somebody_else_wrote_deletes_nothing_unasked(
+    study: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = study.paths.submissions()[-1]
+    journal.write_deleted(newest, [1])
+    assert [path.name for path in delete.leftovers(study.paths.root, ["study"])] == ["1"]
+    real = permissions.owner
+    strangers = os.geteuid() + 1
+    monkeypatch.setattr(
+        permissions, "owner", lambda path: strangers if path == newest.journal else real(path)
+    )
+    assert delete.leftovers(study.paths.root, ["study"]) == []
 
 
 def test_a_submit_of_the_name_waits_and_begins_anew(
