@@ -43,6 +43,26 @@ def check_root(root: Path) -> None:
             raise unwritable(path, NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)))
 
 
+def check_directory(experiment: ExperimentPaths) -> None:
+    """Raise UsageError if the experiment's directory has files of somebody's and no submission.
+
+    So has a checkout of hpcrun, in the place of the default root, `~/hpcrun`.
+    """
+    if experiment.exists:
+        return
+    own = (experiment.annotations, experiment.code, experiment.submit_lock)
+    known = {path.name for path in (*own, experiment.runs_directory)}
+    names = os.listdir(experiment.directory) if experiment.directory.is_dir() else []  # noqa: PTH208
+    others = sorted(name for name in names if name not in known and not name.startswith("."))
+    if others:
+        raise UsageError(
+            f"{experiment.directory} is there already and no experiment: it holds "
+            f"{listed(others, 4)}, and experiments have directories of their own",
+            hint="give the experiment another name (`name:` in the spec), or another place: "
+            "--root DIR, or HPCRUN_ROOT",
+        )
+
+
 def check_executor(cluster: dict[str, Any]) -> None:
     """Raise ClusterUnreachable if the profile submits to Slurm and there is no sbatch."""
     if cluster["executor"] == "slurm" and not client.available():

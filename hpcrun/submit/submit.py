@@ -147,7 +147,9 @@ def _submit_lock(compiled: Compiled, say: Say) -> Iterator[Renew]:
     preflight.check_root(compiled.root)
     permissions.use_umask(compiled.cluster)
     group = permissions.group_id(compiled.cluster)
-    with lock.held(experiment(compiled.root, compiled.name), say, group) as renew:
+    paths = experiment(compiled.root, compiled.name)
+    preflight.check_directory(paths)
+    with lock.held(paths, say, group) as renew:
         yield renew
 
 
@@ -205,6 +207,7 @@ def prepare(
 def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence, ...]) -> Preview:
     preflight.check_root(compiled.root)
     paths = experiment(compiled.root, compiled.name)
+    preflight.check_directory(paths)
     earlier = paths.submissions()
     plans = history.plans(paths)
     numbers = _numbers(compiled, plans, request.new)

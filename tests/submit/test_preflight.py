@@ -9,7 +9,7 @@ import pytest
 
 from hpcrun.errors import UsageError
 from hpcrun.state import files, ledger
-from hpcrun.state.layout import ExperimentPaths
+from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.state.manifest import File, Manifest
 from hpcrun.state.plan import Entry, RunPlan
 from hpcrun.submit import preflight
@@ -21,6 +21,21 @@ def test_a_root_is_a_directory_or_can_become_one(tmp_path: Path, below: str) -> 
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="file: cannot be written: Not a directory"):
         preflight.check_root(tmp_path / "file" / below)
+
+
+def test_a_directory_of_somebodys_becomes_no_experiment(tmp_path: Path) -> None:
+    """A checkout of hpcrun in the place of the default root, and an experiment named docs."""
+    docs = experiment(tmp_path, "docs")
+    preflight.check_directory(docs)
+    for own in (docs.code, docs.submit_lock, docs.runs_directory, docs.directory / ".hpcrun"):
+        own.mkdir(parents=True)
+    preflight.check_directory(docs)
+    (docs.directory / "cli.md").touch()
+    with pytest.raises(UsageError, match=r"docs is there already .* it holds cli\.md, ") as raised:
+        preflight.check_directory(docs)
+    assert "--root DIR" in str(raised.value)
+    docs.submissions_directory.mkdir()
+    preflight.check_directory(docs)
 
 
 def run_of(number: int, nodes: int) -> RunPlan:
