@@ -59,6 +59,10 @@ mkdir "$root/made"
 printf 'root:x:0:0::/root:/bin/sh\\nada:x:%s:%s::%s:/bin/sh\\n' "$OWNER" "$OWNER" "$HOME" \\
     > "$root/made/passwd"
 mount --bind "$root/made/passwd" "$root/etc/passwd"
+# A laptop has no Slurm.
+for name in bin local/bin; do
+    if [ -e "$root/usr/$name/sbatch" ]; then mount --bind /dev/null "$root/usr/$name/sbatch"; fi
+done
 cp -a "$checkout" "$root$HOME/hpcrun"
 cp "$script" "$root/made/script"
 hostname laptop

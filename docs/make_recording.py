@@ -6,7 +6,7 @@ python docs/make_recording.py
 from __future__ import annotations
 
 import itertools
-import os
+import shutil
 import sys
 import tempfile
 import time
@@ -148,12 +148,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         home = Path(name, "first")
         home.mkdir()
+        # A laptop, which has no Slurm.
+        programs = Path(name, "programs")
+        programs.mkdir()
+        for program in ("cat", "hostname", "sh", "tmux"):
+            (programs / program).symlink_to(shutil.which(program) or program)
         for block in found:
             if block.file:
                 (home / block.file).write_text(block.text)
         environment = {
             "HOME": name,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PATH": f"{Path(sys.executable).parent}:{programs}",
             **{"PS1": PROMPT, "ENV": "", "HPCRUN_ROOT": ""},
         }
         size = {"columns": COLUMNS, "rows": ROWS}
