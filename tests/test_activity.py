@@ -119,3 +119,12 @@ def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         text = os.read(reader, 1000)
     os.close(reader)
     assert text.startswith(b"the whole (0 s)")
+
+
+def test_items_are_counted_as_they_are_done() -> None:
+    stream, done = io.StringIO(), []
+    with activity.reported(stream):
+        for item in activity.counted(["a", "b"], "reading runs"):
+            until(lambda: f"reading runs: {len(done)} of 2 (" in stream.getvalue(), timeout=20)
+            done.append(item)
+    assert done == ["a", "b"]

@@ -379,6 +379,34 @@ def test_a_queue_without_room(version: str, make_cluster: Callable[..., Cluster]
     assert [place.rank_log(run) for run in range(5)] == [f"value {run}\n" for run in range(5)]
 
 
+@pytest.mark.usually("22.05")
+def test_who_waits_no_longer_leaves_the_jobs_in_the_queue(place: Workplace) -> None:
+    """As the terminal is closed; one job runs and one waits, and both come to their ends."""
+    go = place.code / "go"
+    waits = 'until [ -e "$1" ]; do sleep 0.2; done; echo "done $0"'
+    config = {"x": 0}
+    place.spec(
+        ["sh", "-c", waits, "${config.x}", str(go)],
+        config=config,
+        sweep={"grid": {"config.x": [1, 2]}, "max_parallel": 1},
+    )
+    argv = [place.cluster.python, "-m", "hpcrun", "submit", "e.yaml", "--wait"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    waiting = place.cluster.popen([*argv, "--root", str(place.root)], cwd=place.code, **pipes)
+    begun = place.root / "e" / "runs" / "0" / "attempts" / "1" / "rank-00000.log"
+    until(lambda: begun.exists() or waiting.poll() is not None, "the first run")
+    waiting.send_signal(signal.SIGHUP)
+    said, _ = waiting.communicate(timeout=60)
+    assert waiting.returncode == 130, said
+    assert "no longer waiting; the runs go on. `hpcrun status" in said
+    found = json.loads(place.hpcrun("status", "e", "--json").stdout)
+    assert [one["state"] for one in found] == ["running", "pending"]
+    place.write("go", "")
+    again = place.hpcrun("submit", "e.yaml", "--wait")
+    assert again.returncode == 0, again.stderr
+    assert [place.rank_log(run) for run in (0, 1)] == ["done 1\n", "done 2\n"]
+
+
 def _limit(cluster: Cluster, jobs: int) -> None:
     """Have Slurm take no more jobs of the user than these."""
     entry = ["user", cluster.user, "set", f"MaxSubmitJobs={jobs}"]

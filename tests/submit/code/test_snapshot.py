@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hpcrun import resources
+from hpcrun import activity, resources
 from hpcrun.errors import UsageError
 from hpcrun.observe.report import page
 from hpcrun.state.layout import experiment
 from hpcrun.submit.code import code_files, snapshot
+from hpcrun.text import size
 from tests.support.plans import command_plan
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -190,6 +194,28 @@ def test_what_hpcrun_wrote_is_no_code_whichever_root_it_is_in(
         *("train.py", "package/model.py", "package/code/own.py", "package/deep/code/own.py"),
         *("other/runs/x.py", f"other/code/{archive}", "other/submissions/x.py", "page.html"),
     }
+
+
+def test_it_says_how_much_of_the_code_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, stream, read = tmp_path / "code", io.StringIO(), snapshot._read
+    code.mkdir()
+    for name in ("a.py", "b.py"):
+        (code / name).write_text("#" * 2000)
+    told = iter((f"0 B of {size(4000)} (", f"{size(2000)} of {size(4000)} ("))
+
+    def slowly(content: Any, inside: Any, name: str, real: str) -> tuple[bytes, int]:
+        expected = next(told)
+        until(lambda: f"reading the code, {code}: {expected}" in stream.getvalue(), expected)
+        return read(content, inside, name, real)
+
+    monkeypatch.setattr(snapshot, "_read", slowly)
+    monkeypatch.setattr(activity, "SILENCE", 0.0)
+    monkeypatch.delenv(activity.VARIABLE, raising=False)
+    with activity.reported(stream):
+        snapshot.freeze(code, tmp_path / "a")
+    assert next(told, None) is None
 
 
 @pytest.mark.parametrize(
