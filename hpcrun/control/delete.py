@@ -190,7 +190,7 @@ def finish(paths: Sequence[Path], say: Say) -> None:
 def _remove(paths: Sequence[Path]) -> None:
     """Remove files and directories of this user's; raise HpcrunError once all else is gone."""
     failed = []
-    with activity.doing(f"removing {len(paths)} directories"):
+    with activity.doing("removing files"):
         for path in paths:
             try:
                 _remove_one(path)

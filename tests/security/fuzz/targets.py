@@ -60,6 +60,9 @@ OTHERS: tuple[tuple[str, ...], ...] = (
     ("logs", RUN, "--rank", "0", "--node", "0"),
     ("clean", V, B, "--dry-run", "--logs", "--checkpoints", "all"),
     ("clean", V, "--dry-run", "--json"),
+    ("delete", V, B, "--dry-run"),
+    ("delete", V, "--dry-run", "--json"),
+    ("rename", V, "other", "--dry-run"),
     ("cancel", V, B, "--dry-run"),
     ("cancel", V, "--dry-run", "--json"),
     ("requeue", V, B, "--dry-run"),
@@ -111,6 +114,12 @@ FILES: dict[str, tuple[str, Breaker, int, tuple[tuple[str, ...], ...]]] = {
     "batch log": ("submissions/*/*.log", mutations.blob, 1, (("logs", RUN, "--stream", "batch"),)),
     "tracking": ("runs/*/tracking/*.json", mutations.document, 1, (("show", RUN, "--json"),)),
     "script": ("submissions/*/*.sbatch", mutations.blob, 1, (("show", RUN, "--script"),)),
+    "annotations": (
+        "annotations/*.jsonl",
+        mutations.records,
+        4,
+        (("tag", V), ("note", V, "--json"), ("status", V, "--columns", "tags,notes")),
+    ),
     "archive": (
         "code/*.tar.gz",
         mutations.blob,

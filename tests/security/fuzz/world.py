@@ -33,6 +33,13 @@ _SPEC = {field.name for field in dataclasses.fields(Spec)} - {"name"}
 VICTIMS = {"torn-drill": 6, "after": 6, "half": 1, "study": 2, "measure": 2}
 # Ids that may be passed to Slurm, joined by commas.
 _IDS = re.compile(r"\d{1,19}(_\d{1,10})?(,\d{1,19}(_\d{1,10})?)*")
+# Tags and notes, which the recorded experiments have none of.
+_SAID: tuple[dict[str, Any], ...] = (
+    {"time": 1.7e9, "runs": [0], "add": ["good", "v1.2"]},
+    {"time": 1.7e9 + 1, "runs": None, "add": ["all"], "remove": ["v1.2"]},
+    {"time": 1.7e9 + 2, "runs": [0, 1], "note": "diverged after the bump"},
+    {"time": 1.7e9 + 3, "runs": [1], "clear": True, "note": "it was the data"},
+)
 # All control characters but tabs and the ends of lines.
 _CONTROL = re.compile(r"(?!\r\n)[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -69,6 +76,9 @@ class World:
             for name in (victim, BYSTANDER):
                 source = self.directory / "root" / name
                 shutil.copytree(source, self.directory / "roots" / victim / name)
+            said = self.directory / "roots" / victim / victim / "annotations" / "login-0.jsonl"
+            said.parent.mkdir()
+            said.write_text("".join(json.dumps(record) + "\n" for record in _SAID))
         self.slurm = {
             name: (self.directory / f"{name}.answer").read_text() for name in ("squeue", "sacct")
         }
