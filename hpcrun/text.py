@@ -175,3 +175,16 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def short_ends(keys: Iterable[str]) -> dict[str, str]:
+    """Return each dotted key with its last part, or as many parts as tell it from the others."""
+    known = list(keys)
+    found = {}
+    for key in known:
+        parts = key.split(".")
+        ends = (".".join(parts[-count:]) for count in range(1, len(parts)))
+        others = [f".{other}" for other in known if other != key]
+        alone = (end for end in ends if not any(each.endswith(f".{end}") for each in others))
+        found[key] = next(alone, key)
+    return found

@@ -19,6 +19,7 @@ from hpcrun.text import (
     range_text,
     ranges,
     runs_text,
+    short_ends,
     signal_name,
     size,
     time_spent,
@@ -137,3 +138,8 @@ def test_a_whole_number(text: str, number: int) -> None:
 @pytest.mark.parametrize("text", ["", "-1", "1 ", "²", "٣", "1e3", "0x1", "1_0", "9" * 19])
 def test_no_whole_number(text: str) -> None:
     assert whole_number(text) is None
+
+
+def test_short_ends_tell_keys_apart() -> None:
+    keys = ["config.lr", "config.a.x", "config.b.x", "x"]
+    assert [*short_ends(keys).values()] == ["lr", "a.x", "b.x", "x"]

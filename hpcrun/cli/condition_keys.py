@@ -12,7 +12,7 @@ from hpcrun.cli.completion import PART, Condition
 from hpcrun.cli.global_options import given
 from hpcrun.errors import HpcrunError
 from hpcrun.host import expand_home
-from hpcrun.observe.read import metric_curves, said
+from hpcrun.observe.read import said
 from hpcrun.observe.read.expression import is_condition
 from hpcrun.observe.read.filter import ATTEMPTS, FACTS, METRIC, STEP, words_of
 from hpcrun.observe.read.run_values import show
@@ -121,6 +121,8 @@ def _values(selected: Sequence[Selected], key: str) -> list[str]:
 
 def _metrics(selected: Sequence[Selected]) -> list[str]:
     """Return the names of metrics that some of the runs logged lately."""
+    from hpcrun.observe.read import metric_curves
+
     names: dict[str, None] = {}
     there = [one for one, is_begun in zip(selected, begun(selected), strict=True) if is_begun]
     for one in there[:: max(1, len(there) // _MOST_LOGS)]:

@@ -143,8 +143,6 @@ def select(
     ``kept`` has the directories that an earlier call has put there: these runs are returned, though
     they may not meet the conditions any more.
     """
-    from hpcrun.observe.read.filter import needs_facts
-
     search = finder(output, own=own or verb is not None)
     names, of_where = _split(search, where)
     option, conditions = "--where" if conditions else "WHERE", [*of_where, *conditions]
@@ -156,8 +154,11 @@ def select(
         found = [one for one in found if one.paths.directory in kept]
     elif conditions:
         found = _narrowed(found, conditions, option, verb, ask, output)
-        if kept is not None and needs_facts(found, conditions):
-            kept.update(one.paths.directory for one in found)
+        if kept is not None:
+            from hpcrun.observe.read.filter import needs_facts
+
+            if needs_facts(found, conditions):
+                kept.update(one.paths.directory for one in found)
     if verb is None:
         from hpcrun.observe.read.selection import of_others
 
@@ -176,10 +177,20 @@ def select(
 
 def chooses(where: Sequence[str], conditions: Sequence[str]) -> bool:
     """Check whether runs are chosen by a pattern or a condition, and not all named."""
-    from hpcrun.observe.read.expression import is_condition
     from hpcrun.observe.read.selection import is_pattern
 
-    return bool(conditions) or any(is_condition(word) or is_pattern(word) for word in where)
+    if conditions or any(map(is_pattern, where)):
+        return True
+    if not _have_signs(where):
+        return False
+    from hpcrun.observe.read.expression import is_condition
+
+    return any(map(is_condition, where))
+
+
+def _have_signs(where: Sequence[str]) -> bool:
+    """Check whether any word may be a condition, without the grammar, which is slow to import."""
+    return any(sign in word for word in where for sign in "=<>~")
 
 
 def whole(
@@ -192,6 +203,8 @@ def whole(
 
 def _split(search: Finder, where: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split WHERE into names and conditions; raise UsageError for a word that could be both."""
+    if not _have_signs(where):
+        return [*where], []
     from hpcrun.observe.read.expression import is_condition, split_words
     from hpcrun.state import layout
 

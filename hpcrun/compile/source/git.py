@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcrun.errors import UsageError
 from hpcrun.state import permissions
+
+if TYPE_CHECKING:
+    import subprocess
 
 TIMEOUT = 20.0
 # Seconds until a look is taken at what git may be waiting for, in so many directories.
@@ -42,6 +45,8 @@ def ask(
     The settings of the site and of the user hold, such as ``safe.directory``, by which git uses no
     checkout of another user. Raises UsageError if git waits for what is not a regular file.
     """
+    import subprocess  # completion imports this module, and asks git nothing
+
     environment = {name: value for name, value in os.environ.items() if name[:4] != "GIT_"}
     switches = [word for setting in _OFF for word in ("-c", setting)]
     try:

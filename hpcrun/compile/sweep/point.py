@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, dotted, nest
+from hpcrun.text import short_ends
 
 # Returns whether a key written at a mark exists; reports it where it does not.
 KeyExists = Callable[[Key, SourceMark], bool]
@@ -70,16 +71,9 @@ def text_of(value: Any) -> str:
 
 
 def short_names(points: Iterable[Point]) -> dict[str, str]:
-    """Return full key -> its shortest suffix that no other swept key shares."""
-    keys = list(dict.fromkeys(one.key for point in points for one in point if not one.is_set))
-    names = {}
-    for key in keys:
-        for length in range(1, len(key) + 1):
-            suffix = key[-length:]
-            if sum(other[-length:] == suffix for other in keys) == 1:
-                break
-        names[dotted(key)] = dotted(suffix)
-    return names
+    """Return full key -> its shortest end that no other swept key shares."""
+    keys = dict.fromkeys(one.key for point in points for one in point if not one.is_set)
+    return short_ends(map(dotted, keys))
 
 
 def label(swept: dict[str, Any], names: dict[str, str]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterator, Sequence
-from difflib import get_close_matches
 from typing import Any, Protocol
 
 from hpcrun import bounded_json
@@ -50,6 +49,8 @@ def resolve_key(selected: Sequence[Candidate], suffix: str, others: Collection[s
         configured = list(dict.fromkeys(key for spec in shapes.values() for key in flatten(spec)))
         matching = _matching(configured, suffix)
         if not matching:
+            from difflib import get_close_matches
+
             leaves = [key.rpartition(".")[2] for key in (*swept, *configured)]
             leaves += [key.rpartition(".")[2] for key in others]
             close = set(get_close_matches(suffix.rpartition(".")[2], leaves, n=3, cutoff=0.6))

@@ -64,18 +64,6 @@ def value(one: Selected, key: str) -> Any:
     return None if found is MISSING else found
 
 
-def headers(keys: Sequence[str]) -> list[str]:
-    """Return the last part of each key, or as many parts as tell it from the others."""
-    found = []
-    for key in keys:
-        parts = key.split(".")
-        ends = (".".join(parts[-count:]) for count in range(1, len(parts)))
-        others = [f".{other}" for other in keys if other != key]
-        alone = (end for end in ends if not any(each.endswith(f".{end}") for each in others))
-        found.append(next(alone, key))
-    return found
-
-
 def _differing(selected: Sequence[Selected], swept: Sequence[str]) -> dict[str, bool]:
     """Return the keys in which runs of several plans differ, the most telling first.
 

@@ -14,7 +14,7 @@ from hpcrun.observe.status.metric_trend import Trends
 from hpcrun.observe.status.sparkline import amount, bar, sparkline
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.observe.tables import Table, number
-from hpcrun.text import age, duration, listed, ranges
+from hpcrun.text import age, duration, listed, ranges, short_ends
 
 _GIB = 2**30
 _SPARE = ("JOB", "NODES", "PROGRESS", "TOK/S", "GPU-MEM", "UPDATED", "CAUSE", "TREND", "QUEUED")
@@ -44,7 +44,7 @@ def build(
     """
     metric = shown_metric(selected, found)
     keys = value_columns.choose(selected)[0] if keys is None else keys
-    headers = ["RUN", *value_columns.headers(keys), "STATE", "ATTEMPT", "CAUSE"]
+    headers = ["RUN", *short_ends(keys).values(), "STATE", "ATTEMPT", "CAUSE"]
     headers += ["STEP", "PROGRESS", *([metric] if metric else []), "TREND", "TOK/S", "GPU-MEM"]
     headers += ["ETA", "QUEUED", "JOB", "NODES", "UPDATED", "REASON"]
     hidden = {"REASON"} if terminal else {"TREND"}

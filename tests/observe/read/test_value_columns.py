@@ -57,12 +57,3 @@ def test_columns_by_name(runs: list[Selected]) -> None:
     assert value_columns.choose(runs, ["depth", "lr"]) == (["config.model.depth", "config.lr"], 0)
     with pytest.raises(UsageError, match="ends in 'depht'"):
         value_columns.choose(runs, ["depht"])
-
-
-def test_headers_tell_keys_apart() -> None:
-    assert value_columns.headers(["config.lr", "config.a.x", "config.b.x", "x"]) == [
-        "lr",
-        "a.x",
-        "b.x",
-        "x",
-    ]

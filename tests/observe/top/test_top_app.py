@@ -109,6 +109,9 @@ def test_a_filter_that_is_wrong_or_meets_nothing_is_said(study: TopStudy) -> Non
         await pilot.press("enter", "escape", "/", *"state=failed or step>=90")
         text = await _until(pilot, "step>=90: 4")
         assert sorted(_runs(text)) == [f"ablation/{run}" for run in (0, 3, 4, 5)]
+        await pilot.press("enter", "escape", "/", *"ablation/0-1 or */7")
+        text = await _until(pilot, "*/7: 3")
+        assert sorted(_runs(text)) == [f"ablation/{run}" for run in (0, 1, 7)]
         await pilot.press("enter", "escape")
         text = await _until(pilot, lambda text: "filter" not in text.splitlines()[1])
         assert len(_runs(text)) == 8
