@@ -33,8 +33,7 @@ from hpcrun.run.rank.session_writer import SessionLogWriter, versions
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.spec.blocks import SpecBlocks
 
-# Seconds that gloo's threads get to end, and that a failing rank waits for an asynchronous save.
-GLOO_SETTLES = 0.1
+# Seconds that a failing rank waits for an asynchronous save.
 _LAST_SAVE = 10.0
 
 
@@ -333,7 +332,7 @@ class Session:
             self._saves.wait(_LAST_SAVE if failing else None)
             self._metrics.leave(patience=0.5, failing=failing)
         if process_groups.distributed():
-            time.sleep(GLOO_SETTLES)
+            time.sleep(process_groups.GLOO_SETTLES)
 
     def finish(self) -> None:
         """Write what is pending and mark the run finished, once the entry has returned."""

@@ -4,6 +4,8 @@ The ranks of scripts and commands find a directory with a ``sitecustomize.py`` i
 Python that starts with it has `faulthandler` write its stacks, on a signal, to a file in memory
 that only this process has open. A process is sent the signal only while it has that file and a
 handler, as the signal ends any other process. ``HPCRUN_STACKS=0`` leaves the directory out.
+
+The same file has a process that leaves with its process group wait a moment, as a session does.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any
 
 from hpcrun.host import process_stat
 from hpcrun.run.health.progress import STACKS_SIGNAL
+from hpcrun.run.rank.process_groups import GLOO_SETTLES
 from hpcrun.state import files
 
 SWITCH = "HPCRUN_STACKS"
@@ -53,6 +56,14 @@ def _register():
     faulthandler.register({signal}, stream, all_threads=True)
 
 
+def _settle():
+    """Let gloo's threads end: in the interpreter's teardown they abort it (pytorch#190489)."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        import time
+        time.sleep({settles})
+
+
 def _run_the_next():
     own = sys.modules.pop("sitecustomize")
     here = os.path.dirname(os.path.abspath(__file__))
@@ -69,6 +80,9 @@ def _run_the_next():
 
 
 try:
+    import atexit
+    # Registered before all others, it runs after them.
+    atexit.register(_settle)
     _register()
 except Exception:
     pass
@@ -79,7 +93,7 @@ _run_the_next()
 def write_start_up(directory: Path) -> None:
     """Write the start-up file into a new directory."""
     directory.mkdir(exist_ok=True)
-    text = _START_UP.format(name=_MEMORY, signal=int(STACKS_SIGNAL))
+    text = _START_UP.format(name=_MEMORY, signal=int(STACKS_SIGNAL), settles=GLOO_SETTLES)
     (directory / _FILE).write_text(text)
 
 

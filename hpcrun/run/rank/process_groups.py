@@ -12,6 +12,9 @@ HOST, SAVES, COPIES = "host", "saves", "copies"
 _TIMEOUTS = {SAVES: timedelta(days=1), COPIES: timedelta(days=1)}
 _groups: dict[str, Any] = {}
 
+# Seconds that a process which leaves gives gloo's threads to end.
+GLOO_SETTLES = 0.1
+
 
 def distributed() -> Any:
     """Return ``torch.distributed`` if a process group is initialized, else None."""

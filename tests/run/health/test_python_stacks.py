@@ -165,6 +165,25 @@ def test_a_sitecustomize_that_fails_is_told_as_ever(programs: Programs, tmp_path
     assert said.endswith("on\n")
 
 
+@pytest.mark.parametrize("is_initialized", [True, False])
+def test_who_leaves_with_a_process_group_lets_gloos_threads_end_last(
+    programs: Programs, tmp_path: Path, is_initialized: bool
+) -> None:
+    """After the program's own exit handlers; torch is a stand-in that says what it is asked."""
+    stand_in = f"""
+import time
+class distributed:
+    is_available = staticmethod(lambda: True)
+    is_initialized = staticmethod(lambda: print("asked") or {is_initialized})
+time.sleep = lambda seconds: print("waits", seconds)
+"""
+    (tmp_path / "torch.py").write_text(stand_in)
+    code = "import atexit, torch; atexit.register(print, 'own')"
+    said = programs.output(code, PYTHONPATH=str(tmp_path)).splitlines()
+    assert said == ["own", "asked", *(["waits 0.1"] if is_initialized else [])]
+    assert programs.output("print('on')") == "on\n"
+
+
 def test_nothing_else_changes(programs: Programs) -> None:
     """The path, the descriptors that a program gets, and almost all modules."""
     code = """
@@ -175,7 +194,7 @@ print(json.dumps([sys.path, os.open("/dev/null", 0), sorted(sys.modules)]))
     programs.start_up = programs.directory / "elsewhere"
     path, descriptor, modules = json.loads(programs.output(code))
     assert found[:2] == [[name for name in path if "elsewhere" not in name], descriptor]
-    assert set(found[2]) - set(modules) <= {"faulthandler", "fcntl", "sitecustomize"}
+    assert set(found[2]) - set(modules) <= {"atexit", "faulthandler", "fcntl", "sitecustomize"}
 
 
 def test_py_spy_where_there_is_no_start_up_file(
