@@ -211,7 +211,7 @@ def _take(command: Command | None, data: bytes) -> None:
 def download(directory: Path) -> None:
     """Download what the README's ``pip install`` lines need, by this machine's pip."""
     pip = [sys.executable, "-m", "pip", "download", "-q", "-d", str(directory)]
-    subprocess.run([*pip, "hatchling>=1.27", "torch", str(ROOT)], check=True, cwd=directory)
+    subprocess.run([*pip, "hatchling>=1.27", str(ROOT)], check=True, cwd=directory)
 
 
 def copy_of_checkout(target: Path) -> None:
