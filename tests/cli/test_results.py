@@ -100,9 +100,9 @@ def test_groups_say_when_runs_are_not_complete(root: Path) -> None:
         (["lr=3e-4", "state==completed"], [4, 5]),
         (["loss.best>1e0", "seed=2"], [5]),
         # As --where has it.
-        (["loss<2.5 or metric.loss>=4"], [1, 2, 4]),
+        (["loss<2.5 or metric.loss>=4"], [1, 2, 4, 5]),
         (["lr=1e-3,3e-4 state=compl*"], [1, 2, 3, 4, 5]),
-        (["loss.best<2.5, best_step=1"], [1, 2]),
+        (["loss.best<2.5, best_step=2"], [1, 2, 3, 4]),
     ],
 )
 def test_filter(root: Path, conditions: list[str], expected: list[int]) -> None:
