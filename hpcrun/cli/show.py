@@ -10,7 +10,7 @@ import click
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import select, where_argument
 from hpcrun.errors import UsageError
-from hpcrun.text import shortened, timestamp, visible
+from hpcrun.text import plural, shortened, timestamp, visible
 
 
 @click.command("show")
@@ -68,10 +68,12 @@ def command(
         if not one.paths.work.is_dir():
             output.say(f"{one.name} has written nothing there")
     else:
-        from hpcrun.observe.status.status import statuses
+        from hpcrun.observe.status.status import observe
 
-        [status] = statuses([one], warn=output.say)
-        data = detail.summary(one, status)
+        [seen] = observe([one], warn=output.say)
+        data = detail.summary(one, seen.status)
+        if fabric := detail.fabric(seen.attempts):
+            data["fabric"] = fabric
     if output.json:
         output.data(data)
     elif what == "config":
@@ -110,6 +112,10 @@ def _summary(found: dict[str, Any], output: Output) -> None:
     found["notes"] = "; ".join(note["text"] for note in found["notes"])
     metrics = found["metrics"] or {}
     found["metrics"] = ", ".join(f"{key}={number(value)}" for key, value in metrics.items())
+    if fabric := found.pop("fabric", None):
+        count = fabric["count"]
+        warned = [f"{plural(count, 'warning', ',')}: hpcrun why has them"] if count else []
+        found["fabric"] = "; ".join([*fabric["choices"], *warned])
     total = found.pop("total_steps")
     if total is not None and found["step"] is not None:
         found["step"] = f"{found['step']} of {total}"

@@ -55,6 +55,10 @@ def _one(run: RunStory, output: Output) -> None:
         click.echo(f"\n{narrative.spent(spent)}")
     if notice := narrative.notice(run):
         click.echo(f"\n{one_line(notice)}")
+    if fabric := narrative.fabric(run):
+        click.echo("\nThe fabric:")
+        for line in fabric:
+            output.line(f"  {line}")
     if run.selected.paths.work.is_dir():
         output.line(f"\nWhat the program wrote is in {run.selected.paths.work}")
     bad = run.bad

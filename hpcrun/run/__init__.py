@@ -3,9 +3,9 @@
 Reading order: `keeper` starts `supervisor`, the supervisor an `agent` on each node and a `worker`
 for each rank (`script` where that is warm), and `tracker` beside them; `session` is the API in a
 rank. They stay where they are: batch scripts start them with ``python -m hpcrun.run.NAME``. The
-rooms: `protocol` (between the programs), `job` (the supervisor), `node` (the agent), `health`
-(progress and hangs), `program` (programs without a session, read from outside), `rank` and
-`checkpoint` (the session), `tracking`.
+rooms: `protocol` (between the programs), `job` (the supervisor), `node` (the agent), `fabric`
+(adapters and links), `health` (progress and hangs), `program` (programs without a session, read
+from outside), `rank` and `checkpoint` (the session), `tracking`.
 
 To change what ranks find in their environment: `rank.rank_environment`.
 """

@@ -10,6 +10,10 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
 ``workers_started``
     The agents are ready and the ranks were started; ``warm`` where they had been waiting.
     ``notice``: the network interface that was guessed, and what to write instead.
+``fabric``
+    The links of the attempt's nodes, where they have adapters: ``choices`` (what NCCL_IB_HCA is,
+    and from where), ``findings`` (mappings with ``node``, ``kind``, ``message`` and ``port``; see
+    `hpcrun.run.fabric.link_check`; the first of them) and their ``count``.
 ``attempt_ended``
     ``outcome`` (``completed``, ``failed``, ``cancelled``, ``stopped``), ``exit_code`` and, unless
     completed, ``cause``: a mapping with ``kind`` (of `hpcrun.policy.causes`) and ``message``, and
@@ -85,6 +89,7 @@ from hpcrun.text import ranges
 
 STARTED = "attempt_started"
 WORKERS = "workers_started"
+FABRIC = "fabric"
 ENDED = "attempt_ended"
 STOPPING = "stopping"
 DECIDED = "decided"
@@ -101,7 +106,7 @@ BEGAN_OVER = "began_over"
 _KEPT = {
     **{STARTED: "started", ENDED: "ended", STOPPING: "stopping"},
     **{DECIDED: "decided", STRAGGLER: "straggler", NEVER_MET: "never_met"},
-    **{RESUME: "resume", BEGAN_OVER: "began_over"},
+    **{RESUME: "resume", BEGAN_OVER: "began_over", FABRIC: "fabric"},
     **{KEPT: "kept", SHARED_WRITE: "shared_write"},
 }
 
@@ -114,6 +119,17 @@ _CAUSE: Kinds = {
     **{"rank": INDEX, "exit_code": WHOLE},
     **dict.fromkeys(("log_tail", "nodes", "seen_on"), TEXTS),
 }
+_FINDING: Kinds = dict.fromkeys(("node", "kind", "message", "port"), TEXT)
+_FINDINGS = Kind(
+    *(None, None, None, "a list of findings"),
+    lambda value: (
+        type(value) is list
+        and all(
+            type(one) is dict and not wrong(one, _FINDING, ("node", "kind", "message"))
+            for one in value
+        )
+    ),
+)
 # Event -> the kinds of its fields, and those that it may not be without.
 _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
     STARTED: (
@@ -125,6 +141,10 @@ _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
         (),
     ),
     WORKERS: ({**_HEAD, "warm": FLAG, "notice": TEXT}, ()),
+    FABRIC: (
+        {**_HEAD, "choices": TEXTS, "findings": _FINDINGS, "count": INDEX},
+        ("choices", "findings"),
+    ),
     ENDED: (
         {
             **{**_HEAD, "outcome": TEXT, "exit_code": WHOLE, "cause": mapping(_CAUSE)},
@@ -176,6 +196,7 @@ class Attempt:
     never_met: dict[str, Any] | None = None
     resume: dict[str, Any] | None = None
     began_over: dict[str, Any] | None = None
+    fabric: dict[str, Any] | None = None
     kept: dict[str, Any] | None = None
     shared_write: dict[str, Any] | None = None
     notified: str | None = None

@@ -99,6 +99,7 @@ class AttemptStory:
             "straggler": _without_head(found.straggler),
             "resume": _without_head(found.resume),
             "began_over": _without_head(found.began_over),
+            **({"fabric": _without_head(found.fabric)} if found.fabric else {}),
             **({"kept": _without_head(found.kept)} if found.kept else {}),
             "events": list(self.events),
         }

@@ -68,6 +68,18 @@ def notice(run: RunStory) -> str:
     return f"Of the network: {one_line(found)}."
 
 
+def fabric(run: RunStory) -> list[str]:
+    """Describe what is wrong with the links of the newest attempt's nodes, and NCCL's adapters."""
+    found = run.attempts[-1].attempt.fabric if run.attempts else None
+    if found is None:
+        return []
+    findings = found["findings"]
+    told = [f"Warning, node {one['node']}: {one['message']}." for one in findings[:_MOST]]
+    more = (found.get("count") or len(findings)) - len(told)
+    rest = [f"… and {more:,} more; the job's log has them."] if more > 0 else []
+    return [one_line(line) for line in (*told, *rest, *(f"{one}." for one in found["choices"]))]
+
+
 def end(one: AttemptStory, run: RunStory, now: float) -> str:
     """Describe what ended an attempt, and when."""
     found = one.attempt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpcrun.errors import UsageError
@@ -12,6 +13,7 @@ from hpcrun.submit.code import frozen_code
 
 if TYPE_CHECKING:
     from hpcrun.observe.status.status import RunStatus
+    from hpcrun.state.ledger import Attempt
 
 
 def summary(one: Selected, status: RunStatus) -> dict[str, Any]:
@@ -51,6 +53,16 @@ def summary(one: Selected, status: RunStatus) -> dict[str, Any]:
         "code": str(archive) if archive else None,
         "directory": str(one.paths.directory),
     }
+
+
+def fabric(attempts: Sequence[Attempt]) -> dict[str, Any] | None:
+    """Return what the newest attempt's nodes said of their links; None where they have none."""
+    found = attempts[-1].fabric if attempts else None
+    if found is None:
+        return None
+    findings = found["findings"]
+    count = found.get("count") or len(findings)
+    return {"choices": found["choices"], "findings": findings, "count": count}
 
 
 def entry(one: Selected) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 from hpcrun.errors import EXIT_SAVED, HpcrunError
 from hpcrun.policy import frameworks
 from hpcrun.policy.causes import Evidence
+from hpcrun.run.fabric import link_check
 from hpcrun.run.job import evidence
 from hpcrun.run.job.agents import Agents
 from hpcrun.run.job.fault_injection import FaultInjection
@@ -23,7 +25,7 @@ from hpcrun.run.job.resume_source import StartOver, decided
 from hpcrun.run.job.stop_request import EndNow, StopRequest
 from hpcrun.run.job.warm_ranks import WarmRanks
 from hpcrun.run.node.log_sizes import LogSizeRecord
-from hpcrun.run.protocol.launch import Launch
+from hpcrun.run.protocol.launch import Launch, LaunchNode
 from hpcrun.run.protocol.output import say
 from hpcrun.run.work.shared_writes import SharedWrites
 from hpcrun.run.work.work_directory import WorkDirectory
@@ -164,6 +166,7 @@ class RunningAttempt:
         self._copies = [Path(node.code) for node in nodes]
         names = [f"{node.name} ({node.interface} {node.address})" for node in nodes]
         say(f"ready: {listed(names, _SHOWN)}, code in {self._agents.shown_code}")
+        self._record_fabric(nodes)
         planned = Launch(
             experiment=self._plan.name,
             run=self._run.number,
@@ -176,7 +179,7 @@ class RunningAttempt:
             world_size=self._run.world_size,
             ranks_per_node=self._run.ranks_per_node,
             master_port=port,
-            nodes=nodes,
+            nodes=tuple(replace(node, adapters=None) for node in nodes),
         )
         launch = self._resumed(planned)
         deepspeed = launch.fill(self._run.deepspeed, nodes[0])
@@ -184,6 +187,20 @@ class RunningAttempt:
             files.write_json(self._paths.deepspeed, deepspeed)
         launch.write()
         self._start_over = StartOver(launch, self._record_start_over)
+
+    def _record_fabric(self, nodes: Sequence[LaunchNode]) -> None:
+        """Record what the nodes said of their links; nothing where none has an adapter."""
+        reports = {node.name: node.adapters for node in nodes}
+        choices = link_check.choices(reports, {node.name: node.hca for node in nodes})
+        found = link_check.compare(reports)
+        for told in choices:
+            say(f"fabric: {told}")
+        for one in found:
+            say(f"fabric: node {one['node']}: {one['message']}")
+        if choices:
+            most = link_check.MOST_RECORDED
+            details = {"choices": choices[:most], "findings": found[:most], "count": len(found)}
+            self._record(ledger.FABRIC, **details)
 
     def _resumed(self, launch: Launch) -> Launch:
         """Return the attempt as it goes on from earlier ones; looking takes long in large trees."""

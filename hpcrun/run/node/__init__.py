@@ -5,6 +5,6 @@ Reading order: `prepare` (a node before an attempt), `node_dir` (its local direc
 `log_sizes` and `program_activity` (programs without a session), then telemetry: `telemetry`,
 `counters`, `cgroup`, `gpus`.
 
-To change what NCCL uses: `network.hca_filter` and `hpcrun.run.rank.rank_environment`. To add a
+To change what NCCL uses: `hpcrun.run.fabric` and `hpcrun.run.rank.rank_environment`. To add a
 figure to telemetry: `counters.Counters.read` or `gpus.Gpus.read`.
 """

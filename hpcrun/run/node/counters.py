@@ -11,11 +11,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hpcrun.run.fabric import adapters, compute_ports
 from hpcrun.run.node import network
 from hpcrun.run.node.cgroup import JobCgroup, numbers
 
 # The kernel counts a port's traffic in words of 32 bits.
 _PORT_UNIT = 4
+# Of a port: of its link, and of packets.
+_ERRORS = ("link_downed", "link_error_recovery", "symbol_error", "port_rcv_errors")
 
 Pair = tuple[float, float]
 
@@ -24,7 +27,7 @@ class Counters:
     """Reads this node's counters; rates are those since the last reading.
 
     ``interface`` is the fast one, None where that is the management interface too; ``hca`` is
-    NCCL_IB_HCA, of `hpcrun.run.node.network.hca_filter`.
+    NCCL_IB_HCA, of `hpcrun.run.fabric.compute_ports`.
     """
 
     def __init__(self, interface: str | None, hca: str | None, root: Path = Path("/")) -> None:
@@ -38,6 +41,7 @@ class Counters:
             "fabric": [root / "sys/class/net" / name / "statistics" for name in fast],
         }
         self._last: dict[str, Pair | None] = {}
+        self._counted: dict[Path, int | None] = {}
         self._read_at = 0.0
         self.read()
 
@@ -58,6 +62,21 @@ class Counters:
             # The counters of an interface or port that was reset start again at 0.
             if min(rates) >= 0:
                 found[name] = rates
+        if errors := self._errors():
+            found["fabric_errors"] = errors
+        return found
+
+    def _errors(self) -> dict[str, dict[str, int]]:
+        """Return the errors that ports have counted since the last reading, where there are any."""
+        found: dict[str, dict[str, int]] = {}
+        for path in self._ports:
+            number, hca = path.parent.name, path.parent.parent.parent.name
+            for name in _ERRORS:
+                count = adapters.text(path / name)
+                after = int(count) if count.isdecimal() and len(count) < 20 else None
+                before, self._counted[path / name] = self._counted.get(path / name), after
+                if before is not None and after is not None and after > before:
+                    found.setdefault(f"{hca}:{number}", {})[name] = after - before
         return found
 
     def moved(self) -> dict[str, int]:
@@ -117,12 +136,11 @@ def _whole_node(root: Path) -> Pair | None:
 
 def _ports(hca: str | None, sysfs: Path) -> list[Path]:
     """Return the directories of counters of the ports that a filter names."""
-    names = set((hca or "").lstrip("=").split(","))
-    found = []
-    for port in network.ports(sysfs):
-        if names & {port.hca, f"{port.hca}:{port.number}"}:
-            base = sysfs / "class/infiniband" / port.hca / "ports" / str(port.number)
-            found.append(base / "counters")
+    names, ports = (hca or "").lstrip("=").split(","), adapters.read(sysfs, only_states=True).ports
+    found = [
+        sysfs / "class/infiniband" / port.hca / "ports" / str(port.number) / "counters"
+        for port in compute_ports.named(names, ports)
+    ]
     return [path for path in found if (path / "port_rcv_data").exists()]
 
 

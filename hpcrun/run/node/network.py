@@ -1,4 +1,4 @@
-"""A node's network interfaces, IPv4 addresses and InfiniBand ports."""
+"""A node's network interfaces and IPv4 addresses, and whether its links are up."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 import socket
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import HpcrunError
+from hpcrun.run.fabric import adapters, compute_ports
 from hpcrun.run.protocol.launch import Interface
 from hpcrun.text import listed
 
@@ -22,21 +22,6 @@ _ARPHRD_INFINIBAND = "32"
 _FAST_NAME = re.compile(r"ib(?:\d|[ps]\d)|hsn\d")
 # Interfaces that reach no other node: of containers, virtual machines and tunnels.
 _INSIDE = re.compile(r"(?:lo$|docker|podman|br-|virbr|cni|flannel|cali|lxc|lxd|vnet|tun|tap|wg)")
-
-
-@dataclass(frozen=True)
-class HcaPort:
-    """A port of a host channel adapter, from ``/sys/class/infiniband``.
-
-    ``number`` counts from 1, ``rate`` is in Gb/s, ``link_layer`` is ``InfiniBand`` or ``Ethernet``
-    (RoCE).
-    """
-
-    hca: str
-    number: int
-    active: bool
-    rate: float
-    link_layer: str
 
 
 def interfaces(sysfs: Path = Path("/sys")) -> list[str]:
@@ -99,16 +84,22 @@ def fast(fabric: dict[str, Any], sysfs: Path = Path("/sys")) -> tuple[str, str]:
 def candidates(sysfs: Path = Path("/sys")) -> list[Interface]:
     """Return the interfaces with an address that may reach other nodes, the best one first.
 
-    Of type InfiniBand, then those named as such, then the default route's, then the others.
+    Of type InfiniBand (first those on the adapters that NCCL is given), then on such a RoCE
+    adapter, then those named as fast, then the default route's, then the others.
     """
     default = default_interface()
+    fast_ones = compute_ports.interfaces(adapters.read(sysfs))
     found = []
     for name in interfaces(sysfs):
         if not _INSIDE.match(name) and (own := address(name)):
             by_name = "name" if _FAST_NAME.match(name) else ""
-            found.append(Interface(name, own, "type" if is_infiniband(name, sysfs) else by_name))
-    order = ("type", "name", "")
-    return sorted(found, key=lambda one: (order.index(one.sign), one.name != default))
+            sign = "roce" if fast_ones.get(name) == "Ethernet" else by_name
+            found.append(Interface(name, own, "type" if is_infiniband(name, sysfs) else sign))
+    order = ("type", "roce", "name", "")
+    return sorted(
+        found,
+        key=lambda one: (order.index(one.sign), one.name not in fast_ones, one.name != default),
+    )
 
 
 def agree(
@@ -146,11 +137,11 @@ def agree(
         )
     if all(signs.values()) and (best := next((one for one in common if one.sign), None)):
         choice = dict.fromkeys(found, best.name)
-        if all(
-            one.sign == "type" for own in found.values() for one in own if one.name == best.name
-        ):
+        seen = {one.sign for own in found.values() for one in own if one.name == best.name}
+        if seen == {"type"}:
             return choice, None
-        return choice, f"ranks talk over {best.name}, for its name: {write}"
+        why = "RoCE adapter" if seen == {"roce"} else "name"
+        return choice, f"ranks talk over {best.name}, for its {why}: {write}"
     if all(signs.values()):
         choice = {node: own[0].name for node, own in found.items()}
         return choice, f"ranks talk over {_told(choice)}, which differ in name: {write}"
@@ -174,36 +165,6 @@ def _told(choice: Mapping[str, str]) -> str:
     if len(nodes) == 1:
         return next(iter(nodes))
     return ", ".join(f"{name} ({listed(own, 3)})" for name, own in nodes.items())
-
-
-def ports(sysfs: Path = Path("/sys")) -> list[HcaPort]:
-    """Return every InfiniBand or RoCE port of this node."""
-    found = []
-    for path in sorted((sysfs / "class/infiniband").glob("*/ports/*")):
-        found.append(
-            HcaPort(
-                hca=path.parent.parent.name,
-                number=int(path.name),
-                active=(_read(path / "state") or "").endswith("ACTIVE"),
-                rate=float((_read(path / "rate") or "0").split()[0]),
-                link_layer=_read(path / "link_layer") or "",
-            )
-        )
-    return found
-
-
-def hca_filter(fabric: dict[str, Any], sysfs: Path = Path("/sys")) -> str | None:
-    """Return NCCL_IB_HCA in its exact-match form; None when this node has no active port.
-
-    The profile's ``fabric.hca``; else the active InfiniBand ports of the highest rate, which leaves
-    out storage and Ethernet ports.
-    """
-    names = list(fabric.get("hca") or [])
-    if not names:
-        active = [port for port in ports(sysfs) if port.active and port.link_layer == "InfiniBand"]
-        best = max((port.rate for port in active), default=0.0)
-        names = [f"{port.hca}:{port.number}" for port in active if port.rate == best]
-    return "=" + ",".join(names) if names else None
 
 
 def trouble(interface: str, hca: str | None, sysfs: Path = Path("/sys")) -> str | None:
@@ -231,7 +192,7 @@ def usable(hca: str | None, sysfs: Path = Path("/sys")) -> str | None:
 def _adapters(hca: str, sysfs: Path) -> dict[str, bool]:
     """Return, for each name in a filter, whether a port is active; True for an unknown name."""
     active: dict[str, bool] = {}
-    for port in ports(sysfs):
+    for port in adapters.read(sysfs, only_states=True).ports:
         active[f"{port.hca}:{port.number}"] = port.active
         active[port.hca] = active.get(port.hca, False) or port.active
     return {name: active.get(name, True) for name in hca.lstrip("=").split(",")}

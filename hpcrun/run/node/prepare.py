@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hpcrun.errors import HpcrunError
+from hpcrun.run.fabric import adapters, compute_ports, link_check
 from hpcrun.run.health import python_stacks
 from hpcrun.run.node import build_locks, network, op_cache
 from hpcrun.run.node.rendezvous_port import PortReservation
@@ -68,7 +69,12 @@ class NodePreparation:
         paths = ScratchPaths(scratch)
         self._unpack(paths.code)
         interface, address = network.fast(fabric)
-        hca = network.hca_filter(fabric)
+        reading = adapters.read()
+        hca, report = compute_ports.hca_filter(fabric, reading), link_check.report(fabric, reading)
+        for finding in (report or {}).get("findings", ()):
+            say(f"fabric: {finding['message']}")
+        for told in link_check.choices({self._node: report}, {self._node: hca}):
+            say(f"fabric: {told}")
         if not alone:
             link = interface, network.usable(hca)
             if problem := network.trouble(*link):
@@ -81,6 +87,7 @@ class NodePreparation:
             "interface": interface,
             "address": address,
             "hca": hca,
+            "adapters": report,
         }
         if self.key:
             cache = op_cache.usable(extension_caches(self._submission), self.key)

@@ -1,8 +1,8 @@
 """Telemetry of a node: a line every few seconds, in a file per node.
 
-A line is ``{"time", "cpu", "memory", "memory_total", "network", "fabric", "gpus"}``; see
-docs/telemetry.md. Samples are taken and written in threads, so that a driver or a file system that
-does not answer blocks neither the agent nor the other figures.
+A line is ``{"time", "cpu", "memory", "memory_total", "network", "fabric", "fabric_errors",
+"gpus"}``; see docs/files.md. Samples are taken and written in threads, so that a driver or a file
+system that does not answer blocks neither the agent nor the other figures.
 """
 
 from __future__ import annotations

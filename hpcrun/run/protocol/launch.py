@@ -33,7 +33,7 @@ class Interface(NamedTuple):
     address: str
     """IPv4."""
     sign: str
-    """Why it is taken for the fast one: ``type``, ``name``, or empty."""
+    """Why it is taken for the fast one: ``type``, ``roce``, ``name``, or empty."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ class LaunchNode:
     ports: int | None = None
     """The first of the ports that were kept free for its ranks: `ports_per_rank` for each in turn;
     None where there were not enough."""
+    adapters: dict[str, Any] | None = None
+    """The report of `hpcrun.run.fabric.link_check`, for the supervisor; not in ``launch.json``."""
 
 
 @dataclass(frozen=True)

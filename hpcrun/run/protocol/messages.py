@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hpcrun.run.fabric.link_check import KINDS
 from hpcrun.run.health.program_hangs import NodeTraffic, RankActivity
 from hpcrun.run.health.progress import PHASES, RankProgress
 from hpcrun.run.protocol import stop_flag
@@ -21,7 +22,7 @@ from hpcrun.state.node_layout import PREFIX, NodePaths, ScratchPaths
 
 _NUMBERS = range(-(1 << 63), 1 << 63)
 _TEXT_MOST = 10_000
-_FAILED_MOST, _FILES_MOST = 20, 200
+_FAILED_MOST, _FILES_MOST, _PORTS_MOST = 20, 200, 128
 _KEY = re.compile(r"[0-9a-f]{20}")
 _INTERFACE = re.compile(r"[!-~]{1,64}")
 _ADAPTERS = re.compile(r"=[!-~]{1,4000}")
@@ -186,6 +187,29 @@ def gone(message: Mapping[str, Any], ranks: range) -> list[int]:
     return [number(rank, "gone", ranks) for rank in found or ()]
 
 
+def adapters(found: Any) -> dict[str, Any] | None:
+    """Return a node's report of its links to the fabric; None if it has none."""
+    if found is None:
+        return None
+    _require(
+        isinstance(found, dict) and found.keys() == {"source", "ports", "findings"}, "adapters"
+    )
+    ports, findings = found["ports"], found["findings"]
+    _require(found["source"] in ("environment", "profile", "node"), "adapters")
+    _require(isinstance(ports, list) and len(ports) <= _PORTS_MOST, "adapters")
+    for port in ports:
+        _require(isinstance(port, list) and len(port) == 3, "adapters")
+        _require(all(isinstance(part, str) and len(part) <= 100 for part in port), "adapters")
+    _require(isinstance(findings, list) and len(findings) <= _FAILED_MOST, "adapters")
+    for one in findings:
+        _require(isinstance(one, dict) and {"kind", "message"} <= one.keys(), "adapters")
+        _require(one.keys() <= {"port", "kind", "message"} and one["kind"] in KINDS, "adapters")
+        _require(
+            all(isinstance(part, str) and len(part) <= 400 for part in one.values()), "adapters"
+        )
+    return dict(found)
+
+
 def ready(
     message: Mapping[str, Any], node: str, start: str, attempt: int, *, first: bool
 ) -> tuple[LaunchNode, int | None]:
@@ -210,6 +234,7 @@ def ready(
     _require(isinstance(interface, str) and _INTERFACE.fullmatch(interface), "interface")
     hca = fields.pop("hca", None)
     _require(hca is None or (isinstance(hca, str) and _ADAPTERS.fullmatch(hca)), "hca")
+    links = adapters(fields.pop("adapters", None))
     ports = fields.pop("ports", None)
     if ports is not None:
         number(ports, "ports", range(1024, 1 << 16))
@@ -221,5 +246,5 @@ def ready(
     _require(not fields, "node")
     port = number(message.get("port"), "port", range(1, 1 << 16)) if first else None
     code = str(paths.code)
-    found = LaunchNode(node, code, scratch, str(interface), address, hca, operators, ports=ports)
-    return found, port
+    where = (node, code, scratch, str(interface), address, hca, operators)
+    return LaunchNode(*where, ports=ports, adapters=links), port

@@ -22,8 +22,9 @@ class Fabric:
     that of the default route. ``hpcrun why`` says what had to be guessed."""
 
     hca: list[str] = field(default_factory=list)
-    """InfiniBand adapters for NCCL, such as ``[mlx5_0, mlx5_1]``; empty for those that are active
-    and fast."""
+    """InfiniBand adapters for NCCL, such as ``[mlx5_0, mlx5_1]``; empty for the
+    active ports that each node picks as an attempt begins: of one rate, without those of
+    storage."""
 
 
 @spec_dataclass

@@ -581,6 +581,26 @@ def test_a_guess_about_the_network_is_told_once(study: Experiment, tmp_path: Pat
     assert done.stdout.count(f"Of the network: {words}.") == 1
 
 
+def test_what_is_wrong_with_links_is_a_warning(study: Experiment, tmp_path: Path) -> None:
+    finding = {"node": "n2", "port": "mlx5_3:1", "kind": "down", "message": "mlx5_3:1 is DOWN"}
+    choices = ["n1, n2: NCCL_IB_HCA is =mlx5_0:1, as read there"]
+    study.submit((0,))
+    study.start(0, 1)
+    details = {"choices": choices, "findings": [finding] * 7, "count": 9}
+    ledger.write(study.run(0), ledger.FABRIC, 1, **details)
+    study.end(0)
+    settings: dict[str, Any] = {"root": tmp_path / "root", "env": {"PATH": "/nonexistent"}}
+    done = hpcrun("why", "study/0", **settings)
+    assert done.stdout.count("  Warning, node n2: mlx5_3:1 is DOWN.\n") == 6
+    assert "  … and 3 more; the job's log has them.\n  n1, n2: NCCL_IB_HCA is" in done.stdout
+    shown = hpcrun("show", "study/0", **settings)
+    assert f"{choices[0]}; 9 warnings: hpcrun why has them" in shown.stdout
+    found = json.loads(hpcrun("show", "study/0", "--json", **settings).stdout)
+    assert found["fabric"] == details
+    found = json.loads(hpcrun("why", "study/0", "--json", **settings).stdout)
+    assert found[0]["attempts"][0]["fabric"].items() >= details.items()
+
+
 def test_a_progress_bar_in_an_older_ledger_is_one_line(study: Experiment, tmp_path: Path) -> None:
     bars = [f" {n}%|██    | {n}/100 [00:01<00:07, 11.5it/s]" for n in range(18)]
     cause = {**CRASH, "log_tail": ["ValueError: batch 17 is bad", *bars]}

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.run.fabric import adapters, link_check
 from hpcrun.run.job import attempt
 from hpcrun.run.job.attempt import RunningAttempt
 from hpcrun.run.job.stop_request import EndNow
-from hpcrun.run.protocol.launch import Launch
+from hpcrun.run.protocol.launch import Launch, LaunchNode
+from hpcrun.state import ledger
+from tests.support import sysfs_tree
 from tests.support.place import launch_of
+from tests.support.sysfs_tree import rails
 
 
 class Turn:
@@ -58,3 +62,29 @@ def test_a_long_search_for_what_to_resume_from(
             assert capfd.readouterr().out.count("looks for what attempt 2 resumes from") == 1
     finally:
         released.set()
+
+
+def test_what_nodes_say_of_their_links_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("NCCL_IB_HCA", raising=False)
+    rails(tmp_path / "n1", 2)
+    rails(tmp_path / "n2", 2).port("mlx5_1", state=sysfs_tree.INIT)
+    nodes = []
+    for name, hca in (("n1", "=mlx5_0:1,mlx5_1:1"), ("n2", "=mlx5_0:1")):
+        report = link_check.report({}, adapters.read(tmp_path / name, patience=60))
+        nodes.append(LaunchNode(name, "/c", "/s", "ib0", "10.9.0.1", hca, adapters=report))
+    running = RunningAttempt.__new__(RunningAttempt)
+    running._paths = launch_of(tmp_path).paths
+    running._record_fabric([LaunchNode("n3", "/c", "/s", "eth0", "10.9.0.3")])
+    assert not running._paths.run.ledger.exists()
+    running._record_fabric(nodes)
+    (found,) = ledger.read(running._paths.run)
+    assert found.fabric is not None
+    assert found.fabric["choices"][1].startswith("n2: NCCL_IB_HCA is =mlx5_0:1, as read there")
+    kinds = [(one["node"], one["kind"]) for one in found.fabric["findings"]]
+    assert kinds == [("n2", "no_subnet_manager"), ("n2", "differs")]
+    assert found.fabric["count"] == 2
+    said = capfd.readouterr().out
+    assert "fabric: node n2: mlx5_1:1 is in INIT" in said
+    assert "fabric: n1: NCCL_IB_HCA is =mlx5_0:1,mlx5_1:1" in said

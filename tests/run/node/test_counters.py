@@ -109,6 +109,22 @@ def test_a_fabric_beside_the_network(node: Node) -> None:
     assert (read["network"], read["fabric"]) == ([100, 200], [100, 200])
 
 
+def test_errors_that_ports_have_counted(node: Node) -> None:
+    node.port("mlx5_0", 0, 0)
+    counters = f"{PORTS}/mlx5_0/ports/1/counters"
+    node.write({f"{counters}/symbol_error": 7, f"{counters}/link_downed": 1})
+    node.write({f"{counters}/port_rcv_errors": "garbage"})
+    found = node.gauges(None, "=mlx5_0:1")
+    assert "fabric_errors" not in found.read()
+    node.write({f"{counters}/symbol_error": 12, f"{counters}/port_rcv_errors": 3})
+    assert found.read()["fabric_errors"] == {"mlx5_0:1": {"symbol_error": 5}}
+    # Reset, and then one more.
+    node.write({f"{counters}/symbol_error": 0})
+    assert "fabric_errors" not in found.read()
+    node.write({f"{counters}/symbol_error": 1})
+    assert found.read()["fabric_errors"] == {"mlx5_0:1": {"symbol_error": 1}}
+
+
 def test_a_fast_interface_without_adapters(node: Node) -> None:
     for name in ("eth0", "eth1"):
         node.interface(name, 0, 0)

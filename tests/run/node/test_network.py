@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from hpcrun.errors import HpcrunError
+from hpcrun.run.fabric import adapters, compute_ports
 from hpcrun.run.node import network
 from hpcrun.run.protocol.launch import Interface
+from tests.support.sysfs_tree import SysfsTree, rails
 
 
 class Sysfs:
@@ -122,6 +124,28 @@ def test_a_name_of_infiniband_comes_before_the_default_route(
     assert network.fast({}, sysfs.root) == ("ib7", "10.7.0.5")
 
 
+def test_interfaces_on_the_adapters_of_nccl_come_first(
+    tmp_path: Path, addresses: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Storage has an interface of type InfiniBand as well, or RoCE has none in its name."""
+    monkeypatch.setattr(network, "default_interface", lambda: "eno1")
+    tree = rails(tmp_path / "storage", 1)
+    tree.hca("mlx5_9", 0x90, interfaces=("ib9",))
+    for index, name in enumerate(("eno1", "ib9", "ib0")):
+        tree.interface(name, index + 1, kind=1 if name == "eno1" else 32)
+        addresses[name] = f"10.{index}.0.5"
+    found = network.candidates(tmp_path / "storage")
+    assert [one.name for one in found] == ["ib0", "ib9", "eno1"]
+    tree = SysfsTree(tmp_path / "roce")
+    tree.hca("mlx5_0")
+    tree.roce("mlx5_0", "ens1np0")
+    for index, name in enumerate(("eno1", "ens1np0")):
+        tree.interface(name, index + 1)
+        addresses[name] = f"10.{index}.0.5"
+    found = network.candidates(tmp_path / "roce")
+    assert [(one.name, one.sign) for one in found] == [("ens1np0", "roce"), ("eno1", "")]
+
+
 def _node(*names: str, sign: str = "name") -> list[Interface]:
     is_fast = re.compile("ib").match
     return [Interface(name, "10.0.0.1", sign if is_fast(name) else "") for name in names]
@@ -139,6 +163,13 @@ AGREEMENTS: dict[str, tuple[dict[str, Any], Any, Any, dict[str, str], str]] = {
         _node("ib0", "eth0"),
         {"n1": "ib0", "n2": "ib0"},
         "ranks talk over ib0, for its name",
+    ),
+    "RoCE adapters on both": (
+        {},
+        _node("ib0", "eth0", sign="roce"),
+        _node("ib0", "eth0", sign="roce"),
+        {"n1": "ib0", "n2": "ib0"},
+        "ranks talk over ib0, for its RoCE adapter",
     ),
     "the one that both have": (
         {},
@@ -204,37 +235,22 @@ def test_an_interface_that_is_not_there_is_named_with_those_that_are(key: str) -
     assert "hint: correct the cluster profile's fabric block" in text
 
 
-def test_ports_as_sysfs_tells_them(sysfs: Sysfs) -> None:
-    sysfs.port("mlx5_1", 1, rate="100 Gb/sec (4X EDR)", link_layer="Ethernet")
-    sysfs.port("mlx5_0", 2, state="1: DOWN", rate="10 Gb/sec (4X SDR)")
-    sysfs.port("mlx5_0", 1)
-    assert network.ports(sysfs.root) == [
-        network.HcaPort("mlx5_0", 1, True, 400.0, "InfiniBand"),
-        network.HcaPort("mlx5_0", 2, False, 10.0, "InfiniBand"),
-        network.HcaPort("mlx5_1", 1, True, 100.0, "Ethernet"),
-    ]
-    assert network.ports(sysfs.root / "none") == []
-
-
-def test_a_port_whose_files_are_empty_or_gone_is_not_active(sysfs: Sysfs) -> None:
-    sysfs.port("mlx5_0", 1, state="", rate="")
-    (sysfs.root / "class/infiniband/mlx5_0/ports/1/link_layer").unlink()
-    assert network.ports(sysfs.root) == [network.HcaPort("mlx5_0", 1, False, 0.0, "")]
-    assert network.hca_filter({}, sysfs.root) is None
+def _hca(sysfs: Sysfs) -> str | None:
+    return compute_ports.hca_filter({}, adapters.read(sysfs.root, patience=60))
 
 
 def test_nccl_is_given_exact_names(sysfs: Sysfs) -> None:
     """Without the ``=``, mlx5_1 would match mlx5_10 as well."""
     for name in ("mlx5_1", "mlx5_10"):
         sysfs.port(name)
-    assert network.hca_filter({}, sysfs.root) == "=mlx5_1:1,mlx5_10:1"
+    assert _hca(sysfs) == "=mlx5_1:1,mlx5_10:1"
 
 
 @pytest.mark.parametrize("state", ["1: DOWN", "2: INIT", "3: ARMED", "5: ACTIVE_DEFER"])
 def test_ports_that_are_not_active_are_left_out(sysfs: Sysfs, state: str) -> None:
     sysfs.port("mlx5_0")
     sysfs.port("mlx5_1", state=state)
-    assert network.hca_filter({}, sysfs.root) == "=mlx5_0:1"
+    assert _hca(sysfs) == "=mlx5_0:1"
 
 
 def test_degraded_storage_and_ethernet_ports_are_left_out(sysfs: Sysfs) -> None:
@@ -243,18 +259,13 @@ def test_degraded_storage_and_ethernet_ports_are_left_out(sysfs: Sysfs) -> None:
     sysfs.port("mlx5_2", rate="200 Gb/sec (4X HDR)")
     sysfs.port("mlx5_3", link_layer="Ethernet")
     sysfs.port("mlx5_4", 2)
-    assert network.hca_filter({}, sysfs.root) == "=mlx5_0:1,mlx5_4:2"
+    assert _hca(sysfs) == "=mlx5_0:1,mlx5_4:2"
 
 
 def test_a_node_without_an_active_port_says_nothing_to_nccl(sysfs: Sysfs) -> None:
-    assert network.hca_filter({}, sysfs.root) is None
+    assert _hca(sysfs) is None
     sysfs.port("mlx5_0", state="1: DOWN")
-    assert network.hca_filter({}, sysfs.root) is None
-
-
-def test_the_profiles_adapters_come_first(sysfs: Sysfs) -> None:
-    sysfs.port("mlx5_0")
-    assert network.hca_filter({"hca": ["mlx5_7", "mlx5_8:2"]}, sysfs.root) == "=mlx5_7,mlx5_8:2"
+    assert _hca(sysfs) is None
 
 
 @pytest.mark.parametrize("hca", ["=mlx5_0:1,mlx5_4:2", "=mlx5_0,mlx5_4"])

@@ -63,6 +63,35 @@ def test_what_sound_agents_say() -> None:
     assert messages.writes({"files": {"a": [4, 7]}}, RANKS) == [("a", 4), ("a", 7)]
 
 
+LINKS: dict[str, Any] = {
+    **{"source": "node", "ports": [["mlx5_0:1", "InfiniBand", "400 Gb/sec (4X NDR)"]]},
+    "findings": [{"port": "mlx5_1:1", "kind": "down", "message": "mlx5_1:1 is DOWN"}],
+}
+
+
+def test_the_links_of_a_node() -> None:
+    assert _ready()[0].adapters is None
+    assert _ready(adapters=LINKS)[0].adapters == LINKS
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"source": "rumour"}, {"more": 1}, {"ports": None}, {"ports": [["mlx5_0:1"]]}),
+        *({"ports": [["a", "b", 7]]}, {"ports": [["a", "b", "c"]] * 129}, {"findings": [{}]}),
+        {"findings": [{"kind": "down", "message": "x" * 401}]},
+        {"findings": [{"kind": "unheard", "message": "x"}]},
+        {"findings": [{"kind": ["down"], "message": "x"}]},
+        {"findings": [{"kind": "down", "message": "x", "node": "n2"}]},
+        {"findings": [{"kind": "down", "message": "x"}] * 21},
+    ],
+    ids=lambda changes: str(changes)[:40],
+)
+def test_links_that_no_sound_agent_reports(changes: dict[str, Any]) -> None:
+    with pytest.raises(BadMessage, match="adapters"):
+        _ready(adapters={**LINKS, **changes})
+
+
 @pytest.mark.parametrize(
     "directory", [None, "/tmp/hpcrun-another", f"hpcrun-{START}", f"/a/../hpcrun-{START}", "\0"]
 )
