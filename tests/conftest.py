@@ -14,10 +14,12 @@ from tests.support.slurm_shim import Shim
 
 # On a busy machine commands would say what takes them long; tests of that set it back.
 os.environ.setdefault("HPCRUN_PROGRESS", "0")
-# A shell that starts the suite in the background has it ignore Ctrl-C, and every child inherits
-# that: the tests that interrupt a command would test nothing.
+# A shell that starts the suite in the background has it ignore Ctrl-C, and nohup that its terminal
+# is closed, and every child inherits that: the tests that do so would test nothing.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
