@@ -65,7 +65,10 @@ def test_a_run_on_whose_node_and_network_strangers_are(slurm: Cluster) -> None:
             assert taker.stdout is not None
             assert int(taker.stdout.readline()) > 1000
         bench.hpcrun("submit", bench.spec("strangers", spec))
-        until(lambda: [*directory.rglob("rank-00001.log")], "two ranks", 120)
+        try:
+            until(lambda: [*directory.rglob("rank-00001.log")], "two ranks", 120)
+        except TimeoutError:
+            raise AssertionError(bench.explain("strangers")) from None
         node = bench.status("strangers")[0]["nodes"][0]
         shown = slurm.on(node, ["sh", "-c", TOLD], user=True).stdout
         found = re.search(r"--supervisor\0([^\0]+):(\d+)", shown)
