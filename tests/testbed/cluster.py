@@ -217,9 +217,9 @@ class Cluster(Bed):
         self.thaw(*_CONTROLLERS)
         for daemon in _CONTROLLERS:
             self._start(daemon)
-        for node in self.nodes:
-            if not self.is_on(node):
-                self.boot(node, wait=False)
+        booted = [node for node in self.nodes if not self.is_on(node)]
+        for node in booted:
+            self.boot(node, wait=False)
         self.plug_everything(self.nodes)
         self.kill_user_processes(LOGIN)
         jobs.cancel_all(self)
@@ -229,3 +229,7 @@ class Cluster(Bed):
                 update = ["scontrol", "update", f"nodename={node}", "state=resume"]
                 self.run(update, user=False, check=False)
         self._wait_for_nodes(self.nodes)
+        # Slurm 24.11 may refuse a booted node's first step: "Job credential expired".
+        for node in booted:
+            step = ["srun", "--nodes=1", f"--nodelist={node}", "--mem=10", "true"]
+            until(lambda step=step: self.run(step, check=False).returncode == 0, f"steps on {node}")
