@@ -1,4 +1,4 @@
-"""What a new user's first minutes take: the README's lines as printed, and no others.
+"""Time a new user's first minutes: the README's lines as printed, and no others.
 
     python -m bench.first_minute [--wheels DIRECTORY] [--output bench/results/first_minute.json]
 

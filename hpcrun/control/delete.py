@@ -38,10 +38,10 @@ class Deletion:
     status: RunStatus
     bytes: int
     files: int
-    """Of its directory and its batch logs."""
+    """The files of its directory, and its batch logs."""
     hours: float
     unit: str
-    """What it cost, in GPU-hours or CPU-hours."""
+    """The GPU-hours or CPU-hours that it used."""
     spared: str | None = None
     """Why it is left alone; None if it goes."""
 

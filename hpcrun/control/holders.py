@@ -1,4 +1,4 @@
-"""What refers to runs from outside: runs that begin with them or wait for them, and links."""
+"""Find the holders of runs: other runs that begin with them or wait for them, and links."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from hpcrun.state.spec import secrets_file
 from hpcrun.state.spec.blocks import is_late
 from hpcrun.state.spec.recovery_block import NEWEST, NEWEST_DIRECTORY
 
-_ADDRESS = re.compile(r"[^\s,@]+(?:@[^\s,@]+)?")
+ADDRESS = re.compile(r"[^\s,@]+(?:@[^\s,@]+)?")
 # Blocks that are used before an attempt starts.
 _PLAN_TIME = (
     *("name", "cluster", "resources", "model_parallel_size", "deepspeed_config", "checkpoint"),
@@ -51,7 +51,7 @@ AT_LEAST = {
 }
 _PLACEHOLDER = re.compile(r"\$\{hpcrun:(\w+)\}")
 # In a project's name, where Weights & Biases puts it into addresses.
-_NOT_IN_PROJECTS = "/\\#?%:"
+NOT_IN_PROJECTS = "/\\#?%:"
 # Where MLflow keeps runs.
 _MLFLOW = ("https", "http", "sqlite", "postgresql", "mysql", "mssql")
 
@@ -211,7 +211,7 @@ def _check_notify(notify: dict[str, Any], report: Reporter) -> None:
                 message = f"found {found!r}; accepted are {', '.join(accepted)}"
                 report.at(f"{name}.{index}", message, did_you_mean(found, accepted))
     mail = notify["mail"]
-    if mail is not None and not _ADDRESS.fullmatch(mail):
+    if mail is not None and not ADDRESS.fullmatch(mail):
         report.at("mail", f"found {mail!r}; accepted is one address, such as ada@example.org")
     if notify["command"] and not notify["command"][0].strip():
         report.at("command", "is empty; accepted is a program and its arguments")
@@ -278,8 +278,8 @@ def _check_tracking(tracking: dict[str, Any], report: Reporter) -> None:
     project = tracking["wandb"] and tracking["wandb"]["project"]
     if project is None:
         return
-    if wrong := [one for one in project if one in _NOT_IN_PROJECTS]:
-        accepted = f"a name without any of {' '.join(_NOT_IN_PROJECTS)}"
+    if wrong := [one for one in project if one in NOT_IN_PROJECTS]:
+        accepted = f"a name without any of {' '.join(NOT_IN_PROJECTS)}"
         found = f"found {project!r}, with {wrong[0]!r}; accepted is {accepted}"
         report.at((), found, "a team is named by tracking.wandb.entity")
     elif not 0 < len(project) <= 128:

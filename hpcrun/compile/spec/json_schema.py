@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from hpcrun.compile.spec import schema
-from hpcrun.compile.spec.checks import AT_LEAST
+from hpcrun.compile.spec.checks import ADDRESS, AT_LEAST, NOT_IN_PROJECTS
 from hpcrun.compile.spec.reference import documentation
 from hpcrun.compile.target import deepspeed_keys, slurm_options
 from hpcrun.policy import batch, notifications, resume
@@ -31,6 +31,9 @@ _OWNED = {*slurm_options.OWNED, *slurm_options.OWNED_BY_FIELD}
 _SBATCH = slurm_options.SBATCH_OPTIONS - _OWNED
 _RECIPE: JsonSchema = {"enum": [*resume.RECIPES, resume.NONE]}
 _NOT_EMPTY: JsonSchema = {"type": "object", "minProperties": 1}
+_VARIABLE = slurm_options.VARIABLE_NAME.pattern
+# In the form of JavaScript, too.
+_BACKSLASHED = NOT_IN_PROJECTS.replace("\\", "\\\\")
 _N = "[0-9]{1,9}"
 _DURATION = f"{_N}-{_N}(?::{_N}){{0,2}}|{_N}(?::{_N}){{0,2}}"
 _DURATIONS = ("Resources.time", "Recovery.hang_after", "Recovery.warm_after",
@@ -46,15 +49,15 @@ _CHECKED: dict[str, JsonSchema] = {
                   "maxLength": slurm_options.LONGEST_NAME},
     "Resources.sbatch": {"propertyNames": {"enum": sorted(_SBATCH)},
                          "additionalProperties": {"not": {"type": ["object", "array"]}}},
-    "Environment.variables": {"propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"}},
+    "Environment.variables": {"propertyNames": {"pattern": f"^(?:{_VARIABLE})$"}},
     "Recovery.budgets": {"propertyNames": {"enum": sorted(KINDS)}},
     "Recovery.resume": {"anyOf": [_RECIPE, _LATER, {"type": ["object", "null"]}]},
     "Resume.recipe": {"anyOf": [_RECIPE, _LATER, _NULL]},
     "Notify.mail_types": {"items": {"anyOf": [{"enum": [*slurm_options.MAIL_TYPES]}, _LATER]}},
     "Notify.events": {"items": {"anyOf": [{"enum": [*notifications.EVENTS]}, _LATER]}},
-    "Notify.mail": {"pattern": r"^[^\s,@]+(?:@[^\s,@]+)?$"},
+    "Notify.mail": {"pattern": f"^(?:{ADDRESS.pattern})$"},
     "Objective.metric": {"pattern": r"\S"},
-    "Wandb.project": {"pattern": r"^[^/\\#?%:]+$"},
+    "Wandb.project": {"pattern": f"^[^{_BACKSLASHED}]+$"},
     "Draw.samples": {"minimum": 1},
     "Draw.keys": {"minProperties": 1},
     "When.match": {"minProperties": 1},
@@ -105,7 +108,7 @@ class _Blocks:
         """Return the schema of a field's values, as `schema.SchemaChecker` takes them."""
         if annotation is Any:
             return {}
-        options = get_args(annotation) if _is_union(annotation) else (annotation,)
+        options = get_args(annotation) if schema.is_union(annotation) else (annotation,)
         found = [part for option in options for part in self._parts(option)]
         found.append({"$ref": "#/$defs/later"})
         return {"anyOf": found, **({"if": _known(), "then": checked} if checked else {})}
@@ -131,13 +134,9 @@ _TRUE, _FALSE = "[Tt][Rr][Uu][Ee]", "[Ff][Aa][Ll][Ss][Ee]"
 _SCALARS: dict[type, list[JsonSchema]] = {
     str: [{"type": ["string", "number"]}],
     float: [{"type": "number"}],
-    int: [{"type": "integer"}, {"type": "string", "pattern": r"^\s*[+-]?[0-9]{1,18}\s*$"}],
+    int: [{"type": "integer"}, {"type": "string", "pattern": f"^(?:{schema.WHOLE.pattern})$"}],
     bool: [{"type": "boolean"}, {"type": "string", "pattern": f"^({_TRUE}|{_FALSE})$"}],
 }
-
-
-def _is_union(annotation: Any) -> bool:
-    return get_origin(annotation) in (Union, types.UnionType)
 
 
 def _known() -> JsonSchema:

@@ -51,7 +51,7 @@ def defaults(cls: type) -> dict[str, Any]:
 
 def dataclass_of(annotation: Any) -> type | None:
     """Return the dataclass in ``Block`` or ``Block | None``."""
-    options = get_args(annotation) if _is_union(annotation) else (annotation,)
+    options = get_args(annotation) if is_union(annotation) else (annotation,)
     for option in options:
         if isinstance(option, type) and dataclasses.is_dataclass(option):
             return option
@@ -131,7 +131,7 @@ class SchemaChecker:
         """Return ``value`` as the type ``annotation``, or ``_WRONG`` after a problem."""
         if annotation is Any:
             return value
-        if _is_union(annotation):
+        if is_union(annotation):
             return self._union(value, annotation, key)
         block = dataclass_of(annotation)
         if block:
@@ -188,7 +188,7 @@ class SchemaChecker:
         return _WRONG if _WRONG in items.values() else items
 
     def _int(self, value: Any, key: Key) -> Any:
-        if isinstance(value, str) and _WHOLE.fullmatch(value):
+        if isinstance(value, str) and WHOLE.fullmatch(value):
             return int(value)
         if isinstance(value, int) and not isinstance(value, bool):
             return value
@@ -231,10 +231,10 @@ class SchemaChecker:
 
 # Stands for a value that did not fit.
 _WRONG = object()
-_WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
+WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 
 
-def _is_union(annotation: Any) -> bool:
+def is_union(annotation: Any) -> bool:
     return get_origin(annotation) in (Union, types.UnionType)
 
 

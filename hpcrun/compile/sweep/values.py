@@ -13,7 +13,7 @@ from hpcrun.compile.sweep.point import Assignment
 
 MOST = 100_000
 HYDRA = re.compile(r"(choice|range|interval|glob|sort|shuffle|tag|extend_list)\(.*\)")
-"""How Hydra's sweeper writes several values; here it is a text."""
+"""The form in which Hydra's sweeper takes several values; here it is a text."""
 
 _DIGITS = 12
 _OTHER_NAMES = {"logspace": "geomspace", "arange": "range", "values": "choices"}

@@ -12,7 +12,7 @@ from hpcrun.slurm.parse import parse_duration
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 LONGEST_NAME = 128
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _GPU = re.compile(r"(?:^|,)\s*(?:gres[:/])?gpu", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -191,7 +191,7 @@ def check_variables(variables: dict[str, str], report: Reporter) -> None:
     check_words(["=".join(one) for one in variables.items()], "a variable", report)
     for name, value in variables.items():
         own = (name,)
-        if not _VARIABLE.fullmatch(name):
+        if not VARIABLE_NAME.fullmatch(name):
             report.at(own, f"found the name {name!r}; accepted are letters, digits and _")
         elif name in _OWNED_VARIABLES or name.startswith(("SLURM_", "SBATCH_")):
             report.at(own, "the job sets this variable itself", "leave it out")

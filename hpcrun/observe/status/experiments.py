@@ -32,7 +32,7 @@ class Overview:
     problem: str | None = None
     """Why no plan can be read."""
     tags: Sequence[str] = ()
-    """Those that any of its runs has."""
+    """The tags that any of its runs has."""
 
     def to_data(self) -> dict[str, Any]:
         return dict(vars(self))

@@ -81,7 +81,7 @@ class RunStatus:
     """Names of the nodes that stand by beside these; they are paid for too."""
     tags: Sequence[str] = ()
     notes: Sequence[dict[str, Any]] = ()
-    """What people said of it: the ``text``, ``user`` and ``time`` of each note, oldest first."""
+    """The notes of people: the ``text``, ``user`` and ``time`` of each note, oldest first."""
 
     @property
     def name(self) -> str:

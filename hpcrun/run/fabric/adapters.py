@@ -65,7 +65,7 @@ class HcaPort:
 
 @dataclass(frozen=True)
 class AdapterReading:
-    """What a node told of its adapters."""
+    """The ports and GPUs that a node has."""
 
     ports: tuple[HcaPort, ...] = ()
     gpus: frozenset[str] = frozenset()

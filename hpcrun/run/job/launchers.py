@@ -90,7 +90,7 @@ class Launcher(ABC):
 
     @property
     def is_one_machine(self) -> bool:
-        """Whether the run is only ever started on the one machine or node that this is."""
+        """Return whether the run is only ever started on the one machine or node that this is."""
         return not self.is_slurm or (not self.requeues and len(self.nodes) == 1)
 
     def end_time(self, *, fresh: bool = False) -> float | None:

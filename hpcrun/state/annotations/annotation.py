@@ -26,7 +26,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Annotation:
-    """What people said of a run."""
+    """The tags and notes of a run."""
 
     tags: tuple[str, ...] = ()
     """In the order in which they were given."""

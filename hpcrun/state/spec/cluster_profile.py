@@ -49,10 +49,11 @@ class ConfirmAbove:
     begins anew."""
 
     gpu_hours: float | None = None
-    """Of runs with GPUs; null never asks."""
+    """The most GPU-hours of runs with GPUs; null never asks."""
 
     cpu_hours: float | None = None
-    """Of runs without GPUs: nodes times ranks times CPUs of each times the time limit."""
+    """The most CPU-hours of runs without GPUs: nodes times ranks times CPUs of each times the time
+    limit."""
 
 
 @spec_dataclass
