@@ -65,6 +65,7 @@ audit: $(DEV)
 docs: $(DEV)
 	$(BIN)/python docs/make_cli.py
 	$(BIN)/python docs/make_man.py
+	$(BIN)/python docs/make_completion.py
 	$(BIN)/python docs/make_tree.py
 	$(BIN)/python -m hpcrun.compile.spec.reference
 

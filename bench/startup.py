@@ -24,6 +24,9 @@ from pathlib import Path
 
 BASELINE = "python -c pass"
 TARGET = ("hpcrun --help", 5.0)
+# Seconds that an answer to TAB may take, and the lines up to the cursor.
+TAB_TARGET = 0.1
+TABS = {"TAB on a key": "hpcrun submit hello res", "TAB on a condition": "hpcrun status hello st"}
 BEFORE = " (before)"
 
 
@@ -61,6 +64,9 @@ def commands(checkout: Path, directory: Path, mark: str = "") -> dict[str, Comma
         f"hpcrun {words}{mark}": ([*hpcrun, *words.split()], environment)
         for words in ("--help", "status", "logs", "plan hello cluster=slurm")
     }
+    for name, line in TABS.items():
+        asked = {"_HPCRUN_COMPLETE": "bash_complete", "COMP_WORDS": line}
+        measured[f"{name}{mark}"] = (hpcrun, {**environment, **asked})
     zipped = {"PYTHONPATH": str(directory / "hello/submissions/1/hpcrun.zip")}
     measured[f"a rank's imports{mark}"] = ([sys.executable, "-c", RANK], zipped)
     return measured
@@ -108,6 +114,9 @@ def main() -> None:
     name, limit = TARGET
     verdict = "within" if ratios[name] <= limit else "ABOVE"
     print(f"{name}: {ratios[name]:.2f}x python -c pass, {verdict} the target of {limit:g}x")
+    slowest = max(medians[name] for name in TABS)
+    verdict = "within" if slowest <= TAB_TARGET else "ABOVE"
+    print(f"TAB: {slowest * 1000:.0f} ms, {verdict} the target of {TAB_TARGET * 1000:.0f} ms")
     if options.output:
         result = {
             "rounds": options.rounds,

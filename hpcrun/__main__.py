@@ -26,7 +26,11 @@ def _forget_current_directory() -> None:
 
 _forget_current_directory()
 
-from hpcrun.cli.main import main  # noqa: E402 - not before the line above
+if "_HPCRUN_COMPLETE" in os.environ:
+    # A shell asks for answers to TAB, which leave click out.
+    from hpcrun.cli.completion_answers import main
+else:
+    from hpcrun.cli.main import main
 
 if __name__ == "__main__":
     main()

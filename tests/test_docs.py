@@ -39,6 +39,11 @@ def test_the_man_page_is_up_to_date() -> None:
     assert module.PAGE.read_text() == module.page(), "run `make docs`"
 
 
+def test_what_tab_knows_of_the_commands_is_up_to_date() -> None:
+    module = _script("make_completion")
+    assert module.FILE.read_text(encoding="utf-8") == module.text(), "run `make docs`"
+
+
 def test_the_man_page_renders_without_a_warning() -> None:
     if shutil.which("man") is None or shutil.which("groff") is None:
         pytest.skip("needs man-db and groff: tests/testbed/install.sh")

@@ -23,6 +23,7 @@ PACKAGES = sorted({path.parent for path in MODULES} - {PACKAGE})
 COVERED_BY: dict[str, str] = {
     "__main__": "cli/test_main.py",
     "cli/condition_keys": "cli/test_completion.py",
+    "cli/completion_answers": "cli/test_completion.py",
     "cli/examples": "cli/test_help.py",
     "cli/foreign_options": "cli/test_mistakes.py",
     "cli/global_options": "cli/test_main.py",
@@ -31,7 +32,9 @@ COVERED_BY: dict[str, str] = {
     "cli/report": "observe/report/test_report.py",
     "cli/run": "cli/test_verdict.py",
     "cli/schema": "compile/spec/test_json_schema.py",
+    "cli/run_names": "cli/test_completion.py",
     "cli/spec_keys": "cli/test_completion.py",
+    "cli/typed_line": "cli/test_completion.py",
     "cli/why": "observe/diagnosis/test_attempts.py",
     "compile/chain": "cli/test_chain.py",
     "compile/compiler": "compile/test_golden.py",

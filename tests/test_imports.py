@@ -109,7 +109,11 @@ def test_every_module_is_in_a_known_part() -> None:
 
 def test_imports_point_one_way() -> None:
     # The package itself hands out Session, and `python -m hpcrun` is the command line.
-    entrances = {("hpcrun", "hpcrun.run.session"), ("hpcrun.__main__", "hpcrun.cli.main")}
+    entrances = {
+        ("hpcrun", "hpcrun.run.session"),
+        ("hpcrun.__main__", "hpcrun.cli.main"),
+        ("hpcrun.__main__", "hpcrun.cli.completion_answers"),
+    }
     wrong = [
         str(one)
         for one in ALL
@@ -250,3 +254,28 @@ def test_no_command_imports_what_is_slow(arguments: list[str], experiment: Path)
     if arguments[0] != "completion":
         arguments = [*arguments, "--root", "root"]
     assert _modules_of(arguments, experiment) & NEVER == set()
+
+
+def test_an_answer_to_tab_leaves_click_out(experiment: Path) -> None:
+    """click alone takes a third of the 0.1 s that an answer may take."""
+    script = (
+        "import json, sys\n"
+        "from hpcrun.cli.completion_answers import main\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit:\n"
+        "    print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))\n"
+    )
+    lines = ("hpcrun ", "hpcrun status hello/", "hpcrun why hello sta", "hpcrun submit hello ent")
+    for line in lines:
+        ended = subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=experiment,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "HPCRUN_ROOT": "root", "COMP_WORDS": line},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        *rows, modules = ended.stdout.splitlines()
+        assert rows, line
+        assert {*json.loads(modules)} & {"click", "rich", "omegaconf", *NEVER} == set(), line

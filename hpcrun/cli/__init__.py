@@ -9,8 +9,9 @@
 - Reading: `list`, `status`, `top`, `logs`, `results`, `why`, `show`, `diff`, `report`, `export`.
 - Acting on runs: `cancel`, `requeue`, `tag`, `note`, `rename`, `clean`, `delete`.
 - `schema`: the JSON Schema of specs.
-- `help`: topics; `examples`: those in each command's help; `completion`: scripts for shells,
-  with `spec_keys` for what a spec may hold and `condition_keys` for ``--where``.
+- `help`: topics; `examples`: those in each command's help; `completion`: scripts for shells.
+- TAB: `completion_answers`, which reads the `typed_line` without click and asks `spec_keys` for
+  what a spec may hold, `condition_keys` for ``--where``, `run_names` for experiments, runs, tags.
 
 To add a command: write ``hpcrun/cli/NAME.py`` with a function ``command``, add it to ``GROUPS`` in
 `main` and an example to `examples`, and run ``make docs``. Imports that only the command needs go

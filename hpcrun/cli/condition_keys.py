@@ -5,18 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-import click
-from click.shell_completion import CompletionItem
-
-from hpcrun.cli.completion import PART, Condition
-from hpcrun.cli.global_options import given
+from hpcrun.cli.run_names import complete_names, root_of
+from hpcrun.cli.typed_line import PART, TypedLine, Word
 from hpcrun.errors import HpcrunError
-from hpcrun.host import expand_home
 from hpcrun.observe.read import said
 from hpcrun.observe.read.expression import is_condition
 from hpcrun.observe.read.filter import ATTEMPTS, FACTS, METRIC, STEP, words_of
 from hpcrun.observe.read.run_values import show
-from hpcrun.observe.read.selection import Finder, Selected, begun, default_root
+from hpcrun.observe.read.selection import Finder, Selected, begun
 
 _MOST, _MOST_LOGS = 1_000, 4
 # The last comparison, as far as it is typed: a key, or a key, a sign and a value.
@@ -25,44 +21,33 @@ _COMPARISON = re.compile(r"(?P<key>[^<>=!~]+)(?P<sign>[<>!=]=|[<>=~])(?P<value>.
 _SIGNS = ("=", "<", ">", "<=", ">=")
 
 
-def complete_condition(
-    context: click.Context, _parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
+def complete_condition(line: TypedLine, incomplete: str) -> list[Word]:
     """Complete a condition on the runs that the line names so far."""
-    # Where TAB is for an option's value, click has left the words before it as they are.
-    return _complete(context, context.params.get("where") or context.args, incomplete)
+    return _complete(line, line.values.get("where", ()), incomplete)
 
 
-def complete_where(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
+def complete_where(line: TypedLine, incomplete: str) -> list[Word]:
     """Complete WHERE: names of experiments and runs, and conditions once something is typed."""
-    from hpcrun.cli.where import complete_names
-
-    named = context.params.get("where") or ()
+    named = line.values.get("where", ())
     if "/" in incomplete and not is_condition(incomplete):
-        return complete_names(context, parameter, incomplete)
-    names = [] if is_condition(incomplete) else complete_names(context, parameter, incomplete)
-    return [*names, *(_complete(context, named, incomplete) if named or incomplete else ())]
+        return complete_names(line, incomplete)
+    names = [] if is_condition(incomplete) else complete_names(line, incomplete)
+    return [*names, *(_complete(line, named, incomplete) if named or incomplete else ())]
 
 
-def complete_only(
-    context: click.Context, _parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
+def complete_only(line: TypedLine, incomplete: str) -> list[Word]:
     """Complete ``--only``: its words, and conditions on the runs of the spec's experiment."""
     from hpcrun.cli import spec_keys
 
-    name = spec_keys.name_of(context)
+    name = spec_keys.name_of(line)
     words = [word for word in ("new", "failed", "cancelled") if word.startswith(incomplete)]
-    return [*map(CompletionItem, words), *_complete(context, [name], incomplete)]
+    return [*map(Word, words), *_complete(line, [name], incomplete)]
 
 
-def _complete(
-    context: click.Context, where: Sequence[str], incomplete: str
-) -> list[CompletionItem]:
+def _complete(line: TypedLine, where: Sequence[str], incomplete: str) -> list[Word]:
     selected: list[Selected] = []
     try:
-        finder = Finder(expand_home(given(context, "root") or default_root()))
+        finder = Finder(root_of(line))
         selected = finder.resolve([word for word in where if not is_condition(word)])[:_MOST]
     except (HpcrunError, OSError):
         pass
@@ -71,11 +56,11 @@ def _complete(
     head = incomplete[: len(incomplete) - len(last)]
     typed = _COMPARISON.fullmatch(last)
     if not typed:
-        return [Condition(head + word, PART) for word in _keys(selected, last)]
+        return [Word(head + word, PART, is_condition=True) for word in _keys(selected, last)]
     *before, value = typed["value"].split(",")
     head += typed["key"] + typed["sign"] + "".join(f"{one}," for one in before)
     values = [one for one in _values(selected, typed["key"]) if one.startswith(value)]
-    return [Condition(head + one) for one in values]
+    return [Word(head + one, is_condition=True) for one in values]
 
 
 def _keys(selected: Sequence[Selected], typed: str) -> Iterator[str]:

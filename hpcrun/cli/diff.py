@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.where import complete_names, conditions_option, select
+from hpcrun.cli.where import conditions_option, select
 from hpcrun.text import agreeing, listed, plural
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ _SHOWN = 4
 
 
 @click.command("diff")
-@click.argument("before", metavar="A", shell_complete=complete_names)
-@click.argument("after", metavar="B", shell_complete=complete_names)
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
 @conditions_option
 @click.option("--code", is_flag=True, help="Show the frozen code's changes line by line.")
 @common

@@ -7,7 +7,6 @@ import shutil
 import sys
 
 import click
-from click.shell_completion import CompletionItem
 
 from hpcrun import resources
 from hpcrun.cli.main import COMMANDS, GROUPS, group
@@ -41,20 +40,8 @@ TOPICS = {
 _WIDEST_PAGE = 100
 
 
-def complete_topic(
-    _context: click.Context, _parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete a topic or a command."""
-    known = {**{topic: text for topic, (_, text) in TOPICS.items()}, **COMMANDS}
-    return [
-        CompletionItem(name, help=text)
-        for name, text in known.items()
-        if name.startswith(incomplete)
-    ]
-
-
 @click.command("help")
-@click.argument("topic", required=False, metavar="[TOPIC | COMMAND]", shell_complete=complete_topic)
+@click.argument("topic", required=False, metavar="[TOPIC | COMMAND]")
 @click.pass_context
 def command(context: click.Context, topic: str | None) -> None:
     """A page of the documentation, a command's --help, or without either the list of all.

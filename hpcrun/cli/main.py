@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import gc
 import importlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -17,9 +16,6 @@ from hpcrun.cli import examples
 from hpcrun.cli.global_options import global_options
 from hpcrun.errors import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, HpcrunError, Interrupted
 from hpcrun.text import one_line
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
 
 # Title -> the commands under it: the name, which is also that of the module, and what --help says.
 GROUPS = {
@@ -85,8 +81,6 @@ _HURT = {"cancel", "clean", "delete", "drill", "rename", "requeue"}
 _SIMILAR, _NEARLY = 0.6, 0.83
 
 
-# The variable by which a shell asks for completions.
-COMPLETE = "_HPCRUN_COMPLETE"
 # The key in click's ``meta`` for the words after the command's name.
 _WORDS = "hpcrun.words"
 
@@ -130,17 +124,6 @@ class LazyGroup(click.Group):
                 formatter.write_dl(
                     [(f"{name:<{_WIDEST}}", text) for name, text in commands.items()]
                 )
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete a command's name, without importing any."""
-        from click.shell_completion import CompletionItem
-
-        names = [
-            CompletionItem(name, help=text)
-            for name, text in COMMANDS.items()
-            if name.startswith(incomplete)
-        ]
-        return names or click.Command.shell_complete(self, ctx, incomplete)
 
 
 def _near(name: str) -> str | None:
@@ -188,10 +171,7 @@ def main(arguments: list[str] | None = None) -> None:
     gc.set_threshold(2_000_000, 50, 100)
     atexit.register(gc.freeze)
     _open_streams()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(terminal.guarded())
-        if COMPLETE in os.environ:
-            stack.enter_context(importlib.import_module("hpcrun.cli.completion").quiet())
+    with terminal.guarded():
         _main(arguments)
 
 

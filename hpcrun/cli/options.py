@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import os
 import shlex
 import sys
@@ -98,28 +97,15 @@ def spec_arguments(function: Function) -> Function:
         "sweeps",
         multiple=True,
         metavar="key=a,b",
-        shell_complete=completed_by("spec_keys", "complete_sweep"),
         help="Sweep a key over values; may be given several times.",
     )
     overrides = click.argument(
         "overrides",
         nargs=-1,
         metavar="[key=value | +key=value]...",
-        shell_complete=completed_by("spec_keys", "complete_override"),
     )
-    argument = click.argument(
-        "spec", metavar="SPEC", shell_complete=completed_by("spec_keys", "complete_spec")
-    )
+    argument = click.argument("spec", metavar="SPEC")
     return argument(overrides(sweep(function)))
-
-
-def completed_by(module: str, name: str) -> Callable[..., Any]:
-    """Return a completion of a module beside this one, which is imported when TAB asks it."""
-
-    def complete(*given: Any) -> Any:
-        return getattr(importlib.import_module(f"hpcrun.cli.{module}"), name)(*given)
-
-    return complete
 
 
 def common(function: Function) -> Function:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.where import complete_names, finder
+from hpcrun.cli.where import finder
 
 
 @click.command("rename")
-@click.argument("old", shell_complete=complete_names)
+@click.argument("old")
 @click.argument("new")
 @click.option("-n", "--dry-run", is_flag=True, help="Only say whether it could be renamed.")
 @common

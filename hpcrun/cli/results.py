@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hpcrun.cli.options import Output, common, completed_by
+from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import key_names, select, where_argument
 from hpcrun.errors import UsageError
 from hpcrun.text import agreeing, plural
@@ -17,7 +17,6 @@ from hpcrun.text import agreeing, plural
     "filters",
     multiple=True,
     metavar="CONDITION",
-    shell_complete=completed_by("condition_keys", "complete_condition"),
     help="As --where, and of the table's columns too: 'loss.best<2.5 and lr>=1e-3'; before any "
     "mean.",
 )

@@ -7,11 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-import click
-from click.shell_completion import CompletionItem
-
 from hpcrun import resources
-from hpcrun.cli.completion import PART
+from hpcrun.cli.typed_line import PART, TypedLine, Word
 from hpcrun.compile.source.marked_tree import Key, dotted
 from hpcrun.compile.spec import profile_files, schema
 from hpcrun.compile.spec.short_keys import ShortKeys
@@ -32,54 +29,45 @@ _PATHS = {
 _OF_THE_SITE = {"resources.account", "resources.partition", "resources.qos"}
 
 
-def complete_spec(
-    _context: click.Context, _parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
+def complete_spec(_line: TypedLine, incomplete: str) -> list[Word]:
     """Complete SPEC: files, and names of experiments that ship."""
     names = [name for name in resources.configs("experiments") if name.startswith(incomplete)]
-    return [CompletionItem("", "yaml"), *(CompletionItem(name, help="ships") for name in names)]
+    return [Word("", "yaml"), *(Word(name, about="ships") for name in names)]
 
 
-def complete_override(
-    context: click.Context, _parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
+def complete_override(line: TypedLine, incomplete: str) -> list[Word]:
     """Complete ``key=value``: a key level by level, or from the end of it, and then its values."""
-    spec = _Keys(context)
+    spec = _Keys(line)
     sign = "+" if incomplete.startswith("+") else ""
     key, equals, value = incomplete.removeprefix("+").partition("=")
     if equals:
         found = spec.values(spec.full(key), value)
-        return [CompletionItem(f"{sign}{key}={i.value}", i.type, i.help) for i in found]
-    return [CompletionItem(sign + i.value, i.type, i.help) for i in spec.keys(key)]
+        return [one._replace(value=f"{sign}{key}={one.value}") for one in found]
+    return [one._replace(value=sign + one.value) for one in spec.keys(key)]
 
 
-def complete_sweep(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
+def complete_sweep(line: TypedLine, incomplete: str) -> list[Word]:
     """Complete ``key=a,b``: as an override, each value after the last comma."""
     key, equals, value = incomplete.partition("=")
     *before, last = value.split(",")
-    found = complete_override(context, parameter, f"{key}{equals}{last}")
+    found = complete_override(line, f"{key}{equals}{last}")
     if not before:
         return found
     done = f"{key}={','.join(before)},"
-    return [CompletionItem(done + i.value[len(key) + 1 :], i.type, i.help) for i in found]
+    return [one._replace(value=done + one.value[len(key) + 1 :]) for one in found]
 
 
-def name_of(context: click.Context) -> str:
+def name_of(line: TypedLine) -> str:
     """Return the name of the experiment that the spec on the command line makes."""
-    spec = _Keys(context)
+    spec = _Keys(line)
     return spec.given.get("name") or spec.path.stem
 
 
 class _Keys:
     """The keys of a spec on the command line: those of its files, and those that any spec has."""
 
-    def __init__(self, context: click.Context) -> None:
-        # Where TAB is for an option's value, click has left the words before it as they are.
-        name, more = str(context.params.get("spec") or ""), context.params.get("overrides") or ()
-        if not name and context.args:
-            name, *more = context.args
+    def __init__(self, line: TypedLine) -> None:
+        name, more = line.given("spec") or "", line.values.get("overrides", [])
         path = expand_home(name)
         if not path.is_file():
             path = resources.configs("experiments").get(name, path)
@@ -104,7 +92,7 @@ class _Keys:
         name = self.given.get("deepspeed_config") or ""
         return resources.configs("deepspeed").get(name, self.directory / name)
 
-    def keys(self, incomplete: str) -> Iterator[CompletionItem]:
+    def keys(self, incomplete: str) -> Iterator[Word]:
         """Yield the next level of the keys that begin so, then full keys that end so."""
         levels: dict[str, str | None] = {}
         for key in self.known:
@@ -116,19 +104,19 @@ class _Keys:
                 elif not dot:
                     levels.setdefault(f"{whole}=", self.given.get(whole))
         for word, about in levels.items():
-            yield CompletionItem(word, PART, about)
+            yield Word(word, PART, about)
         if incomplete and "." not in incomplete:
             ends = {key.rpartition(".")[2] for key in self.known if "." in key}
             for end in sorted(ends):
                 full = self.full(end) if end.startswith(incomplete) else end
                 if full != end and not self._is_block(full):
-                    yield CompletionItem(f"{end}=", PART, full)
+                    yield Word(f"{end}=", PART, full)
 
     def full(self, key: str) -> str:
         """Return the one key that ends so; the key itself if there is none or more than one."""
         return dotted(self._short.full(_parts(key)))
 
-    def values(self, key: str, incomplete: str) -> Iterator[CompletionItem]:
+    def values(self, key: str, incomplete: str) -> Iterator[Word]:
         """Yield what a key may be, as far as that can be told; else what the file says it is."""
         annotation = schema.find(Spec, _parts(key))
         given = self.given.get(key)
@@ -148,9 +136,9 @@ class _Keys:
             found = [given]
         for value in dict.fromkeys(found):
             if value.startswith(incomplete):
-                yield CompletionItem(value)
+                yield Word(value)
         if key in _PATHS:
-            yield CompletionItem("", "file")
+            yield Word("", "file")
 
     def _is_block(self, key: str) -> bool:
         annotation = schema.find(Spec, _parts(key))

@@ -13,7 +13,6 @@ from hpcrun.cli.options import (
     Output,
     command_line,
     common,
-    completed_by,
     root_option,
     spec_arguments,
 )
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     "words",
     multiple=True,
     metavar="FILTER",
-    shell_complete=completed_by("condition_keys", "complete_only"),
     help="Submit only runs that are `new`, `failed` or `cancelled`, meet a condition (lr=3e-4, "
     "'lr>=1e-3 and not seed=2') or are named (NAME/0-3).",
 )

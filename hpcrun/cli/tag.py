@@ -6,10 +6,9 @@ import re
 from collections.abc import Sequence
 
 import click
-from click.shell_completion import CompletionItem
 
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.where import complete_names, conditions_option, root_of, select, whole
+from hpcrun.cli.where import conditions_option, select, whole
 from hpcrun.errors import UsageError
 from hpcrun.text import listed, plural
 
@@ -25,22 +24,8 @@ class _TagCommand(click.Command):
         return super().parse_args(ctx, words)
 
 
-def _complete(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete ``+tag`` with tags that runs have, and names of runs."""
-    if not incomplete.startswith("+"):
-        return complete_names(context, parameter, incomplete)
-    from hpcrun.observe.read import said
-    from hpcrun.state import history, layout
-
-    there = layout.experiments(root_of(context))
-    known = {tag for one in there for tag in said.tags(history.read(one).annotations.values())}
-    return [CompletionItem(f"+{tag}") for tag in sorted(known) if tag.startswith(incomplete[1:])]
-
-
 @click.command("tag", cls=_TagCommand)
-@click.argument("where", nargs=-1, metavar="[WHERE]... [+TAG | -TAG]...", shell_complete=_complete)
+@click.argument("where", nargs=-1, metavar="[WHERE]... [+TAG | -TAG]...")
 @conditions_option
 @click.option("--remove", "removed", multiple=True, metavar="TAG", help="The same as -TAG.")
 @common

@@ -11,51 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem
 
 from hpcrun import activity
-from hpcrun.cli.global_options import given
-from hpcrun.cli.options import Function, Output, completed_by
+from hpcrun.cli.options import Function, Output
 from hpcrun.errors import UsageError
-from hpcrun.host import expand_home
 from hpcrun.text import one_line, plural, shortened
 
 if TYPE_CHECKING:
     from hpcrun.observe.read.selection import Finder, Selected
     from hpcrun.observe.status.status import Ask, RunStatus
     from hpcrun.state.layout import ExperimentPaths
-
-
-def complete_names(
-    context: click.Context, _parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete names of experiments under the root, and runs once a name is complete.
-
-    A directory may be called anything, and a shell runs what it is given: only names that hpcrun
-    itself would give are offered.
-    """
-    from hpcrun.errors import HpcrunError
-    from hpcrun.observe.read.selection import Finder, is_name
-    from hpcrun.state import layout
-
-    root = root_of(context)
-    if "/" in incomplete:
-        name = incomplete.partition("/")[0]
-        try:
-            known = Finder(root).history(layout.experiment(root, name)) if is_name(name) else None
-        except HpcrunError:
-            return []
-        found = [f"{name}/{number}" for number in sorted(known.runs)] if known else []
-    else:
-        found = [one.name for one in layout.experiments(root) if is_name(one.name)]
-    return [CompletionItem(name) for name in found if name.startswith(incomplete)]
-
-
-def root_of(context: click.Context) -> Path:
-    """Return the root that a line to be completed is about."""
-    from hpcrun.observe.read.selection import default_root
-
-    return expand_home(given(context, "root") or default_root())
 
 
 def conditions_option(function: Function) -> Function:
@@ -65,7 +30,6 @@ def conditions_option(function: Function) -> Function:
         "conditions",
         multiple=True,
         metavar="CONDITION",
-        shell_complete=completed_by("condition_keys", "complete_condition"),
         help="Only runs that meet this: lr=3e-4 (of a key its end is enough), 'lr>=1e-3', "
         "state=failed, tag=good, 'metric.loss<2', 'attempts>2', and/or/not with brackets.",
     )(function)
@@ -73,12 +37,7 @@ def conditions_option(function: Function) -> Function:
 
 def where_argument(function: Function) -> Function:
     """Add ``[WHERE]...`` and ``--where CONDITION``; pass ``where`` and ``conditions``."""
-    where = click.argument(
-        "where",
-        nargs=-1,
-        metavar="[WHERE]...",
-        shell_complete=completed_by("condition_keys", "complete_where"),
-    )
+    where = click.argument("where", nargs=-1, metavar="[WHERE]...")
     return where(conditions_option(function))
 
 

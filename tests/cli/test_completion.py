@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.cli import typed_line
+from hpcrun.cli.completion_answers import COMPLETERS
 from hpcrun.compile.spec import profile_files
 from hpcrun.state import permissions
 from tests.support.command import hpcrun
@@ -102,6 +104,14 @@ def answers(line: str, desk: Path, shell: str = "zsh", **variables: str) -> list
         ("hpcrun submit finetune.yaml -s framework=jax,none", ["framework=jax,none"]),
         ("hpcrun submit finetune.yaml --sweep=framework=li", ["--sweep=framework=lightning"]),
         ("hpcrun submit --on", ["--only"]),
+        ("hpcrun submit hello -n --dr", []),
+        ("hpcrun --js", ["--json"]),
+        ("hpcrun tag study +g", ["+good"]),
+        ("hpcrun diff study/1 study/", ["study/1", "study/2"]),
+        ("hpcrun diff study/1 study/2 st", []),
+        ("hpcrun none st", []),
+        ("hpcrun help stat", ["status"]),
+        ("hpcrun report -o no", ["<file>"]),
         ("hpcrun completion z", ["zsh"]),
         (
             "hpcrun status study --where ",
@@ -177,15 +187,68 @@ def test_a_hostile_spec_offers_nothing_that_acts(text: str, desk: Path) -> None:
     assert [word for word in found if set(word) & set("$(`&; ")] == []
 
 
-def test_an_answer_is_quick(desk: Path) -> None:
-    """Processor time, which other processes hardly change: at most 0.1 s on a machine of today."""
-    used = []
-    for _ in range(5):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert answers("hpcrun submit finetune.yaml conf", desk) == ["config."]
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(used) < 0.2
+def test_every_completer_is_of_a_parameter_that_a_command_has() -> None:
+    known = {
+        f"{command}{name}"
+        for command, record in typed_line.commands()["commands"].items()
+        for name in (one["name"] for one in record["parameters"])
+        for command in ("", f"{command} ")
+    }
+    assert set(COMPLETERS) - known == set()
+    for place in COMPLETERS.values():
+        module, _, function = place.partition(":")
+        assert callable(getattr(importlib.import_module(f"hpcrun.cli.{module}"), function))
+
+
+@pytest.mark.parametrize(
+    ("words", "values", "open_option"),
+    [
+        (
+            ["submit", "a.yaml", "-s", "b=1,2", "c=3"],
+            {"sweeps": ["b=1,2"], "overrides": ["c=3"]},
+            "",
+        ),
+        (["submit", "a.yaml", "-sb=1,2"], {"sweeps": ["b=1,2"]}, ""),
+        (["submit", "a.yaml", "-qns"], {"quiet": [""], "dry_run": [""]}, "sweeps"),
+        (["submit", "--sweep=b=1", "a.yaml"], {"sweeps": ["b=1"], "spec": ["a.yaml"]}, ""),
+        (
+            ["submit", "--", "-a.yaml", "--sweep"],
+            {"spec": ["-a.yaml"], "overrides": ["--sweep"]},
+            "",
+        ),
+        (["--root", "r", "status", "--root=s", "x"], {"root": ["r", "s"], "where": ["x"]}, ""),
+        (["diff", "a", "b", "c"], {"before": ["a"], "after": ["b"]}, ""),
+        (["status", "--none", "x", "-"], {"where": ["x", "-"]}, ""),
+        (["none", "x"], {}, ""),
+    ],
+)
+def test_a_line_is_read_as_its_command_reads_it(
+    words: list[str], values: dict[str, list[str]], open_option: str
+) -> None:
+    line = typed_line.read(words, typed_line.commands())
+    assert {name: line.values.get(name) for name in values} == values
+    assert (line.open_option.name if line.open_option else "") == open_option
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "is_in_quotes"),
+    [
+        ("a b", ["a", "b"], False),
+        ("a 'b c", ["a", "b c"], True),
+        ('a "b', ["a", "b"], True),
+        ("a b\\", ["a", "b"], False),
+        ("a b\\ c", ["a", "b c"], False),
+        ("a '' b", ["a", "", "b"], False),
+    ],
+)
+def test_a_line_is_split_as_a_shell_does(line: str, words: list[str], is_in_quotes: bool) -> None:
+    assert typed_line.split(line) == (words, is_in_quotes)
+
+
+def test_a_variable_left_over_from_a_shell_is_told() -> None:
+    done = hpcrun("status", env={"_HPCRUN_COMPLETE": "bash_complete"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "unset _HPCRUN_COMPLETE" in done.stderr
 
 
 class Prompt:
