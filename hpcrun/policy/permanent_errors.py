@@ -128,6 +128,8 @@ def _of_exception(
         return PermanentError(f"DeepSpeed refuses its configuration ({message})", anywhere=True)
     if name == "ValueError" and "not used by the HfArgumentParser" in message:
         return PermanentError(f"the program refuses its arguments ({message})", anywhere=True)
+    if name == "UsageError":  # the session's, of a configuration or a call; click's, of arguments
+        return PermanentError(f"its input is refused ({message})", anywhere=True)
     if name == "HpcrunError" and (found := _CANNOT_START.match(message)):
         return PermanentError(found[0])
     if name in ("FileNotFoundError", "NotADirectoryError", "IsADirectoryError"):

@@ -25,7 +25,7 @@ from hpcrun.run.health import progress
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.launch import Launch
-from hpcrun.run.rank import process_groups, rng, samples, warm_up
+from hpcrun.run.rank import model_parallel, process_groups, rng, samples, warm_up
 from hpcrun.run.rank.collectives import Collectives
 from hpcrun.run.rank.config import Config
 from hpcrun.run.rank.metrics import MetricsLog
@@ -139,12 +139,17 @@ class Session:
         model
             A ``torch.nn.Module``.
         **arguments
-            Anything else that ``deepspeed.initialize`` takes.
+            Anything else that ``deepspeed.initialize`` takes. ``mpu`` is filled in for AutoTP.
 
         Returns
         -------
         tuple
             engine, optimizer, data loader and learning rate scheduler, as DeepSpeed returns them.
+
+        Raises
+        ------
+        UsageError
+            The engine would train wrong without a word; see `hpcrun.run.rank.model_parallel`.
         """
         import deepspeed
 
@@ -152,9 +157,9 @@ class Session:
             arguments["config"] = samples.without_auto(self.deepspeed_config)
         if self.world_size > 1 or self._launch is not None:
             deepspeed.init_distributed(dist_init_required=None)
-        engine, optimizer, loader, scheduler = deepspeed.initialize(model=model, **arguments)
-        self._engine = engine
-        return engine, optimizer, loader, scheduler
+        made = model_parallel.initialize(model, arguments)
+        self._engine = made[0]
+        return made
 
     def restore(self, engine: Any, loader: Any = None, **states: Any) -> int:
         """Restore the newest complete checkpoint, on which all ranks agree.

@@ -111,6 +111,11 @@ TABLE: dict[str, tuple[dict[str, Any] | tuple[dict[str, Any], list[str]], str, b
         "the command './x' cannot be started: No such file or directory",
         False,
     ),
+    "what the session refuses": (
+        raised("UsageError", "this pipeline trains in fp32 without ZeRO"),
+        "its input is refused (this pipeline trains in fp32 without ZeRO)",
+        True,
+    ),
     "a compiler": (raised("RuntimeError", COMPILING), f"compiled ({COMPILING})", False),
     "a compiler whose output is long": (
         ended(1, f"RuntimeError: {COMPILING}: [1/3] c++", *["x.cpp:1: error"] * 50),
