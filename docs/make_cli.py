@@ -38,8 +38,9 @@ further lines are indented. Logs of ranks keep their colours and lose all else; 
 prints bytes as they are. `--json` has the values themselves, escaped, and null for what is not a
 finite number.
 
-**SPEC** is the path of an experiment, or the name of one that ships; see [specs](spec.md) for the
-file and for `key=value`.
+**SPEC** is the path of an experiment, or the name of one that ships; without one it is
+`experiment.yaml` of the current directory, which is said. See [specs](spec.md) for the file and for
+`key=value`.
 
 **WHERE** chooses runs, in every command alike, by names and conditions:
 ```sh

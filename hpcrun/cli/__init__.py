@@ -2,8 +2,9 @@
 
 - `main`: the ``hpcrun`` command, which imports a command's module only when it runs.
 - `global_options`: what every command takes, before its name or after it; `options`: `Output`, and
-  SPEC with overrides and sweeps; `where`: WHERE and ``--where``; `only`: ``--only``;
-  `foreign_options`: what to type for an option that another program has.
+  SPEC with overrides and sweeps; `spec_here`: SPEC where none is typed; `where`: WHERE and
+  ``--where``; `only`: ``--only``; `foreign_options`: what to type for an option that another
+  program has.
 - From spec to runs: `plan`, `submit`, `run`, `drill`; `verdict` says at their end what became of
   the runs, and what to type.
 - Reading: `list`, `status`, `top`, `logs`, `results`, `why`, `show`, `diff`, `report`, `export`.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpcrun import activity
+from hpcrun.cli import spec_here
 from hpcrun.cli.global_options import given, global_options
 from hpcrun.host import expand_home
 from hpcrun.slurm import patience
@@ -86,7 +87,7 @@ def command_line() -> list[str]:
 
 
 def spec_arguments(function: Function) -> Function:
-    """Add ``SPEC [key=value …] [--sweep key=a,b …]``.
+    """Add ``[SPEC] [key=value …] [--sweep key=a,b …]``, on top of `common`.
 
     Passes ``spec: str``, ``overrides: tuple[str, ...]`` and ``sweeps: tuple[str, ...]``, as
     ``hpcrun.compile.compile_spec`` takes them.
@@ -104,7 +105,7 @@ def spec_arguments(function: Function) -> Function:
         nargs=-1,
         metavar="[key=value | +key=value]...",
     )
-    argument = click.argument("spec", metavar="SPEC")
+    argument = click.argument("spec", required=False, metavar="[SPEC]")
     return argument(overrides(sweep(function)))
 
 
@@ -125,6 +126,9 @@ def common(function: Function) -> Function:
         )
         told = None if quiet else sys.stderr
         with activity.reported(told), patience.reading(output.say_aside()):
+            if {"spec", "overrides"} <= kwargs.keys():
+                typed = kwargs["spec"], kwargs["overrides"]
+                kwargs["spec"], kwargs["overrides"] = spec_here.found(*typed, output.say)
             return function(*args, output=output, **kwargs)
 
     return wrapper  # type: ignore[return-value]
