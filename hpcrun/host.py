@@ -57,15 +57,15 @@ def start_logged(command: Sequence[str], log: Path, **options: Any) -> subproces
 
 
 def start_piped(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-    """Start a command in a session of its own, without input, with pipes for its output as text.
+    """Start a command in a session of its own, with pipes for its output as text.
 
-    `end_session` ends it with all that it started.
+    It has no input unless ``stdin`` is given. `end_session` ends it with all that it started.
     """
     import subprocess
 
     return subprocess.Popen(
         command,
-        stdin=subprocess.DEVNULL,
+        stdin=options.pop("stdin", subprocess.DEVNULL),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",
@@ -79,7 +79,7 @@ def end_session(process: subprocess.Popen[str]) -> None:
     """End a command of `start_piped`; one on storage that does not answer ends later."""
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
-    for stream in (process.stdout, process.stderr):
+    for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             stream.close()
     with contextlib.suppress(Exception):

@@ -20,6 +20,7 @@ from hpcrun.text import one_line
 # Title -> the commands under it: the name, which is also that of the module, and what --help says.
 GROUPS = {
     "Plan and submit": {
+        "check": "Whether the cluster, as it is now, takes SPEC and runs it.",
         "plan": "Compile only: runs, resources, script, DeepSpeed JSON.",
         "submit": "Check and submit an experiment or a sweep.",
         "run": "Run in the foreground: in this allocation or on this machine.",
@@ -64,7 +65,8 @@ _OTHER_NAMES = {
     "list": "experiments ls",
     "logs": "cat log output tail",
     "note": "annotate comment notes",
-    "plan": "check compile dry-run dryrun lint preview validate",
+    "plan": "compile dry-run dryrun lint preview",
+    "check": "test-only validate verify",
     "rename": "move mv",
     "requeue": "continue rerun restart resume retry",
     "results": "best metrics",

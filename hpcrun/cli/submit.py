@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     "-W", "--wait", is_flag=True, help="Wait until all runs end; exit code 1 if one failed."
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask, whatever it may cost.")
+@click.option("--no-check", is_flag=True, help="Do not ask the cluster first what it would refuse.")
 @click.option("--new", is_flag=True, help="Give every run a new number, also those run before.")
 @click.option(
     "--only",
@@ -53,6 +54,7 @@ def command(
     dry_run: bool,
     wait: bool,
     yes: bool,
+    no_check: bool,
     new: bool,
     words: tuple[str, ...],
     output: Output,
@@ -94,6 +96,10 @@ def command(
         if above := _above_limit(previews):
             count = sum(len(one.submitted.runs) for one in previews)
             confirm(f"submit {plural(count, 'run')}", f", {above}")
+    if not no_check:
+        from hpcrun.check.check import SubmitCheck
+
+        request = replace(request, check=SubmitCheck(output.say, [*overrides, *sweeps]))
     with activity.doing(f"submitting {chain[-1].name}"):
         done = submit_chain(chain, request)
     if output.json:

@@ -123,8 +123,17 @@ def refusal(
     return ClusterRefused(message, hint=hint)
 
 
-def command(argv: Sequence[str], *, timeout: float | None = None) -> str:
+def command(
+    argv: Sequence[str],
+    *,
+    timeout: float | None = None,
+    questions: str | None = None,
+    with_messages: bool = False,
+) -> str:
     """Run one of Slurm's commands and return what it prints; times in it are Unix times.
+
+    ``questions`` is its input, such as lines for an interactive scontrol; ``with_messages`` returns
+    after the output what it prints on stderr.
 
     Raises CommandFailed if it failed, CommandTimedOut if it did not end within ``timeout`` seconds
     (None: `TIMEOUT`) or the time that is left to a reader.
@@ -143,12 +152,13 @@ def command(argv: Sequence[str], *, timeout: float | None = None) -> str:
     with limit.waiting(argv[0], seconds):
         try:
             # Sites wrap the commands: all that is started ends together.
-            process = host.start_piped(argv, env=environment)
+            piped = {} if questions is None else {"stdin": subprocess.PIPE}
+            process = host.start_piped(argv, env=environment, **piped)
         except OSError as error:
             raise CommandFailed(f"{argv[0]}: {error.strerror}") from None
         _running.add(process)
         try:
-            output, words = process.communicate(timeout=seconds)
+            output, words = process.communicate(questions, timeout=seconds)
         except BaseException as error:
             host.end_session(process)
             if not isinstance(error, subprocess.TimeoutExpired):
@@ -165,7 +175,7 @@ def command(argv: Sequence[str], *, timeout: float | None = None) -> str:
         limit.heard(daemon)
     if process.returncode:
         raise CommandFailed(words or f"{argv[0]} ended with exit code {process.returncode}")
-    return output
+    return f"{output}{words}\n" if with_messages else output
 
 
 @atexit.register

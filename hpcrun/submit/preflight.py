@@ -216,12 +216,14 @@ def check_python(
     *,
     unchecked: str | None,
     say: Say,
+    lacks: Say | None = None,
     code_root: Path | None = None,
 ) -> Probe:
     """`probe` each Python that the runs use, once; return the first answer.
 
     None is started for a reason ``unchecked``, such as `hpcrun.state.permissions.foreign` returns.
-    A module that the program below ``code_root`` imports and the Python lacks is reported.
+    A module that the program below ``code_root`` imports and the Python lacks is reported, to
+    ``lacks`` where that is given.
     """
     answers: dict[str, Probe] = {}
     # Runs of a sweep share their file.
@@ -252,7 +254,7 @@ def check_python(
                     modules=[*modules],
                 )
             for name in answers[key].missing:
-                say(
+                (lacks or say)(
                     f"{modules.get(name, 'the program')} imports {name}, which {own.python} does "
                     "not have; install it there, or name another Python in environment.python"
                 )

@@ -30,6 +30,8 @@ from hpcrun.text import Say, plural, runs_text
 
 # Choose from an experiment's runs; returns the numbers.
 Only = Callable[[ExperimentPaths, Sequence[RunPlan]], Collection[int]]
+# Judge a plan whose arrays have the runs that are to be submitted.
+Check = Callable[[Compiled, Plan], None]
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Request:
     """Give every run a new number, even if the same run exists."""
     only: Only | None = None
     """Chooses the runs that may be submitted; None for all."""
+    check: Check | None = None
+    """Raises an error if the cluster would refuse the plan; None for no such check."""
 
     def of(self, chain: Sequence[Compiled], one: Compiled) -> Request:
         """Return the request for one experiment of a chain: the options are about the last."""
@@ -190,6 +194,8 @@ def prepare(
         code_root=Path(compiled.code_root),
         say=say,
     )
+    if request.check is not None:
+        request.check(compiled, freeze(compiled, numbers=numbers, select=chosen))
     with Draft(paths) as draft:
         plan = freeze(
             compiled,

@@ -92,6 +92,9 @@ class Profile:
     limits: Limits = field(default_factory=Limits)
     """What the site's Slurm refuses."""
 
+    check: bool = True
+    """``submit`` asks the cluster first what it would refuse, as ``hpcrun check`` does."""
+
     confirm_above: ConfirmAbove = field(default_factory=ConfirmAbove)
     """The hours above which ``submit`` and ``requeue`` ask first."""
 

@@ -1,0 +1,358 @@
+"""The site as Slurm describes it to this user: partitions, nodes, reservations, limits."""
+
+from __future__ import annotations
+
+import contextvars
+import grp
+import os
+import pwd
+import socket
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from hpcrun.errors import ClusterRefused, ClusterUnreachable
+from hpcrun.site import slurm_records as records
+from hpcrun.slurm import client, site_queries
+from hpcrun.slurm.parse import parse_duration, parse_time
+
+# States, or flags on them, in which a node starts no job until somebody acts.
+_OUT = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "FUTURE", "UNKNOWN"}
+_OUT |= {"NOT_RESPONDING", "MAINT", "POWER_DOWN", "INVAL", "INVALID_REG", "REBOOT"}
+
+
+@dataclass(frozen=True)
+class SlurmPartition:
+    """A partition, and who may use it."""
+
+    name: str
+    state: str
+    """``UP``, ``DOWN``, ``DRAIN`` or ``INACTIVE``."""
+    is_default: bool
+    max_time: int | None
+    """Seconds; None for no limit."""
+    default_time: int | None
+    min_nodes: int
+    max_nodes: int | None
+    nodes: tuple[str, ...]
+    allow_groups: tuple[str, ...]
+    """Empty for all, as the lists below; the ``deny`` ones are empty for nobody."""
+    allow_accounts: tuple[str, ...]
+    deny_accounts: tuple[str, ...]
+    allow_qos: tuple[str, ...]
+    deny_qos: tuple[str, ...]
+    alloc_nodes: tuple[str, ...]
+    """Hosts from which jobs may be submitted."""
+    is_root_only: bool
+    needs_reservation: bool
+    is_hidden: bool
+    max_cpus_per_node: int | None
+    max_memory_per_node: float | None
+    """MB."""
+    preempt_mode: str
+    grace_seconds: int
+    qos: str
+    """The QOS whose limits all its jobs have; empty for none."""
+
+
+@dataclass(frozen=True)
+class SlurmNode:
+    """A node as slurm.conf and its own daemon have it."""
+
+    name: str
+    cpus: int
+    memory: float
+    """MB that jobs may use."""
+    gpus: Mapping[str, int]
+    """Type -> GPUs; the type is empty where Slurm knows none."""
+    features: frozenset[str]
+    state: frozenset[str]
+    """``IDLE``, or ``DOWN`` with flags such as ``DRAIN``."""
+    version: str
+    reason: str
+
+    @property
+    def is_out(self) -> bool:
+        """Check whether it starts no job until somebody acts."""
+        return bool(self.state & _OUT)
+
+    def gpus_of(self, kind: str | None) -> int:
+        """Return its GPUs of a type, or all of them."""
+        return sum(self.gpus.values()) if kind is None else self.gpus.get(kind, 0)
+
+
+@dataclass(frozen=True)
+class SlurmReservation:
+    """Nodes that are kept for some users for a time."""
+
+    name: str
+    users: tuple[str, ...]
+    accounts: tuple[str, ...]
+    groups: tuple[str, ...]
+    nodes: tuple[str, ...]
+    partition: str
+    start: float | None
+    """Seconds since the epoch, as ``end``."""
+    end: float | None
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SlurmLimits:
+    """Limits of one association or QOS; None and absent for no limit."""
+
+    max_wall: int | None = None
+    """Seconds of a job."""
+    max_submit: int | None = None
+    """Jobs of a user that wait or run, each task of an array for itself."""
+    max_jobs: int | None = None
+    """Jobs of a user that run."""
+    most: Mapping[str, float] = field(default_factory=dict)
+    """Resource, such as ``gres/gpu`` -> most of one job; memory in MB."""
+    least: Mapping[str, float] = field(default_factory=dict)
+    """Resource -> least of one job."""
+
+
+@dataclass(frozen=True)
+class SlurmAssociation:
+    """An account that this user may charge."""
+
+    account: str
+    partition: str
+    """Empty for all partitions."""
+    qos: tuple[str, ...]
+    default_qos: str
+    limits: SlurmLimits
+
+
+@dataclass(frozen=True)
+class SlurmSite:
+    """All of it, at one moment."""
+
+    user: str
+    groups: frozenset[str]
+    host: str
+    settings: Mapping[str, str]
+    """The settings of ``scontrol show config``."""
+    partitions: Mapping[str, SlurmPartition]
+    nodes: Mapping[str, SlurmNode]
+    reservations: Mapping[str, SlurmReservation]
+    licenses: Mapping[str, int]
+    """License -> how many there are."""
+    default_account: str
+    associations: Sequence[SlurmAssociation] | None
+    """None where slurmdbd does not answer, or there is none."""
+    qos: Mapping[str, SlurmLimits] | None
+    without_accounting: str
+    """Why associations and QOS are not known; empty where they are."""
+
+    @property
+    def name(self) -> str:
+        """Return the cluster's name."""
+        return self.settings.get("ClusterName", "")
+
+    @property
+    def version(self) -> str:
+        """Return Slurm's version, such as ``24.11.5``."""
+        return self.settings.get("SLURM_VERSION", "")
+
+    def number(self, setting: str) -> int | None:
+        """Return the number that a setting begins with: 5 of ``5 sec``; None for others."""
+        return records.count(next(iter(self.settings.get(setting, "").split()), ""))
+
+    def enforces(self, what: str) -> bool:
+        """Check AccountingStorageEnforce for ``associations``, ``limits`` or ``qos``."""
+        given = {
+            word.strip() for word in self.settings.get("AccountingStorageEnforce", "").split(",")
+        }
+        implied = {"associations": {"limits", "qos", "safe", "wckeys", "nosteps", "all"}}
+        implied |= {"limits": {"safe", "all"}, "qos": {"all"}}
+        return bool(given & {what, *implied.get(what, ())})
+
+    def default_partition(self) -> SlurmPartition | None:
+        """Return the partition of jobs that name none."""
+        return next((one for one in self.partitions.values() if one.is_default), None)
+
+    def nodes_of(self, partition: SlurmPartition) -> list[SlurmNode]:
+        """Return a partition's nodes that Slurm knows."""
+        return [self.nodes[name] for name in partition.nodes if name in self.nodes]
+
+    def associations_of(self, account: str, partition: str = "") -> list[SlurmAssociation]:
+        """Return this user's associations with an account, those of a partition before the rest."""
+        found = [one for one in self.associations or () if one.account == account]
+        own = [one for one in found if partition and one.partition == partition]
+        return own or [one for one in found if not one.partition]
+
+
+def read() -> SlurmSite:
+    """Ask slurmctld and slurmdbd side by side.
+
+    Raise ClusterUnreachable if slurmctld does not answer; what slurmdbd would tell is left out
+    then, and said in ``without_accounting``.
+    """
+    user = pwd.getpwuid(os.getuid()).pw_name
+    with ThreadPoolExecutor(2) as pool:
+        # The patience of a reader is this thread's.
+        asked = pool.submit(contextvars.copy_context().run, site_queries.accounting, user)
+        try:
+            told = site_queries.controller()
+        except client.CommandFailed as error:
+            failed = client.refusal(f"scontrol: {error}")
+            if isinstance(failed, ClusterRefused):
+                failed = ClusterUnreachable(f"scontrol: {error}", hint="repeat the same command")
+            raise failed from None
+        try:
+            rows, missing = asked.result(), ""
+        except client.CommandFailed as error:
+            rows, missing = None, str(error)
+    return make(told, rows, missing, user, _groups())
+
+
+def _groups() -> frozenset[str]:
+    found = set()
+    for number in {os.getgid(), *os.getgroups()}:
+        try:
+            found.add(grp.getgrgid(number).gr_name)
+        except KeyError:
+            continue
+    return frozenset(found)
+
+
+def make(
+    told: Mapping[str, list[str]],
+    rows: Mapping[str, list[dict[str, str]]] | None,
+    missing: str,
+    user: str,
+    groups: frozenset[str],
+) -> SlurmSite:
+    """Return the site of the answers of `hpcrun.slurm.site_queries`."""
+    settings = records.settings(told.get("config", []))
+    if rows is not None and not settings.get("AccountingStorageType", "").endswith("/slurmdbd"):
+        rows, missing = None, "this Slurm has no slurmdbd (AccountingStorageType)"
+    nodes = [
+        _node(line) for line in map(records.fields, told.get("node", ())) if "NodeName" in line
+    ]
+    partitions = [
+        _partition(line)
+        for line in map(records.fields, told.get("partition", ()))
+        if "PartitionName" in line
+    ]
+    reservations = [
+        _reservation(line)
+        for line in map(records.fields, told.get("reservation", ()))
+        if "ReservationName" in line
+    ]
+    licenses = {
+        line["LicenseName"]: records.count(line.get("Total")) or 0
+        for line in map(records.fields, told.get("licenses", ()))
+        if "LicenseName" in line
+    }
+    accounts = [row["DefaultAccount"] for row in rows[site_queries.USER]] if rows else []
+    return SlurmSite(
+        user=user,
+        groups=groups,
+        host=socket.gethostname().partition(".")[0],
+        settings=settings,
+        partitions={one.name: one for one in partitions},
+        nodes={one.name: one for one in nodes},
+        reservations={one.name: one for one in reservations},
+        licenses=licenses,
+        default_account=next(iter(accounts), ""),
+        associations=None if rows is None else _associations(rows[site_queries.ASSOCIATIONS]),
+        qos=None if rows is None else {row["Name"]: _limits(row) for row in rows[site_queries.QOS]},
+        without_accounting=missing,
+    )
+
+
+def _partition(line: Mapping[str, str]) -> SlurmPartition:
+    def names(field_name: str) -> tuple[str, ...]:
+        value = line.get(field_name, "")
+        return () if value == "ALL" else records.words(value)
+
+    return SlurmPartition(
+        name=line["PartitionName"],
+        state=line.get("State", "UP"),
+        is_default=line.get("Default") == "YES",
+        max_time=parse_duration(line.get("MaxTime", "")),
+        default_time=parse_duration(line.get("DefaultTime", "")),
+        min_nodes=records.count(line.get("MinNodes")) or 0,
+        max_nodes=records.count(line.get("MaxNodes")),
+        nodes=records.nodes(line.get("Nodes")),
+        allow_groups=names("AllowGroups"),
+        allow_accounts=names("AllowAccounts"),
+        deny_accounts=names("DenyAccounts"),
+        allow_qos=names("AllowQos"),
+        deny_qos=names("DenyQos"),
+        alloc_nodes=()
+        if line.get("AllocNodes", "ALL") == "ALL"
+        else records.nodes(line["AllocNodes"]),
+        is_root_only=line.get("RootOnly") == "YES",
+        needs_reservation=line.get("ReqResv") == "YES",
+        is_hidden=line.get("Hidden") == "YES",
+        max_cpus_per_node=records.count(line.get("MaxCPUsPerNode")),
+        max_memory_per_node=records.megabytes(line.get("MaxMemPerNode")),
+        preempt_mode=line.get("PreemptMode", ""),
+        grace_seconds=records.count(line.get("GraceTime")) or 0,
+        qos="" if line.get("QoS") in (None, "N/A") else line["QoS"],
+    )
+
+
+def _node(line: Mapping[str, str]) -> SlurmNode:
+    return SlurmNode(
+        name=line["NodeName"],
+        cpus=records.count(line.get("CPUEfctv")) or records.count(line.get("CPUTot")) or 0,
+        memory=records.megabytes(line.get("RealMemory")) or 0.0,
+        gpus=records.gpus(line.get("Gres")),
+        features=frozenset(records.words(line.get("AvailableFeatures"))),
+        state=frozenset(word.strip("*~#!%$@^-") for word in line.get("State", "").split("+")),
+        version=line.get("Version", ""),
+        reason=line.get("Reason", ""),
+    )
+
+
+def _reservation(line: Mapping[str, str]) -> SlurmReservation:
+    return SlurmReservation(
+        name=line["ReservationName"],
+        users=records.words(line.get("Users")),
+        accounts=records.words(line.get("Accounts")),
+        groups=records.words(line.get("Groups")),
+        nodes=records.nodes(line.get("Nodes")),
+        partition="" if line.get("PartitionName") in (None, "(null)") else line["PartitionName"],
+        start=parse_time(line.get("StartTime", "")),
+        end=parse_time(line.get("EndTime", "")),
+        flags=records.words(line.get("Flags")),
+    )
+
+
+def _associations(rows: Sequence[Mapping[str, str]]) -> list[SlurmAssociation]:
+    return [
+        SlurmAssociation(
+            account=row["Account"],
+            partition=row["Partition"],
+            qos=records.words(row["QOS"]),
+            default_qos=row["DefaultQOS"],
+            limits=SlurmLimits(
+                max_wall=parse_duration(row["MaxWall"]) if row["MaxWall"] else None,
+                max_submit=records.count(row["MaxSubmitJobs"]),
+                max_jobs=records.count(row["MaxJobs"]),
+                most=records.resources(row["MaxTRES"]),
+            ),
+        )
+        for row in rows
+    ]
+
+
+def _limits(row: Mapping[str, str]) -> SlurmLimits:
+    return SlurmLimits(
+        max_wall=parse_duration(row["MaxWall"]) if row["MaxWall"] else None,
+        max_submit=records.count(row["MaxSubmitJobsPerUser"]),
+        max_jobs=records.count(row["MaxJobsPerUser"]),
+        most=_smaller(records.resources(row["MaxTRES"]), records.resources(row["GrpTRES"])),
+        least=records.resources(row["MinTRES"]),
+    )
+
+
+def _smaller(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    return {
+        name: min(given[name] for given in (one, other) if name in given) for name in {*one, *other}
+    }

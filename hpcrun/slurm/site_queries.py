@@ -1,0 +1,96 @@
+"""Questions about the site: each is one process, however much is asked.
+
+scontrol and sacctmgr take several questions as lines of their input, and print a prompt and the
+question, of a long one its end alone, before each answer.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hpcrun.slurm import client
+
+_CONTROLLER = ("config", "partition", "node", "reservation", "licenses")
+_ASSOCIATION = (
+    *("Account", "Partition", "QOS", "DefaultQOS", "MaxJobs", "MaxSubmitJobs", "MaxWall"),
+    "MaxTRES",
+)
+_QOS = (
+    *("Name", "MaxWall", "MaxTRES", "MaxJobsPerUser", "MaxSubmitJobsPerUser", "MinTRES"),
+    *("GrpTRES", "Flags", "Preempt", "PreemptMode", "GraceTime"),
+)
+_USER = re.compile(r"[\w.@+-]+", re.ASCII)
+_PROMPT = re.compile(r"(?:scontrol|sacctmgr): ")
+# What a user's question is called, among the answers.
+USER, ASSOCIATIONS, QOS = "user", "associations", "qos"
+
+
+def controller() -> dict[str, list[str]]:
+    """Return the lines of ``scontrol show``: config, partition, node, reservation and licenses.
+
+    A record is a line of ``Name=value``. Raises `client.CommandFailed` if Slurm does not answer.
+    """
+    questions = "".join(f"show {what}\n" for what in _CONTROLLER)
+    text = client.command(["scontrol", "--oneliner", "--all"], questions=questions)
+    found = _answers(text, _CONTROLLER)
+    if not found.get("config"):
+        raise client.CommandFailed(" ".join(text.split())[:200] or "scontrol printed nothing")
+    return found
+
+
+def accounting(user: str) -> dict[str, list[dict[str, str]]]:
+    """Return the rows that slurmdbd has on a user, their associations, and every QOS.
+
+    Raises `client.CommandFailed` if slurmdbd does not answer.
+    """
+    if not _USER.fullmatch(user):
+        raise client.CommandFailed(f"{user!r} is not the name of a user")
+    questions = (
+        f"show user where name={user} format=DefaultAccount\n"
+        f"show associations where user={user} format={','.join(_ASSOCIATION)}\n"
+        f"show qos format={','.join(_QOS)}\n"
+    )
+    argv = ["sacctmgr", "--noheader", "--parsable2"]
+    text = client.command(argv, questions=questions, with_messages=True)
+    found = _answers(text, (USER, ASSOCIATIONS, QOS))
+    if not {USER, ASSOCIATIONS, QOS} <= found.keys() or _is_silent(text):
+        raise client.CommandFailed(_first_message(text))
+    return {
+        USER: [{"DefaultAccount": line} for line in found[USER] if "|" not in line],
+        ASSOCIATIONS: _rows(found[ASSOCIATIONS], _ASSOCIATION),
+        QOS: _rows(found[QOS], _QOS),
+    }
+
+
+def expected_start(script: str) -> str:
+    """Return what ``sbatch --test-only`` says of a script; raise `client.CommandFailed` if refused.
+
+    Nothing is submitted.
+    """
+    return client.command(["sbatch", "--test-only"], questions=script, with_messages=True)
+
+
+def _answers(text: str, questions: tuple[str, ...]) -> dict[str, list[str]]:
+    """Return question -> lines of its answer; questions without an answer are left out."""
+    answers: list[list[str]] = []
+    for line in text.splitlines():
+        if _PROMPT.match(line):
+            answers.append([])
+        elif line.strip() and answers:
+            answers[-1].append(line)
+    return dict(zip(questions, answers, strict=False))
+
+
+def _rows(lines: list[str], fields: tuple[str, ...]) -> list[dict[str, str]]:
+    split = (line.split("|") for line in lines)
+    return [dict(zip(fields, row, strict=True)) for row in split if len(row) == len(fields)]
+
+
+def _is_silent(text: str) -> bool:
+    return "error:" in text or "not running with a database" in text.lower()
+
+
+def _first_message(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not _PROMPT.match(line)]
+    said = [line for line in lines if "error" in line or "database" in line]
+    return next(iter(said or lines), "sacctmgr printed nothing")[:200]
