@@ -23,7 +23,21 @@ Every module in one line; [architecture](architecture.md) says how they work tog
 
 """
 # In the order in which data flows, what all stands on first.
-ORDER = ("state", "policy", "slurm", "compile", "submit", "run", "observe", "control", "cli")
+ORDER = (
+    *(
+        "state",
+        "policy",
+        "slurm",
+        "site",
+        "compile",
+        "submit",
+        "check",
+        "run",
+        "observe",
+        "control",
+    ),
+    "cli",
+)
 WIDTH = 100
 
 

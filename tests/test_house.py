@@ -23,6 +23,7 @@ PACKAGES = sorted({path.parent for path in MODULES} - {PACKAGE})
 COVERED_BY: dict[str, str] = {
     "__main__": "cli/test_main.py",
     "cli/condition_keys": "cli/test_completion.py",
+    "cli/check": "cluster/test_check.py",
     "cli/completion_answers": "cli/test_completion.py",
     "cli/examples": "cli/test_help.py",
     "cli/foreign_options": "cli/test_mistakes.py",
@@ -73,6 +74,23 @@ COVERED_BY: dict[str, str] = {
     "observe/diagnosis/advice": "observe/diagnosis/test_attempts.py",
     "observe/diagnosis/cost": "observe/diagnosis/test_goodput.py",
     "observe/diagnosis/narrative": "observe/diagnosis/test_attempts.py",
+    "slurm/site_queries": "site/test_slurm_site.py",
+    "site/slurm_records": "site/test_slurm_site.py",
+    **{
+        f"check/{name}": "check/test_judge.py"
+        for name in (
+            *(
+                "account_checks",
+                "check",
+                "file_checks",
+                "finding",
+                "job_request",
+                "key_place",
+                "node_checks",
+            ),
+            *("partition_checks", "queue_checks"),
+        )
+    },
     "observe/logs/log_files": "cli/test_logs.py",
     "observe/logs/log_format": "observe/logs/test_render.py",
     "observe/logs/tail": "observe/logs/test_follow.py",

@@ -35,9 +35,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "run": {"slurm", "policy", "state"},
     "compile": {"slurm", "policy", "state"},
     "submit": {"compile", "slurm", "policy", "state"},
+    "site": {"slurm", "policy", "state"},
+    "check": {"site", "submit", "compile", "slurm", "policy", "state"},
     "observe": {"submit", "slurm", "policy", "state"},
     "control": {"observe", "submit", "compile", "slurm", "policy", "state"},
-    "cli": {"control", "observe", "submit", "compile", "slurm", "policy", "state"},
+    "cli": {"check", "site", "control", "observe", "submit", "compile", "slurm", "policy", "state"},
 }
 # Imported from hpcrun.zip on compute nodes, by a Python that need have no library of ours.
 ON_COMPUTE_NODES = {"base", "state", "policy", "slurm", "run"}

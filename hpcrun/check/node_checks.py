@@ -34,7 +34,7 @@ def names(request: JobRequest, site: SlurmSite) -> Iterator[Finding]:
             found = f"there is no node {listed(unknown, 5)}; the cluster has "
             found += listed(sorted(site.nodes), 6)
             yield Finding(ERROR, request.key(option), found, did_you_mean(unknown[0], site.nodes))
-    known = {feature for node in site.nodes.values() for feature in node.features}
+    known = _features(site)
     for feature in sorted(request.features - known):
         accepted = listed(sorted(known), 15) if known else "none"
         found = f"no node has the feature {feature!r}; features of this cluster are: {accepted}"
@@ -49,7 +49,7 @@ def there_are(request: JobRequest, partition: SlurmPartition, site: SlurmSite) -
         found = f"the partition {partition.name} has no node that the job may use"
         yield Finding(ERROR, "resources.partition", found, "choose another partition")
         return
-    needs = list(_needs(request, partition))
+    needs = list(_needs(request, partition, _features(site)))
     lacking = [need for need in needs if not any(map(need.is_met, nodes))]
     for need in lacking:
         found = f"found {need.wanted} a node; {need.there(nodes)} in the partition {partition.name}"
@@ -84,7 +84,11 @@ def there_are(request: JobRequest, partition: SlurmPartition, site: SlurmSite) -
         )
 
 
-def _needs(request: JobRequest, partition: SlurmPartition) -> Iterator[_Need]:
+def _features(site: SlurmSite) -> set[str]:
+    return {feature for node in site.nodes.values() for feature in node.features}
+
+
+def _needs(request: JobRequest, partition: SlurmPartition, known: set[str]) -> Iterator[_Need]:
     cpus, memory = request.cpus_per_node, request.memory_per_node
     most_cpus, most_memory = partition.max_cpus_per_node, partition.max_memory_per_node
     ranks = request.ranks_per_node
@@ -116,7 +120,8 @@ def _needs(request: JobRequest, partition: SlurmPartition) -> Iterator[_Need]:
         )
     if request.gpus_per_node:
         yield from _gpus(request)
-    if request["constraint"]:
+    # A feature that no node has was told already.
+    if request["constraint"] and request.features <= known:
         yield _Need(
             "resources.constraint",
             f"the features {request['constraint']}",

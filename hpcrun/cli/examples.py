@@ -4,6 +4,10 @@ from __future__ import annotations
 
 # Command -> command lines and what each is for. tests/test_examples.py runs them.
 EXAMPLES: dict[str, dict[str, str]] = {
+    "check": {
+        "hpcrun check finetune.yaml": "against the cluster as it is now; nothing is submitted",
+        "hpcrun check finetune.yaml resources.nodes=16 --json": "another shape, for a script",
+    },
     "plan": {
         "hpcrun plan finetune.yaml": "every run, its script and configuration",
         "hpcrun plan finetune.yaml config.lr=3e-4 --sweep config.seed=0,1": "with other values",

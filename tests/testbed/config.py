@@ -24,6 +24,10 @@ class Settings:
         (Slurm's default is 120).
     extra
         Lines of slurm.conf, which replace the bed's own of the same key.
+    partitions
+        Name -> fields of further partitions, or of the bed's own.
+    features
+        Node -> its features.
     visible
         Further directories of this machine that the bed's machines can read, at the same paths.
     """
@@ -39,6 +43,8 @@ class Settings:
     slurmd_timeout: int = 20
     kill_wait: int = 10
     extra: Mapping[str, str] = field(default_factory=dict)
+    partitions: Mapping[str, str] = field(default_factory=dict)
+    features: Mapping[str, str] = field(default_factory=dict)
     visible: tuple[str, ...] = ()
 
 
@@ -85,9 +91,10 @@ def slurm_conf(settings: Settings, layout: Layout) -> str:
     options |= settings.extra
     lines = [f"{key}={value}" for key, value in options.items()]
     for name in network.node_names(settings.nodes):
+        features = f" Features={settings.features[name]}" if name in settings.features else ""
         lines.append(
             f"NodeName={name} NodeAddr={network.address(name)} CPUs={settings.cpus}"
-            f" RealMemory={settings.memory_mb} Gres=gpu:{settings.gpus} State=UNKNOWN"
+            f" RealMemory={settings.memory_mb} Gres=gpu:{settings.gpus}{features} State=UNKNOWN"
         )
     everywhere = "Nodes=ALL MaxTime=1-00:00:00 DefaultTime=01:00:00"
     grace = f"GraceTime={settings.grace_time}"
@@ -97,6 +104,10 @@ def slurm_conf(settings: Settings, layout: Layout) -> str:
         f"PartitionName=abrupt {everywhere} PriorityTier=1 GraceTime=0",
         f"PartitionName=abrupt-cancel {everywhere} PriorityTier=1 PreemptMode=CANCEL GraceTime=0",
         f"PartitionName=high {everywhere} PriorityTier=10",
+        *(
+            f"PartitionName={name} {fields if 'MaxTime' in fields else f'{everywhere} {fields}'}"
+            for name, fields in settings.partitions.items()
+        ),
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,0 +1,163 @@
+"""The site, read from answers that two Slurms gave (``recorded``), and from made ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.errors import ClusterUnreachable
+from hpcrun.site import slurm_site
+from hpcrun.slurm import client, site_queries
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+@pytest.fixture(params=["22.05", "24.11"])
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def _answering(monkeypatch: pytest.MonkeyPatch, answers: dict[str, str | Exception]) -> None:
+    def command(argv: Sequence[str], **_options: Any) -> str:
+        answer = answers[argv[0]]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(client, "command", command)
+
+
+def _recorded(version: str) -> dict[str, str | Exception]:
+    return {
+        program: (RECORDED / f"{what}-{version}.txt").read_text()
+        for program, what in (("scontrol", "controller"), ("sacctmgr", "accounting"))
+    }
+
+
+def test_a_site_as_a_real_slurm_describes_it(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    _answering(monkeypatch, _recorded(version))
+    site = slurm_site.read()
+    assert (site.name, site.version.rpartition(".")[0]) == ("testbed", version)
+    assert [*site.partitions] == ["main", "cancel", "abrupt", "abrupt-cancel", "high"]
+    main = site.partitions["main"]
+    assert site.default_partition() == main
+    assert (main.state, main.max_time, main.default_time) == ("UP", 86400, 3600)
+    assert (main.max_nodes, main.allow_accounts, main.allow_groups) == (None, (), ())
+    assert [node.name for node in site.nodes_of(main)] == ["n1", "n2", "n3", "n4"]
+    node = site.nodes["n1"]
+    assert (node.cpus, node.memory, node.gpus) == (8, 16000, {"": 2})
+    assert (node.state, node.is_out, node.gpus_of(None)) == ({"IDLE"}, False, 2)
+    assert (site.reservations, site.licenses) == ({}, {})
+    assert (site.number("MaxArraySize"), site.number("KillWait")) == (1001, 10)
+    assert not site.enforces("associations")
+    assert site.default_account == "research"
+    assert site.associations is not None
+    assert [(one.account, one.qos) for one in site.associations] == [("research", ("normal",))]
+    assert site.qos is not None
+    assert [*site.qos] == ["normal"]
+    assert site.without_accounting == ""
+
+
+def test_without_slurmdbd_the_rest_is_known(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    failed = client.CommandFailed("sacctmgr: error: Unable to connect")
+    _answering(monkeypatch, {**_recorded(version), "sacctmgr": failed})
+    site = slurm_site.read()
+    assert site.associations is site.qos is None
+    assert "Unable to connect" in site.without_accounting
+    assert len(site.nodes) == 4
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "sacctmgr: show\nsacctmgr: show\nsacctmgr: show\n error: no slurmdbd\n",
+        "You are not running with a database plugin",
+        "",
+    ],
+)
+def test_what_sacctmgr_says_in_place_of_an_answer(
+    said: str, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    _answering(monkeypatch, {**_recorded(version), "sacctmgr": said})
+    site = slurm_site.read()
+    assert site.associations is None
+    assert site.without_accounting != ""
+
+
+@pytest.mark.parametrize("said", [client.CommandFailed("Unable to contact slurm controller"), ""])
+def test_a_silent_controller_is_an_error(
+    said: str | Exception, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    _answering(monkeypatch, {**_recorded(version), "scontrol": said})
+    with pytest.raises(ClusterUnreachable, match="scontrol"):
+        slurm_site.read()
+
+
+def test_a_user_whose_name_is_no_word_is_not_asked_for() -> None:
+    with pytest.raises(client.CommandFailed, match="is not the name of a user"):
+        site_queries.accounting("me; delete user name=you")
+
+
+def test_limits_and_lists() -> None:
+    told = {
+        "config": [
+            "AccountingStorageType = accounting_storage/slurmdbd",
+            "AccountingStorageEnforce = associations,limits,safe",
+        ],
+        "partition": [
+            "PartitionName=gpu AllowGroups=ml,ops AllowAccounts=ALL DenyAccounts=guest"
+            " AllowQos=long AllocNodes=login[1-2] Default=NO MaxNodes=4 MaxTime=2-00:00:00"
+            " MinNodes=2 Nodes=g[01-03]"
+            " RootOnly=NO ReqResv=YES Hidden=YES State=DRAIN MaxCPUsPerNode=64"
+            " MaxMemPerNode=256000 QoS=capped PreemptMode=OFF GraceTime=30",
+        ],
+        "node": [
+            "NodeName=g01 CPUTot=64 CPUEfctv=62 RealMemory=515000 Gres=gpu:a100:4(S:0-1),nvme:1"
+            " AvailableFeatures=a100,nvlink State=IDLE+DRAIN Reason=bad dimm [root@now]",
+            "NodeName=g02 CPUTot=64 RealMemory=515000 Gres=gpu:4 State=MIXED*",
+            "NodeName=g03 CPUTot=x RealMemory= Gres=(null) State=DOWN+NOT_RESPONDING",
+            "nonsense",
+        ],
+        "reservation": [
+            "ReservationName=course StartTime=1700000000 EndTime=2700000000 Nodes=g[01-02]"
+            " PartitionName=gpu Flags=REPLACE,SPEC_NODES Users=ann,bob Accounts=(null)",
+        ],
+        "licenses": ["LicenseName=matlab Total=4 Used=0 Free=4 Remote=no"],
+    }
+    empty = dict.fromkeys(("MaxTRES", "MinTRES", "GrpTRES", "MaxWall"), "")
+    own = {**empty, "Account": "lab", "Partition": "", "QOS": "long,normal", "DefaultQOS": "normal"}
+    own |= {"MaxJobs": "5", "MaxSubmitJobs": "10", "MaxWall": "1-00:00:00"}
+    qos = {**empty, "Name": "long", "MaxTRES": "cpu=128,gres/gpu=8", "GrpTRES": "gres/gpu=4,mem=1T"}
+    qos |= {"MaxJobsPerUser": "", "MaxSubmitJobsPerUser": "3", "MinTRES": "gres/gpu=1"}
+    rows = {"user": [{"DefaultAccount": "lab"}], "associations": [own], "qos": [qos]}
+    site = slurm_site.make(told, rows, "", "ann", frozenset({"ml"}))
+    gpu = site.partitions["gpu"]
+    assert gpu.allow_groups == ("ml", "ops")
+    assert (gpu.deny_accounts, gpu.allow_qos, gpu.alloc_nodes) == (
+        ("guest",),
+        ("long",),
+        ("login1", "login2"),
+    )
+    assert (gpu.max_time, gpu.max_nodes, gpu.min_nodes, gpu.state) == (172800, 4, 2, "DRAIN")
+    assert (gpu.needs_reservation, gpu.is_hidden, gpu.is_root_only) == (True, True, False)
+    assert (gpu.max_cpus_per_node, gpu.max_memory_per_node, gpu.qos) == (64, 256000, "capped")
+    first, second, third = (site.nodes[name] for name in ("g01", "g02", "g03"))
+    assert (first.gpus, first.cpus, first.features) == ({"a100": 4}, 62, {"a100", "nvlink"})
+    assert (first.is_out, first.reason) == (True, "bad")
+    assert (second.gpus, second.is_out, second.gpus_of("a100")) == ({"": 4}, False, 0)
+    assert (third.gpus, third.is_out, third.cpus) == ({}, True, 0)
+    assert site.reservations["course"].users == ("ann", "bob")
+    assert site.reservations["course"].nodes == ("g01", "g02")
+    assert site.licenses == {"matlab": 4}
+    assert site.default_partition() is None
+    assert site.enforces("associations")
+    assert site.enforces("limits")
+    assert not site.enforces("qos")
+    assert site.associations_of("lab", "gpu")[0].limits.max_wall == 86400
+    assert site.associations_of("other") == []
+    assert site.qos is not None
+    assert site.qos["long"].most == {"cpu": 128, "gres/gpu": 4, "mem": 1024 * 1024}
+    assert site.qos["long"].least == {"gres/gpu": 1}
