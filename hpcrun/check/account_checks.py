@@ -57,7 +57,7 @@ def within_limits(
     account = request["account"] or site.default_account
     ours = site.associations_of(account, partition.name)
     known = site.qos or {}
-    qos = request["qos"] or next((one.default_qos for one in ours if one.default_qos), "")
+    qos = request["qos"] or site.qos_without(account, partition.name)
     every = [(f"the QOS {name}", known[name]) for name in (partition.qos, qos) if name in known]
     every += [(f"the account {one.account}", one.limits) for one in ours]
     told: set[str] = set()

@@ -30,6 +30,8 @@ from hpcrun.submit.submit import Preview
 from hpcrun.text import Say, plural
 
 _START = re.compile(r"to start at (\S+)")
+# Said of a job that would wait for nodes which are reserved, too.
+_NOT_NOW = re.compile("node configuration is not available|nodes are busy|currently not available")
 _TEST_ONLY = re.compile(r"^(?:sbatch: error: |allocation failure: |sbatch: )+", re.MULTILINE)
 
 
@@ -179,6 +181,10 @@ def _test(plan: Plan) -> tuple[float | None, list[Finding]]:
             return None, [Finding(NOTE, "", f"sbatch --test-only gave no answer: {error}")]
         words = " ".join(_TEST_ONLY.sub("", str(error)).split())
         hint = "this is Slurm's own answer (sbatch --test-only)"
+        if _NOT_NOW.search(words):
+            found = f"Slurm cannot tell when it would start: {words}"
+            more = f"{hint}; nodes may be reserved or down, and the job waits for them"
+            return None, [Finding(WARNING, "", found, more, largest.runs)]
         return None, [Finding(ERROR, "", f"Slurm refuses the job: {words}", hint, largest.runs)]
     match = _START.search(said)
     return (parse_time(match[1]) if match else None), []

@@ -95,9 +95,12 @@ def _by_account(partition: SlurmPartition, account: str, is_named: bool) -> Iter
 def _by_qos(
     request: JobRequest, partition: SlurmPartition, account: str, site: SlurmSite
 ) -> Iterator[Finding]:
-    ours = site.associations_of(account, partition.name)
-    qos = request["qos"] or next((one.default_qos for one in ours if one.default_qos), "")
+    qos = request["qos"] or site.qos_without(account, partition.name)
     if not qos:
+        if partition.allow_qos and site.associations is not None:
+            accepted = listed(partition.allow_qos, 8)
+            found = f"the partition {partition.name} is for the QOS {accepted}; the job names none"
+            yield Finding(WARNING, _KEY, found, "name one of them in resources.qos, if it is yours")
         return
     key = "resources.qos" if request["qos"] else _KEY
     if partition.allow_qos and qos not in partition.allow_qos:

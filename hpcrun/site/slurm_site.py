@@ -183,6 +183,13 @@ class SlurmSite:
         own = [one for one in found if partition and one.partition == partition]
         return own or [one for one in found if not one.partition]
 
+    def qos_without(self, account: str, partition: str = "") -> str:
+        """Return the QOS of a job that names none; empty where that is not known."""
+        ours = self.associations_of(account, partition)
+        named = next((one.default_qos for one in ours if one.default_qos), "")
+        every = {name for one in ours for name in one.qos}
+        return named or (every.pop() if len(every) == 1 else "")
+
 
 def read() -> SlurmSite:
     """Ask slurmctld and slurmdbd side by side.
