@@ -115,6 +115,7 @@ COVERED_BY: dict[str, str] = {
     "observe/top/row_list": "observe/top/test_top_app.py",
     "observe/top/top_model": "observe/top/test_top_app.py",
     "policy/faults": "cli/test_drill.py",
+    "mounts": "observe/logs/test_remote_storage.py",
     "resources": "test_packaging.py",
     "state/annotations/annotation": "state/annotations/test_annotation_log.py",
     "run/agent": "run/test_supervisor.py",

@@ -26,7 +26,10 @@ else:  # what mypy and pytest bring along on Python 3.10
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "hpcrun"
 # Modules at the top that every package may import.
-BASE = {"activity", "errors", "bounded_json", "fields", "host", "text", "resources", "terminal"}
+BASE = {
+    *("activity", "errors", "bounded_json", "fields", "host", "mounts", "text", "resources"),
+    "terminal",
+}
 # Package -> the packages that it may import, beside itself and the modules above. No circles.
 MAY_IMPORT: dict[str, set[str]] = {
     "state": set(),
