@@ -40,8 +40,8 @@ PATIENCE = 2.0
 _SAFE = re.compile(r"[\w.+,/=@:%-]+", re.ASCII)
 # The same of a condition: < and > are quoted by zsh, fish and bash's script; in quotes that were
 # typed, blanks and brackets are part of a word too.
-_CONDITION = re.compile(r"[\w.+,/=@:%<>-]+", re.ASCII)
-_QUOTED = re.compile(r"[\w.+,/=@:%<> ()-]+", re.ASCII)
+_CONDITION = re.compile(r"[\w.+,/=@:%<>-][\w.+,/=@:%<>~-]*", re.ASCII)
+_QUOTED = re.compile(r"[\w.+,/=@:%<> ()-][\w.+,/=@:%<> ()~-]*", re.ASCII)
 _CURSOR = "\x1f"
 LONGEST_HELP = 60
 
@@ -60,8 +60,8 @@ def main() -> None:
         sys.exit(EXIT_USAGE)
     gc.disable()
     with _quiet(), contextlib.suppress(Exception):
-        rows = "\n".join(_rows(os.environ["COMP_WORDS"], os.environ.get("COMP_CURRENT")))
-        sys.stdout.write(f"{rows}\n")
+        told = "\n".join(rows(os.environ["COMP_WORDS"], os.environ.get("COMP_CURRENT")))
+        sys.stdout.write(f"{told}\n")
         sys.stdout.flush()
     sys.exit(EXIT_OK)
 
@@ -78,7 +78,8 @@ def _quiet() -> Iterator[None]:
             faulthandler.cancel_dump_traceback_later()
 
 
-def _rows(text: str, current: str | None) -> Iterator[str]:
+def rows(text: str, current: str | None = None) -> Iterator[str]:
+    """Yield the rows for a line up to the cursor, as `main` prints them."""
     words, is_in_quotes = typed_line.split(text + _CURSOR)
     incomplete = words[-1].replace(_CURSOR, "")
     name, equals, _ = incomplete.partition("=")

@@ -22,7 +22,7 @@ TOPICS = {
     "files": ("finding-files", "where code, logs, metrics and checkpoints are"),
     "specs": ("spec", "every key of a spec and of a cluster profile"),
     "commands": ("cli", "the root, exit codes, and every command's options"),
-    "check": ("check", "what is checked against the cluster before the queue"),
+    "checks": ("check", "what is checked against the cluster before the queue"),
     "frameworks": ("frameworks", "a spec for Hugging Face, Accelerate, Lightning, JAX, …"),
     "deepspeed": ("deepspeed-configs", "published DeepSpeed configurations"),
     "screen": ("top", "the live screen of hpcrun top, and its keys"),

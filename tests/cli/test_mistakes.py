@@ -49,7 +49,7 @@ class Mistake:
 TABLE = [
     # hpcrun and its commands
     Mistake("a command that is none", "hpcrun sumbit finetune.yaml",
-            read="no command 'sumbit'", accepted="Commands: plan, submit", type="'submit'"),
+            read="no command 'sumbit'", accepted="plan, check, ", type="'submit'"),
     # options of other programs
     Mistake("a flag of argparse", "hpcrun run finetune.yaml --lr=3e-4",
             read="No such option '--lr'", accepted="keys of the spec are typed as key=value",

@@ -6,10 +6,9 @@ import json
 import tarfile
 from pathlib import Path
 
-import click
 import pytest
 
-from hpcrun.cli import status, tag
+from hpcrun.cli import completion_answers
 from hpcrun.cli.only import chooser
 from hpcrun.state import history
 from tests.support.experiment import Experiment, path_with, slurm_shim
@@ -87,23 +86,19 @@ def test_conditions(keyboard: Keyboard) -> None:
     assert "compares numbers; tag is good, wip" in keyboard.type("status", "tag>3", code=2).err
 
 
-def test_tab_offers_tags(
-    keyboard: Keyboard, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tab_offers_tags(keyboard: Keyboard, monkeypatch: pytest.MonkeyPatch) -> None:
     keyboard.type("tag", "study", "+good", "+paper")
     keyboard.type("note", "study", "-m", "text")
     monkeypatch.setenv("HPCRUN_ROOT", str(keyboard.root))
 
-    def offered(command: click.Command, name: str, typed: str) -> list[str]:
-        [parameter] = [one for one in command.params if one.name == name]
-        context = click.Context(command)
-        return [one.value for one in parameter.shell_complete(context, typed)]
+    def offered(line: str) -> list[str]:
+        return [row.split("\t")[1] for row in completion_answers.rows(line)]
 
-    assert offered(tag.command, "where", "+p") == ["+paper"]
-    assert offered(tag.command, "where", "st") == ["study"]
-    assert offered(status.command, "conditions", "ta") == ["tag="]
-    assert offered(status.command, "conditions", "tag=") == ["tag=good", "tag=paper"]
-    assert offered(status.command, "conditions", "no") == ["note~"]
+    assert offered("hpcrun tag +p") == ["+paper"]
+    assert offered("hpcrun tag st") == ["study"]
+    assert offered("hpcrun status --where ta") == ["tag="]
+    assert offered("hpcrun status --where tag=") == ["tag=good", "tag=paper"]
+    assert offered("hpcrun status --where no") == ["note~"]
 
 
 def test_only_knows_tags(study: Experiment, keyboard: Keyboard) -> None:

@@ -155,6 +155,11 @@ def is_deep(key: str) -> bool:
     return key.count(".") >= DEEPEST
 
 
+def too_deep(line: int) -> TooMuch:
+    """Return the error for a text that is nested too deep in a line."""
+    return TooMuch(f"mappings and lists are nested more than {DEEPEST} levels deep", line)
+
+
 def unwritable(text: str) -> str | None:
     """Name a character in a text that no file, script or argument can hold; None without one."""
     if "\0" in text:
@@ -166,4 +171,4 @@ def unwritable(text: str) -> str | None:
 
 def _check_depth(depth: int, line: int) -> None:
     if depth > DEEPEST:
-        raise TooMuch(f"mappings and lists are nested more than {DEEPEST} levels deep", line)
+        raise too_deep(line)

@@ -33,6 +33,8 @@ from hpcrun.state import files
 
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
+# libyaml's own limit, which its newer releases meet before a text's events tell its depth.
+_TOO_DEEP = "exceeded maximum nesting depth"
 _FLOAT = re.compile(
     r"""^(?:[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?
     |[-+]?(?:[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)
@@ -320,6 +322,8 @@ def _unread(error: yaml.YAMLError | TooMuch, shown: str) -> Problem:
     if isinstance(error, TooMuch):
         return Problem(shown, "", error.message, error.hint, error.line)
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    if mark and _TOO_DEEP in str(error):
+        return _unread(limits.too_deep(mark.line + 1), shown)
     what = [getattr(error, name, None) for name in ("context", "problem")]
     message = ", ".join(part for part in what if part) or str(error)
     line = mark.line + 1 if mark else None

@@ -274,7 +274,8 @@ PATTERNS = (
     *("step-{}-a1", "step-00000001-a{}", "tracker-{}.log", "stacks-{}.txt"),
     *("script-{}.sbatch", "{}.tar.gz"),
 )
-_OFFERED = re.compile(r"[A-Za-z][\w.+-]*(/\d+)?", re.ASCII)
+# A name, or the key of a condition with its sign.
+_OFFERED = re.compile(r"[A-Za-z][\w.+-]*(/\d+)?|[A-Za-z][\w./+-]*[<>=~]+", re.ASCII)
 
 
 def names(world: World, draw: Draw) -> None:
@@ -320,25 +321,20 @@ def names(world: World, draw: Draw) -> None:
 
 
 def _complete(world: World, draw: Draw, root: Path, incomplete: str) -> None:
-    from click.shell_completion import ShellComplete
-
-    from hpcrun.cli.completion import Condition
-    from hpcrun.cli.main import group
+    from hpcrun.cli import completion_answers
 
     draw.note(f"completion of {incomplete!r}")
     os.environ["HPCRUN_ROOT"] = str(root)
     try:
-        offered = ShellComplete(group, {}, "hpcrun", "_HPCRUN").get_completions(
-            ["status"], incomplete
-        )
+        rows = list(completion_answers.rows(f"hpcrun status {incomplete}"))
     finally:
         del os.environ["HPCRUN_ROOT"]
-    for one in offered:
-        # The shell gets conditions through a screen of their own.
-        if not isinstance(one, Condition) and not _OFFERED.fullmatch(one.value):
-            raise Finding("completion offers what is no name", repr(one.value)[:200])
-    if incomplete == "" and B not in [one.value for one in offered]:
-        raise Finding("completion lost another experiment", repr([one.value for one in offered]))
+    offered = [row.split("\t") for row in rows]
+    for _, word, about in offered:
+        if not _OFFERED.fullmatch(word) or not about.isprintable():
+            raise Finding("completion offers what is no name", repr((word, about))[:200])
+    if incomplete == "" and B not in [word for _, word, _ in offered]:
+        raise Finding("completion lost another experiment", repr(offered))
 
 
 # Arguments, with the one that is broken in capitals.
