@@ -56,6 +56,8 @@ def command(
         data = one.run.spec
     elif what == "script":
         data = {"script": detail.script(one)}
+        for told in detail.suspects(one):
+            output.say(f"sbatch was given --exclude too, for the record of suspect nodes: {told}")
     elif what == "deepspeed":
         output.data(detail.deepspeed(one))
         return
@@ -108,6 +110,7 @@ def _summary(found: dict[str, Any], output: Output) -> None:
         found["submitted"] = timestamp(found["submitted"])
     found["swept"] = ", ".join(f"{key}={value}" for key, value in found["swept"].items())
     found["cause"] = (found["cause"] or {}).get("kind")
+    found["suspects"] = "; ".join(found["suspects"])
     found["tags"] = ", ".join(found["tags"])
     found["notes"] = "; ".join(note["text"] for note in found["notes"])
     metrics = found["metrics"] or {}

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask, whatever it may cost.")
 @click.option("--no-check", is_flag=True, help="Do not ask the cluster first what it would refuse.")
+@click.option("--no-suspects", is_flag=True, help="Use nodes that the site's record calls suspect.")
 @click.option("--new", is_flag=True, help="Give every run a new number, also those run before.")
 @click.option(
     "--only",
@@ -55,6 +56,7 @@ def command(
     wait: bool,
     yes: bool,
     no_check: bool,
+    no_suspects: bool,
     new: bool,
     words: tuple[str, ...],
     output: Output,
@@ -82,7 +84,7 @@ def command(
     from hpcrun.submit.submission_dir import chain_data
     from hpcrun.submit.submit import Request, preview_chain, submit_chain
 
-    request = Request(command_line(), output.say, new, only)
+    request = Request(command_line(), output.say, new, only, avoid=not no_suspects)
     if dry_run:
         previews = preview_chain(chain, request)
         _show(chain, previews, str(chain[-1].root), output)

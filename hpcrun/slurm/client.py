@@ -48,6 +48,7 @@ _UNREACHABLE = re.compile(
 _TIMED_OUT = re.compile(r"gave no answer within|has not answered for")
 # A host list begins with a name, and so never looks like an option.
 _NODES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,\[\]-]*")
+_TOO_FEW = re.compile(r"requested (node|topology) configuration is not available", re.IGNORECASE)
 _ENDED_ALREADY = re.compile(
     r"invalid job id|already completing or completed|job is pending", re.IGNORECASE
 )
@@ -252,6 +253,12 @@ def partitions() -> list[str]:
     return sorted({line.strip() for line in text.splitlines() if line.strip()})
 
 
+def default_partition() -> str:
+    """Return the partition of jobs that name none; empty without one, or without an answer."""
+    text = answer(["sinfo", "--noheader", "--format=%P"])
+    return next((line.strip()[:-1] for line in text.splitlines() if line.strip()[-1:] == "*"), "")
+
+
 def nodes(partition: str) -> list[dict[str, str]]:
     """Return ``name``, ``state`` and ``build`` of a partition's nodes; empty without an answer.
 
@@ -346,6 +353,11 @@ def start_problem(script: str, partition: str, nodes: int, exclude: str) -> str 
     """Return why Slurm could not start a script without some nodes, by ``sbatch --test-only``."""
     argv = ["sbatch", "--test-only", f"--partition={partition}", f"--nodes={nodes}"]
     return problem_of([*argv, f"--exclude={exclude}", script], SHORT)
+
+
+def is_impossible(problem: str) -> bool:
+    """Check whether `start_problem` is that too few nodes of the right kind are left."""
+    return bool(_TOO_FEW.search(problem))
 
 
 def _no_job(job: str) -> str | None:

@@ -28,7 +28,6 @@ _MARGIN = 60.0
 # Slurm's own defaults.
 _SLURMD_TIMEOUT = 300.0
 _SLURMD_PORT = 6818
-_TOO_FEW = re.compile(r"requested (node|topology) configuration is not available", re.IGNORECASE)
 _USABLE = re.compile(r"idle|mix|alloc|comp")
 
 
@@ -86,7 +85,7 @@ def without(
     for back in sorted(nodes, key=lambda node: not usable.get(node)):
         out = ",".join([*([kept] if kept else []), *left])
         problem = client.start_problem(script, partition, needed, out)
-        if problem is None or not _TOO_FEW.search(problem):
+        if problem is None or not client.is_impossible(problem):
             break
         left.remove(back)
         say(f"{back} is not excluded: too few nodes would be left")

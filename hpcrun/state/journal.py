@@ -6,7 +6,8 @@ Lines have ``event`` and ``time``; the events are
     sbatch is about to be called (or the local executor to be started) for ``runs``, of the plan's
     ``array``, from ``host``.
 ``submitted``
-    It answered: ``job_id``, with ``host`` and ``start_ticks`` for the local executor.
+    It answered: ``job_id``, with ``host`` and ``start_ticks`` for the local executor, ``suspects``
+    (a sentence for each node that was excluded for the site's record) for sbatch.
 ``waiting``
     The submit, process ``pid`` of ``host``, waits for room in the queue.
 ``refused``
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import BrokenFile
-from hpcrun.fields import FLAG, INDEX, INDICES, TEXT, TIME, WHOLE, Kinds, wrong
+from hpcrun.fields import FLAG, INDEX, INDICES, TEXT, TEXTS, TIME, WHOLE, Kinds, wrong
 from hpcrun.host import start_ticks
 from hpcrun.state import files
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths, is_job_id
@@ -48,7 +49,7 @@ _KINDS: Kinds = {
     **{"event": TEXT, "time": TIME, "runs": INDICES, "exit_code": WHOLE, "local": FLAG},
     **dict.fromkeys(("job_id", "host", "message"), TEXT),
     **dict.fromkeys(("array", "part", "run", "pid"), INDEX),
-    **{"start_ticks": WHOLE, "offset": WHOLE},
+    **{"start_ticks": WHOLE, "offset": WHOLE, "suspects": TEXTS},
 }
 _MOST_BYTES = 1 << 26
 # More runs than any submission has.

@@ -20,7 +20,8 @@ from hpcrun import activity
 from hpcrun.compile.target import sbatch_script
 from hpcrun.errors import ClusterUnreachable, HpcrunError, Interrupted, UsageError
 from hpcrun.host import interrupted_from_outside
-from hpcrun.slurm import client, queue
+from hpcrun.policy.suspect_choice import SuspectChoice
+from hpcrun.slurm import client, queue, suspect_exclusion
 from hpcrun.state import files, journal, ledger
 from hpcrun.state.plan import Array
 from hpcrun.submit import sbatch
@@ -37,23 +38,26 @@ PAUSES = (5.0, 60.0)
 IMPATIENT = 20
 
 
-def send(prepared: Prepared, say: Say, renew: Renew) -> list[SubmittedArray]:
-    """Give a prepared submission to its executor.
+def send(prepared: Prepared, say: Say, renew: Renew, *, avoid: bool = True) -> list[SubmittedArray]:
+    """Give a prepared submission to its executor; without ``avoid``, suspect nodes are used.
 
     A submission of which nothing was accepted is removed. Raise ClusterRefused or
     ClusterUnreachable as Slurm answers, Interrupted after Ctrl-C, with what was submitted and what
     was not, UsageError if another submit has taken the lock.
     """
     if prepared.plan.cluster["executor"] == "slurm":
-        return _Feed(prepared, say, renew).run()
+        return _Feed(prepared, say, renew, avoid).run()
     return _to_this_machine(prepared)
 
 
 class _Feed:
     """All arrays of a submission, one after another."""
 
-    def __init__(self, prepared: Prepared, say: Say, renew: Renew) -> None:
+    def __init__(self, prepared: Prepared, say: Say, renew: Renew, avoid: bool) -> None:
         self._prepared, self._say, self._renew = prepared, say, renew
+        self._avoid = avoid
+        # Array -> the suspect nodes that it leaves out.
+        self._suspects: dict[int, SuspectChoice] = {}
         self._arrays = prepared.plan.arrays
         self._accepted: list[SubmittedArray] = []
         self._unknown: tuple[int, ...] = ()
@@ -115,6 +119,9 @@ class _Feed:
         if part:
             files.write_bytes(script, self._text(array, runs, offset).encode())
         dependency = self._dependency(index, array, runs)
+        suspects = self._left_out(index, array, script)
+        own = self._prepared.plan.run(array.runs[0]).resources.exclude
+        exclude = suspect_exclusion.exclusion(own, suspects)
         self._check_lock()
 
         def note(event: str, **details: Any) -> None:
@@ -125,7 +132,7 @@ class _Feed:
             self._prepared.take_back_intents(runs)
             self._unknown = runs
             try:
-                job_id = self._ask(script, dependency)
+                job_id = self._ask(script, dependency, exclude)
             except sbatch.NoAnswer:
                 raise
             except HpcrunError as error:
@@ -136,7 +143,8 @@ class _Feed:
                 else:
                     note(journal.REFUSED, message=error.message)
                 raise
-            note(journal.SUBMITTED, job_id=job_id)
+            suspect = {"suspects": [one.told for one in suspects.out]} if suspects.out else {}
+            note(journal.SUBMITTED, job_id=job_id, **suspect)
             self._unknown = ()
             gpu, cpu = (
                 round(hours * len(runs) / len(array.runs), 3)
@@ -149,7 +157,23 @@ class _Feed:
         count = f" ({done} of {total})" if len(self._accepted) > 1 or done < total else ""
         self._say(f"submitted job {job_id}: {runs_text(runs)}{count}")
 
-    def _ask(self, script: Path, dependency: str | None) -> str:
+    def _left_out(self, index: int, array: Array, script: Path) -> SuspectChoice:
+        """Return the suspect nodes that an array leaves out, and say so once."""
+        if not self._avoid:
+            return SuspectChoice()
+        if index not in self._suspects:
+            plan = self._prepared.plan
+            run, root = plan.run(array.runs[0]), self._prepared.experiment.root
+            before = {told for choice in self._suspects.values() for told in choice.told}
+            self._suspects[index] = choice = suspect_exclusion.left_out(
+                *(plan.cluster, root, run.resources, run.all_nodes), script=script, say=self._say
+            )
+            for told in choice.told:
+                if told not in before:
+                    self._say(f"suspect node {told}")
+        return self._suspects[index]
+
+    def _ask(self, script: Path, dependency: str | None, exclude: str | None) -> str:
         if script in self._lost:
             try:
                 jobs = client.jobs_by_script().get(str(script))
@@ -159,7 +183,7 @@ class _Feed:
                 return jobs[-1]
         try:
             with activity.doing("waiting for sbatch to answer"):
-                return sbatch.submit(script, dependency, timeout=self._timeout)
+                return sbatch.submit(script, dependency, exclude, timeout=self._timeout)
         except ClusterUnreachable:
             self._lost.add(script)
             raise

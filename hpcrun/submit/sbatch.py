@@ -63,12 +63,19 @@ class QueueFull(ClusterRefused):
         self.is_retried = "Submit" not in self.reason
 
 
-def submit(script: Path, dependency: str | None = None, *, timeout: int = TIMEOUT) -> str:
+def submit(
+    script: Path,
+    dependency: str | None = None,
+    exclude: str | None = None,
+    *,
+    timeout: int = TIMEOUT,
+) -> str:
     """Submit a script and return the job's id; sbatch is ended after ``timeout`` seconds.
 
-    ``dependency`` is sbatch's option; None leaves it to the script. Raise QueueFull if Slurm has no
-    room for the job now, ClusterRefused if it refuses for another reason, ClusterUnreachable if it
-    did not take the job, NoAnswer if that is unknown, as the queue could not be read either.
+    ``dependency`` and ``exclude`` are sbatch's options; None leaves them to the script. Raise
+    QueueFull if Slurm has no room for the job now, ClusterRefused if it refuses for another reason,
+    ClusterUnreachable if it did not take the job, NoAnswer if that is unknown, as the queue could
+    not be read either.
     """
     if not client.available():
         raise ClusterUnreachable(
@@ -88,6 +95,7 @@ def submit(script: Path, dependency: str | None = None, *, timeout: int = TIMEOU
         def _make_submission_command(self, submission_file_path: Path) -> list[str]:
             # By its path the job is found in the queue when the answer gets lost.
             options = [f"--dependency={dependency}", KILL] if dependency else []
+            options += [f"--exclude={exclude}"] if exclude else []
             return ["timeout", "--kill-after=5", str(timeout), "sbatch", *options, str(script)]
 
     words = io.StringIO()

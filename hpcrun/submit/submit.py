@@ -19,6 +19,7 @@ from hpcrun.compile.chain import in_order
 from hpcrun.compile.freeze import Compiled, freeze
 from hpcrun.errors import EXIT_OK, UsageError
 from hpcrun.policy import resume
+from hpcrun.slurm import suspect_exclusion
 from hpcrun.state import history, permissions
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.state.plan import Dependence, Plan, RunPlan
@@ -48,6 +49,8 @@ class Request:
     """Chooses the runs that may be submitted; None for all."""
     check: Check | None = None
     """Raises an error if the cluster would refuse the plan; None for no such check."""
+    avoid: bool = True
+    """Leave out nodes that the site's record calls suspect."""
 
     def of(self, chain: Sequence[Compiled], one: Compiled) -> Request:
         """Return the request for one experiment of a chain: the options are about the last."""
@@ -142,7 +145,8 @@ def submit(
         prepared = prepare(compiled, request, depends_on)
         if prepared.draft is None:
             return prepared.result()
-        return prepared.result(feeder.send(prepared, request.say, renew))
+        sent = feeder.send(prepared, request.say, renew, avoid=request.avoid)
+        return prepared.result(sent)
 
 
 @contextlib.contextmanager
@@ -231,7 +235,20 @@ def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence,
         depends_on=depends_on,
     )
     request.say(summary(plan, decisions))
+    if request.avoid:
+        _tell_suspects(plan, compiled.root, request.say)
     return Preview(plan, decisions)
+
+
+def _tell_suspects(plan: Plan, root: Path, say: Say) -> None:
+    """Say which suspect nodes the arrays would leave out now."""
+    told: dict[str, None] = {}
+    for array in plan.arrays:
+        run = plan.run(array.runs[0])
+        parts = plan.cluster, root, run.resources, run.all_nodes
+        told |= dict.fromkeys(suspect_exclusion.left_out(*parts, say=say).told)
+    for one in told:
+        say(f"suspect node {one} (option --exclude of sbatch)")
 
 
 def _asked_for(

@@ -45,6 +45,21 @@ def test_an_accepted_script(shim: Shim, script: Path, tmp_path: Path) -> None:
     assert list(script.parent.iterdir()) == [script]
 
 
+def test_options_beside_the_script(shim: Shim, script: Path) -> None:
+    shim.answer("sbatch", ACCEPTED)
+    assert sbatch.submit(script, "afterok:7", "n[1-2],n7") == "4711"
+    assert sbatch.submit(script, None, "n7") == "4711"
+    first, second = shim.calls
+    assert first == [
+        "sbatch",
+        "--dependency=afterok:7",
+        sbatch.KILL,
+        "--exclude=n[1-2],n7",
+        str(script),
+    ]
+    assert second == ["sbatch", "--exclude=n7", str(script)]
+
+
 def test_a_note_before_the_answer(shim: Shim, script: Path) -> None:
     note = "sbatch: lua: your job goes to partition main\n"
     shim.answer("sbatch", {"out": f"--- welcome to job town ---\n{ACCEPTED['out']}", "err": note})

@@ -48,11 +48,17 @@ def summary(one: Selected, status: RunStatus) -> dict[str, Any]:
         "user": None if uid is None else permissions.user_name(uid),
         "spec": one.plan.spec_file,
         "script": str(scripts[0]) if scripts else None,
+        "suspects": suspects(one),
         "commit": git.get("commit"),
         "dirty": git.get("dirty"),
         "code": str(archive) if archive else None,
         "directory": str(one.paths.directory),
     }
+
+
+def suspects(one: Selected) -> list[str]:
+    """Return a sentence for each suspect node that sbatch was told to leave out."""
+    return list(one.submission.record.get("suspects") or ()) if one.submission else []
 
 
 def fabric(attempts: Sequence[Attempt]) -> dict[str, Any] | None:

@@ -57,6 +57,49 @@ class ConfirmAbove:
 
 
 @spec_dataclass
+class Suspects:
+    """The record of nodes that failed jobs: written by jobs and ``hpcrun doctor --nodes``, read by
+    submissions, which leave these nodes out."""
+
+    directory: str | None = None
+    """Where users of the site share it: storage that all nodes see, and every user may write to, as
+    to ``/tmp`` (``mkdir -m 1777 /shared/hpcrun-suspects``); null keeps each user's own, below the
+    root."""
+
+    days: float = 2.0
+    """For how long an entry is used, at most 30."""
+
+    avoid: bool = True
+    """Submissions leave suspect nodes out, unless ``submit --no-suspects`` says so."""
+
+    others_share: float = 0.1
+    """The part of a partition's nodes that entries of other users may take from a job; one node at
+    least. A user's own and root's always count."""
+
+
+@spec_dataclass
+class Health:
+    """The check of each node as an attempt begins, and what follows where a node is bad."""
+
+    check: bool = True
+    """Check the nodes: GPUs, fabric, interfaces, clocks, room, and a transfer of a few MB between
+    neighbours."""
+
+    on_fault: Literal["replace", "exclude", "refuse", "warn"] = "replace"
+    """For what a job cannot do with: interface or port down, no GPU, no room, a link at a small
+    fraction of its peers' speed. ``replace`` gives its place to a spare (``resources.spare_nodes``)
+    and without one requeues the job without the node, ``exclude`` always does that, ``refuse``
+    stops the run, ``warn`` goes on."""
+
+    on_doubt: Literal["replace", "exclude", "refuse", "warn"] = "warn"
+    """The same for what may be meant so: a port slower than its peers, nodes that differ, a busy
+    GPU, clocks that are apart."""
+
+    budget: int = 3
+    """So many times a submission of a run does without nodes; then it goes on with what it has."""
+
+
+@spec_dataclass
 class Profile:
     """A cluster profile: what is true of a site, written once."""
 
@@ -91,6 +134,12 @@ class Profile:
 
     limits: Limits = field(default_factory=Limits)
     """What the site's Slurm refuses."""
+
+    health: Health = field(default_factory=Health)
+    """The check of each node as an attempt begins, and what follows."""
+
+    suspects: Suspects = field(default_factory=Suspects)
+    """The record of nodes that failed jobs."""
 
     check: bool = True
     """``submit`` asks the cluster first what it would refuse, as ``hpcrun check`` does."""

@@ -1,0 +1,72 @@
+"""The suspect nodes that a job excludes, by its site's record, as far as its partition allows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcrun.errors import HpcrunError
+from hpcrun.policy import suspect_choice
+from hpcrun.policy.suspect_choice import SuspectChoice
+from hpcrun.slurm import client, hostlist
+from hpcrun.state.suspects.suspect_nodes import SuspectNodes
+from hpcrun.text import Say
+
+_USABLE = re.compile(r"(?:idle|mix|alloc|comp)[a-z]*\W*")
+# Questions to Slurm whether the job could start at all.
+_TRIES = 4
+
+
+def left_out(
+    cluster: Mapping[str, Any],
+    root: Path,
+    resources: Any,
+    needed: int,
+    *,
+    script: Path | None = None,
+    say: Say,
+) -> SuspectChoice:
+    """Return which suspect nodes a job leaves out; asks Slurm only where there are entries.
+
+    ``resources`` are the run's, ``needed`` its nodes, spares too; ``script`` is tried with the
+    exclusion if it is given, as Slurm holds a job for good that excludes too many nodes. Problems
+    of the record are said, and keep no job from starting.
+    """
+    block = cluster.get("suspects") or {}
+    if not block.get("avoid", True) or cluster.get("executor") != "slurm":
+        return SuspectChoice()
+    reading = SuspectNodes.of(cluster, root).read()
+    for problem in reading.problems[:3]:
+        say(f"suspect nodes: {problem}")
+    if not reading.used:
+        return SuspectChoice()
+    partition = str(resources.partition or client.default_partition())
+    rows = client.nodes(partition) if partition else []
+    excluded = _nodes(resources.exclude)
+    nodes = {row["name"] for row in rows if _USABLE.fullmatch(row["state"])} - excluded
+    wanted = _nodes({**cluster.get("sbatch", {}), **resources.sbatch}.get("nodelist"))
+    share = float(block.get("others_share", suspect_choice.OTHERS_SHARE))
+    choice = suspect_choice.choose(reading.used, nodes, needed, wanted=wanted, share=share)
+    for left in range(_TRIES if script else 0, 0, -1):
+        names = exclusion(resources.exclude, choice)
+        problem = client.start_problem(str(script), partition, needed, names) if names else None
+        if problem is None or not client.is_impossible(problem):
+            break
+        # The last time all of them.
+        for node in choice.nodes[-1:] if left > 1 else choice.nodes:
+            choice = choice.without(node, "as too few nodes like the job's would be left")
+    return choice
+
+
+def exclusion(own: str | None, choice: SuspectChoice) -> str | None:
+    """Return sbatch's ``--exclude``: the spec's own and the suspects; None to leave it alone."""
+    return ",".join([*([own] if own else []), *choice.nodes]) if choice.out else None
+
+
+def _nodes(names: object) -> set[str]:
+    try:
+        return set(hostlist.expand(str(names))) if names else set()
+    except HpcrunError:
+        return set()
