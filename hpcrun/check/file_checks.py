@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
+from hpcrun.check import path_checks
 from hpcrun.check.finding import ERROR, NOTE, WARNING, Finding
 from hpcrun.compile.freeze import Compiled
 from hpcrun.errors import UsageError
@@ -17,9 +18,8 @@ from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.submit import preflight
 from hpcrun.text import plural, size
 
-# Directories that each machine has of its own.
-_OWN = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/scratch/local")  # noqa: S108 - nothing is written
 _INODES_OF_A_RUN = 50
+_SETUP = "try these lines by hand here; where only compute nodes have what they need, all is well"
 
 
 def findings(
@@ -30,6 +30,7 @@ def findings(
     coming = {one.experiment for one in plan.depends_on}
     told: list[str] = []
     lacking: list[str] = []
+    failing: list[str] = []
     unchecked = permissions.foreign(compiled.sources)
     code_root = Path(compiled.code_root)
 
@@ -40,6 +41,7 @@ def findings(
             unchecked=unchecked,
             say=told.append,
             lacks=lacking.append,
+            fails=failing.append,
             code_root=code_root,
         )
 
@@ -60,43 +62,11 @@ def findings(
             message = error.message.removeprefix(f"{key}: ")
             yield Finding(ERROR, key, message, error.hint)
     yield from (Finding(ERROR, "entry", message) for message in lacking)
+    yield from (Finding(WARNING, "environment.setup", message, _SETUP) for message in failing)
     yield from (Finding(NOTE, "", message) for message in told)
-    yield from directories(compiled.root, runs, plan.cluster)
+    yield from path_checks.root(compiled.root, runs, plan.cluster)
+    yield from path_checks.named(runs, plan.cluster)
     yield from room(paths, runs)
-
-
-def directories(
-    root: Path, runs: Sequence[RunPlan], cluster: dict[str, object]
-) -> Iterator[Finding]:
-    """Yield a finding for a root that cannot be written, or that other nodes do not see."""
-    there = next((path for path in (root, *root.parents) if path.is_dir()), root)
-    if not os.access(there, os.W_OK | os.X_OK):
-        found = f"{there} cannot be written by you, and runs are to go below {root}"
-        yield Finding(ERROR, "root", found, "choose another root: --root DIR, or HPCRUN_ROOT")
-    if cluster.get("executor") != "slurm":
-        return
-    real = os.path.realpath(root)
-    own = next((each for each in _OWN if real == each or real.startswith(f"{each}/")), None)
-    if own is not None and _is_of_this_machine(there):
-        yield Finding(
-            WARNING,
-            "root",
-            f"the root {root} lies in {own}, which every machine usually has of its own: nodes do "
-            "not see what this one writes there",
-            "choose a root on shared storage: --root DIR, HPCRUN_ROOT, or `root:` of the profile",
-        )
-    for python in dict.fromkeys(str(run.environment.python) for run in runs):
-        if python.startswith(tuple(f"{each}/" for each in _OWN)) and own is None:
-            found = f"{python} lies in a directory that every machine has of its own"
-            hint = "make the environment on shared storage, or see that all nodes have it"
-            yield Finding(WARNING, "environment.python", found, hint)
-
-
-def _is_of_this_machine(path: Path) -> bool:
-    """Check that a path has no mount of its own below the directories of `_OWN`."""
-    while not os.path.ismount(path) and path != path.parent:
-        path = path.parent
-    return str(path) in ("/", *_OWN, "/var", "/dev")
 
 
 def room(paths: ExperimentPaths, runs: Sequence[RunPlan]) -> Iterator[Finding]:

@@ -217,15 +217,17 @@ def check_python(
     unchecked: str | None,
     say: Say,
     lacks: Say | None = None,
+    fails: Say | None = None,
     code_root: Path | None = None,
 ) -> Probe:
     """`probe` each Python that the runs use, once; return the first answer.
 
     None is started for a reason ``unchecked``, such as `hpcrun.state.permissions.foreign` returns.
     A module that the program below ``code_root`` imports and the Python lacks is reported, to
-    ``lacks`` where that is given.
+    ``lacks`` where that is given; setup lines that fail are, to ``fails``.
     """
     answers: dict[str, Probe] = {}
+    failed: set[str] = set()
     # Runs of a sweep share their file.
     needed_modules = functools.cache(entry_imports.needed_modules)
     for run in runs:
@@ -253,6 +255,10 @@ def check_python(
                     needs=needs,
                     modules=[*modules],
                 )
+            told = "; ".join(answers[key].failed_setup)
+            if told and told not in failed:
+                failed.add(told)
+                (fails or say)(f"the setup lines fail here, and the job would go on: {told}")
             for name in answers[key].missing:
                 (lacks or say)(
                     f"{modules.get(name, 'the program')} imports {name}, which {own.python} does "

@@ -22,12 +22,17 @@ from hpcrun.state import files, permissions
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.spec.experiment import Tracking
 from hpcrun.submit.local.processes import clean_environment
+from hpcrun.text import one_line, shortened
 
 OLDEST = (3, 10)
 TIMEOUT = 60.0
 
 _MARK = "hpcrun-probe:"
 _NOT_MINE = "hpcrun-probe-not:"
+_FAILED = "hpcrun-probe-failed:"
+# Reports a setup line that fails, as the job goes on after it.
+_TRAP = f"""trap 'printf "\\n{_FAILED}%d %s\\n" $? "${{BASH_COMMAND//[[:cntrl:]]/ }}"' ERR"""
+_MOST_FAILED = 8
 # Files that shells execute before anything else.
 _SHELLS = ("BASH_ENV", "ENV")
 _TRACKERS = tuple(field.name for field in fields(Tracking))
@@ -76,6 +81,8 @@ class Probe:
     """The reason why it was not started."""
     missing: tuple[str, ...] = ()
     """The modules that it was asked for and does not have."""
+    failed_setup: tuple[str, ...] = ()
+    """``module load cuda ended with exit code 1``, for each command of the setup lines that did."""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -121,7 +128,13 @@ def probe(
     if setup:
         # The same order as in the template of the sbatch script.
         exports = [f"export {name}={shlex.quote(value)}" for name, value in given.items()]
-        argv = ["bash", "-lc", "\n".join([*setup, *exports, _own_program()]), "bash", *argv]
+        argv = [
+            "bash",
+            "-lc",
+            "\n".join([_TRAP, *setup, "trap - ERR", *exports, _own_program()]),
+            "bash",
+            *argv,
+        ]
     else:
         environment.update(given)
         found = shutil.which(python, path=environment.get("PATH"))
@@ -135,9 +148,20 @@ def probe(
         raise Unchecked(lines[-1][len(_NOT_MINE) :])
     data = json.loads(lines[-1][len(_MARK) :])
     missing = tuple(data.pop("missing", ()))
-    answer = Probe(data.pop("executable"), data.pop("version"), data, missing=missing)
+    failed = _failed_setup(output, words)
+    answer = Probe(data.pop("executable"), data.pop("version"), data, None, missing, failed)
     _check(answer, python, needs)
     return answer
+
+
+def _failed_setup(output: str, words: str) -> tuple[str, ...]:
+    found = []
+    for line in output.splitlines():
+        if line.startswith(_FAILED):
+            code, _, command = line.removeprefix(_FAILED).partition(" ")
+            found.append(f"`{shortened(one_line(command), 120)}` ended with exit code {code}")
+    said = words.strip().splitlines()[-1:]
+    return (*dict.fromkeys(found[:_MOST_FAILED]), *(f"it said: {one}" for one in said if found))
 
 
 def _own_program() -> str:

@@ -108,6 +108,17 @@ def test_setup_that_fails_is_named(tmp_path: Path) -> None:
         probe(sys.executable, setup=["exit 9"])
 
 
+def test_setup_lines_that_fail_and_are_passed_over_are_named() -> None:
+    setup = ["module load nope", "if false; then", "true; fi; false || true", "(exit 3)"]
+    found = probe(sys.executable, setup=setup).failed_setup
+    assert found[:2] == (
+        "`module load nope` ended with exit code 127",
+        "`( exit 3 )` ended with exit code 3",
+    )
+    assert "command not found" in found[2]
+    assert probe(sys.executable, setup=["export X=1"]).failed_setup == ()
+
+
 def test_one_that_hangs(tmp_path: Path) -> None:
     python = _program(tmp_path / "python", "sleep 600 & wait")
     began = time.monotonic()

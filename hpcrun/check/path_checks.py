@@ -1,0 +1,123 @@
+"""Paths that a plan names: the root, and those in configurations and arguments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hpcrun.check.finding import ERROR, NOTE, WARNING, Finding
+from hpcrun.compile.source.marked_tree import leaves
+from hpcrun.host import is_there
+from hpcrun.state.plan import RunPlan
+from hpcrun.text import one_line
+
+# Directories that each machine has of its own.
+_OWN = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/scratch/local")  # noqa: S108 - nothing is written
+_MOST_PATHS, _MOST_NEIGHBOURS = 200, 2_000
+# Nothing that is stored.
+_NO_FILES = ("/proc/", "/sys/", "/dev/null", "/dev/std", "/dev/tty", "/dev/fd/")
+
+
+def root(path: Path, runs: Sequence[RunPlan], cluster: dict[str, object]) -> Iterator[Finding]:
+    """Yield a finding for a root that cannot be written, or that other nodes do not see."""
+    there = next((one for one in (path, *path.parents) if one.is_dir()), path)
+    if not os.access(there, os.W_OK | os.X_OK):
+        found = f"{there} cannot be written by you, and runs are to go below {path}"
+        yield Finding(ERROR, "root", found, "choose another root: --root DIR, or HPCRUN_ROOT")
+    if cluster.get("executor") != "slurm":
+        return
+    own = _own(path)
+    if own is not None and _is_of_this_machine(there):
+        yield Finding(
+            WARNING,
+            "root",
+            f"the root {path} lies in {own}, which every machine usually has of its own: nodes do "
+            "not see what this one writes there",
+            "choose a root on shared storage: --root DIR, HPCRUN_ROOT, or `root:` of the profile",
+        )
+    for python in dict.fromkeys(str(run.environment.python) for run in runs):
+        if python.startswith(tuple(f"{each}/" for each in _OWN)) and own is None:
+            found = f"{python} lies in a directory that every machine has of its own"
+            hint = "make the environment on shared storage, or see that all nodes have it"
+            yield Finding(WARNING, "environment.python", found, hint)
+
+
+def _is_of_this_machine(path: Path) -> bool:
+    """Check that a path has no mount of its own below the directories of `_OWN`."""
+    while not os.path.ismount(path) and path != path.parent:
+        path = path.parent
+    return str(path) in ("/", *_OWN, "/var", "/dev")
+
+
+def named(runs: Sequence[RunPlan], cluster: Mapping[str, object]) -> Iterator[Finding]:
+    """Yield findings on absolute paths in ``config`` and ``args`` that runs would not find.
+
+    What is not there may be what the program makes, so that it is told and not refused.
+    """
+    known: dict[str, tuple[str, str, str] | None] = {}
+    for run in runs:
+        for key, path in _paths(run):
+            if path not in known:
+                if len(known) == _MOST_PATHS:
+                    return
+                known[path] = _lacking(path, cluster.get("executor") == "slurm")
+            if (told := known[path]) is not None:
+                severity, message, hint = told
+                yield Finding(severity, key, message, hint, (run.number,))
+
+
+def _paths(run: RunPlan) -> Iterator[tuple[str, str]]:
+    """Yield the keys and absolute paths of a run."""
+    args = run.spec.get("args") or []
+    found: list[tuple[str, Any]] = [(f"config.{'.'.join(key)}", v) for key, v in leaves(run.config)]
+    found += [("args", word) for word in (args if isinstance(args, list) else [args])]
+    for key, value in found:
+        if not isinstance(value, str):
+            continue
+        path = value.rpartition("=")[2] if key == "args" else value
+        is_file = path.startswith("/") and not path.startswith(_NO_FILES)
+        if is_file and path.strip("/") and "${" not in path and path.isprintable():
+            yield key, path
+
+
+def _lacking(path: str, on_slurm: bool) -> tuple[str, str, str] | None:
+    """Return severity, message and hint on a path; None where nothing is to be said."""
+    where = Path(os.path.normpath(path))
+    shown = one_line(path)
+    own = _own(where)
+    there = next((one for one in where.parents if is_there(one.is_dir)), where)
+    try:
+        exists = is_there(where.exists)
+    except OSError as error:
+        return NOTE, f"{shown} cannot be looked at: {error.strerror}", "check its permissions"
+    if own is not None and on_slurm and _is_of_this_machine(there):
+        found = f"{shown} lies in {own}, which every machine usually has of its own"
+        hint = "put it on shared storage, unless each node has its own or writes only what may go"
+        return WARNING, found, hint
+    if exists:
+        return None
+    near = get_close_matches(where.name, _neighbours(there), n=1) if there == where.parent else []
+    if near:
+        return WARNING, f"{shown} is not there", f"did you mean {one_line(str(there / near[0]))}?"
+    if there != where.parent:
+        found = f"{shown} is not there, nor is {one_line(str(where.parent))}"
+        return WARNING, found, "correct the path, unless the program makes these directories"
+    return NOTE, f"{shown} is not there", "all is well if the program makes it"
+
+
+def _neighbours(directory: Path) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return [one.name for one in islice(entries, _MOST_NEIGHBOURS)]
+    except OSError:
+        return []
+
+
+def _own(path: Path) -> str | None:
+    """Return the directory of `_OWN` in which a path lies."""
+    real = os.path.realpath(path)
+    return next((each for each in _OWN if real == each or real.startswith(f"{each}/")), None)

@@ -1,0 +1,78 @@
+"""Paths that a plan names: what is there, what is not, and what other nodes do not see."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.check import path_checks
+from hpcrun.check.finding import NOTE, WARNING
+from tests.support import plans
+from tests.support.command import hpcrun
+
+SHARED = {"executor": "local"}
+SLURM = {"executor": "slurm"}
+
+
+def found(cluster: dict[str, Any], *args: str, **config: Any) -> list[tuple[str, str, str]]:
+    """Severity, key and message of each finding on one run."""
+    [run] = plans.command_plan(Path("/code"), {0: ["true"]}).runs
+    run = dataclasses.replace(run, spec={**run.spec, "config": config, "args": list(args)})
+    return [
+        (one.severity, one.key, f"{one.message}; {one.hint}")
+        for one in path_checks.named([run], cluster)
+    ]
+
+
+def test_what_is_there_and_what_is_no_path_is_passed_over(tmp_path: Path) -> None:
+    there = str(tmp_path)
+    values = {"data": there, "rate": 0.1, "text": "a/b", "url": "https://a/b", "null": None}
+    rest = {"slash": "/", "later": "/${hpcrun:directory}/x", "dev": "/dev/null"}
+    assert found(SHARED, "--x", f"--data={there}", **values, **rest) == []
+
+
+def test_a_near_name_is_proposed(tmp_path: Path) -> None:
+    (tmp_path / "imagenet").mkdir()
+    [(severity, key, told)] = found(SHARED, data={"root": str(tmp_path / "imagnet")})
+    assert (severity, key) == (WARNING, "config.data.root")
+    assert f"did you mean {tmp_path / 'imagenet'}?" in told
+
+
+def test_what_the_program_may_make_is_a_note(tmp_path: Path) -> None:
+    [(severity, key, told)] = found(SHARED, f"--output={tmp_path / 'results'}")
+    assert (severity, key) == (NOTE, "args")
+    assert "is not there; all is well if the program makes it" in told
+
+
+def test_a_path_without_its_directory_is_a_warning(tmp_path: Path) -> None:
+    [(severity, _, told)] = found(SHARED, data=str(tmp_path / "no" / "such" / "file"))
+    assert severity == WARNING
+    assert f"is not there, nor is {tmp_path / 'no' / 'such'}" in told
+
+
+@pytest.mark.parametrize("path", ["/tmp", "/tmp/data", "/dev/shm/../shm/x", "/var/tmp/a/b"])
+def test_directories_of_one_machine(path: str) -> None:
+    [(severity, _, told)] = found(SLURM, cache=path)
+    assert severity == WARNING
+    assert "which every machine usually has of its own" in told
+
+
+def test_setup_lines_that_fail_and_a_wrong_path(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    (tmp_path / "spec.yaml").write_text(
+        "name: study\nentry: train.py\ncluster: local\n"
+        "config: {data: /nowhere/at/all}\nenvironment: {setup: [module load nope]}\n"
+    )
+    done = hpcrun("check", "spec.yaml", "--json", root=tmp_path / "root", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    [report] = json.loads(done.stdout)
+    told = {
+        one["key"]: (one["severity"], one["place"], one["message"]) for one in report["findings"]
+    }
+    assert told["environment.setup"][:2] == (WARNING, "spec.yaml:5")
+    assert "`module load nope` ended with exit code 127" in told["environment.setup"][2]
+    assert told["config.data"][:2] == (WARNING, "spec.yaml:4")
