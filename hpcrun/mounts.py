@@ -1,4 +1,4 @@
-"""Mounted file systems, as the kernel lists them: which one a path lies on, and whether it is remote.
+"""Mounted file systems, as the kernel lists them: the one of a path, and whether it is remote.
 
 The list is read without touching any of them, so that a server which does not answer blocks nobody.
 """

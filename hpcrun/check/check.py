@@ -90,11 +90,12 @@ def judge(plan: Plan, site: SlurmSite) -> Iterator[Finding]:
     yield from queue_checks.number_of_jobs(sum(len(one.runs) for one in plan.arrays), site)
     for array in plan.arrays:
         request = JobRequest.of(array)
-        for found in _of_job(request, site):
+        for found in judge_job(request, site):
             yield replace(found, runs=request.runs)
 
 
-def _of_job(request: JobRequest, site: SlurmSite) -> Iterator[Finding]:
+def judge_job(request: JobRequest, site: SlurmSite) -> Iterator[Finding]:
+    """Yield what the cluster would refuse of one sbatch, keep waiting, or may. Pure."""
     yield from partition_checks.named(request, site)
     yield from node_checks.names(request, site)
     yield from account_checks.are_mine(request, site)

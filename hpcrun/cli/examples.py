@@ -4,6 +4,10 @@ from __future__ import annotations
 
 # Command -> command lines and what each is for. tests/test_examples.py runs them.
 EXAMPLES: dict[str, dict[str, str]] = {
+    "init": {
+        "hpcrun init first": "a project in a new directory, and a profile of this cluster",
+        "hpcrun init -n": "what would be written here",
+    },
     "check": {
         "hpcrun check finetune.yaml": "against the cluster as it is now; nothing is submitted",
         "hpcrun check finetune.yaml resources.nodes=16 --json": "another shape, for a script",

@@ -48,6 +48,7 @@ GROUPS = {
         "drill": "Hurt a run on purpose, and see that it comes back.",
     },
     "House": {
+        "init": "A profile of this cluster, and a project that runs on it as it is.",
         "help": "A command's help, or a page of the documentation, offline.",
         "completion": "Completion script for bash, zsh or fish.",
         "schema": "JSON Schema of specs and profiles, for an editor.",
@@ -62,6 +63,7 @@ _OTHER_NAMES = {
     "delete": "remove rm",
     "diff": "compare",
     "help": "docs man",
+    "init": "configure new quickstart setup",
     "list": "experiments ls",
     "logs": "cat log output tail",
     "note": "annotate comment notes",

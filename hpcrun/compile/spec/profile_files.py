@@ -21,8 +21,17 @@ def directories(beside: Path) -> list[Path]:
     named = os.environ.get("HPCRUN_CLUSTERS")
     if named:
         found.append(expand_home(named))
-    found += [expand_home("~/.config/hpcrun/clusters"), Path("/etc/hpcrun/clusters")]
-    return [*found, resources.directory("configs") / "clusters"]
+    return [*found, own_directory(), Path("/etc/hpcrun/clusters"), shipped_directory()]
+
+
+def own_directory() -> Path:
+    """Return the directory of the user's own profiles."""
+    return expand_home("~/.config/hpcrun/clusters")
+
+
+def shipped_directory() -> Path:
+    """Return the directory of the profiles that ship."""
+    return resources.directory("configs") / "clusters"
 
 
 def around(beside: Path) -> list[Path]:
