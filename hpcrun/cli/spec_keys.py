@@ -13,6 +13,7 @@ from hpcrun.compile.source.marked_tree import Key, dotted
 from hpcrun.compile.spec import profile_files, schema
 from hpcrun.compile.spec.short_keys import ShortKeys
 from hpcrun.host import expand_home
+from hpcrun.site import site_names
 from hpcrun.state import files
 from hpcrun.state.spec.experiment import Spec
 
@@ -26,7 +27,10 @@ _PATHS = {
     "environment.python",
     "environment.secrets_file",
 }
-_OF_THE_SITE = {"resources.account", "resources.partition", "resources.qos"}
+_OF_THE_SITE = {
+    *("resources.account", "resources.partition", "resources.qos"),
+    *("resources.constraint", "resources.gpu_type", "resources.reservation"),
+}
 
 
 def complete_spec(_line: TypedLine, incomplete: str) -> list[Word]:
@@ -131,7 +135,8 @@ class _Keys:
         if key == "deepspeed_config":
             found += resources.configs("deepspeed")
         if key in _OF_THE_SITE:
-            found += filter(None, [self._profile().get(key)])
+            found += filter(None, [given, self._profile().get(key)])
+            found += site_names.known(key)
         if not found and given:
             found = [given]
         for value in dict.fromkeys(found):

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from hpcrun.errors import ClusterRefused, ClusterUnreachable
+from hpcrun.site import site_names
 from hpcrun.site import slurm_records as records
 from hpcrun.slurm import client, site_queries
 from hpcrun.slurm.parse import parse_duration, parse_time
@@ -212,7 +213,9 @@ def read() -> SlurmSite:
             rows, missing = asked.result(), ""
         except client.CommandFailed as error:
             rows, missing = None, str(error)
-    return make(told, rows, missing, user, _groups())
+    site = make(told, rows, missing, user, _groups())
+    site_names.keep(site)
+    return site
 
 
 def _groups() -> frozenset[str]:

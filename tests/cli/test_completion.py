@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import shutil
 import subprocess
@@ -58,6 +59,11 @@ def desk(tmp_path: Path) -> Path:
         experiment.submit((1, 2), swept=swept, spec=tags)
         experiment.start(1)
         experiment.metrics(1, 1, range(3), **{"loss": 0.5, "eval/acc": 0.9})
+    kept = {"resources.partition": ["gpu-a100", "short"], "resources.constraint": ["a100", "h100"]}
+    reach = [os.uname().nodename, "", ""]
+    (tmp_path / "cache" / "hpcrun").mkdir(parents=True)
+    names = tmp_path / "cache" / "hpcrun" / "site-names.json"
+    names.write_text(json.dumps({"reach": reach, "names": kept}))
     (tmp_path / "other.yaml").write_text(SPEC.replace("finetune", "study"))
     (tmp_path / "root" / "$(touch pwned)").mkdir()
     (tmp_path / "bin").mkdir()
@@ -70,6 +76,7 @@ def desk(tmp_path: Path) -> Path:
 def answers(line: str, desk: Path, shell: str = "zsh", **variables: str) -> list[str]:
     """The words that a shell is offered for a line up to the cursor; ``<yaml>`` for files."""
     asked = {"COMP_WORDS": line, "_HPCRUN_COMPLETE": f"{shell}_complete", **variables}
+    asked |= {"XDG_CACHE_HOME": str(desk.parent / "cache"), "SLURM_CONF": "", "SLURM_CLUSTERS": ""}
     done = hpcrun(root=desk.parent / "root", cwd=desk, env=asked)
     assert done.stderr == ""
     rows = [row.split("\t") for row in done.stdout.splitlines() if row]
@@ -97,7 +104,8 @@ def answers(line: str, desk: Path, shell: str = "zsh", **variables: str) -> list
         ("hpcrun plan finetune.yaml framework=j", ["framework=jax"]),
         ("hpcrun plan finetune.yaml cluster=s", ["cluster=site", "cluster=slurm"]),
         ("hpcrun plan finetune.yaml resources.part", ["resources.partition="]),
-        ("hpcrun plan finetune.yaml partition=", ["partition=gpu-a100"]),
+        ("hpcrun plan finetune.yaml partition=", ["partition=gpu-a100", "partition=short"]),
+        ("hpcrun plan finetune.yaml resources.constraint=h", ["resources.constraint=h100"]),
         ("hpcrun plan finetune.yaml deepspeed_config=zero3", ["deepspeed_config=zero3", "<file>"]),
         ("hpcrun run finetune.yaml entry=", ["<file>"]),
         ("hpcrun submit finetune.yaml --sweep learn", ["learning_rate="]),
