@@ -42,11 +42,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "check": {"site", "submit", "compile", "slurm", "policy", "state"},
     # The sysfs readers of `run` tell of the login node what they tell of others.
     "starter": {"check", "site", "submit", "compile", "run", "slurm", "policy", "state"},
+    "doctor": {"observe", "site", "submit", "compile", "slurm", "policy", "state"},
     "observe": {"submit", "slurm", "policy", "state"},
     "control": {"observe", "submit", "compile", "slurm", "policy", "state"},
     "cli": {
         *("check", "site", "control", "observe", "submit", "compile", "slurm", "policy", "state"),
-        "starter",
+        *("starter", "doctor"),
     },
 }
 # Imported from hpcrun.zip on compute nodes, by a Python that need have no library of ours.

@@ -80,6 +80,11 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "hpcrun drill finetune.yaml -n": "what would be done to it",
         "hpcrun drill finetune.yaml --fault kill-rank": "one fault",
     },
+    "doctor": {
+        "hpcrun doctor": "what hpcrun can promise on this cluster, and what to change",
+        "hpcrun doctor --nodes 4": "four nodes, tested in a job of a minute",
+        "hpcrun doctor --nodes node[01-04]": "these ones",
+    },
     "rename": {"hpcrun rename finetune finetune-old": "and the name is free again"},
     "delete": {
         "hpcrun delete finetune-old/0 -n": "what would go",

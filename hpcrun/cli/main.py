@@ -49,6 +49,7 @@ GROUPS = {
     },
     "House": {
         "init": "A profile of this cluster, and a project that runs on it as it is.",
+        "doctor": "What of hpcrun's promises holds on this cluster; --nodes tests its nodes.",
         "help": "A command's help, or a page of the documentation, offline.",
         "completion": "Completion script for bash, zsh or fish.",
         "schema": "JSON Schema of specs and profiles, for an editor.",
@@ -62,6 +63,7 @@ _OTHER_NAMES = {
     "clean": "gc prune",
     "delete": "remove rm",
     "diff": "compare",
+    "doctor": "diagnose health nccl-tests selftest",
     "help": "docs man",
     "init": "configure new quickstart setup",
     "list": "experiments ls",

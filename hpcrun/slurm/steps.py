@@ -39,7 +39,9 @@ class TaskEnd:
     """The exit code; None when a signal ended the task."""
 
 
-def agent_argv(node: str, log: Path, gpus: str | None, command: Sequence[str]) -> list[str]:
+def agent_argv(
+    node: str, log: Path, gpus: str | None, command: Sequence[str], *, cpus: int = 1
+) -> list[str]:
     """Return the ``srun`` of one node's agent, which shares CPUs and GPUs with the ranks.
 
     ``gpus`` is the job's ``--gpus-per-node``; None without GPUs. An agent sees the GPUs because it
@@ -47,7 +49,7 @@ def agent_argv(node: str, log: Path, gpus: str | None, command: Sequence[str]) -
     """
     argv = [
         *("srun", "--overlap", "--export=ALL", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"),
-        *("--cpus-per-task=1", f"--nodelist={node}", "--mem=0", "--input=all"),
+        *(f"--cpus-per-task={cpus}", f"--nodelist={node}", "--mem=0", "--input=all"),
         *("--job-name=hpcrun-agent", "--open-mode=append", f"--output={slurm_path(log)}"),
     ]
     return [*argv, *_gpu_flags(gpus), *command]

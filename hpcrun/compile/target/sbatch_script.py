@@ -56,17 +56,42 @@ def script(
         array = ",".join(ranges(run.number - offset for run in runs))
         if parallel is not None and parallel < len(runs):
             array += f"%{parallel}"
-    text: str = _template().render(
+    task = f'"$((SLURM_ARRAY_TASK_ID + {offset}))"' if offset else '"$SLURM_ARRAY_TASK_ID"'
+    run = str(first.number) if len(runs) == 1 else task
+    return program_script(
         options=_options(name, cluster, first, array, submission),
         setup=[*cluster["setup"], *own.setup],
         variables={**cluster["variables"], **early(own.variables)},
         package=str(submission.package),
         python=own.python,
-        submission=str(submission.directory),
-        run=None if len(runs) > 1 else first.number,
-        task=f'"$((SLURM_ARRAY_TASK_ID + {offset}))"' if offset else '"$SLURM_ARRAY_TASK_ID"',
+        program=f"hpcrun.run.keeper {quote(submission.directory)} --run {run}",
     )
-    return text
+
+
+def program_script(
+    *,
+    options: dict[str, Any],
+    setup: Sequence[str],
+    variables: dict[str, Any],
+    package: str,
+    python: str | None,
+    program: str,
+) -> str:
+    """Render the script of a program of hpcrun's own, ``python -m PROGRAM``.
+
+    ``options`` are sbatch's long ones; ``program`` is shell, its arguments quoted. Raise UsageError
+    if a value cannot be written into a script.
+    """
+    return str(
+        _template().render(
+            options=options,
+            setup=setup,
+            variables=variables,
+            package=package,
+            python=python,
+            program=program,
+        )
+    )
 
 
 @functools.cache

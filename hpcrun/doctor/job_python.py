@@ -1,0 +1,81 @@
+"""Asks the job's Python what it has, after the profile's setup lines, importing no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from importlib import metadata
+from typing import Any
+
+from hpcrun import host
+from hpcrun.doctor.doctor_profile import DoctorProfile
+from hpcrun.doctor.machine_promises import PythonFacts
+from hpcrun.errors import UsageError
+from hpcrun.state.spec.blocks import early
+from hpcrun.submit.local.processes import clean_environment
+from hpcrun.submit.python_probe import Unchecked, probe
+
+OWN = ("submitit", "omegaconf")
+_PATIENCE = 60.0
+_MARK = "hpcrun-tools:"
+# As `hpcrun.run.diagnose.node_facts.compiler` looks on a node.
+_QUESTION = f"""
+import json, os, shutil, sys, sysconfig
+path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+found = {{name: shutil.which(program, path=path) for name, program in (
+    ("c++", os.environ.get("CXX") or "g++"), ("ninja", "ninja"), ("nvcc", "nvcc"))}}
+home = os.environ.get("CUDA_HOME")
+if home and not found["nvcc"]:
+    found["nvcc"] = shutil.which("nvcc", path=os.path.join(home, "bin"))
+header = os.path.join(sysconfig.get_paths()["include"], "Python.h")
+found["Python.h"] = header if os.path.isfile(header) else None
+print("{_MARK}" + json.dumps(found))
+"""
+
+
+def own_libraries() -> dict[str, str | None]:
+    """Return the versions of hpcrun's own libraries; None for one that is missing."""
+    found: dict[str, str | None] = {}
+    for name in OWN:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def ask(profile: DoctorProfile, python: str | None) -> PythonFacts:
+    """Return what the job's Python has; the reason in ``error`` if it cannot be asked."""
+    setup, variables = profile.data["setup"], early(profile.data["variables"])
+    wanted = python or sys.executable
+    if profile.foreign and setup:
+        return PythonFacts()
+    try:
+        found = probe(wanted, setup=setup, variables=variables)
+    except Unchecked:
+        return PythonFacts()
+    except UsageError as error:
+        return PythonFacts(error=error.message.removeprefix("environment.python: "))
+    tools = _tools(found.executable, setup, variables)
+    return PythonFacts(found.executable, found.version, found.libraries, tools)
+
+
+def _tools(python: str, setup: list[str], variables: dict[str, Any]) -> dict[str, Any] | None:
+    argv = [python, "-c", _QUESTION]
+    if setup:
+        exports = [f"export {name}={shlex.quote(str(one))}" for name, one in variables.items()]
+        argv = ["bash", "-lc", "\n".join([*setup, *exports, 'exec "$@"']), "bash", *argv]
+    environment = {**clean_environment(), "PATH": os.environ.get("PATH", os.defpath)}
+    process = host.start_piped(argv, cwd="/", env=environment)
+    try:
+        output, _ = process.communicate(timeout=_PATIENCE)
+    except BaseException as error:
+        host.end_session(process)
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        return None
+    lines = [line for line in output.splitlines() if line.startswith(_MARK)]
+    return dict(json.loads(lines[-1][len(_MARK) :])) if lines else None

@@ -1,0 +1,184 @@
+"""Which nodes measure each other when, and which of them is slow. Pure.
+
+A ring takes two rounds for an even number of nodes and three for an odd one; each node then has met
+two others. A slow direction is measured again, as noise only ever makes it slower. What is still in
+doubt meets nodes that are known to be good. A direction is slow by its sender or by its receiver:
+whoever does as well with another peer is not the reason.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Pair = tuple[str, str]
+
+# Part of the reference below which a direction is slow: without a baseline the reference is the
+# median of the nodes, of which TCP alone makes some a third slower.
+OF_MEDIAN, OF_BASELINE = 0.5, 0.9
+# Round trips: so many times the median, and so many seconds more.
+_LATE_TIMES, _LATE_SECONDS = 4.0, 0.0005
+SLOW_SENDER, SLOW_RECEIVER, UNREACHED = "slow_sender", "slow_receiver", "unreached"
+SLOW_PAIR, LATE = "slow_pair", "late"
+
+
+def ring(nodes: Sequence[str]) -> list[list[Pair]]:
+    """Return rounds of pairs in which each node meets its two neighbours in the ring."""
+    if len(nodes) < 2:
+        return []
+    count = len(nodes)
+    pairs = [(nodes[i], nodes[(i + 1) % count]) for i in range(count if count > 2 else 1)]
+    rounds = [pairs[0 : count - 1 : 2], pairs[1::2]]
+    if count % 2 and count > 2:
+        rounds = [pairs[0 : count - 1 : 2], pairs[1 : count - 1 : 2], pairs[count - 1 :]]
+    return [one for one in rounds if one]
+
+
+@dataclass
+class PairRates:
+    """All that was measured so far; ``baseline`` is the site's rate in bytes per second."""
+
+    nodes: Sequence[str]
+    baseline: float | None = None
+    rates: dict[Pair, float] = field(default_factory=dict)
+    """Sender and receiver -> bytes per second, the best of all times; 0 if it failed."""
+    latencies: dict[Pair, float] = field(default_factory=dict)
+    """Seconds of a round trip, by the pair in alphabetical order."""
+    errors: dict[Pair, str] = field(default_factory=dict)
+    """Why a pair could not be measured at all."""
+
+    def add(self, pair: Pair, sends: float, receives: float, latency: float) -> None:
+        """Take in a measurement of the first of a pair."""
+        one, other = pair
+        for way, rate in (((one, other), sends), ((other, one), receives)):
+            self.rates[way] = max(self.rates.get(way, 0.0), rate)
+        key = _sorted(pair)
+        self.latencies[key] = min(self.latencies.get(key, float("inf")), latency)
+        self.errors.pop(key, None)
+
+    def fail(self, pair: Pair, why: str) -> None:
+        """Take in that the first of a pair could not measure."""
+        for way in (pair, pair[::-1]):
+            self.rates.setdefault(way, 0.0)
+        if _sorted(pair) not in self.latencies:
+            self.errors[_sorted(pair)] = why
+
+    @property
+    def reference(self) -> float:
+        """The usual rate: the baseline, or the median of each node's best; 0 without any."""
+        if self.baseline:
+            return self.baseline
+        best = [
+            max((rate for way, rate in self.rates.items() if node in way), default=0.0)
+            for node in self.nodes
+        ]
+        working = [rate for rate in best if rate > 0]
+        return statistics.median(working) if working else 0.0
+
+    @property
+    def limit(self) -> float:
+        """The rate below which a direction is slow."""
+        return self.reference * (OF_BASELINE if self.baseline else OF_MEDIAN)
+
+    def slow(self) -> list[Pair]:
+        """Return the directions that are slow, or failed."""
+        return [way for way, rate in self.rates.items() if rate < self.limit or not rate]
+
+    def doubtful_pairs(self) -> list[Pair]:
+        """Return the pairs with a slow direction, each once."""
+        return sorted({_sorted(way) for way in self.slow()})
+
+    def _does_well(self) -> tuple[set[str], set[str]]:
+        """Return the nodes that send well to some peer, and those that receive well from one."""
+        slow = set(self.slow())
+        good = [way for way in self.rates if way not in slow]
+        return {way[0] for way in good}, {way[1] for way in good}
+
+    def further_round(self) -> list[Pair]:
+        """Return pairs of nodes in doubt and peers that they have not met, the best peers first."""
+        senders, receivers = self._does_well()
+        well = senders & receivers
+        doubtful = [node for node in self.nodes if node not in well]
+        peers = [node for node in self.nodes if node in well]
+        peers += [node for node in self.nodes if node not in well]
+        pairs: list[Pair] = []
+        busy: set[str] = set()
+        for node in doubtful:
+            if node in busy or self._is_settled(node, senders, receivers):
+                continue
+            for peer in peers:
+                if peer != node and peer not in busy and (node, peer) not in self.rates:
+                    pairs.append((node, peer))
+                    busy |= {node, peer}
+                    break
+        return pairs
+
+    def _is_settled(self, node: str, senders: set[str], receivers: set[str]) -> bool:
+        """Check whether a node's slow directions led to peers that do well with others."""
+        slow = [way for way in self.slow() if node in way]
+        return all((way[1] in receivers if way[0] == node else way[0] in senders) for way in slow)
+
+    def findings(self) -> list[dict[str, Any]]:
+        """Return what is wrong: ``kind``, ``nodes``, ``rate`` and ``reference``.
+
+        One node where it alone is the reason, two where it is one of them, or the way between.
+        """
+        senders, receivers = self._does_well()
+        slow = self.slow()
+        found: list[dict[str, Any]] = []
+        unreached = []
+        for node in self.nodes:
+            mine = [rate for way, rate in self.rates.items() if node in way]
+            if mine and not any(mine):
+                unreached.append(node)
+        alone = self._blamed(unreached)
+        for node in alone:
+            found.append(self._finding(UNREACHED, (node,), 0.0))
+        named: set[str] = set(alone)
+        for kind, well, place in ((SLOW_SENDER, senders, 0), (SLOW_RECEIVER, receivers, 1)):
+            others = receivers if place == 0 else senders
+            for node in self.nodes:
+                ways = [way for way in slow if way[place] == node and not {*way} & {*alone}]
+                explained = [way for way in ways if way[1 - place] in others]
+                if node not in well and explained:
+                    best = max(self.rates[way] for way in ways)
+                    found.append(self._finding(kind, (node,), best))
+                    named.add(node)
+        for pair in self.doubtful_pairs():
+            if not set(pair) & named:
+                worst = min(self.rates[way] for way in (pair, pair[::-1]) if way in self.rates)
+                found.append(self._finding(SLOW_PAIR, pair, worst))
+        return [*found, *self._late()]
+
+    def _blamed(self, unreached: Sequence[str]) -> list[str]:
+        """Return the unreached nodes that have met one which others reach."""
+        reached = {node for way, rate in self.rates.items() if rate for node in way}
+        met = {
+            node: {a if b == node else b for a, b in self.rates if node in (a, b)}
+            for node in unreached
+        }
+        return [node for node in unreached if met[node] & reached]
+
+    def _late(self) -> Iterable[dict[str, Any]]:
+        """Return the nodes that answer late whoever asks."""
+        if len(self.latencies) < 3:
+            return
+        usual = statistics.median(self.latencies.values())
+        limit = max(_LATE_TIMES * usual, usual + _LATE_SECONDS)
+        for node in self.nodes:
+            mine = [one for pair, one in self.latencies.items() if node in pair]
+            best = min(mine, default=0.0)
+            if best > limit:
+                yield {"kind": LATE, "nodes": [node], "latency": best, "reference": usual}
+
+    def _finding(self, kind: str, nodes: Collection[str], rate: float) -> dict[str, Any]:
+        errors = [why for pair, why in self.errors.items() if set(nodes) & set(pair)]
+        found = {"kind": kind, "nodes": [*nodes], "rate": rate, "reference": self.reference}
+        return {**found, "error": errors[0]} if errors and not rate else found
+
+
+def _sorted(pair: Pair) -> Pair:
+    one, other = sorted(pair)
+    return one, other
