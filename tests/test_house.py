@@ -116,6 +116,10 @@ COVERED_BY: dict[str, str] = {
     "observe/top/top_model": "observe/top/test_top_app.py",
     "policy/faults": "cli/test_drill.py",
     "mounts": "observe/logs/test_remote_storage.py",
+    **{
+        f"starter/{name}": "starter/test_init_plan.py"
+        for name in ("profile_text", "project_text", "side_task", "summary", "survey")
+    },
     "resources": "test_packaging.py",
     "state/annotations/annotation": "state/annotations/test_annotation_log.py",
     "run/agent": "run/test_supervisor.py",

@@ -3,8 +3,8 @@
 In reading order: `survey` (all that a login node tells, asked side by side in a `side_task`: Slurm
 by `hpcrun.site`, `python_search`, `login_network`), the choices, which are pure: `job_choice`
 (partition, account, QOS and size of a first job, by the judges of `hpcrun.check`) and
-`root_choice`, the texts: `commented_yaml`, `profile_text`, `project_text`, then `file_plan` (what is
-there is kept) and `init_plan`, which puts it together for ``hpcrun init``; `summary` tells it.
+`root_choice`, the texts: `commented_yaml`, `profile_text`, `project_text`, then `file_plan` (what
+is there is kept) and `init_plan`, which puts it together for ``hpcrun init``; `summary` tells it.
 
 To write something more into a profile: a field of `survey.Survey` or of the site, and a line with
 its source in `profile_text`. What is not known is said in `init_plan`, never guessed in silence.

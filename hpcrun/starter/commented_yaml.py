@@ -8,16 +8,16 @@ from collections.abc import Iterable
 
 from hpcrun.text import one_line, shortened
 
-_WIDEST, _LONGEST = 110, 400
+_WIDEST, _LONGEST, _COLUMN = 120, 400, 32
 # Words that YAML takes for text, as it stands.
-_PLAIN = re.compile(r"[A-Za-z_/][\w./-]*", re.ASCII)
+_PLAIN = re.compile(r"[A-Za-z_/][\w./-]*(?::[A-Za-z_][\w./-]*)?", re.ASCII)
 _TAKEN = {"true", "false", "yes", "no", "on", "off", "null", "y", "n", "~"}
 
 
 def value(given: object) -> str:
     """Return a scalar or a list of scalars as YAML; text is quoted where it has to be."""
     if isinstance(given, (list, tuple)):
-        return f"[{', '.join(map(value, given))}]"
+        return f"[{', '.join(map(json.dumps, given))}]"
     if isinstance(given, str):
         is_plain = _PLAIN.fullmatch(given) and given.lower() not in _TAKEN
         return given if is_plain else json.dumps(given)
@@ -37,10 +37,10 @@ class CommentedYaml:
     def line(self, text: str, comment: str = "") -> None:
         """Add a line of ours, with a comment."""
         told = shortened(one_line(comment), _LONGEST)
-        if told and len(text) + len(told) > _WIDEST:
+        if told and max(len(text), _COLUMN) + len(told) > _WIDEST:
             self._lines.append(f"{' ' * (len(text) - len(text.lstrip()))}# {told}")
             told = ""
-        self._lines.append(f"{text}  # {told}" if told else text)
+        self._lines.append(f"{text:<{_COLUMN}}  # {told}" if told else text)
 
     def comment(self, *texts: str) -> None:
         """Add comments, each on a line of its own."""

@@ -28,6 +28,7 @@ from hpcrun.text import listed, plural
 
 LOCAL = profile.LOCAL
 _PROFILE_SCHEMA = "profile.schema.json"
+_ANOTHER = "choose another directory: hpcrun init DIR"
 _MODULE = re.compile(r"[\w./+-]+", re.ASCII)
 
 
@@ -59,6 +60,8 @@ class InitPlan:
     uses: list[PartitionUse] = field(default_factory=list)
     job: JobChoice | None = None
     """The starter's job; None where it runs on this machine."""
+    given: Mapping[str, Any] | None = None
+    """What a profile that is kept says of jobs; None where the profile is written."""
     files: list[PlannedFile] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -94,12 +97,12 @@ def make(request: InitRequest) -> InitPlan:
     """
     _check_directory(request)
     try:
-        found = survey.take(request.directory, with_slurm=not request.is_local)
+        found = survey.take(request.directory.absolute(), with_slurm=not request.is_local)
     except ClusterUnreachable as error:
         hint = "repeat the same command when Slurm answers; `hpcrun init --local` makes a starter "
         raise ClusterUnreachable(error.message, hint=f"{hint}for this machine") from None
-    environ = {**os.environ, **({"HPCRUN_ROOT": str(request.root)} if request.root else {})}
-    root = root_choice.choose(found.storage, environ)
+    typed = str(request.root) if request.root else None
+    root = root_choice.choose(found.storage, os.environ, typed)
     if found.slurm is None:
         return _on_this_machine(request, found, root)
     return _on_slurm(request, found, found.slurm, root)
@@ -113,8 +116,10 @@ def _on_this_machine(request: InitRequest, found: Survey, root: RootChoice) -> I
         )
     why = "as --local says" if request.is_local else "there is no Slurm here (no sbatch in PATH)"
     notes = [f"the starter is for this machine, `cluster: {LOCAL}`: {why}"]
-    # The profile `local` has the default root.
-    root = root if root.is_default else root_choice.choose([], {"HOME": os.environ.get("HOME", "")})
+    if request.root is None:
+        # The profile `local` has the default root.
+        own = [replace(one, is_shared=True) for one in found.storage if one.source == "$HOME"]
+        root = replace(root_choice.choose(own, os.environ), doubt="")
     plan = InitPlan(request, found, LOCAL, None, root, notes=notes)
     plan.notes.extend(_of_python(found, None))
     plan.files.extend(_project(plan))
@@ -132,13 +137,13 @@ def _on_slurm(request: InitRequest, found: Survey, site: SlurmSite, root: RootCh
     )
     given: Mapping[str, Any] = {}
     if is_kept and there is not None:
-        path, given, root = _kept(there, name, request.directory, root)
+        path, given, root = _kept(there, name, request.directory)
     uses = job_choice.uses(site, given)
     python = found.python
     on_gpus = python is None or python.build != CPU
     job = job_choice.choose(site, uses, given, on_gpus=on_gpus)
     cluster = name if job is not None or request.profile_only else LOCAL
-    plan = InitPlan(request, found, cluster, path, root, uses, job)
+    plan = InitPlan(request, found, cluster, path, root, uses, job, given if is_kept else None)
     setup, of_modules = _setup(found)
     plan.notes.extend([*_of_name(name, site), *_of_slurm(plan, site, given), *of_modules])
     plan.notes.extend(_of_python(found, job))
@@ -161,9 +166,7 @@ def _on_slurm(request: InitRequest, found: Survey, site: SlurmSite, root: RootCh
     return plan
 
 
-def _kept(
-    there: Path, name: str, directory: Path, root: RootChoice
-) -> tuple[Path, Mapping[str, Any], RootChoice]:
+def _kept(there: Path, name: str, directory: Path) -> tuple[Path, Mapping[str, Any], RootChoice]:
     """Return a profile's path, its defaults for jobs, and its root."""
     problems = Problems()
     mark = SourceMark(COMMAND_LINE, None, directory)
@@ -171,8 +174,8 @@ def _kept(
     problems.check()
     assert loaded is not None
     own = str(expand_home(loaded.data["root"]))
-    named = os.environ.get("HPCRUN_ROOT") or str(Path.home() / "hpcrun")
-    is_default = os.path.realpath(own) == os.path.realpath(named)
+    default = root_choice.default_root(os.environ)
+    is_default = os.path.realpath(own) == os.path.realpath(default)
     return there, loaded.data["resources"], RootChoice(own, f"root of {there}", own, is_default)
 
 
@@ -182,7 +185,15 @@ def _check_directory(request: InitRequest) -> None:
     if request.profile_only:
         return
     if os.path.lexists(directory) and not directory.is_dir():
-        raise UsageError(f"{directory} is no directory", hint="choose another: hpcrun init DIR")
+        raise UsageError(f"{directory} is no directory", hint=_ANOTHER)
+    if os.path.realpath(directory) == os.path.realpath(Path.home()):
+        raise UsageError(
+            f"{directory} is your home: all that it holds would go with each submission",
+            hint="make the starter in a directory of its own: hpcrun init first",
+        )
+    there = next(path for path in (directory, *directory.absolute().parents) if path.is_dir())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"{there} cannot be written by you; nothing was written", hint=_ANOTHER)
     if request.force:
         return
     spec = directory / project_text.SPEC
@@ -208,7 +219,7 @@ def _project(plan: InitPlan) -> Iterator[PlannedFile]:
     directory, force = plan.request.directory, plan.request.force
     name = project_text.experiment_name(Path(os.path.realpath(directory)).name)
     job = plan.job if plan.cluster != LOCAL else None
-    spec = project_text.spec(name, plan.cluster, job, plan.survey.python)
+    spec = project_text.spec(name, plan.cluster, job, plan.survey.python, plan.given)
     texts = {
         project_text.PROGRAM: project_text.program(),
         project_text.SPEC: spec,

@@ -79,11 +79,7 @@ def text(
         "partitions (scontrol show partition):", _cut(_partition(one, site) for one in uses)
     )
     out.section("accounts (sacctmgr show associations):", _cut(_accounts(site)))
-    named = [name for name in _TOLD if site.settings.get(name)]
-    out.section(
-        "requeue, preemption and limits (scontrol show config):",
-        [f"{name}={site.settings[name]}" for name in named],
-    )
+    out.section("requeue, preemption and limits (scontrol show config):", _settings(site))
     out.section("reservations (scontrol show reservation):", _cut(sorted(site.reservations)))
     _machine(out, survey)
     return out.text()
@@ -195,6 +191,15 @@ def _accounts(site: SlurmSite) -> Iterator[str]:
         yield f"{one.account}{where}{default}: QOS {listed(one.qos, 8) or 'none'}{told}"
 
 
+def _settings(site: SlurmSite) -> Iterator[str]:
+    for name in _TOLD:
+        if site.settings.get(name) not in (None, "", "(null)", "N/A"):
+            yield f"{name}={site.settings[name]}"
+    delay = re.search(r"cred_expire=(\d+)", site.settings.get("AuthInfo", ""))
+    seconds = int(delay[1]) if delay else 120
+    yield f"so a requeued job waits for {seconds + 1} s at least (AuthInfo: cred_expire={seconds})"
+
+
 def _cut(rows: Iterable[str]) -> list[str]:
     found = list(rows)
     left = len(found) - _MOST_ROWS
@@ -227,6 +232,7 @@ def _storage_row(one: StoragePlace) -> str:
 
 
 def _python_row(one: FoundPython) -> str:
-    has = f"torch {one.torch or 'missing'} {one.build}".rstrip()
+    build = f" ({one.build})" if one.build and "+" not in (one.torch or "") else ""
+    has = f"torch {one.torch or 'missing'}{build}"
     told = f"{one.executable} ({one.origin}): {has}, DeepSpeed {one.deepspeed or 'missing'}"
     return f"{told}; {one.problem}" if one.problem else told

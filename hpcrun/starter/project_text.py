@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from hpcrun import resources
 from hpcrun.compile.spec import json_schema
@@ -25,18 +27,29 @@ def experiment_name(directory: str) -> str:
     return plain if plain[:1].isalpha() else f"starter-{plain}"[:LONGEST_NAME].rstrip("-.")
 
 
-def spec(name: str, cluster: str, job: JobChoice | None, python: FoundPython | None) -> str:
+def spec(
+    name: str,
+    cluster: str,
+    job: JobChoice | None,
+    python: FoundPython | None,
+    kept: Mapping[str, Any] | None = None,
+) -> str:
     """Return the spec of a starter project.
 
-    ``job`` is None on this machine alone, ``python`` where none can train.
+    Parameters
+    ----------
+    job
+        None on this machine alone.
+    python
+        None where none can train.
+    kept
+        What an older profile says of jobs, so that the spec says the rest; None for a new one.
     """
     out = CommentedYaml()
     out.comment(
         f"yaml-language-server: $schema={SCHEMA}",
         f"{MARK}, and yours from now on. All keys: hpcrun help specs",
-        "hpcrun check looks for what the cluster would refuse; hpcrun submit trains."
-        if job
-        else "hpcrun submit trains on this machine.",
+        _how(job),
     )
     out.add("name", name, "its directory below the root")
     out.add("cluster", cluster, "its profile" if job else "this machine; no Slurm is asked")
@@ -48,7 +61,7 @@ def spec(name: str, cluster: str, job: JobChoice | None, python: FoundPython | N
     out.line("  zero_optimization: {stage: 1}")
     out.line("  optimizer: {type: AdamW, params: {lr: 3.0e-3, torch_adam: true}}")
     out.line("resources:", "of one run; what is not here the cluster's profile says" if job else "")
-    _resources(out, job)
+    _resources(out, job, kept)
     out.line("checkpoint: {every: 50}", "steps; a run that is stopped goes on from the newest")
     out.line("objective: {metric: loss, mode: min}", 'what "best" means in hpcrun results')
     if python is None:
@@ -60,11 +73,25 @@ def spec(name: str, cluster: str, job: JobChoice | None, python: FoundPython | N
     return out.text()
 
 
-def _resources(out: CommentedYaml, job: JobChoice | None) -> None:
+def _how(job: JobChoice | None) -> str:
+    if job is None:
+        return "hpcrun submit trains on this machine."
+    here = "cluster=local gpus_per_node=0" if job.gpus_per_node else "cluster=local"
+    return (
+        "hpcrun check looks for what the cluster would refuse, hpcrun submit trains there, hpcrun "
+        f"run {here} here."
+    )
+
+
+def _resources(out: CommentedYaml, job: JobChoice | None, kept: Mapping[str, Any] | None) -> None:
     if job is None:
         out.add("  ntasks_per_node", _LOCAL_RANKS, "ranks")
         out.add("  time", "00:15:00", "the time limit")
         return
+    chosen = {"partition": job.use.name, "account": job.use.account, "qos": job.use.qos}
+    for key, given in chosen.items():
+        if kept is not None and given and not kept.get(key):
+            out.add(f"  {key}", given, "of which the profile says nothing")
     few = "" if job.nodes >= job_choice.NODES else ": no more can be had for a first job"
     out.add("  nodes", job.nodes, f"scontrol: {job.use.name} has them{few}")
     if job.gpus_per_node:

@@ -29,6 +29,8 @@ _NAMES = ("torch", "deepspeed")
 _BUILD = re.compile(r"^(cuda|hip)\b[^=\n]*=\s*['\"]", re.MULTILINE)
 # By origin: the Python that runs hpcrun needs no mention in a spec.
 RUNNING = "runs hpcrun"
+# Environments that this shell has activated.
+_CHOSEN = ("$VIRTUAL_ENV", "$CONDA_PREFIX")
 CUDA, ROCM, CPU = "cuda", "rocm", "cpu"
 
 
@@ -75,9 +77,6 @@ def search(environ: Mapping[str, str], directory: Path) -> list[FoundPython]:
     return [*(task.result() for task in asked), *rest]
 
 
-_CHOSEN = ("$VIRTUAL_ENV", "$CONDA_PREFIX")
-
-
 def _candidates(environ: Mapping[str, str], directory: Path) -> Iterator[FoundPython]:
     """Yield the Pythons that there are, each once."""
     seen: set[str] = set()
@@ -92,8 +91,8 @@ def _candidates(environ: Mapping[str, str], directory: Path) -> Iterator[FoundPy
 def _places(environ: Mapping[str, str], directory: Path) -> Iterator[tuple[Path, str]]:
     yield Path(sys.executable), RUNNING
     for name in _CHOSEN:
-        if environ.get(name, "").startswith("/"):
-            yield Path(environ[name], "bin/python"), name
+        if environ.get(name[1:], "").startswith("/"):
+            yield Path(environ[name[1:]], "bin/python"), name
     for name in (".venv", "venv"):
         yield directory / name / "bin/python", f"{name} of the project"
     for one in environ.get("PATH", "").split(":"):

@@ -27,12 +27,21 @@ class RootChoice:
     """What is to be known before it is used; empty for nothing."""
 
 
-def choose(places: Sequence[StoragePlace], environ: Mapping[str, str]) -> RootChoice:
-    """Return HPCRUN_ROOT if it is set, else the first shared place with room, else home.
+def default_root(environ: Mapping[str, str]) -> str:
+    """Return the root of commands that know no profile."""
+    return environ.get("HPCRUN_ROOT") or f"{environ.get('HOME', '')}/hpcrun"
+
+
+def choose(
+    places: Sequence[StoragePlace], environ: Mapping[str, str], typed: str | None = None
+) -> RootChoice:
+    """Return what was typed, HPCRUN_ROOT, else the first shared place with room, else home.
 
     Places are in the order of `hpcrun.site.shared_storage.read`.
     """
     home = environ.get("HOME", "")
+    if typed:
+        return RootChoice(typed, "--root", typed, is_default=typed == default_root(environ))
     if named := environ.get("HPCRUN_ROOT"):
         return RootChoice(named, "HPCRUN_ROOT of this shell", named, is_default=True)
     for one in places:
@@ -43,7 +52,9 @@ def choose(places: Sequence[StoragePlace], environ: Mapping[str, str]) -> RootCh
             told = f"{one.source}: {one.kind}, which nodes share, {size(one.free)} free"
             scratch = one.source.lower().endswith("scratch")
             doubt = f"{one.source} may be purged of old files: ask your site" if scratch else ""
-            return RootChoice(path, told, path, is_default=path == f"{home}/hpcrun", doubt=doubt)
+            return RootChoice(
+                path, told, path, is_default=path == default_root(environ), doubt=doubt
+            )
     own = next((one for one in places if one.source == "$HOME"), None)
     why, doubt = "$HOME", ""
     if own is None or own.problem:
@@ -51,7 +62,8 @@ def choose(places: Sequence[StoragePlace], environ: Mapping[str, str]) -> RootCh
     elif own.is_shared:
         why = f"$HOME: {own.kind}, which nodes share, {size(own.free)} free; quotas are not seen"
     else:
-        why = f"$HOME: {own.kind or 'of a type not known'}, {size(own.free)} free"
+        kind = own.kind or "of a type not known"
+        why = f"$HOME: {kind}, {size(own.free)} free; whether nodes share it is not known"
         doubt = (
             f"{own.path} is on {own.kind or 'a file system of no known type'}, which does not tell "
             "whether the nodes share it: if they do not, choose another root with --root DIR"
