@@ -27,6 +27,8 @@ REQUEUED = "requeued"
 SIGNAL = "signal"
 SAVED = "saved"
 NODE_FAILURE = "node_failure"
+# The check at an attempt's start found a node that it should not use.
+BAD_NODE = "bad_node"
 SUPERVISOR_LOST = "supervisor_lost"
 RANK_CRASH = "rank_crash"
 OUT_OF_MEMORY = "out_of_memory"
@@ -37,7 +39,7 @@ LAUNCH = "launch"
 UNKNOWN = "unknown"
 
 KINDS = (
-    *(TIME_LIMIT, PREEMPTED, REQUEUED, SIGNAL, SAVED, NODE_FAILURE, SUPERVISOR_LOST),
+    *(TIME_LIMIT, PREEMPTED, REQUEUED, SIGNAL, SAVED, NODE_FAILURE, BAD_NODE, SUPERVISOR_LOST),
     *(RANK_CRASH, OUT_OF_MEMORY, NON_FINITE, BAD_CHECKPOINT, HANG, LAUNCH, UNKNOWN, CANCELLED),
 )
 
@@ -56,7 +58,7 @@ BY_USER = "cancelled by the user"
 # The job itself ends, or somebody wants it to.
 TAKEN_AWAY = frozenset({TIME_LIMIT, PREEMPTED, REQUEUED, SIGNAL})
 
-_FROM_OUTSIDE = {*TAKEN_AWAY, SAVED, NODE_FAILURE, SUPERVISOR_LOST}
+_FROM_OUTSIDE = {*TAKEN_AWAY, SAVED, NODE_FAILURE, BAD_NODE, SUPERVISOR_LOST}
 
 _EXCEPTIONS = {
     "NonFiniteLossError": NON_FINITE,
@@ -118,6 +120,10 @@ class Evidence:
     """The reason why the ranks could not be started."""
     unusable_nodes: tuple[str, ...] = ()
     """The nodes that failed to start; empty if all failed, or none."""
+    bad_nodes: tuple[str, ...] = ()
+    """The nodes that the check at the start found bad, and the attempt is not to use."""
+    response: str | None = None
+    """What `hpcrun.policy.node_health` decided about them: ``replace``, ``exclude``, ``refuse``."""
     hang: Mapping[str, Any] | None = None
     """``message``, ``rank`` and ``node`` of ranks that made no progress, and the ``lock`` that they
     wait for if one was found; None if they did."""
@@ -166,6 +172,9 @@ def decide(evidence: Evidence) -> End:
     taken = _taken_away(evidence)
     if taken is not None:
         return taken
+    if evidence.bad_nodes:
+        message, response = str(evidence.launch_error), {"response": evidence.response}
+        return _end(BAD_NODE, message, evidence.bad_nodes, response)
     if evidence.launch_error:
         return _end(LAUNCH, evidence.launch_error, evidence.unusable_nodes)
     if evidence.hang is not None:

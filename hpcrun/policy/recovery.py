@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hpcrun.policy import causes
+from hpcrun.policy import causes, node_health
 from hpcrun.state.ledger import Attempt, same_start
 from hpcrun.text import plural
 
@@ -27,6 +27,8 @@ GOES_ON = frozenset({RESTART, REQUEUE})
 # Ends of one kind within one submission after which a run stops. What is not listed has no end.
 BUDGETS: dict[str, int] = {
     causes.NODE_FAILURE: 20,
+    # `health.budget` comes first.
+    causes.BAD_NODE: 20,
     causes.SUPERVISOR_LOST: 10,
     causes.RANK_CRASH: 10,
     causes.OUT_OF_MEMORY: 3,
@@ -42,7 +44,7 @@ BUDGETS: dict[str, int] = {
 _IN_PLACE = frozenset(
     {
         *(causes.RANK_CRASH, causes.OUT_OF_MEMORY, causes.NON_FINITE, causes.HANG, causes.UNKNOWN),
-        *(causes.NODE_FAILURE, causes.LAUNCH),
+        *(causes.NODE_FAILURE, causes.BAD_NODE, causes.LAUNCH),
     }
 )
 
@@ -75,6 +77,8 @@ def decide(attempts: Sequence[Attempt], policy: Recovery, *, here: bool = False)
     mine = _of_submission(attempts)
     if _is_permanent(mine):
         return _not_again(last)
+    if kind == causes.BAD_NODE and last.cause.get("response") == node_health.REFUSE:
+        return Action(STOP, "health in the cluster profile refuses such a node")
     if not policy.requeue:
         return Action(STOP, "recovery.requeue is false")
     number = sum(attempt.kind == kind for attempt in mine)
@@ -97,6 +101,8 @@ def decide(attempts: Sequence[Attempt], policy: Recovery, *, here: bool = False)
     stays = kind in _IN_PLACE and not (kind == causes.LAUNCH and not last.cause.get("nodes"))
     # What may be the fault of its node is tried on another.
     stays = stays and not last.cause.get("seen_on")
+    # One that a spare is not to replace.
+    stays = stays and last.cause.get("response") != node_health.EXCLUDE
     if here and stays and _may_stay(mine, policy, known):
         return Action(RESTART, reason)
     return Action(REQUEUE, reason, suspects(attempts))
@@ -232,16 +238,21 @@ def suspects(attempts: Sequence[Attempt]) -> tuple[str, ...]:
     for attempt in _of_submission(attempts):
         cause, ended = attempt.cause, float(attempt.end.get("time") or 0.0)
         latest = max(latest, ended)
-        nodes = cause.get("seen_on") or []
-        if cause.get("kind") in (causes.NODE_FAILURE, causes.LAUNCH):
-            nodes = cause.get("nodes") or []
-        elif len(nodes) > 1:
-            continue
-        for node in nodes:
+        seen_on = cause.get("seen_on") or []
+        for node in blamed(attempt) or (seen_on if len(seen_on) == 1 else []):
             lost.setdefault(node, []).append(ended)
     return tuple(
         node for node, times in lost.items() if len(times) > 1 or latest - times[0] <= _SUSPECTED
     )
+
+
+def blamed(attempt: Attempt) -> list[str]:
+    """Return the nodes that ended an attempt: lost, found bad, or unusable while others were not.
+
+    A program's error that only one node has is not among them: that may be the program's own.
+    """
+    kinds = (causes.NODE_FAILURE, causes.BAD_NODE, causes.LAUNCH)
+    return list(attempt.cause.get("nodes") or []) if attempt.kind in kinds else []
 
 
 def _times(number: int, kind: str) -> str:

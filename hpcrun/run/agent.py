@@ -3,7 +3,7 @@
 The supervisor asks and the agent answers, in this order::
 
     agent       hello    its process and directory, extension key, interfaces that may reach other
-                         nodes
+                         nodes; down: fast ones that are not up
     supervisor  attempt  number: what follows is for this attempt
     supervisor  build    (one agent a key) compile DeepSpeed's operators into the cache
     agent       built
@@ -11,7 +11,13 @@ The supervisor asks and the agent answers, in this order::
                          first: it is the first node of the attempt, alone: it is the only one,
                          devices: its GPUs where hpcrun shares them out, code: where all nodes are
                          to find the code
-    agent       ready    the fields of launch.LaunchNode, and on the first node the port
+    agent       ready    the fields of launch.LaunchNode, and on the first node the port; health:
+                         the report of `hpcrun.run.check_in.node_report`
+    supervisor  listen   on an interface, for a short measurement of the link by another node
+    agent       listening    its address and port, or an error
+    supervisor  measure  the link to another node's address and port
+    agent       measured     bytes per second in both directions, or an error
+    supervisor  listened     nobody measures any more
     agent       met      (the first node's) somebody listens on the rendezvous' port, or on one that
                          was kept free for ranks
     supervisor  kill     end the ranks at once (Slurm no longer ends single steps of a job that it
@@ -53,6 +59,8 @@ from typing import Any
 
 from hpcrun.errors import HpcrunError
 from hpcrun.policy import faults, frameworks
+from hpcrun.run.check_in import node_report
+from hpcrun.run.check_in.link_test import LinkTest
 from hpcrun.run.health import progress, rank_stacks
 from hpcrun.run.job.takeover import Takeover
 from hpcrun.run.node import (
@@ -111,6 +119,8 @@ class Agent:
         self._meeting_ports: tuple[int, ...] = ()
         self._working_directory = plan.directory
         self._reader: ProgramReader | None = None
+        self._link_test = LinkTest(secret)
+        self._has_prepared = False
         self._work = NodeWork(self.run, plan.directory, self.node, self._node_dir)
         for number in stop_flag.SIGNALS:
             signal.signal(number, self._on_signal)
@@ -119,7 +129,8 @@ class Agent:
         """Send the first message."""
         key, found = self.preparation.key, network.candidates()
         own = {"pid": os.getpid(), "directory": str(self._node_dir.path)}
-        channel.send({"type": "hello", **own, "extensions": key, "interfaces": found})
+        hello = {"type": "hello", **own, "extensions": key, "interfaces": found}
+        channel.send({**hello, "down": network.down()})
 
     def serve(self, channel: Channel) -> None:
         """Answer the supervisor until it dismisses this agent, or is gone."""
@@ -160,6 +171,7 @@ class Agent:
         self._stop_telemetry()
         self._stop_reader()
         self._work.close()
+        self._link_test.close()
         self.preparation.release_ports()
         self._node_dir.remove()
 
@@ -272,8 +284,17 @@ class Agent:
                 self._reader = ProgramReader(self.run, self._paths, self._working_directory)
             self._start_telemetry(fabric, found["node"], message["devices"])
             self._programs.begin(*telemetry.links(fabric, found["node"]))
-            return {"type": "ready", **found}
+            return {"type": "ready", **found, "health": self._health(message["devices"])}
+        if kind in LinkTest.QUESTIONS:
+            return self._link_test.answer(message)
         return {"type": "failed", "message": f"unknown message {kind!r}"}
+
+    def _health(self, devices: str | None) -> dict[str, Any]:
+        """Return the report of this node; no rank has been on it if it is the first one."""
+        first_time, self._has_prepared = not self._has_prepared, True
+        wants = self.run.resources.gpus_per_node or 0
+        place = (self._paths.directory, self.scratch, self.node)
+        return node_report.report(*place, devices, wants=wants, first_time=first_time)
 
     @property
     def _is_drill(self) -> bool:

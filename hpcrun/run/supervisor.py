@@ -61,7 +61,7 @@ class Supervisor:
             return EXIT_OK
         for number in (*stop_flag.SIGNALS, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
-        self._ends = AttemptEnd(self.submission, self.run, self._launcher)
+        self._ends = AttemptEnd(self.submission, self.run, self._launcher, self.plan.cluster)
         concluded = self._ends.conclude_earlier()
         if concluded is not None and concluded.kind == recovery.STOP:
             say(f"not started again: {concluded.reason}")

@@ -38,8 +38,8 @@ def left_out(
     if not block.get("avoid", True) or cluster.get("executor") != "slurm":
         return SuspectChoice()
     reading = SuspectNodes.of(cluster, root).read()
-    for problem in reading.problems[:3]:
-        say(f"suspect nodes: {problem}")
+    for told in reading.problems[:3]:
+        say(f"suspect nodes: {told}")
     if not reading.used:
         return SuspectChoice()
     partition = str(resources.partition or client.default_partition())

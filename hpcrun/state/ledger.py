@@ -14,11 +14,16 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     The links of the attempt's nodes, where they have adapters: ``choices`` (what NCCL_IB_HCA is,
     and from where), ``findings`` (mappings with ``node``, ``kind``, ``message`` and ``port``; see
     `hpcrun.run.fabric.link_check`; the first of them) and their ``count``.
+``health``
+    The check of the attempt's nodes, where it found something: ``findings`` (as above; of
+    `hpcrun.policy.node_health`), their ``count``, the ``action`` that was decided, its ``reason``
+    and the ``nodes`` that the attempt is not to use.
 ``attempt_ended``
     ``outcome`` (``completed``, ``failed``, ``cancelled``, ``stopped``), ``exit_code`` and, unless
     completed, ``cause``: a mapping with ``kind`` (of `hpcrun.policy.causes`) and ``message``, and
     if known ``rank``, ``node``, ``exit_code``, ``signal``, ``exception``, ``log_tail`` (list of
-    lines), ``nodes`` (those that were lost, or could not be used), ``lock`` (a file that a rank
+    lines), ``nodes`` (those that were lost, bad, or could not be used), ``response`` (to bad ones;
+    see `hpcrun.policy.node_health`), ``lock`` (a file that a rank
     that hangs waits for), ``permanent`` (why no new start mends the error, as a clause) and
     ``seen_on`` (the nodes that have it, where a node may be at fault). ``restored_step``,
     ``reached_step``, ``checkpoint_step``, ``first_step``, ``saves`` and ``total_steps`` are its
@@ -90,6 +95,7 @@ from hpcrun.text import ranges
 STARTED = "attempt_started"
 WORKERS = "workers_started"
 FABRIC = "fabric"
+HEALTH = "health"
 ENDED = "attempt_ended"
 STOPPING = "stopping"
 DECIDED = "decided"
@@ -106,7 +112,7 @@ BEGAN_OVER = "began_over"
 _KEPT = {
     **{STARTED: "started", ENDED: "ended", STOPPING: "stopping"},
     **{DECIDED: "decided", STRAGGLER: "straggler", NEVER_MET: "never_met"},
-    **{RESUME: "resume", BEGAN_OVER: "began_over", FABRIC: "fabric"},
+    **{RESUME: "resume", BEGAN_OVER: "began_over", FABRIC: "fabric", HEALTH: "health"},
     **{KEPT: "kept", SHARED_WRITE: "shared_write"},
 }
 
@@ -116,7 +122,7 @@ _JOB_ID = Kind(None, None, None, "the id of a job", is_job_id)
 _CAUSE: Kinds = {
     **dict.fromkeys(("kind", "message", "node", "exception", "lock", "permanent"), TEXT),
     "signal": Kind(str, None, None, "a signal", lambda value: type(value) in (str, int)),
-    **{"rank": INDEX, "exit_code": WHOLE},
+    **{"rank": INDEX, "exit_code": WHOLE, "response": TEXT},
     **dict.fromkeys(("log_tail", "nodes", "seen_on"), TEXTS),
 }
 _FINDING: Kinds = dict.fromkeys(("node", "kind", "message", "port"), TEXT)
@@ -130,6 +136,7 @@ _FINDINGS = Kind(
         )
     ),
 )
+_HEALTH: Kinds = {"action": TEXT, "reason": TEXT, "nodes": TEXTS}
 # Event -> the kinds of its fields, and those that it may not be without.
 _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
     STARTED: (
@@ -144,6 +151,10 @@ _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
     FABRIC: (
         {**_HEAD, "choices": TEXTS, "findings": _FINDINGS, "count": INDEX},
         ("choices", "findings"),
+    ),
+    HEALTH: (
+        {**_HEAD, **_HEALTH, "findings": _FINDINGS, "count": INDEX},
+        ("findings", "action", "reason"),
     ),
     ENDED: (
         {
@@ -197,6 +208,7 @@ class Attempt:
     resume: dict[str, Any] | None = None
     began_over: dict[str, Any] | None = None
     fabric: dict[str, Any] | None = None
+    health: dict[str, Any] | None = None
     kept: dict[str, Any] | None = None
     shared_write: dict[str, Any] | None = None
     notified: str | None = None

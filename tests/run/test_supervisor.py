@@ -324,7 +324,7 @@ def test_every_node_that_was_lost_is_excluded_whenever_it_was(place: Place) -> N
     place.run.directory.mkdir(parents=True)
     run = plan_file.read(place.submission.plan).run(3)
     launcher: Any = SimpleNamespace(requeues=False, is_slurm=False, job_id="1")
-    aftermath = AttemptEnd(place.submission, run, launcher)
+    aftermath = AttemptEnd(place.submission, run, launcher, {})
     for number, node in ((1, "n1"), (2, "n2")):
         ledger.write(place.run, ledger.STARTED, number, submission=1)
         lost = Evidence(lost_nodes=(node,))

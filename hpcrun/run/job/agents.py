@@ -6,11 +6,12 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hpcrun.run.check_in.node_links import NodeLinks
 from hpcrun.run.health.program_hangs import NodeTraffic, RankActivity
 from hpcrun.run.health.progress import RankProgress
 from hpcrun.run.job.launchers import Launcher, agent_command
@@ -18,9 +19,9 @@ from hpcrun.run.job.rank_places import NodesLost, NodesUnusable, RankPlaces
 from hpcrun.run.node import network
 from hpcrun.run.node.rank_processes import START_VARIABLE
 from hpcrun.run.protocol import messages
-from hpcrun.run.protocol.heartbeat import SILENCE, Heartbeat, PeerLiveness
+from hpcrun.run.protocol.heartbeat import Heartbeat, PeerLiveness
 from hpcrun.run.protocol.job_secret import JobSecret
-from hpcrun.run.protocol.launch import Interface, LaunchNode
+from hpcrun.run.protocol.launch import LaunchNode
 from hpcrun.run.protocol.output import say
 from hpcrun.run.protocol.switchboard import GONE, Switchboard
 from hpcrun.run.work import links
@@ -39,12 +40,11 @@ HURRY = 10.0
 # A failure on all nodes is reported by all of them within so many seconds.
 OTHERS_FAIL = 2.0
 
+Turn = Callable[[], None]
+
 
 class Agents:
-    """One agent a node, spares included, for one start of a job.
-
-    Their logs are in the directory of its first attempt.
-    """
+    """One agent a node for one start of a job; their logs are with its first attempt."""
 
     def __init__(
         self, launcher: Launcher, submission: SubmissionPaths, run: RunPlan, attempt: AttemptPaths
@@ -70,8 +70,7 @@ class Agents:
         """Rank -> the bytes of its log where it has grown."""
         self.met = False
         """Ranks of this attempt have used the port of the rendezvous, or one of their own."""
-        self.network_notice: str | None = None
-        """What was guessed of the interfaces in this attempt, and what to write instead."""
+        self.links = NodeLinks()
         self.shown_code: Path | None = None
         """The path of the newest attempt's code that all of its nodes have."""
         self.writes: list[tuple[str, int]] = []
@@ -82,16 +81,15 @@ class Agents:
         """The nodes of this attempt's ranks."""
         self._directories: dict[str, Path] = {}
         self._unusable: set[str] = set()
-        # Node -> the interfaces that it found as it started.
-        self._interfaces: dict[str, list[Interface]] = {}
+        self.reports: dict[str, dict[str, Any]] = {}
+        """Node of this attempt -> the report of `hpcrun.run.check_in.node_report`."""
         self._listeners: dict[str, PeerLiveness] = {}
         # Kind of answer -> node -> what it says, in this attempt.
         self._answers: dict[str, dict[str, Any]] = {}
         self._failed: dict[str, str] = {}
-        # Node -> since when it has no link to the fabric, and why.
-        self._cut_off: dict[str, tuple[float, str]] = {}
         # Nodes whose agent said something that it cannot have meant.
         self._broken: set[str] = set()
+        self._asked = 0  # the number of the newest question of `ask_each`
         secret = JobSecret.new()
         self._start = os.environ[START_VARIABLE] = secret.start
         self._alias = secret.digest("code")[:12]
@@ -121,39 +119,34 @@ class Agents:
         return tuple(node for node in usable if node in chosen)
 
     def prepare(
-        self, attempt: int, nodes: Sequence[str], between: Callable[[], None]
+        self, attempt: int, nodes: Sequence[str], between: Turn, greeted: Turn = lambda: None
     ) -> tuple[tuple[LaunchNode, ...], int]:
         """Prepare the nodes of an attempt; return them and the port of the rendezvous.
 
-        ``between`` is called on each turn meanwhile, and raises to give up. Raises NodesUnusable if
-        an agent failed, ended, or did not answer in time, NodesLost if one fell silent.
+        ``between`` is called on each turn meanwhile, ``greeted`` once all have said hello; each
+        raises to give up. Raises NodesUnusable if an agent failed, ended, or did not answer in
+        time, NodesLost if one fell silent.
         """
         self._number, self.working, self.met = attempt, tuple(nodes), False
         self.places = RankPlaces(self._run, self.working)
         for kind in ("ready", "killed", "kept", "stacks"):
             self._answers.pop(kind, None)
-        for stale in (self.pulses, self.programs, self.traffic, self.locks):
-            stale.clear()
-        for old in (self.log_sizes, self.writes, self.gone, self._cut_off):
+        stale: list[Any] = [self.pulses, self.programs, self.traffic, self.locks, self.log_sizes]
+        for old in (*stale, self.writes, self.gone, self.links, self.reports):
             old.clear()
         self._switchboard.broadcast(self._current)
         hello = self._gather(nodes, "hello", START_TIMEOUT, between)
+        greeted()
         builders = {hello[node]: node for node in reversed(nodes)}
         building = [node for key, node in builders.items() if key]
         self._ask(building, {"type": "build"})
         self._gather(building, "built", None, between)
         devices = {node: self._launcher.devices(node, self._run) for node in nodes}
-        fabric = self._launcher.fabric
-        known = {node: self._interfaces.get(node, []) for node in nodes}
-        choice, notice = network.agree(fabric, known)
-        if notice and notice != self.network_notice:
-            say(notice)
-        self.network_notice = notice
+        fabric = self.links.choose(self._launcher.fabric, nodes)
         self.shown_code = links.shown([self._directories[n] for n in nodes], self._alias, attempt)
         question = {"type": "prepare", "alone": len(nodes) == 1, "code": str(self.shown_code)}
         for node in nodes:
-            own = {**fabric, "fast_interface": choice[node]} if node in choice else fabric
-            asked = {"fabric": own, "devices": devices[node], "first": node == nodes[0]}
+            asked = {"fabric": fabric[node], "devices": devices[node], "first": node == nodes[0]}
             self._ask([node], {**question, **asked})
         ready = self._gather(nodes, "ready", START_TIMEOUT, between)
         found = tuple(replace(ready[node][0], devices=devices[node]) for node in nodes)
@@ -181,17 +174,17 @@ class Agents:
         if silent and (problem := network.trouble(self._interface, None)) is not None:
             # This node is cut off, not they.
             own = self._launcher.nodes[0]
-            self._give_up([own, *silent])
+            self.give_up([own, *silent])
             raise NodesLost((own,), f"node {own} is cut off from the others: {problem}")
         for node in silent:
             self.lost.append(node)
             # Its srun would wait for as long as Slurm does.
             self._agents[node].kill()
-        self._give_up(silent)
+        self.give_up(silent)
         ended = [node for node in self.working if node in gone]
-        self._give_up(node for node in gone if node not in self.working)
+        self.give_up(node for node in gone if node not in self.working)
         if lost := [node for node in self.working if node in silent]:
-            self._give_up(ended)
+            self.give_up(ended)
             raise NodesLost(tuple(lost))
         if ended:
             why = f"the agent on node {ended[0]} was ended; see agent-{ended[0]}.log"
@@ -199,17 +192,26 @@ class Agents:
         self._check_fabric()
 
     def _check_fabric(self) -> None:
-        cut_off = [node for node in self.working if node in self._cut_off]
-        since = min((self._cut_off[node][0] for node in cut_off), default=float("inf"))
-        if time.monotonic() - since <= SILENCE:
-            return
-        words = "; ".join(f"{node}: {self._cut_off[node][1]}" for node in cut_off)
-        message = f"cut off from the fabric: {words}"
-        if len(cut_off) == len(self.working):
+        cut_off, message = self.links.cut_off(self.working)
+        if cut_off and len(cut_off) == len(self.working):
             # No node's fault: the fabric itself is down.
             raise NodesUnusable(message, ())
-        self._give_up(cut_off)
-        raise NodesLost(tuple(cut_off), message)
+        if cut_off:
+            self.give_up(cut_off)
+            raise NodesLost(tuple(cut_off), message)
+
+    def ask_each(
+        self, questions: Mapping[str, dict[str, Any]], kind: str, limit: float
+    ) -> dict[str, Any]:
+        """Ask nodes, and return what they answer within ``limit`` seconds; raise as `turn`."""
+        answers = self._answers[kind] = {}
+        self._asked += 1
+        for node, question in questions.items():
+            self._ask([node], {**question, "number": self._asked})
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline and questions.keys() - answers - self._unusable:
+            self.turn(0.1)
+        return answers
 
     def send(self, node: str, message: dict[str, Any]) -> None:
         self._switchboard.send(node, message)
@@ -229,7 +231,7 @@ class Agents:
         """
         self._answers.pop("killed", None)
         self._failed.clear()
-        self._give_up(self._late("kill", "killed", KILL_TIMEOUT))
+        self.give_up(self._late("kill", "killed", KILL_TIMEOUT))
         self.gone = [rank for answer in self._answers["killed"].values() for rank in answer]
 
     def keep(self, limit: float) -> list[str]:
@@ -250,19 +252,16 @@ class Agents:
                 hurry, deadline = False, min(deadline, time.monotonic() + HURRY)
             if time.monotonic() > deadline:
                 return waiting
-            self._give_up([node for node in waiting if node in self._failed])
+            self.give_up([node for node in waiting if node in self._failed])
             with contextlib.suppress(NodesLost, NodesUnusable):
                 self.turn(0.05)
         return []
 
     def stacks(self) -> dict[int, str]:
         """Return the Python stacks of the ranks that can write them."""
-        self._ask(self.working, {"type": "stacks"})
-        deadline = time.monotonic() + STACKS_TIMEOUT
-        answers = self._answers.setdefault("stacks", {})
-        while len(answers) < len(self.working) and time.monotonic() < deadline:
-            self.turn(0.1)
-        return {rank: text for answer in answers.values() for rank, text in answer.items()}
+        asked: dict[str, Any] = {node: {"type": "stacks"} for node in self.working}
+        found = self.ask_each(asked, "stacks", STACKS_TIMEOUT).values()
+        return {rank: text for answer in found for rank, text in answer.items()}
 
     def dismiss(self) -> None:
         """Have the agents clean their nodes and leave; wait at most `LEAVE_TIMEOUT`."""
@@ -300,7 +299,7 @@ class Agents:
         if kind == "signal":
             self.signals.append(messages.signal_name(message))
         elif kind == "hello":
-            self._interfaces[node] = messages.interfaces(message)
+            self.links.greet(node, message)
             self._directories[node] = messages.directory(message, self._start)
             self._answers.setdefault(kind, {})[node] = messages.extensions(message)
             self._switchboard.send(node, self._current)
@@ -319,10 +318,7 @@ class Agents:
             self.programs.update(programs)
             self.traffic.update({} if traffic is None else {node: traffic})
             self.log_sizes.update(sizes)
-            if problem:
-                self._cut_off.setdefault(node, (time.monotonic(), problem))
-            else:
-                self._cut_off.pop(node, None)
+            self.links.note(node, problem)
         elif kind == "writes":
             self.writes += messages.writes(message, ranks)
         elif kind == "failed":
@@ -330,10 +326,11 @@ class Agents:
             if node in self.working:
                 self._failed[node] = f"node {node} cannot be used: {why}"
             else:
-                self._give_up([node])
+                self.give_up([node])
         elif kind == "ready":
             first = node == self.working[0]
             found = messages.ready(message, node, self._start, self._number, first=first)
+            self.reports[node] = messages.node_report(message)
             answers(kind, {})[node] = found
         elif kind == "killed":
             answers(kind, {})[node] = messages.gone(message, possible)
@@ -343,14 +340,16 @@ class Agents:
             self.locks.update(locks)
         elif kind == "met":
             self.met = True
-        elif kind == "kept":
-            answers(kind, {})[node] = messages.kept(message)
-        elif kind == "built":
-            answers(kind, {})[node] = None
+        elif kind in ("listening", "measured"):
+            if message.get("number") == self._asked:
+                answers(kind, {})[node] = messages.link_answer(message)
+        elif kind in ("kept", "built"):
+            answers(kind, {})[node] = messages.kept(message) if kind == "kept" else None
         else:
             raise messages.BadMessage("type")
 
-    def _give_up(self, nodes: Iterable[str]) -> None:
+    def give_up(self, nodes: Iterable[str]) -> None:
+        """Use these nodes no more."""
         for node in nodes:
             self._unusable.add(node)
             self._listeners.pop(node, None)
@@ -362,7 +361,7 @@ class Agents:
             self._switchboard.send(node, question)
 
     def _gather(
-        self, nodes: Sequence[str], kind: str, timeout: float | None, between: Callable[[], None]
+        self, nodes: Sequence[str], kind: str, timeout: float | None, between: Turn
     ) -> dict[str, Any]:
         """Wait for the answers of all nodes to a question."""
         answers = self._answers.setdefault(kind, {})
@@ -391,10 +390,9 @@ class Agents:
 
     def _unusable_nodes(self, message: str, nodes: Collection[str]) -> NodesUnusable:
         """Return the error of these nodes; a failure on all nodes is no node's fault."""
-        others = {node for node in self._launcher.nodes if node not in self._unusable}
-        others.difference_update(nodes)
+        others = {*self.usable}.difference(nodes)
         everywhere = set(self.working).issubset(nodes)
         if everywhere and (len(self.working) > 1 or not others):
             return NodesUnusable(message, ())
-        self._give_up(nodes)
+        self.give_up(nodes)
         return NodesUnusable(message, tuple(nodes))

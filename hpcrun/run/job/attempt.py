@@ -14,13 +14,14 @@ from typing import Any, Protocol
 from hpcrun.errors import EXIT_SAVED, HpcrunError
 from hpcrun.policy import frameworks
 from hpcrun.policy.causes import Evidence
+from hpcrun.run.check_in.start_check import StartCheck
 from hpcrun.run.fabric import link_check
 from hpcrun.run.job import evidence
 from hpcrun.run.job.agents import Agents
 from hpcrun.run.job.fault_injection import FaultInjection
 from hpcrun.run.job.hang_watch import HangWatch, Hung, RankVanished
 from hpcrun.run.job.launchers import Launcher, RankEnd, Workers
-from hpcrun.run.job.rank_places import NodesLost, NodesUnusable
+from hpcrun.run.job.rank_places import NodesLost, NodesUnhealthy, NodesUnusable
 from hpcrun.run.job.resume_source import StartOver, decided
 from hpcrun.run.job.stop_request import EndNow, StopRequest
 from hpcrun.run.job.warm_ranks import WarmRanks
@@ -100,6 +101,8 @@ class RunningAttempt:
         except Hung as error:
             say(str(error))
             seen["hang"] = error.found
+        except NodesUnhealthy as error:
+            seen.update(launch_error=str(error), bad_nodes=error.nodes, response=error.response)
         except NodesUnusable as error:
             seen.update(launch_error=str(error), unusable_nodes=error.nodes)
         except HpcrunError as error:
@@ -162,11 +165,15 @@ class RunningAttempt:
 
     def _prepare(self, names: Sequence[str]) -> None:
         self._work.begin()
-        nodes, port = self._agents.prepare(self._paths.number, names, self._stop_request.turn)
+        check = StartCheck(self._plan, self._run, self._paths, self._launcher, self._agents)
+        asked, turn = time.time(), self._stop_request.turn
+        greeted = partial(check.greeted, names, self._record)
+        nodes, port = self._agents.prepare(self._paths.number, names, turn, greeted)
         self._copies = [Path(node.code) for node in nodes]
         names = [f"{node.name} ({node.interface} {node.address})" for node in nodes]
         say(f"ready: {listed(names, _SHOWN)}, code in {self._agents.shown_code}")
         self._record_fabric(nodes)
+        check.prepared(nodes, self._record, asked)
         planned = Launch(
             experiment=self._plan.name,
             run=self._run.number,
@@ -227,7 +234,7 @@ class RunningAttempt:
         while True:
             self._workers = self._warm_ranks.take(self._run, self._paths, nodes, self._stop_request)
             details: dict[str, Any] = {} if self._workers is None else {"warm": True}
-            if notice := self._agents.network_notice:
+            if notice := self._agents.links.notice:
                 details["notice"] = notice
             if self._workers is None:
                 self._workers = self._launcher.start_workers(self._run, self._paths, nodes)

@@ -5,23 +5,25 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import HpcrunError, UsageError
-from hpcrun.policy import causes, recovery
+from hpcrun.policy import causes, faults, recovery
 from hpcrun.policy.causes import End, Evidence, JobFacts
 from hpcrun.policy.recovery import Action
 from hpcrun.run.job import evidence
 from hpcrun.run.job.launchers import Launcher
 from hpcrun.run.protocol.output import say
 from hpcrun.slurm import job as slurm_job
-from hpcrun.slurm import requeue_nodes
+from hpcrun.slurm import requeue_nodes, suspect_exclusion
 from hpcrun.state import files, ledger, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
+from hpcrun.state.suspects.suspect_nodes import SuspectNodes
+from hpcrun.text import listed
 
 # Seconds before each further try to write to a full disk.
 _PAUSES = (0.5, 2.0, 5.0)
@@ -30,8 +32,14 @@ _PAUSES = (0.5, 2.0, 5.0)
 class AttemptEnd:
     """The ends of one run's attempts, as the supervisor of the newest sees them."""
 
-    def __init__(self, submission: SubmissionPaths, run: RunPlan, launcher: Launcher) -> None:
-        self._submission = submission
+    def __init__(
+        self,
+        submission: SubmissionPaths,
+        run: RunPlan,
+        launcher: Launcher,
+        cluster: Mapping[str, Any],
+    ) -> None:
+        self._submission, self._cluster = submission, cluster
         self._run = run
         self._launcher = launcher
         self._paths = submission.experiment.run(run.number)
@@ -96,12 +104,29 @@ class AttemptEnd:
             attempts.append(ledger.Attempt(attempt))
         # Even where it could not be written.
         attempts[-1].ended = fields
+        if not concluded:
+            self._record_suspects(attempts[-1])
         action = recovery.decide(attempts, self._run.recovery, here=here)
         action = self._bearable(attempts, action)
         why, exclude = action.reason, list(action.exclude)
         decided = {"action": action.kind, "reason": why, "exclude": exclude}
         self._write(ledger.DECIDED, attempt, decided)
         return action
+
+    def _record_suspects(self, attempt: ledger.Attempt) -> None:
+        """Write the nodes that ended an attempt to the record of suspect nodes. Best effort."""
+        nodes = recovery.blamed(attempt)
+        if not nodes or not self._launcher.is_slurm or self._run.spec.get(faults.KEY):
+            return
+        record = SuspectNodes.of(self._cluster, self._submission.experiment.root)
+        reason = str(attempt.cause.get("message") or attempt.kind)
+        for node in nodes:
+            try:
+                record.record(node, reason.removeprefix(f"node {node}: "), str(attempt.kind))
+            except HpcrunError as error:
+                say(str(error))
+                return
+        say(f"recorded as suspect for {record.days:g} days: {listed(nodes, 8)}")
 
     def _is_extended(self, number: int) -> bool:
         """Check whether an earlier attempt was of a submission with other values."""
@@ -150,7 +175,11 @@ class AttemptEnd:
         if not action.exclude or not self._launcher.requeues:
             return action
         job, needed, kept = self._launcher.job_id, self._run.all_nodes, self._run.resources.exclude
-        nodes = requeue_nodes.without(job, action.exclude, needed, kept=kept, say=say)
+        # An exclusion takes the place of the one before, which had the site's suspects.
+        root, wanted = self._submission.experiment.root, self._run.resources
+        known = suspect_exclusion.left_out(self._cluster, root, wanted, needed, say=say).nodes
+        out = (*(node for node in known if node not in action.exclude), *action.exclude)
+        nodes = requeue_nodes.without(job, out, needed, kept=kept, say=say)
         return recovery.excluding(attempts, action, nodes)
 
     def _facts_of(self, attempt: ledger.Attempt) -> JobFacts:

@@ -65,3 +65,11 @@ class NodesUnusable(HpcrunError):
     def __init__(self, message: str, nodes: Collection[str]) -> None:
         super().__init__(message)
         self.nodes = tuple(nodes)
+
+
+class NodesUnhealthy(NodesUnusable):
+    """Nodes that the check at the start found bad; ``response`` is what was decided about them."""
+
+    def __init__(self, message: str, nodes: Collection[str], response: str) -> None:
+        super().__init__(message, nodes)
+        self.response = response

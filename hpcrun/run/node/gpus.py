@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
 _OF_STEP = ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """A GPU before ranks use it; what is not known is 0."""
+
+    used: int
+    """Bytes of memory."""
+    total: int
+    processes: int
+    """Processes that compute on it."""
+    ecc_errors: int
+    """Uncorrected memory errors since it was reset."""
+    trouble: str | None
+    """NVML's words where it does not answer for this GPU."""
 
 
 class Gpus:
@@ -44,6 +60,22 @@ class Gpus:
         """Return the GPUs' part of a line of telemetry; unknown values are absent."""
         self.trouble = None
         return [{"index": place, **self._one(handle)} for place, handle in enumerate(self._handles)]
+
+    def check(self) -> list[GpuState]:
+        """Return the state of each GPU."""
+        found = []
+        for handle in self._handles:
+            self.trouble = None
+            memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
+            trouble = self.trouble
+            kinds = self._nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self._nvml.NVML_VOLATILE_ECC
+            # Boards and drivers that know none of these are no worse.
+            processes = self._ask("nvmlDeviceGetComputeRunningProcesses", handle)
+            errors = self._ask("nvmlDeviceGetTotalEccErrors", handle, *kinds)
+            used, total = (0, 0) if memory is None else (int(memory.used), int(memory.total))
+            count = len(processes or ())
+            found.append(GpuState(used, total, count, int(errors or 0), trouble))
+        return found
 
     def _one(self, handle: Any) -> dict[str, Any]:
         load = self._ask("nvmlDeviceGetUtilizationRates", handle)

@@ -102,6 +102,16 @@ def candidates(sysfs: Path = Path("/sys")) -> list[Interface]:
     )
 
 
+def down(sysfs: Path = Path("/sys")) -> list[str]:
+    """Return the fast interfaces, by type or name, that have no address or no carrier."""
+    return [
+        name
+        for name in interfaces(sysfs)
+        if (_FAST_NAME.match(name) or is_infiniband(name, sysfs))
+        and (address(name) is None or trouble(name, None) is not None)
+    ]
+
+
 def agree(
     fabric: dict[str, Any], found: Mapping[str, Sequence[Interface]]
 ) -> tuple[dict[str, str], str | None]:

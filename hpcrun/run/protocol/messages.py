@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hpcrun.fields import LAST_TIME
+from hpcrun.policy import node_health
 from hpcrun.run.fabric.link_check import KINDS
 from hpcrun.run.health.program_hangs import NodeTraffic, RankActivity
 from hpcrun.run.health.progress import PHASES, RankProgress
@@ -20,6 +22,8 @@ from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import Interface, LaunchNode
 from hpcrun.state.node_layout import PREFIX, NodePaths, ScratchPaths
 
+_PORTS = range(1, 1 << 16)
+_HEALTH = node_health.FAULTS | node_health.DOUBTS
 _NUMBERS = range(-(1 << 63), 1 << 63)
 _TEXT_MOST = 10_000
 _FAILED_MOST, _FILES_MOST, _PORTS_MOST = 20, 200, 128
@@ -87,6 +91,53 @@ def interfaces(message: Mapping[str, Any]) -> list[Interface]:
         _require(all(isinstance(part, str) and len(part) <= 64 for part in one), "interfaces")
         _require(_INTERFACE.fullmatch(one[0]), "interfaces")
     return [Interface(*one) for one in found]
+
+
+def interfaces_down(message: Mapping[str, Any]) -> list[str]:
+    """Return the fast interfaces of a node that are down."""
+    found = message.get("down") or []
+    _require(isinstance(found, list) and len(found) <= 100, "down")
+    _require(all(isinstance(one, str) and _INTERFACE.fullmatch(one) for one in found), "down")
+    return list(found)
+
+
+def node_report(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a node's report of `hpcrun.run.check_in.node_report`."""
+    found = message.get("health")
+    _require(isinstance(found, dict) and found.keys() == {"findings", "gpus", "clock"}, "health")
+    report: dict[str, Any] = dict(found or {})
+    findings, gpus, clock = report["findings"], report["gpus"], report["clock"]
+    _require(isinstance(findings, list) and len(findings) <= _FAILED_MOST, "health")
+    for one in findings:
+        _require(isinstance(one, list) and len(one) == 2 and one[0] in _HEALTH, "health")
+        _require(isinstance(one[1], str) and len(one[1]) <= 400, "health")
+    if gpus is not None:
+        number(gpus, "health", range(1 << 16))
+    _require(isinstance(clock, float) and 0 < clock < LAST_TIME, "health")
+    return report
+
+
+def link_answer(message: Mapping[str, Any]) -> tuple[str, int] | tuple[float, float, float] | str:
+    """Return where a node listens, the rates and latency that it measured, or why it could not."""
+    if "error" in message:
+        return text(message["error"], "error")[:300]
+    if message["type"] == "listening":
+        return ipv4(message.get("address")), number(message.get("port"), "port", _PORTS)
+    rates = [message.get(name) for name in ("sends", "receives", "latency")]
+    for one in rates:
+        _require(isinstance(one, float) and 0 <= one < 1e15, "rates")
+    sends, receives, latency = (float(one or 0.0) for one in rates)
+    return sends, receives, latency
+
+
+def ipv4(value: Any) -> str:
+    """Return an IPv4 address."""
+    address = text(value, "address")
+    try:
+        socket.inet_pton(socket.AF_INET, address)
+    except (OSError, ValueError):
+        raise BadMessage("address") from None
+    return address
 
 
 def directory(message: Mapping[str, Any], start: str) -> Path:
@@ -238,13 +289,9 @@ def ready(
     ports = fields.pop("ports", None)
     if ports is not None:
         number(ports, "ports", range(1024, 1 << 16))
-    address = text(fields.pop("address", None), "address")
-    try:
-        socket.inet_pton(socket.AF_INET, address)
-    except (OSError, ValueError):
-        raise BadMessage("address") from None
+    address = ipv4(fields.pop("address", None))
     _require(not fields, "node")
-    port = number(message.get("port"), "port", range(1, 1 << 16)) if first else None
+    port = number(message.get("port"), "port", _PORTS) if first else None
     code = str(paths.code)
     where = (node, code, scratch, str(interface), address, hca, operators)
     return LaunchNode(*where, ports=ports, adapters=links), port

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from hpcrun.run.check_in import node_links
 from hpcrun.run.job import agents
 from hpcrun.run.job.agents import Agents
 from hpcrun.run.job.rank_places import NodesLost, NodesUnusable
@@ -175,7 +176,7 @@ def _lost(found: Agents) -> NodesLost | NodesUnusable:
 def test_a_node_that_has_lost_only_the_fabric(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents, "SILENCE", 1.0)
+    monkeypatch.setattr(node_links, "SILENCE", 1.0)
     found = _crew(tmp_path, 2, n1=("fails", 0), n2=("cut off", 0))
     lost = _lost(found)
     assert lost.nodes == ("n2",)
@@ -190,7 +191,7 @@ def test_a_node_that_has_lost_only_the_fabric(
 def test_a_fabric_that_is_away_everywhere_is_no_nodes_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents, "SILENCE", 1.0)
+    monkeypatch.setattr(node_links, "SILENCE", 1.0)
     found = _crew(tmp_path, 2, n1=("cut off", 0), n2=("cut off", 0))
     assert _lost(found).nodes == ()
     assert found.seats(2) == ("n1", "n2")

@@ -9,6 +9,7 @@ import pytest
 
 from hpcrun.run.health.hang_detector import Hang
 from hpcrun.run.health.progress import STEPPING, RankProgress
+from hpcrun.run.check_in.node_links import NodeLinks
 from hpcrun.run.job import agents
 from hpcrun.run.job.hang_watch import HangWatch, Hung
 from hpcrun.run.job.rank_places import RankPlaces
@@ -27,7 +28,7 @@ def _agents(kind: str) -> Any:
     found.working, found._number = ("n1", "n2"), 1
     found.places = RankPlaces(found._run, found.working)
     found.pulses, found.programs, found.traffic, found.locks = {}, {}, {}, {}
-    found.log_sizes, found._cut_off = {}, {}
+    found.log_sizes, found.links = {}, NodeLinks()
     found._answers, found._broken = {}, set()
     return found
 

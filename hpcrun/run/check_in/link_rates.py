@@ -1,0 +1,60 @@
+"""Which links between an attempt's nodes are slow: at a small fraction of their peers' speed.
+
+Thresholds are far from what noise does: a slow direction is measured again, and the best counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcrun.policy import node_health
+from hpcrun.policy.node_health import NodeFinding
+from hpcrun.run.diagnose import pairing
+from hpcrun.run.diagnose.pairing import PairRates
+from hpcrun.text import size
+
+# Part of the nodes' usual rate below which a link is a fault, and never above so many bytes per
+# second; and below which it is a doubt.
+FAULT, FAULT_MOST, DOUBT = 0.05, 100e6, 0.2
+
+
+class StartRates(PairRates):
+    """The rates that were measured at a start, with its own limit."""
+
+    part = DOUBT
+
+    @property
+    def limit(self) -> float:
+        most = FAULT_MOST if self.part == FAULT else float("inf")
+        return min(self.part * self.reference, most)
+
+
+def findings(rates: StartRates, interface: str, nodes: Sequence[str]) -> list[NodeFinding]:
+    """Return the findings on these nodes; ``rates`` may have others, such as spares."""
+    found: list[NodeFinding] = []
+    for part in (FAULT, DOUBT):
+        rates.part = part
+        named = {one.node for one in found}
+        for one in rates.findings():
+            if one["kind"] != pairing.LATE and not named & {*one["nodes"]}:
+                found += _of(one, interface, is_fault=part == FAULT)
+    return [one for one in found if one.node in nodes]
+
+
+def _of(one: dict[str, object], interface: str, *, is_fault: bool) -> list[NodeFinding]:
+    named: list[str] = list(one["nodes"])  # type: ignore[call-overload]
+    rate, usual = float(str(one["rate"])), float(str(one["reference"]))
+    kind = node_health.SLOW_LINK
+    if one["kind"] == pairing.UNREACHED:
+        words = f"no other node reaches it over {interface}"
+        words += f": {one['error']}" if one.get("error") else ""
+    elif one["kind"] == pairing.SLOW_PAIR:
+        kind = node_health.SLOW_PAIR
+        words = f"between {' and '.join(named)}, {interface} carries {size(int(rate))}/s"
+        words += f", and {size(int(usual))}/s elsewhere"
+    else:
+        does = "sends" if one["kind"] == pairing.SLOW_SENDER else "receives"
+        words = f"it {does} {size(int(rate))}/s over {interface}, its peers {size(int(usual))}/s"
+    return [
+        NodeFinding(node, kind if is_fault else node_health.SLOWER_LINK, words) for node in named
+    ]

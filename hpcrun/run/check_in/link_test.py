@@ -1,0 +1,57 @@
+"""A node's part in the measurement of links: it listens, or measures the way to another node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcrun.run.diagnose import pair_link
+from hpcrun.run.diagnose.pair_link import PairListener
+from hpcrun.run.node import network
+from hpcrun.run.protocol import messages
+from hpcrun.run.protocol.job_secret import JobSecret
+
+# Seconds of each direction: some MB on a fast fabric.
+SECONDS = 0.03
+
+
+class LinkTest:
+    """Answers the supervisor's questions about the link of this node."""
+
+    QUESTIONS = frozenset({"listen", "measure", "listened"})
+
+    def __init__(self, secret: JobSecret) -> None:
+        self._secret = secret
+        self._address = ""
+        self._listener: PairListener | None = None
+
+    def answer(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the answer to a question of `QUESTIONS`; what goes wrong is an answer too."""
+        kind, number = message["type"], {"number": message.get("number")}
+        if kind == "listened":
+            self.close()
+            return None
+        try:
+            if kind == "listen":
+                return {"type": "listening", **number, **self._listen(str(message["interface"]))}
+            return {"type": "measured", **number, **self._measure(message)}
+        except OSError as error:
+            done = "listening" if kind == "listen" else "measured"
+            return {"type": done, **number, "error": error.strerror or str(error)}
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def _listen(self, interface: str) -> dict[str, Any]:
+        self.close()
+        self._address = network.address(interface) or ""
+        if not self._address:
+            raise OSError(f"{interface} has no address")
+        self._listener = PairListener(self._address, self._secret, SECONDS)
+        return {"address": self._address, "port": self._listener.port}
+
+    def _measure(self, message: dict[str, Any]) -> dict[str, Any]:
+        peer = messages.ipv4(message["address"]), int(message["port"])
+        speed = pair_link.measure(peer, self._address, self._secret, SECONDS)
+        return {"sends": speed.sends, "receives": speed.receives, "latency": speed.latency}

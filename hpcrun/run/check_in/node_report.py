@@ -1,0 +1,157 @@
+"""What a node's agent finds wrong with its node, as an attempt begins.
+
+Nothing here raises, or waits for longer than `PATIENCE`: a driver or a file system that does not
+answer in time is a finding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hpcrun.policy import node_health
+from hpcrun.run.node import gpus
+from hpcrun.text import plural, size
+
+# Seconds for the driver, and for the file systems.
+PATIENCE = 3.0
+_DRIVER = Path("/proc/driver/nvidia/version")
+# Free bytes and files below which a file system is about to be full.
+_LITTLE_BYTES, _LITTLE_FILES = 64 << 20, 1_000
+_MOST = 16
+
+Finding = tuple[str, str]
+
+
+def report(
+    shared: Path, scratch: Path, node: str, devices: str | None, *, wants: int, first_time: bool
+) -> dict[str, Any]:
+    """Return the report of this node for its supervisor.
+
+    Parameters
+    ----------
+    shared, scratch
+        The attempt's directories on shared and on node-local storage.
+    devices
+        CUDA_VISIBLE_DEVICES of the node's ranks, None where Slurm has set it here.
+    wants
+        GPUs that the run asked for on each node.
+    first_time
+        No rank of this job has been on the node before.
+
+    Returns
+    -------
+    dict
+        ``findings`` (kind and message of each), ``gpus`` (how many this job can see; None where
+        that does not matter, or cannot be told), ``clock`` (seconds since the epoch).
+    """
+    found: list[Finding] = []
+    looks: list[tuple[Callable[[], list[Finding]], Finding]] = [
+        (
+            lambda: storage(shared, scratch, node),
+            (node_health.NOT_WRITABLE, "its storage does not answer"),
+        )
+    ]
+    count = [0] if wants and not _DRIVER.exists() else []
+    if wants and not count:
+
+        def look_at_gpus() -> list[Finding]:
+            seen, told = of_gpus(devices, wants, first_time=first_time)
+            count.extend([] if seen is None else [seen])
+            return told
+
+        words = "the driver of its GPUs does not answer"
+        looks.append((look_at_gpus, (node_health.BUSY_GPU, words)))
+    for look, late in looks:
+        answer = _in_time(look)
+        found += [late] if answer is None else answer
+    cut = [(kind, message[:300]) for kind, message in found[:_MOST]]
+    seen = count[0] if count else None
+    return {"findings": cut, "gpus": seen, "clock": time.time()}
+
+
+def _in_time(look: Callable[[], list[Finding]]) -> list[Finding] | None:
+    """Return what a look finds; None if that takes too long."""
+    answer: list[list[Finding]] = []
+    thread = threading.Thread(target=lambda: answer.append(look()), name="check", daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    return answer[0] if answer else None if thread.is_alive() else []
+
+
+def storage(shared: Path, scratch: Path, node: str) -> list[Finding]:
+    """Return what is wrong with writing to the attempt's directories from this node.
+
+    A full file system is no node's fault where it is shared.
+    """
+    found = []
+    for path, name in ((scratch, "node-local"), (shared, "shared")):
+        own = path / f".check-{node}"
+        try:
+            own.write_bytes(b"hpcrun")
+            if own.read_bytes() != b"hpcrun":
+                raise OSError("it reads something else than was written")
+        except OSError as error:
+            message = f"its {name} storage cannot be written: {error.strerror or error}"
+            found.append((node_health.NOT_WRITABLE, message))
+        else:
+            found += _room(path, name)
+        with contextlib.suppress(OSError):
+            own.unlink()
+    return found
+
+
+def _room(path: Path, name: str) -> list[Finding]:
+    with contextlib.suppress(OSError):
+        there = os.statvfs(path)
+        left = there.f_bavail * there.f_frsize
+        if there.f_blocks and left < _LITTLE_BYTES:
+            return [(node_health.LITTLE_ROOM, f"its {name} storage has {size(left)} left")]
+        if there.f_files and there.f_favail < _LITTLE_FILES:
+            words = f"its {name} storage has room for {there.f_favail} files"
+            return [(node_health.LITTLE_ROOM, words)]
+    return []
+
+
+def of_gpus(
+    devices: str | None, wants: int, *, first_time: bool
+) -> tuple[int | None, list[Finding]]:
+    """Return how many GPUs of this job NVML sees, and what is wrong with them.
+
+    Without the library nothing is known. Ranks of an earlier attempt may still leave their memory.
+    Whether none at all is wrong shows on other nodes: Slurm may hide them from an agent.
+    """
+    try:
+        reader = gpus.Gpus(devices)
+    except ImportError:
+        return None, []
+    except Exception as error:
+        # Classes of NVML's, such as "Driver/library version mismatch".
+        return None, [(node_health.BROKEN_GPU, f"its GPUs do not answer: {error}")]
+    found = []
+    states = reader.check()
+    if 0 < len(states) < wants:
+        has = plural(len(states), "GPU")
+        found.append((node_health.NO_GPU, f"it has {has} of the {wants} that the run asks for"))
+    for place, state in enumerate(states):
+        if state.trouble:
+            found.append((node_health.BROKEN_GPU, f"GPU {place} does not answer: {state.trouble}"))
+        if state.ecc_errors:
+            errors = plural(state.ecc_errors, "uncorrected memory error", ",")
+            found.append((node_health.ECC_ERRORS, f"GPU {place} had {errors} since it was reset"))
+        if state.processes and first_time:
+            others = plural(state.processes, "other process", "other processes")
+            found.append((node_health.BUSY_GPU, f"GPU {place} is used by {others}"))
+        elif state.used > _USED * state.total and first_time:
+            used = f"{size(state.used)} of {size(state.total)}"
+            found.append((node_health.BUSY_GPU, f"GPU {place} has {used} in use"))
+    return len(states), found
+
+
+# The part of a GPU's memory that is in use where a GPU is idle, at most.
+_USED = 0.1

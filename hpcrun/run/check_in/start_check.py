@@ -1,0 +1,208 @@
+"""The check of an attempt's nodes, from the supervisor: compares them, and acts on what is bad.
+
+`StartCheck.greeted` is called once the agents have said hello, `StartCheck.prepared` once the nodes
+are ready. Each raises `NodesUnhealthy` where the attempt is not to go on with its nodes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from hpcrun.policy import causes, node_health
+from hpcrun.policy.node_health import NodeFinding
+from hpcrun.run.check_in import link_rates
+from hpcrun.run.check_in.link_rates import StartRates
+from hpcrun.run.diagnose import pairing
+from hpcrun.run.diagnose.pairing import Pair
+from hpcrun.run.fabric import link_check
+from hpcrun.run.job.agents import Agents
+from hpcrun.run.job.launchers import Launcher
+from hpcrun.run.job.rank_places import NodesUnhealthy
+from hpcrun.run.protocol.launch import LaunchNode
+from hpcrun.run.protocol.output import say
+from hpcrun.slurm import requeue_nodes
+from hpcrun.state import ledger
+from hpcrun.state.layout import AttemptPaths
+from hpcrun.state.plan import Plan, RunPlan
+
+# Seconds of all links together, after which they are left as they are; of one answer; times that
+# slow ones are measured again.
+LINKS, ANSWER, AGAIN = 20.0, 8.0, 2
+# Seconds by which a clock may be wrong.
+CLOCKS = 5.0
+_MOST = link_check.MOST_RECORDED
+
+Record = Callable[..., None]
+
+
+class StartCheck:
+    """The check of one attempt's nodes; nothing where the profile turns it off."""
+
+    def __init__(
+        self, plan: Plan, run: RunPlan, paths: AttemptPaths, launcher: Launcher, agents: Agents
+    ) -> None:
+        self._run, self._paths = run, paths
+        self._launcher, self._agents = launcher, agents
+        self._health: Mapping[str, Any] = plan.cluster.get("health") or {}
+        self.is_on = bool(self._health.get("check", True)) and not launcher.is_one_machine
+        self._found: list[NodeFinding] = []
+        self.seconds = 0.0
+        """What it took beyond the nodes' own preparation."""
+
+    def greeted(self, nodes: Sequence[str], record: Record) -> None:
+        """Check what the agents said as they began: interfaces that are down."""
+        if not self.is_on:
+            return
+        found = interfaces_down(nodes, self._agents.links.up, self._agents.links.down)
+        if found:
+            self._act(found, nodes, record)
+
+    def prepared(self, nodes: Sequence[LaunchNode], record: Record, asked: float) -> None:
+        """Check what the nodes report, and their links; ``asked`` is when they were asked."""
+        if not self.is_on:
+            return
+        began = time.monotonic()
+        names = [node.name for node in nodes]
+        adapters = link_check.compare({node.name: node.adapters for node in nodes})
+        found = [
+            NodeFinding(str(one["node"]), str(one["kind"]), str(one["message"])) for one in adapters
+        ]
+        found += _of_reports(names, self._agents.reports, self._run, asked)
+        if len(names) > 1 and self._launcher.is_slurm:
+            found += self._of_links(nodes)
+        self.seconds += time.monotonic() - began
+        self._act(found, names, record)
+
+    def _act(self, found: Sequence[NodeFinding], nodes: Sequence[str], record: Record) -> None:
+        new = [one for one in found if one not in self._found]
+        self._found += new
+        if not new:
+            return
+        spares = [node for node in self._agents.usable if node not in nodes]
+        decision = node_health.decide(
+            self._found,
+            nodes,
+            self._health,
+            spares=len(spares),
+            spent=self._spent(),
+            can_exclude=self._excludable,
+        )
+        for one in new:
+            say(f"health: node {one.node}: {one.message}")
+        say(f"health: {decision.action}: {decision.reason}")
+        shown = [one.to_data() for one in self._found[:_MOST]]
+        details = {"findings": shown, "count": len(self._found), "nodes": list(decision.nodes)}
+        record(ledger.HEALTH, action=decision.action, reason=decision.reason, **details)
+        if decision.action != node_health.GO_ON:
+            self._agents.give_up(decision.nodes)
+            raise NodesUnhealthy(decision.message, decision.nodes, decision.action)
+
+    def _spent(self) -> int:
+        """Return how often this submission of the run has done without nodes."""
+        attempts = ledger.read(self._paths.run)
+        mine = next((one for one in attempts if one.number == self._paths.number), None)
+        submission = None if mine is None else mine.submission
+        return sum(one.kind == causes.BAD_NODE and one.submission == submission for one in attempts)
+
+    def _excludable(self, nodes: Sequence[str]) -> Sequence[str]:
+        if not self._launcher.requeues or not self._run.recovery.requeue:
+            return ()
+        kept, needed = self._run.resources.exclude, self._run.all_nodes
+        return requeue_nodes.without(self._launcher.job_id, nodes, needed, kept=kept, say=say)
+
+    def _of_links(self, nodes: Sequence[LaunchNode]) -> list[NodeFinding]:
+        """Have neighbours measure their links over the fast interface, spares too."""
+        usual = Counter(node.interface for node in nodes).most_common(1)[0][0]
+        own = {node.name: node.interface for node in nodes}
+        # Spares that have not said hello yet are not waited for.
+        spares = [node for node in self._agents.usable if node in self._agents.links.up]
+        own |= {node: usual for node in spares if node not in own}
+        deadline = time.monotonic() + LINKS
+        questions = {node: {"type": "listen", "interface": own[node]} for node in own}
+        found = self._agents.ask_each(questions, "listening", ANSWER)
+        there = [node for node in self._launcher.nodes if found.get(node)]
+        rates = StartRates(there)
+        for pairs in pairing.ring(there):
+            self._measure(pairs, found, rates, deadline)
+        for _ in range(AGAIN):
+            for pairs in _apart(rates.doubtful_pairs()):
+                self._measure(pairs, found, rates, deadline)
+        for node in own:
+            self._agents.send(node, {"type": "listened"})
+        return link_rates.findings(rates, usual, [node.name for node in nodes])
+
+    def _measure(
+        self,
+        pairs: Sequence[Pair],
+        where: Mapping[str, tuple[str, int]],
+        rates: StartRates,
+        deadline: float,
+    ) -> None:
+        if time.monotonic() > deadline:
+            return
+        questions = {
+            one: {"type": "measure", "address": where[other][0], "port": where[other][1]}
+            for one, other in pairs
+        }
+        answers = self._agents.ask_each(questions, "measured", ANSWER)
+        for pair in pairs:
+            answer = answers.get(pair[0])
+            if isinstance(answer, tuple):
+                rates.add(pair, *answer)
+            elif answer is not None:
+                rates.fail(pair, str(answer))
+
+
+def _apart(pairs: Iterable[Pair]) -> Iterable[list[Pair]]:
+    """Yield the pairs in rounds in which each node is in one pair."""
+    left = list(pairs)
+    while left:
+        busy: set[str] = set()
+        now: list[Pair] = []
+        for pair in left:
+            if not busy & {*pair}:
+                now.append(pair)
+                busy |= {*pair}
+        left = [pair for pair in left if pair not in now]
+        yield now
+
+
+def interfaces_down(
+    nodes: Sequence[str], up: Mapping[str, Sequence[str]], down: Mapping[str, Sequence[str]]
+) -> list[NodeFinding]:
+    """Return the nodes whose fast interface is down while another node's of that name is up."""
+    found = []
+    for node in nodes:
+        for name in down.get(node, ()):
+            peers = [other for other in up if other != node and name in up[other]]
+            if peers:
+                words = f"its {name} is down, and that of {peers[0]} is up"
+                found.append(NodeFinding(node, node_health.INTERFACE_DOWN, words))
+    return found
+
+
+def _of_reports(
+    nodes: Sequence[str], reports: Mapping[str, Mapping[str, Any]], run: RunPlan, asked: float
+) -> list[NodeFinding]:
+    """Return what the nodes found wrong with themselves, and what shows beside the others."""
+    answered = time.time()
+    found = []
+    counts = {node: reports[node]["gpus"] for node in nodes if node in reports}
+    most = max((count or 0 for count in counts.values()), default=0)
+    for node in nodes:
+        own = reports.get(node)
+        if own is None:
+            continue
+        found += [NodeFinding(node, kind, message) for kind, message in own["findings"]]
+        if own["gpus"] == 0 and most > 0:
+            message = f"no GPU can be seen on it, and {most} on others"
+            found.append(NodeFinding(node, node_health.NO_GPU, message))
+        ahead = max(own["clock"] - answered, asked - own["clock"], 0.0)
+        if ahead > CLOCKS:
+            which = "ahead of" if own["clock"] > answered else "behind"
+            message = f"its clock is {ahead:.0f} s {which} that of {nodes[0]}"
+            found.append(NodeFinding(node, node_health.CLOCK, message))
+    return found
