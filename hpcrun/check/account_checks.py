@@ -58,7 +58,10 @@ def within_limits(
     ours = site.associations_of(account, partition.name)
     known = site.qos or {}
     qos = request["qos"] or site.qos_without(account, partition.name)
-    every = [(f"the QOS {name}", known[name]) for name in (partition.qos, qos) if name in known]
+    in_order = (partition.qos, qos)
+    if qos in known and "OverPartQOS" in known[qos].flags:
+        in_order = (qos, partition.qos)
+    every = [(f"the QOS {name}", known[name]) for name in in_order if name in known]
     every += [(f"the account {one.account}", one.limits) for one in ours]
     told: set[str] = set()
     # Of several limits of a kind, Slurm takes the first that is set, in this order.

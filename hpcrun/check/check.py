@@ -23,13 +23,11 @@ from hpcrun.errors import EXIT_OK, EXIT_REFUSED, EXIT_USAGE, ClusterRefused, Clu
 from hpcrun.site import slurm_site
 from hpcrun.site.slurm_site import SlurmSite
 from hpcrun.slurm import client, site_queries
-from hpcrun.slurm.parse import parse_time
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.submit import preflight, run_actions
 from hpcrun.submit.submit import Preview
 from hpcrun.text import Say, plural
 
-_START = re.compile(r"to start at (\S+)")
 # Said of a job that would wait for nodes which are reserved, too.
 _NOT_NOW = re.compile("node configuration is not available|nodes are busy|currently not available")
 _TEST_ONLY = re.compile(r"^(?:sbatch: error: |allocation failure: |sbatch: )+", re.MULTILINE)
@@ -187,8 +185,7 @@ def _test(plan: Plan) -> tuple[float | None, list[Finding]]:
             more = f"{hint}; nodes may be reserved or down, and the job waits for them"
             return None, [Finding(WARNING, "", found, more, largest.runs)]
         return None, [Finding(ERROR, "", f"Slurm refuses the job: {words}", hint, largest.runs)]
-    match = _START.search(said)
-    return (parse_time(match[1]) if match else None), []
+    return site_queries.start_time(said), []
 
 
 class SubmitCheck:

@@ -27,7 +27,9 @@ _KEYS = {
         )
     },
 }
-_FEATURE = re.compile(r"[A-Za-z_][\w.+-]*")
+# What stands between features, and how many nodes are to have one.
+_NO_FEATURE = re.compile(r"[&|,()\[\]]|\*\d+")
+_FEATURE = re.compile(r"[\w.+-]+")
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class JobRequest:
 
     @property
     def cpus_per_node(self) -> int:
+        if "overcommit" in self.options:
+            return 1
         return self.ranks_per_node * (records.count(self["cpus-per-task"]) or 1)
 
     @property
@@ -115,7 +119,8 @@ class JobRequest:
     @property
     def features(self) -> frozenset[str]:
         """The features that its constraint names."""
-        return frozenset(_FEATURE.findall(self["constraint"]))
+        words = _NO_FEATURE.sub(" ", self["constraint"]).split()
+        return frozenset(word for word in words if _FEATURE.fullmatch(word))
 
     def accepts(self, features: frozenset[str]) -> bool:
         """Check whether a node with these features may be used; True where that is not plain."""

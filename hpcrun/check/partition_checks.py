@@ -62,7 +62,7 @@ def usable(request: JobRequest, partition: SlurmPartition, site: SlurmSite) -> I
             f"{site.user}, are in {listed(sorted(site.groups), 8)}",
             _CHOOSE,
         )
-    yield from _by_account(partition, account, "account" in request.options)
+    yield from _by_account(partition, account, "account" in request.options, site)
     yield from _by_qos(request, partition, account, site)
     if partition.alloc_nodes and site.host not in partition.alloc_nodes:
         hosts = listed(partition.alloc_nodes, 4)
@@ -75,18 +75,22 @@ def usable(request: JobRequest, partition: SlurmPartition, site: SlurmSite) -> I
             f"the partition {name} is used with a reservation, and none is named",
             "name one in resources.reservation; `scontrol show reservation` lists them",
         )
-    yield from _sizes(request, partition)
+    yield from _sizes(request, partition, site)
 
 
-def _by_account(partition: SlurmPartition, account: str, is_named: bool) -> Iterator[Finding]:
+def _by_account(
+    partition: SlurmPartition, account: str, is_named: bool, site: SlurmSite
+) -> Iterator[Finding]:
     if not account:
         return
     mine = f"account is {account}" if is_named else f"default account is {account}"
     key = "resources.account" if is_named else _KEY
-    if partition.allow_accounts and account not in partition.allow_accounts:
+    # Newer Slurms let the accounts below them in, too.
+    if partition.allow_accounts and not {*site.above(account)} & {*partition.allow_accounts}:
         accepted = listed(partition.allow_accounts, 8)
         found = f"the partition {partition.name} is for the accounts {accepted}; the {mine}"
-        yield Finding(ERROR, key, found, "name one of them in resources.account, if it is yours")
+        hint = "name one of them in resources.account, if it is yours"
+        yield Finding(ERROR if account in site.parents else WARNING, key, found, hint)
     elif account in partition.deny_accounts:
         found = f"the partition {partition.name} is closed to the account {account}"
         yield Finding(ERROR, key, found, _CHOOSE)
@@ -112,22 +116,31 @@ def _by_qos(
         yield Finding(ERROR, key, found, _CHOOSE)
 
 
-def _sizes(request: JobRequest, partition: SlurmPartition) -> Iterator[Finding]:
+def _sizes(request: JobRequest, partition: SlurmPartition, site: SlurmSite) -> Iterator[Finding]:
+    account = request["account"] or site.default_account
+    qos = request["qos"] or site.qos_without(account, partition.name)
+    known = (site.qos or {}).get(qos)
+    exempt = known.flags if known else frozenset()
+    # A QOS that cannot be asked may be exempt, too.
+    refused = ERROR if known or not qos else WARNING
     wanted, limit = request.seconds, partition.max_time
-    if wanted is not None and limit is not None and wanted > limit:
+    is_longer = wanted is not None and limit is not None and wanted > limit
+    if wanted is not None and is_longer and "PartitionTimeLimit" not in exempt:
         yield Finding(
-            ERROR,
+            refused,
             "resources.time",
             f"found {request['time']} ({duration(wanted)}); the partition {partition.name} accepts "
-            f"at most {duration(limit)}",
+            f"at most {duration(limit or 0)}",
             "ask for less: hpcrun requeues a run at its time limit, and it goes on from its "
             "checkpoint",
         )
     nodes, most = request.nodes, partition.max_nodes
-    if most is not None and nodes > most:
+    if most is not None and nodes > most and "PartitionMaxNodes" not in exempt:
         found = f"found {nodes} nodes; the partition {partition.name} accepts at most {most}"
-        yield Finding(ERROR, "resources.nodes", found, "ask for fewer, or choose another partition")
-    if nodes < partition.min_nodes:
+        hint = "ask for fewer, or choose another partition"
+        yield Finding(refused, "resources.nodes", found, hint)
+    if nodes < partition.min_nodes and "PartitionMinNodes" not in exempt:
         least = partition.min_nodes
         found = f"found {nodes} nodes; the partition {partition.name} accepts at least {least}"
-        yield Finding(ERROR, "resources.nodes", found, "ask for more, or choose another partition")
+        hint = "ask for more, or choose another partition"
+        yield Finding(refused, "resources.nodes", found, hint)

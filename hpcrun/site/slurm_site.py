@@ -78,8 +78,9 @@ class SlurmNode:
         return bool(self.state & _OUT)
 
     def gpus_of(self, kind: str | None) -> int:
-        """Return its GPUs of a type, or all of them."""
-        return sum(self.gpus.values()) if kind is None else self.gpus.get(kind, 0)
+        """Return its GPUs of a type, in either case, or all of them."""
+        wanted = None if kind is None else kind.lower()
+        return sum(n for name, n in self.gpus.items() if wanted in (None, name.lower()))
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,8 @@ class SlurmLimits:
     """Resource, such as ``gres/gpu`` -> most of one job; memory in MB."""
     least: Mapping[str, float] = field(default_factory=dict)
     """Resource -> least of one job."""
+    flags: frozenset[str] = frozenset()
+    """Flags of a QOS, such as ``PartitionTimeLimit``: it has no such limit of the partition."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,8 @@ class SlurmSite:
     qos: Mapping[str, SlurmLimits] | None
     without_accounting: str
     """Why associations and QOS are not known; empty where they are."""
+    parents: Mapping[str, str] = field(default_factory=dict)
+    """Account -> the one above it, as far as this user may see them."""
 
     @property
     def name(self) -> str:
@@ -169,6 +174,13 @@ class SlurmSite:
         implied = {"associations": {"limits", "qos", "safe", "wckeys", "nosteps", "all"}}
         implied |= {"limits": {"safe", "all"}, "qos": {"all"}}
         return bool(given & {what, *implied.get(what, ())})
+
+    def above(self, account: str) -> list[str]:
+        """Return an account and those above it, the nearest first."""
+        found = [account]
+        while (parent := self.parents.get(found[-1])) and parent not in found:
+            found.append(parent)
+        return found
 
     def default_partition(self) -> SlurmPartition | None:
         """Return the partition of jobs that name none."""
@@ -239,6 +251,11 @@ def make(
     settings = records.settings(told.get("config", []))
     if rows is not None and not settings.get("AccountingStorageType", "").endswith("/slurmdbd"):
         rows, missing = None, "this Slurm has no slurmdbd (AccountingStorageType)"
+    rows = rows and {
+        # One slurmdbd may be that of several clusters.
+        what: [row for row in own if row.get("Cluster", "") in ("", settings.get("ClusterName"))]
+        for what, own in rows.items()
+    }
     nodes = [
         _node(line) for line in map(records.fields, told.get("node", ())) if "NodeName" in line
     ]
@@ -271,6 +288,9 @@ def make(
         associations=None if rows is None else _associations(rows[site_queries.ASSOCIATIONS]),
         qos=None if rows is None else {row["Name"]: _limits(row) for row in rows[site_queries.QOS]},
         without_accounting=missing,
+        parents={row["Account"]: row["ParentName"] for row in rows.get(site_queries.PARENTS, ())}
+        if rows
+        else {},
     )
 
 
@@ -359,6 +379,7 @@ def _limits(row: Mapping[str, str]) -> SlurmLimits:
         max_jobs=records.count(row["MaxJobsPerUser"]),
         most=_smaller(records.resources(row["MaxTRES"]), records.resources(row["GrpTRES"])),
         least=records.resources(row["MinTRES"]),
+        flags=frozenset(records.words(row.get("Flags"))),
     )
 
 

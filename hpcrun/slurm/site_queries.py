@@ -9,20 +9,33 @@ from __future__ import annotations
 import re
 
 from hpcrun.slurm import client
+from hpcrun.slurm.parse import parse_time
 
 _CONTROLLER = ("config", "partition", "node", "reservation", "licenses")
 _ASSOCIATION = (
-    *("Account", "Partition", "QOS", "DefaultQOS", "MaxJobs", "MaxSubmitJobs", "MaxWall"),
+    *(
+        "Cluster",
+        "Account",
+        "Partition",
+        "QOS",
+        "DefaultQOS",
+        "MaxJobs",
+        "MaxSubmitJobs",
+        "MaxWall",
+    ),
     "MaxTRES",
 )
 _QOS = (
     *("Name", "MaxWall", "MaxTRES", "MaxJobsPerUser", "MaxSubmitJobsPerUser", "MinTRES"),
     *("GrpTRES", "Flags", "Preempt", "PreemptMode", "GraceTime"),
 )
+_PARENT = ("Cluster", "Account", "ParentName")
 _USER = re.compile(r"[\w.@+-]+", re.ASCII)
+_START = re.compile(r"to start at (\S+)")
 _PROMPT = re.compile(r"(?:scontrol|sacctmgr): ")
 # What a user's question is called, among the answers.
-USER, ASSOCIATIONS, QOS = "user", "associations", "qos"
+USER, ASSOCIATIONS, QOS, PARENTS = "user", "associations", "qos", "parents"
+_QUESTIONS = (USER, ASSOCIATIONS, QOS, PARENTS)
 
 
 def controller() -> dict[str, list[str]]:
@@ -39,7 +52,7 @@ def controller() -> dict[str, list[str]]:
 
 
 def accounting(user: str) -> dict[str, list[dict[str, str]]]:
-    """Return the rows that slurmdbd has on a user, their associations, and every QOS.
+    """Return the rows that slurmdbd has on a user, their associations, every QOS and account.
 
     Raises `client.CommandFailed` if slurmdbd does not answer.
     """
@@ -49,16 +62,18 @@ def accounting(user: str) -> dict[str, list[dict[str, str]]]:
         f"show user where name={user} format=DefaultAccount\n"
         f"show associations where user={user} format={','.join(_ASSOCIATION)}\n"
         f"show qos format={','.join(_QOS)}\n"
+        f"show associations where user= format={','.join(_PARENT)}\n"
     )
     argv = ["sacctmgr", "--noheader", "--parsable2"]
     text = client.command(argv, questions=questions, with_messages=True)
-    found = _answers(text, (USER, ASSOCIATIONS, QOS))
-    if not {USER, ASSOCIATIONS, QOS} <= found.keys() or _is_silent(text):
+    found = _answers(text, _QUESTIONS)
+    if not {*_QUESTIONS} <= found.keys() or _is_silent(text):
         raise client.CommandFailed(_first_message(text))
     return {
         USER: [{"DefaultAccount": line} for line in found[USER] if "|" not in line],
         ASSOCIATIONS: _rows(found[ASSOCIATIONS], _ASSOCIATION),
         QOS: _rows(found[QOS], _QOS),
+        PARENTS: _rows(found[PARENTS], _PARENT),
     }
 
 
@@ -68,6 +83,12 @@ def expected_start(script: str) -> str:
     Nothing is submitted.
     """
     return client.command(["sbatch", "--test-only"], questions=script, with_messages=True)
+
+
+def start_time(said: str) -> float | None:
+    """Return when the job of such an answer would start, in seconds since the epoch, if told."""
+    match = _START.search(said)
+    return parse_time(match[1]) if match else None
 
 
 def _answers(text: str, questions: tuple[str, ...]) -> dict[str, list[str]]:

@@ -19,11 +19,19 @@ QOS = {**EMPTY, "MaxJobsPerUser": "", "MaxSubmitJobsPerUser": ""}
 OWN = {**EMPTY, "Partition": "", "MaxJobs": "", "MaxSubmitJobs": "", "DefaultQOS": ""}
 
 
-def site(enforce: str = "associations,limits,qos", **partition: str) -> SlurmSite:
-    """A partition `main` of three nodes with four GPUs, and `old` without any."""
+def site(
+    enforce: str = "associations,limits,qos",
+    flags: str = "",
+    features: str = "a100,fast,2080ti",
+    **partition: str,
+) -> SlurmSite:
+    """A partition `main` of three nodes with four GPUs, and `old` without any.
+
+    ``flags`` are those of the QOS `long`.
+    """
     fields = {"Nodes": "g[1-3]", "State": "UP", "Default": "YES", "MaxTime": "1-00:00:00"}
     main = " ".join(f"{name}={value}" for name, value in {**fields, **partition}.items())
-    gpus = "CPUTot=32 RealMemory=200000 Gres=gpu:a100:4 AvailableFeatures=a100,fast"
+    gpus = f"CPUTot=32 RealMemory=200000 Gres=gpu:a100:4 AvailableFeatures={features}"
     told = {
         "config": [
             "AccountingStorageType = accounting_storage/slurmdbd",
@@ -50,7 +58,14 @@ def site(enforce: str = "associations,limits,qos", **partition: str) -> SlurmSit
             {**OWN, "Account": "lab", "QOS": "normal,long"},
             {**OWN, "Account": "poor", "QOS": "normal", "MaxWall": "01:00:00", "MaxTRES": "node=1"},
         ],
-        "qos": [{**QOS, "Name": name} for name in ("normal", "long", "vip")],
+        "qos": [
+            {**QOS, "Name": name, "Flags": flags if name == "long" else ""}
+            for name in ("normal", "long", "vip")
+        ],
+        "parents": [
+            {"Account": name, "ParentName": above}
+            for name, above in (("lab", "physics"), ("poor", "root"), ("physics", "root"))
+        ],
     }
     return make(told, rows, "", "ann", frozenset({"ml"}))
 
@@ -64,7 +79,7 @@ def request(runs: int = 1, **options: str) -> JobRequest:
 
 
 def found(job: JobRequest, there: SlurmSite) -> list[Finding]:
-    return merged(checking._of_job(job, there))
+    return merged(checking.judge_job(job, there))
 
 
 @pytest.mark.parametrize(
@@ -76,6 +91,9 @@ def found(job: JobRequest, there: SlurmSite) -> list[Finding]:
         {"partition": "old,main", "gpus_per_node": "4"},
         {"constraint": "a100&fast"},
         {"constraint": "[a100*2&fast*1]"},
+        {"constraint": "2080ti|fast"},
+        {"gpus_per_node": "A100:4"},
+        {"ntasks_per_node": "64", "overcommit": ""},
         {"mem": "0"},
         {"mem": "195G"},
         {"licenses": "matlab:4"},
@@ -162,6 +180,44 @@ def test_a_partition_that_is_not_for_this_job(name: str) -> None:
     (one,) = found(request(), site(**fields))
     assert (one.severity, one.key) == (severity, key)
     assert words in one.message
+
+
+def test_accounts_below_one_that_is_let_in() -> None:
+    """As newer Slurms do; of accounts that cannot be seen nothing is certain."""
+    assert found(request(), site(AllowAccounts="physics")) == []
+    there = dataclasses.replace(site(AllowAccounts="rich"), parents={})
+    assert [one.severity for one in found(request(), there)] == [WARNING]
+
+
+@pytest.mark.parametrize(
+    ("flag", "options", "partition"),
+    [
+        ("PartitionTimeLimit", {"time": "2-00:00:00"}, {}),
+        ("PartitionMaxNodes", {}, {"MaxNodes": "1"}),
+        ("DenyOnLimit,PartitionMinNodes", {}, {"MinNodes": "3"}),
+    ],
+)
+def test_a_qos_without_a_limit_of_the_partition(
+    flag: str, options: dict[str, str], partition: dict[str, str]
+) -> None:
+    assert found(request(qos="long", **options), site(flags=flag, **partition)) == []
+    [one] = found(request(qos="long", **options), site(**partition))
+    assert one.severity == ERROR
+    unknown = dataclasses.replace(site(**partition), qos=None, associations=None)
+    [one] = found(request(qos="long", **options), unknown)
+    assert one.severity == WARNING
+
+
+def test_associations_of_another_cluster_do_not_count() -> None:
+    row = {**OWN, "Account": "lab", "QOS": "normal", "MaxWall": "01:00:00"}
+    parents = [{"Cluster": "there", "Account": "lab", "ParentName": "root"}]
+    rows = {"user": [], "qos": [], "parents": parents}
+    for cluster, count in (("here", 1), ("there", 0)):
+        rows["associations"] = [{**row, "Cluster": cluster}]
+        told = {"config": ["ClusterName = here", "AccountingStorageType = x/slurmdbd"]}
+        made = make(told, rows, "", "ann", frozenset())
+        assert len(made.associations or ()) == count
+        assert made.parents == {}
 
 
 def test_a_partition_by_qos() -> None:
