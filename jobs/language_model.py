@@ -78,6 +78,16 @@ class LanguageModel(nn.Module):
         return functional.cross_entropy(logits.reshape(-1, VOCABULARY).float(), targets.reshape(-1))
 
 
+def build_model(config: Any) -> LanguageModel:
+    """Return the model of a configuration; `hpcrun estimate` counts it on the meta device."""
+    return LanguageModel(**config.model)
+
+
+def sample_batch(config: Any, micro_batch: int) -> Tensor:
+    """Return what the model is called with, in shape: `hpcrun estimate` follows one step of it."""
+    return torch.zeros((micro_batch, config.model.context + 1), dtype=torch.int64, device="meta")
+
+
 def read_text(limit: int) -> Tensor:
     """The standard library's modules, in the order of their paths, as a uint8 tensor."""
     text = bytearray()
@@ -118,7 +128,7 @@ def train(session: hpcrun.Session) -> None:
     training, held_out = text[: -len(text) // 20], text[-len(text) // 20 :]
 
     torch.manual_seed(session.seed)
-    model = LanguageModel(**config.model)
+    model = build_model(config)
     engine, _, _, scheduler = session.initialize(
         model=model, model_parameters=list(model.parameters())
     )

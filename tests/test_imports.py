@@ -40,14 +40,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "submit": {"compile", "slurm", "policy", "state"},
     "site": {"slurm", "policy", "state"},
     "check": {"site", "submit", "compile", "slurm", "policy", "state"},
+    "convert": {"starter", "compile", "slurm", "policy", "state"},
     # The sysfs readers of `run` tell of the login node what they tell of others.
     "starter": {"check", "site", "submit", "compile", "run", "slurm", "policy", "state"},
     "doctor": {"observe", "site", "submit", "compile", "slurm", "policy", "state"},
     "observe": {"submit", "slurm", "policy", "state"},
+    "estimate": {"site", "observe", "submit", "compile", "slurm", "policy", "state"},
     "control": {"observe", "submit", "compile", "slurm", "policy", "state"},
     "cli": {
+        "estimate",
         *("check", "site", "control", "observe", "submit", "compile", "slurm", "policy", "state"),
-        *("starter", "doctor"),
+        *("starter", "doctor", "convert"),
     },
 }
 # Imported from hpcrun.zip on compute nodes, by a Python that need have no library of ours.
@@ -246,6 +249,7 @@ def test_help_imports_next_to_nothing(arguments: list[str], tmp_path: Path) -> N
     "arguments",
     [
         ["plan", "language-model", "cluster=slurm"],
+        ["estimate", "language-model", "cluster=local"],
         ["submit", "language-model", "cluster=slurm", "--dry-run"],
         ["submit", "hello", "cluster=local"],
         ["run", "hello"],

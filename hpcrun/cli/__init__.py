@@ -5,7 +5,7 @@
   SPEC with overrides and sweeps; `spec_here`: SPEC where none is typed; `where`: WHERE and
   ``--where``; `only`: ``--only``; `foreign_options`: what to type for an option that another
   program has.
-- From spec to runs: `check`,
+- From spec to runs: `check`, `estimate`,
   `plan`, `submit`, `run`, `drill`; `verdict` says at their end what became of
   the runs, and what to type.
 - Reading: `list`, `status`, `top`, `logs`, `results`, `why`, `show`, `diff`, `report`, `export`.

@@ -12,6 +12,10 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "hpcrun check finetune.yaml": "against the cluster as it is now; nothing is submitted",
         "hpcrun check finetune.yaml resources.nodes=16 --json": "another shape, for a script",
     },
+    "estimate": {
+        "hpcrun estimate finetune.yaml": "memory, hours and money of each run",
+        "hpcrun estimate finetune.yaml --parameters 7.5B --gpu h100 --fit": "what fits a GPU",
+    },
     "plan": {
         "hpcrun plan finetune.yaml": "every run, its script and configuration",
         "hpcrun plan finetune.yaml config.lr=3e-4 --sweep config.seed=0,1": "with other values",

@@ -23,6 +23,7 @@ TOPICS = {
     "specs": ("spec", "every key of a spec and of a cluster profile"),
     "commands": ("cli", "the root, exit codes, and every command's options"),
     "checks": ("check", "what is checked against the cluster before the queue"),
+    "estimate": ("estimate", "memory, time and money of a run: formulas and their sources"),
     "frameworks": ("frameworks", "a spec for Hugging Face, Accelerate, Lightning, JAX, …"),
     "deepspeed": ("deepspeed-configs", "published DeepSpeed configurations"),
     "screen": ("top", "the live screen of hpcrun top, and its keys"),

@@ -20,6 +20,7 @@ from hpcrun.text import one_line
 # Title -> the commands under it: the name, which is also that of the module, and what --help says.
 GROUPS = {
     "Plan and submit": {
+        "estimate": "Memory, time, hours and money of SPEC's runs, before the queue.",
         "plan": "Compile only: runs, resources, script, DeepSpeed JSON.",
         "check": "Whether the cluster, as it is now, takes SPEC and runs it.",
         "submit": "Check and submit an experiment or a sweep.",
@@ -63,6 +64,7 @@ _OTHER_NAMES = {
     "clean": "gc prune",
     "delete": "remove rm",
     "diff": "compare",
+    "estimate": "cost costs fit memory price size",
     "doctor": "diagnose health nccl-tests selftest",
     "help": "docs man",
     "init": "configure new quickstart setup",

@@ -167,10 +167,17 @@ def _print(
 def _cost(selected: list[Selected], output: Output) -> None:
     from hpcrun.observe.diagnosis import cost
     from hpcrun.observe.diagnosis.attempts import stories
+    from hpcrun.observe.diagnosis.price_list import PriceList
 
     now = time.time()
     told = stories(selected, warn=output.say)
-    costs = [cost.of_run(one.status.experiment, one.plan_of, one.spans(now)) for one in told]
+    costs = [
+        cost.of_run(
+            *(one.status.experiment, one.plan_of, one.spans(now)),
+            PriceList.of(one.selected.plan.cluster),
+        )
+        for one in told
+    ]
     totals = cost.totals(costs)
     if output.json:
         data = {"runs": costs, "experiments": totals}

@@ -48,6 +48,12 @@ AT_LEAST = {
     "recovery.non_finite_steps": 0,
     "progress.total": 1,
     "telemetry.every": 1,
+    **{
+        f"estimate.{name}": 1
+        for name in (
+            *("layers", "hidden_size", "heads", "vocabulary", "sequence_length", "total_steps"),
+        )
+    },
 }
 _PLACEHOLDER = re.compile(r"\$\{hpcrun:(\w+)\}")
 # In a project's name, where Weights & Biases puts it into addresses.

@@ -26,6 +26,7 @@ from hpcrun.slurm import client
 from hpcrun.state import permissions
 from hpcrun.state.spec.cluster_profile import Profile
 from hpcrun.state.suspects.suspect_nodes import MOST_DAYS
+from hpcrun.text import shortened
 
 LOCAL = "local"
 _UMASK = re.compile(r"0{1,2}[0-7]{2}")
@@ -113,6 +114,7 @@ def _check(data: dict[str, Any], report: Reporter) -> None:
             report.at(f"confirm_above.{field}", f"found {hours}; accepted is a number from 0")
     _check_suspects(data["suspects"], report.below("suspects"))
     report.at_least("health.budget", data["health"]["budget"], 0)
+    _check_prices(data["prices"], report.below("prices"))
     umask = data["umask"]
     if umask is not None and not _UMASK.fullmatch(umask):
         found = f"found {umask!r}; accepted is an octal mask that leaves the owner all rights"
@@ -131,6 +133,17 @@ def _check_suspects(suspects: dict[str, Any], report: Reporter) -> None:
     directory = suspects["directory"]
     if directory is not None and not Path(directory).is_absolute():
         report.at("directory", f"found {directory!r}; accepted is an absolute path, or null")
+
+
+def _check_prices(prices: dict[str, Any], report: Reporter) -> None:
+    given = {name: value for name, value in prices.items() if isinstance(value, float)}
+    given |= {f"gpu_types.{name}": value for name, value in prices["gpu_types"].items()}
+    for name, value in given.items():
+        if not 0 <= value < MOST_NUMBER:
+            report.at(name, f"found {value}; accepted is a number from 0 to {MOST_NUMBER:,.0f}")
+    if len(prices["currency"]) > 12 or not prices["currency"].isprintable():
+        found = shortened(prices["currency"], 40)
+        report.at("currency", f"found {found!r}; accepted is a short word, such as EUR")
 
 
 def _shown(path: Path) -> str:

@@ -2,9 +2,10 @@
 
 In reading order: `attempts` reads the ledger, session and metrics of each attempt into a story;
 `narrative` puts it into sentences and `advice` adds the next step (``hpcrun why``); `goodput`
-divides a run's time into spans and `cost` turns them into GPU-hours (``hpcrun status --cost``);
+divides a run's time into spans and `cost` turns them into GPU-hours, and by the `price_list` of the
+profile into money (``hpcrun status --cost``);
 `unread_progress` finds steps in what a program prints that nothing reads; `fault_costs` evaluates a
-drill. `advice`, `goodput` and `cost` are pure.
+drill. `advice`, `goodput`, `cost` and `price_list` are pure.
 
 To add advice on a kind of cause: `advice._TEXTS` for a fixed text, `advice._KINDS` for one that
 depends on the run. To add a kind of time: a field of `goodput.Goodput` with its name in

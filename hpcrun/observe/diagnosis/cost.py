@@ -1,4 +1,4 @@
-"""The cost of runs in GPU-hours or CPU-hours, by run, experiment and cause.
+"""The cost of runs in GPU-hours or CPU-hours, and in money, by run, experiment and cause.
 
 Pure: `hpcrun.observe.diagnosis.attempts` reads the files.
 """
@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput, Span
+from hpcrun.observe.diagnosis.price_list import CPU, GPU, PriceList, money_text
 from hpcrun.observe.tables import Table
 from hpcrun.state.plan import RunPlan
 from hpcrun.text import hours_text
-
-GPU = "GPU-hours"
-CPU = "CPU-hours"
 
 # Kinds of time that a cause is charged with, and those in which no nodes are held.
 _LOST = ("replayed", "startup", "restore", "idle")
@@ -37,6 +35,9 @@ class Cost:
     done over again."""
     run: int | None = None
     """The run's number; None for a total."""
+    price: float | None = None
+    """What an hour costs; of a total the mean. None without prices."""
+    currency: str = ""
 
     @property
     def paid(self) -> float:
@@ -49,6 +50,16 @@ class Cost:
         if self.hours.running and not self.hours.useful:
             return None
         return self.hours.useful / self.paid if self.paid else 0.0
+
+    @property
+    def money(self) -> float | None:
+        """The price of the hours that were paid; None without prices."""
+        return None if self.price is None else self.paid * self.price
+
+    @property
+    def money_text(self) -> str:
+        """``1,234.50 EUR``; empty without prices."""
+        return "" if self.money is None else money_text(self.money, self.currency)
 
     def charge(self, cause: str, hours: float) -> None:
         """Add to the hours of a cause."""
@@ -64,20 +75,28 @@ class Cost:
             "paid": round(self.paid, 3),
             **parts,
             "share": None if self.share is None else round(self.share, 4),
+            "money": None if self.money is None else round(self.money, 4),
+            "currency": self.currency or None,
             "causes": {kind: round(value, 3) for kind, value in self.causes.items()},
         }
 
 
 def of_run(
-    experiment: str, plan_of: Callable[[int | None], RunPlan], spans: Sequence[Span]
+    experiment: str,
+    plan_of: Callable[[int | None], RunPlan],
+    spans: Sequence[Span],
+    prices: PriceList | None = None,
 ) -> Cost:
     """Return the cost of one run, spare nodes included.
 
     ``plan_of`` returns the plan of an attempt; for None the newest, which decides on the unit.
+    ``prices`` are those of the profile that it was submitted with.
     """
     newest = plan_of(None)
     unit = GPU if _devices(newest, GPU) else CPU
-    found = Cost(experiment, unit, Goodput(), run=newest.number)
+    price = prices.hour(unit, newest.resources.gpu_type) if prices is not None else None
+    currency = prices.currency if prices is not None and price is not None else ""
+    found = Cost(experiment, unit, Goodput(), run=newest.number, price=price, currency=currency)
     for span in spans:
         hours = span.seconds / 3600 * _devices(plan_of(span.attempt), unit)
         found.hours.add(span.kind, hours)
@@ -88,25 +107,48 @@ def of_run(
 
 def totals(costs: Iterable[Cost]) -> list[Cost]:
     """Return one total for each experiment and unit, in the order of first appearance."""
-    found: dict[tuple[str, str], Cost] = {}
+    groups: dict[tuple[str, str], list[Cost]] = {}
     for cost in costs:
-        key = (cost.experiment, cost.unit)
-        total = found.setdefault(key, Cost(cost.experiment, cost.unit, Goodput()))
+        groups.setdefault((cost.experiment, cost.unit), []).append(cost)
+    return [_total(name, unit, each) for (name, unit), each in groups.items()]
+
+
+def _total(experiment: str, unit: str, costs: Sequence[Cost]) -> Cost:
+    price, currency = _mean_price(costs)
+    total = Cost(experiment, unit, Goodput(), price=price, currency=currency)
+    for cost in costs:
         for kind, hours in vars(cost.hours).items():
             total.hours.add(kind, hours)
         for cause, hours in cost.causes.items():
             total.charge(cause, hours)
-    return list(found.values())
+    return total
+
+
+def _mean_price(costs: Sequence[Cost]) -> tuple[float | None, str]:
+    """Return the mean price of an hour, and its currency.
+
+    None if hours were paid that have no price, or one in another currency.
+    """
+    paid = [one for one in costs if one.paid] or list(costs)
+    prices = [one.price for one in paid if one.price is not None]
+    currencies = {one.currency for one in paid}
+    if len(prices) < len(paid) or len(currencies) != 1:
+        return None, ""
+    hours = sum(one.paid for one in paid)
+    money = sum(price * one.paid for price, one in zip(prices, paid, strict=True))
+    return (money / hours if hours else prices[0]), currencies.pop()
 
 
 def table(costs: Sequence[Cost]) -> Table:
     """Return a table with a row for each run."""
     # Most programs show their steps.
     kinds = [kind for kind in WORDS if kind != "running" or any(one.hours.running for one in costs)]
-    headers = ["RUN", "UNIT", "PAID", "USEFUL%", *(kind.upper() for kind in kinds)]
+    money = ["MONEY"] if any(one.money is not None for one in costs) else []
+    headers = ["RUN", "UNIT", "PAID", *money, "USEFUL%", *(kind.upper() for kind in kinds)]
     found = Table(headers, right=frozenset(headers[2:]), spare=("STOPPED", "QUEUED"))
     for one in costs:
-        cells = [hours_text(one.paid), "" if one.share is None else f"{100 * one.share:.0f}"]
+        cells = [hours_text(one.paid), *([one.money_text] if money else [])]
+        cells.append("" if one.share is None else f"{100 * one.share:.0f}")
         cells += [hours_text(getattr(one.hours, kind)) for kind in kinds]
         known = one.hours.wall > 0
         name = f"{one.experiment}/{one.run}"
@@ -132,7 +174,8 @@ def sentences(total: Cost) -> list[str]:
         share = f"{100 * total.share:.0f} % of them useful"
         if total.hours.running:
             share += f", of {hours_text(total.hours.running)} that is not known"
-    found = [f"{total.experiment}: {hours_text(paid)} {total.unit}, {share}"]
+    money = f" ({total.money_text})" if total.money_text else ""
+    found = [f"{total.experiment}: {hours_text(paid)} {total.unit}{money}, {share}"]
     found += lines({WORDS[kind]: value for kind, value in spent.items() if kind not in _FREE})
     found += [
         f"  {hours_text(spent[kind]):>9}         {WORDS[kind]} (not charged)"

@@ -16,6 +16,7 @@ from hpcrun.observe.diagnosis import cost
 from hpcrun.observe.diagnosis.attempts import RunStory, stories
 from hpcrun.observe.diagnosis.cost import Cost
 from hpcrun.observe.diagnosis.goodput import Goodput, Span, summed
+from hpcrun.observe.diagnosis.price_list import PriceList
 from hpcrun.observe.read import metric_curves
 from hpcrun.observe.read.metric_curves import Curve
 from hpcrun.observe.read.selection import Selected
@@ -119,6 +120,11 @@ class Report:
         """The cost of the experiments."""
         return cost.totals(run.cost for run in self.runs)
 
+    @property
+    def is_priced(self) -> bool:
+        """The profile of some run has prices."""
+        return any(run.cost.money is not None for run in self.runs)
+
 
 def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) -> Report:
     """Read everything that there is of these runs.
@@ -171,7 +177,7 @@ def _run(
         curves=thinned.get(one.paths.directory, RunCurves()),
         telemetry=node_usage.read(one.paths, runs),
         spans=spans,
-        cost=cost.of_run(one.experiment.name, story.plan_of, spans),
+        cost=cost.of_run(one.experiment.name, story.plan_of, spans, PriceList.of(one.plan.cluster)),
         changes=() if one is base else diff.changes(base.run.spec, one.run.spec),
         log=log_tails.read(story, runs),
     )

@@ -1,7 +1,7 @@
 """The spec as dataclasses, which own its names, types, defaults and documentation.
 
-In reading order: `experiment` (a spec's blocks), `progress_block`, `recovery_block` and
-`sweep_block` (three of them), `cluster_profile` (a site), `spec_dataclass` (their decorator),
+In reading order: `experiment` (a spec's blocks), `estimate_block`, `progress_block`,
+`recovery_block` and `sweep_block` (four of them), `cluster_profile` (a site), `spec_dataclass` (their decorator),
 `blocks` (typed views of a frozen spec), `secrets_file` (the reader of the file that
 ``environment.secrets_file`` names).
 

@@ -100,6 +100,31 @@ class Health:
 
 
 @spec_dataclass
+class Prices:
+    """What hours cost: in ``hpcrun estimate``, ``hpcrun status --cost`` and ``hpcrun report``. Each
+    submission keeps those of its time."""
+
+    currency: str = ""
+    """What is written after amounts, such as ``EUR``, or ``credits``."""
+
+    gpu_hour: float | None = None
+    """Price of an hour of a GPU with its share of its node; null tells no amounts."""
+
+    gpu_types: dict[str, float] = field(default_factory=dict)
+    """The same by ``resources.gpu_type``: ``{h100: 2.5, a100: 1.2}``; others cost ``gpu_hour``."""
+
+    cpu_hour: float | None = None
+    """Price of an hour of a processor, for runs without GPUs."""
+
+    gpu_watts: float | None = None
+    """Power of a GPU with its share of its node while it trains; null for the power limit of the
+    GPU alone, where it is known."""
+
+    cpu_watts: float | None = None
+    """Power of a processor with its share of its node."""
+
+
+@spec_dataclass
 class Profile:
     """A cluster profile: what is true of a site, written once."""
 
@@ -146,6 +171,9 @@ class Profile:
 
     confirm_above: ConfirmAbove = field(default_factory=ConfirmAbove)
     """The hours above which ``submit`` and ``requeue`` ask first."""
+
+    prices: Prices = field(default_factory=Prices)
+    """What hours cost."""
 
     sbatch: dict[str, Any] = field(default_factory=dict)
     """Further options of sbatch for every job, as in ``resources.sbatch``."""

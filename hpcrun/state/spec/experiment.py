@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any, Literal
 
+from hpcrun.state.spec.estimate_block import Estimate
 from hpcrun.state.spec.progress_block import Progress
 from hpcrun.state.spec.recovery_block import Recovery
 from hpcrun.state.spec.spec_dataclass import spec_dataclass
@@ -364,6 +365,9 @@ class Spec:
 
     objective: Objective | None = None
     """What "best" means."""
+
+    estimate: Estimate | None = None
+    """What ``hpcrun estimate`` is told of the model."""
 
     notify: Notify = field(default_factory=Notify)
     """Who is told how a run ended."""

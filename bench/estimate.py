@@ -1,0 +1,317 @@
+"""What `hpcrun estimate` says of memory, against what real DeepSpeed engines hold.
+
+    python -m bench.estimate [--ranks 2,4] [--only NAME] [--output bench/results] [--json]
+    python -m bench.estimate --gpu [--ranks 1] …     on a machine with so many GPUs
+
+On the CPU (gloo) all tensors of each rank are counted: parameters, gradients and the optimizer's,
+by ZeRO stage, precision, offload and optimizer. With --gpu the prediction of the whole peak is
+compared with ``max_memory_allocated``, for three models and all stages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.publish import add_options, circumstances, publish
+from hpcrun.estimate import memory_formulas, training_setup
+from hpcrun.estimate.model_counter import ask
+from hpcrun.estimate.model_facts import ModelFacts, of_answer
+from hpcrun.run.node.rendezvous_port import PortReservation
+
+ROOT = Path(__file__).parent.parent
+KINDS = ("parameters", "gradients", "optimizer")
+SMALL = {"layers": 4, "width": 256, "heads": 4, "context": 16}
+# For --gpu: 86 million, 303 million and 1.2 thousand million parameters.
+MODELS = {
+    "86M": {"layers": 12, "width": 768, "heads": 12, "context": 1024},
+    "303M": {"layers": 24, "width": 1024, "heads": 16, "context": 1024},
+    "1.2B": {"layers": 24, "width": 2048, "heads": 16, "context": 2048},
+}
+WITHIN, WITHIN_GPU = 0.05, 0.10
+
+
+def config(
+    stage: int,
+    precision: str = "bf16",
+    *,
+    accumulation: int = 2,
+    optimizer: str = "AdamW",
+    options: dict[str, Any] | None = None,
+    fp32_sums: bool = False,
+    **zero: Any,
+) -> dict[str, Any]:
+    """Return a DeepSpeed configuration whose buckets suit a small model."""
+    untested = optimizer not in ("AdamW", "Muon")
+    params = {"lr": 1e-3, **({"torch_adam": True} if not untested else {}), **(options or {})}
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": accumulation,
+        "gradient_clipping": 1.0,
+        "optimizer": {"type": optimizer, "params": params},
+        **({precision: {"enabled": True}} if precision != "fp32" else {}),
+        **({"data_types": {"grad_accum_dtype": "fp32"}} if fp32_sums else {}),
+        **({"zero_allow_untested_optimizer": True} if untested and stage else {}),
+        "zero_optimization": {
+            "stage": stage,
+            "reduce_bucket_size": 300_000,
+            "stage3_prefetch_bucket_size": 100_000,
+            **zero,
+        },
+    }
+
+
+def case(name: str, deepspeed: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return one case of `bench.held_bytes`."""
+    return {"name": name, "shape": SMALL, "deepspeed": deepspeed, "save": True, **more}
+
+
+def cases() -> list[dict[str, Any]]:
+    """Return all cases on the CPU."""
+    cpu = {"offload_optimizer": {"device": "cpu"}}
+    both = {**cpu, "offload_param": {"device": "cpu"}}
+    found = []
+    for stage in (0, 1, 2, 3):
+        for precision in ("fp32", "bf16"):
+            name = f"ZeRO {stage} {precision}"
+            found.append(case(name, config(stage, precision)))
+            if stage:
+                found.append(case(f"{name} offload", config(stage, precision, **cpu)))
+    for stage in (1, 2, 3):
+        name = f"ZeRO {stage} bf16"
+        found += [
+            case(f"{name} accumulation 1", config(stage, accumulation=1)),
+            case(f"{name} offload accumulation 1", config(stage, accumulation=1, **cpu)),
+            case(f"{name} fp32 sums", config(stage, fp32_sums=True)),
+            case(f"{name} frozen", config(stage), frozen=2),
+            case(f"{name} tied", config(stage), tied=True),
+            case(f"{name} SGD", config(stage, optimizer="SGD")),
+            case(f"{name} momentum", config(stage, optimizer="SGD", options={"momentum": 0.9})),
+            case(f"{name} RMSprop", config(stage, optimizer="RMSprop")),
+            case(f"{name} Adagrad", config(stage, optimizer="Adagrad")),
+        ]
+    found += [
+        case("ZeRO 3 bf16 offload all", config(3, **both)),
+        case("ZeRO 3 bf16 sub-groups", config(3, sub_group_size=400_000)),
+        case("ZeRO 3 bf16 keeps nothing", config(3, stage3_param_persistence_threshold=0)),
+        case("ZeRO 2 bf16 large bucket", config(2, reduce_bucket_size=20_000_000)),
+        case("ZeRO 2 bf16 overlap", config(2, reduce_bucket_size=20_000_000, overlap_comm=True)),
+        case("ZeRO 1 bf16 Muon", config(1, optimizer="Muon", accumulation=1)),
+        case("ZeRO 2 bf16 Muon", config(2, optimizer="Muon", accumulation=1)),
+    ]
+    return found
+
+
+def gpu_cases() -> list[dict[str, Any]]:
+    """Return the cases of --gpu: three models, all stages, DeepSpeed's own buckets and Adam."""
+    found = []
+    for name, shape in MODELS.items():
+        for stage in (0, 1, 2, 3):
+            made = config(stage, options={"torch_adam": False})
+            made["zero_optimization"] = {"stage": stage}
+            made["train_micro_batch_size_per_gpu"] = 2
+            more = {"shape": shape, "only_peak": True, "save": False}
+            found.append({**case(f"{name} ZeRO {stage}", made), **more})
+    return found
+
+
+def launch(
+    these: Sequence[dict[str, Any]],
+    ranks: int,
+    directory: Path,
+    timeout: float = 3000,
+    **variables: str,
+) -> list[dict[str, Any]]:
+    """Measure cases in one world of ranks, and return each rank's answers by name."""
+    directory.mkdir(parents=True, exist_ok=True)
+    asked = directory / "cases.json"
+    asked.write_text(json.dumps(list(these)))
+    port = PortReservation(os.getpid())
+    started = []
+    for rank in range(ranks):
+        environment = {
+            **os.environ,
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PYTHONPATH": str(ROOT),
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port.port),
+            "OMP_NUM_THREADS": "1",
+            **variables,
+        }
+        argv = [sys.executable, "-m", "bench.held_bytes", str(asked), str(directory / f"{rank}")]
+        with open(directory / f"rank-{rank}.log", "wb") as log:
+            started.append(
+                subprocess.Popen(
+                    argv,
+                    cwd=ROOT,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+    port.release()
+    _wait(started, directory, timeout)
+    return [json.loads((directory / f"{rank}").read_text()) for rank in range(ranks)]
+
+
+def _wait(started: list[subprocess.Popen[bytes]], directory: Path, timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    try:
+        while any(one.poll() is None for one in started):
+            if time.monotonic() > deadline:
+                raise SystemExit(f"the ranks gave no answer within {timeout:g} s")
+            if any(one.poll() for one in started):
+                break
+            time.sleep(0.2)
+    finally:
+        for one in started:
+            if one.poll() is None:
+                one.kill()
+            one.wait()
+    if any(one.returncode for one in started):
+        logs = [
+            (directory / f"rank-{rank}.log").read_text()[-1500:] for rank in range(len(started))
+        ]
+        raise SystemExit("a rank failed:\n" + "\n".join(logs))
+
+
+def facts(measured: dict[str, Any]) -> ModelFacts:
+    """Return what was measured of a model's parameters as the facts that are predicted from."""
+    sizes, frozen = measured["sizes"], measured["frozen_sizes"]
+    return ModelFacts(
+        parameters=sum(sizes) + sum(frozen),
+        trainable=sum(sizes),
+        source="measured",
+        sizes=sizes,
+        frozen_sizes=frozen,
+        muon_parameters=measured["muon"],
+    )
+
+
+def compare(one: dict[str, Any], answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return predicted and measured bytes of one case, of the rank that holds most."""
+    measured = [answer[one["name"]] for answer in answers]
+    if any("error" in each for each in measured):
+        return {"name": one["name"], "error": measured[0].get("error", "another rank failed")}
+    ranks = len(answers)
+    model = facts(measured[0])
+    setup = training_setup.read(one["deepspeed"], ranks)
+    memory = memory_formulas.held(model, setup)
+    predicted = {
+        kind: getattr(memory.gpu, kind) + getattr(memory.host, kind)
+        for kind in (*KINDS, "buffers", "stepping")
+    }
+    predicted["checkpoint"] = memory_formulas.checkpoint_bytes(model, setup)
+    names = {**{kind: kind for kind in KINDS}, "buffers": "other", "stepping": "stepping"}
+    held = {kind: max(each.get(name, 0) for each in measured) for kind, name in names.items()}
+    held["checkpoint"] = measured[0].get("checkpoint", 0)
+    return {
+        "name": one["name"],
+        "ranks": ranks,
+        "parameters_of_model": model.parameters,
+        "predicted": {kind: round(value) for kind, value in predicted.items()},
+        "measured": held,
+        "apart": {kind: apart(predicted[kind], held[kind]) for kind in (*KINDS, "checkpoint")},
+    }
+
+
+def apart(predicted: float, measured: float) -> float:
+    """Return by how much a prediction is too high, as a part of what was measured."""
+    return predicted / measured - 1 if measured else float(predicted > 0)
+
+
+def compare_peak(one: dict[str, Any], answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the predicted and the measured peak of one case on GPUs."""
+    measured = [answer[one["name"]] for answer in answers]
+    if any("error" in each for each in measured):
+        return {"name": one["name"], "error": measured[0].get("error", "another rank failed")}
+    setup = training_setup.read(one["deepspeed"], len(answers))
+    memory = memory_formulas.held(counted(one["shape"], setup.precision), setup)
+    most = max(each.get("max_memory_allocated", 0) for each in measured)
+    return {
+        "name": one["name"],
+        "ranks": len(answers),
+        "predicted": memory.gpu.to_data(),
+        "measured": most,
+        "apart": apart(memory.gpu.peak, most),
+    }
+
+
+def counted(shape: dict[str, int], precision: str) -> ModelFacts:
+    """Return the facts of a language model, counted and followed on the meta device."""
+    file = ROOT / "jobs" / "language_model.py"
+    question = {"module": "language_model", "file": str(file), "config": {"model": shape}}
+    return of_answer(ask([sys.executable], question, precision=precision), {})
+
+
+def _table(results: Sequence[dict[str, Any]], on_gpu: bool) -> list[str]:
+    lines = []
+    for one in results:
+        if "error" in one:
+            lines.append(f"{one['name']:34} failed: {one['error'].strip().splitlines()[-1][:90]}")
+        elif on_gpu:
+            predicted, measured = one["predicted"]["peak"] / 1e9, one["measured"] / 1e9
+            lines.append(
+                f"{one['name']:34} predicted {predicted:7.2f} GB, measured {measured:7.2f} GB: "
+                f"{100 * one['apart']:+.1f} %"
+            )
+        else:
+            cells = [
+                f"{kind} {one['measured'][kind] / one['parameters_of_model']:.2f} "
+                f"({100 * one['apart'][kind]:+.1f} %)"
+                for kind in (*KINDS, "checkpoint")
+            ]
+            lines.append(f"{one['name']:34} {one['ranks']} ranks  " + "  ".join(cells))
+    return lines
+
+
+def main() -> None:
+    """Measure, compare and publish."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--ranks", default=None, help="numbers of ranks, such as 2,4")
+    parser.add_argument("--only", default="", help="only cases whose name holds this")
+    parser.add_argument("--gpu", action="store_true", help="compare the peak on GPUs")
+    add_options(parser, "estimate")
+    options = parser.parse_args()
+    import torch
+
+    if options.gpu and not torch.cuda.is_available():
+        raise SystemExit("--gpu: torch finds no GPU here; without it the CPU's ranks are measured")
+    variables = {} if options.gpu else {"DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": "lo"}
+    these = [
+        one for one in (gpu_cases() if options.gpu else cases()) if options.only in one["name"]
+    ]
+    results = []
+    default = str(torch.cuda.device_count()) if options.gpu else "2,4"
+    for ranks in map(int, (options.ranks or default).split(",")):
+        with tempfile.TemporaryDirectory() as directory:
+            answers = launch(these, ranks, Path(directory), **variables)
+        compared = compare_peak if options.gpu else compare
+        results += [compared(one, answers) for one in these]
+    found = [one for one in results if "error" not in one]
+    values = [[one["apart"]] if options.gpu else [one["apart"][k] for k in KINDS] for one in found]
+    within = WITHIN_GPU if options.gpu else WITHIN
+    good = sum(all(abs(value) <= within for value in each) for each in values)
+    kinds = "the peak" if options.gpu else "parameters, gradients and optimizer"
+    lines = _table(results, options.gpu)
+    lines += ["", f"{good} of {len(results)} cases have {kinds} within {100 * within:.0f} %"]
+    name = "estimate_gpu" if options.gpu else "estimate"
+    publish(options, name, circumstances(cases=len(results)), lines, cases=results)
+
+
+if __name__ == "__main__":
+    main()

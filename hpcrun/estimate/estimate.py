@@ -1,0 +1,314 @@
+"""Estimates an experiment: groups its runs by what they need, and asks and computes for each group.
+
+It reads the history under the root and asks Slurm once when the largest job would start; nothing is
+written or submitted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hpcrun import activity
+from hpcrun.compile.freeze import Compiled
+from hpcrun.errors import UsageError
+from hpcrun.estimate import (
+    earlier_runs,
+    fitting,
+    gpu_catalogue,
+    memory_formulas,
+    run_costs,
+    training_setup,
+)
+from hpcrun.estimate.earlier_runs import Measured
+from hpcrun.estimate.estimate_report import EstimateReport, ShapeEstimate, Wishes
+from hpcrun.estimate.fitting import Setting
+from hpcrun.estimate.gpu_catalogue import Gpu
+from hpcrun.estimate.model_source import ModelSource, sequence_length
+from hpcrun.estimate.run_costs import JobShape, TrainingPace
+from hpcrun.estimate.training_setup import TrainingSetup
+from hpcrun.observe.diagnosis.price_list import PriceList
+from hpcrun.policy import batch
+from hpcrun.site import slurm_records
+from hpcrun.slurm import client, site_queries
+from hpcrun.slurm.parse import parse_duration
+from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.text import runs_text
+
+_STEPS = ("total_steps", "max_steps", "num_steps", "train_steps", "num_train_steps", "steps")
+
+
+def estimate(compiled: Compiled, plan: Plan, wishes: Wishes) -> EstimateReport:
+    """Estimate all runs of an experiment.
+
+    Raise UsageError for a GPU that the catalogue does not have, or a senseless number.
+    """
+    asked = gpu_catalogue.find(wishes.gpu) if wishes.gpu else None
+    source = ModelSource(plan, compiled.sources, wishes.parameters)
+    shapes: dict[str, list[ShapeEstimate]] = {}
+    with activity.doing(f"making the model of {plan.name} in the job's Python, to count it"):
+        for run in plan.runs:
+            shape = _memory(plan, run, source, wishes, asked)
+            key = json.dumps(
+                [_needs(run), {**shape.to_data(), "runs": 0, "label": ""}], default=str
+            )
+            shapes.setdefault(key, []).append(shape)
+    runs = {run.number: run for run in plan.runs}
+    found = []
+    with activity.doing("reading what earlier runs measured"):
+        for group in shapes.values():
+            numbers = tuple(number for one in group for number in one.runs)
+            shape = replace(group[0], runs=numbers, label=_label([runs[one] for one in numbers]))
+            found.append(_with_costs(compiled, plan, runs[numbers[0]], shape, source, wishes))
+    start, note = _expected_start(plan)
+    return EstimateReport(plan.name, str(plan.cluster.get("name")), found, start, note)
+
+
+def _needs(run: RunPlan) -> list[Any]:
+    return [run.spec["resources"], _steps(run), run.deepspeed.get(batch.TRAIN)]
+
+
+def _label(runs: Sequence[RunPlan]) -> str:
+    """Return the swept values that all of these runs share."""
+    shared = {
+        key: value
+        for key, value in runs[0].swept.items()
+        if all(one.swept.get(key) == value for one in runs)
+    }
+    if len(runs) == 1:
+        return runs[0].label
+    return ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in shared.items())
+
+
+def _memory(
+    plan: Plan, run: RunPlan, source: ModelSource, wishes: Wishes, asked: Gpu | None
+) -> ShapeEstimate:
+    """Return the part of the estimate that the run's own plan decides."""
+    notes: list[str] = []
+    gpus = run.resources.gpus_per_node
+    per_node = gpus or run.ranks_per_node
+    block = run.spec.get("estimate") or {}
+    setup = training_setup.read(
+        _filled(run.deepspeed, run.config),
+        run.nodes * per_node,
+        _model_ranks(run),
+        checkpointing=_checkpointing(run, block),
+    )
+    gpu = asked or _own_gpu(plan, run, notes)
+    on_cpu = not gpus and asked is None
+    notes += setup.notes
+    shape = ShapeEstimate(
+        (run.number,), run.label, setup, per_node, run.nodes, gpu, on_cpu, notes=tuple(notes)
+    )
+    try:
+        model = source.of(run, setup.precision)
+    except UsageError as error:
+        return replace(shape, problem=error.message, hint=error.hint)
+    return _judged(replace(shape, model=model), run, wishes)
+
+
+def _judged(shape: ShapeEstimate, run: RunPlan, wishes: Wishes) -> ShapeEstimate:
+    """Add what fits."""
+    model, setup, gpu = shape.model, shape.setup, shape.gpu
+    assert model is not None
+    notes = [*shape.notes, *model.notes]
+    memory = memory_formulas.held(model, setup)
+    if setup.model_ranks > 1:
+        notes.append(
+            f"the model is taken to divide evenly among {setup.model_ranks} model-parallel ranks"
+        )
+    if not memory.knows_activations:
+        notes.append(
+            "activations are not in it: give estimate.layers, hidden_size and sequence_length, or "
+            "a function sample_batch(config, micro_batch) beside build_model"
+        )
+    asked = slurm_records.megabytes(run.resources.mem)
+    host = int(asked * 2**20) if asked else None
+    of_node = memory.host.peak * shape.ranks_per_node
+    if shape.on_cpu:
+        of_node += memory.gpu.peak * shape.ranks_per_node
+    shape = replace(
+        shape,
+        memory=memory,
+        host_memory=host,
+        fits_host=None if host is None else of_node <= host,
+    )
+    if gpu is None:
+        elsewhere: list[tuple[str, bool]] = []
+        if not shape.on_cpu:
+            elsewhere = [(one.name, fitting.fits(memory, one)) for one in gpu_catalogue.GPUS]
+        if wishes.fit:
+            notes.append("--fit needs a GPU: --gpu h100, or resources.gpu_type in the spec")
+        return replace(shape, elsewhere=elsewhere, notes=_once(notes))
+    if setup.precision == training_setup.BF16 and not gpu.bf16:
+        notes.append(f"{gpu.name} has no bf16 units: fp16 is what trains fast there")
+    fits = fitting.fits(memory, gpu)
+    settings: Sequence[Setting] = ()
+    nearest = None
+    if wishes.fit or not fits:
+        settings = fitting.settings(model, setup, gpu, shape.ranks_per_node, host)
+        nearest = fitting.nearest(model, settings, gpu, gpu_catalogue.GPUS)
+    return replace(
+        shape,
+        own=fitting.setting(model, setup, gpu, shape.ranks_per_node, host),
+        fits=fits,
+        settings=settings,
+        nearest=nearest,
+        notes=_once(notes),
+    )
+
+
+def _once(notes: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(notes))
+
+
+def _own_gpu(plan: Plan, run: RunPlan, notes: list[str]) -> Gpu | None:
+    """Return the GPU of the spec or the profile, if the catalogue has it."""
+    name = run.resources.gpu_type or (plan.cluster.get("resources") or {}).get("gpu_type")
+    if not run.resources.gpus_per_node:
+        return None
+    if not name:
+        notes.append("the spec does not say which GPU it gets: resources.gpu_type, or --gpu h100")
+        return None
+    try:
+        gpu = gpu_catalogue.find(name, "resources.gpu_type")
+    except UsageError as error:
+        notes.append(f"{error.message}; {error.hint}")
+        return None
+    if gpu_catalogue.is_ambiguous(name):
+        notes.append(f"{name} is taken as {gpu.name}, which is careful; --gpu says otherwise")
+    return gpu
+
+
+def _model_ranks(run: RunPlan) -> int:
+    given = run.spec.get("model_parallel_size")
+    if given is None:
+        parallel = run.deepspeed.get("tensor_parallel")
+        given = parallel.get("autotp_size") if isinstance(parallel, Mapping) else None
+        length = run.deepspeed.get("sequence_parallel_size")
+        given = given if isinstance(given, int) else length
+    return given if isinstance(given, int) and given > 0 else 1
+
+
+def _checkpointing(run: RunPlan, block: Mapping[str, Any]) -> bool:
+    told = block.get("activation_checkpointing")
+    return bool(run.config.get("gradient_checkpointing") is True if told is None else told)
+
+
+def _filled(deepspeed: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Fill in what a Trainer takes from its own flags, where the configuration says auto."""
+    found = dict(deepspeed)
+    for name in ("bf16", "fp16"):
+        block = found.get(name)
+        if isinstance(block, Mapping) and block.get("enabled") == "auto":
+            found[name] = {**block, "enabled": config.get(name) is True}
+    flags = {
+        batch.MICRO: "per_device_train_batch_size",
+        batch.ACCUMULATION: "gradient_accumulation_steps",
+    }
+    for key, flag in flags.items():
+        value = config.get(flag)
+        if found.get(key, batch.AUTO) == batch.AUTO and isinstance(value, int) and value > 0:
+            found[key] = value
+    return found
+
+
+def _steps(run: RunPlan) -> int | None:
+    block = run.spec.get("estimate") or {}
+    given = [block.get("total_steps"), run.progress.total, *(run.config.get(one) for one in _STEPS)]
+    return next((one for one in given if type(one) is int and one > 0), None)
+
+
+def _with_costs(
+    compiled: Compiled,
+    plan: Plan,
+    run: RunPlan,
+    shape: ShapeEstimate,
+    source: ModelSource,
+    wishes: Wishes,
+) -> ShapeEstimate:
+    """Add time, hours, energy and money."""
+    model, setup = shape.model, shape.setup
+    if model is None:
+        return shape
+    length = model.sequence_length or sequence_length(run.config)
+    samples = training_setup.global_batch(run.deepspeed, setup)
+    tokens = samples * length if length else None
+    notes = list(shape.notes)
+    asked_other = wishes.gpu is not None
+    pace, saved = TrainingPace(None, None, ""), None
+    for found in earlier_runs.find(compiled.root, plan.name, source.same_model(run)):
+        if saved is None and found.save_seconds is not None:
+            saved = found.save_seconds, f"measured by {found.run}"
+        if not asked_other and pace.step_seconds is None:
+            pace = _measured_pace(found, run, setup, tokens) or pace
+        if saved and pace.step_seconds:
+            break
+    if pace.step_seconds is None:
+        pace = run_costs.assumed_pace(model, setup, shape.gpu, tokens, wishes.utilization)
+    if pace.step_seconds is None:
+        notes.append(
+            "its speed is not known: no earlier run of the same model measured it"
+            + ("" if shape.on_cpu else ", and GPU and tokens of a sample are needed to assume one")
+        )
+    if _steps(run) is None:
+        notes.append("how many steps it makes is not known: estimate.total_steps")
+    per_node = shape.ranks_per_node
+    job = JobShape(
+        nodes=run.nodes,
+        gpus=run.all_nodes * per_node if not shape.on_cpu else 0,
+        cpus=run.all_cpus,
+        gpu_type=shape.gpu.name if asked_other and shape.gpu else run.resources.gpu_type,
+        limit_seconds=parse_duration(run.resources.time),
+        steps=_steps(run),
+        tokens_per_step=tokens,
+    )
+    price = PriceList.of(plan.cluster)
+    costs = run_costs.costs(model, setup, job, pace, price, shape.gpu, saved)
+    return replace(shape, costs=costs, notes=_once(notes))
+
+
+def _measured_pace(
+    found: Measured, run: RunPlan, setup: TrainingSetup, tokens: int | None
+) -> TrainingPace | None:
+    """Return the pace of another run of the same model, on the same kind of device."""
+    mine, its = run.resources, found.plan.resources
+    alike = (bool(mine.gpus_per_node), mine.gpu_type) == (bool(its.gpus_per_node), its.gpu_type)
+    if found.step_seconds is None or not alike:
+        return None
+    other = training_setup.read(
+        _filled(found.plan.deepspeed, found.plan.config),
+        found.plan.nodes * (its.gpus_per_node or found.plan.ranks_per_node),
+        _model_ranks(found.plan),
+        checkpointing=_checkpointing(found.plan, found.plan.spec.get("estimate") or {}),
+    )
+    own, its_own = setup.micro * setup.accumulation, other.micro * other.accumulation
+    step = found.step_seconds * own / its_own
+    said = f"measured by {found.run}"
+    if replace(other, notes=()) != replace(setup, notes=()):
+        said += f", which has {other.ranks} ranks x {its_own} samples and {other}"
+    rate = tokens / step if tokens else None
+    if rate is None and found.tokens_per_second is not None and own == its_own:
+        rate = found.tokens_per_second * setup.ranks / other.ranks
+    return TrainingPace(step, rate, said)
+
+
+def _expected_start(plan: Plan) -> tuple[float | None, str | None]:
+    """Return when the largest job would start, or why that is not known."""
+    if plan.cluster["executor"] != "slurm" or not plan.arrays:
+        return None, "it runs on this machine: nothing is queued"
+    if not client.available():
+        return None, "when it would start is not asked: there is no sbatch on PATH"
+    runs = {run.number: run for run in plan.runs}
+    largest = max(plan.arrays, key=lambda array: runs[array.runs[0]].all_nodes)
+    with activity.doing("asking Slurm when it would start"):
+        try:
+            start = site_queries.start_time(site_queries.expected_start(largest.script))
+        except client.CommandFailed as error:
+            said = " ".join(str(error).split())
+            return None, f"Slurm does not say when it would start: {said}; see `hpcrun check`"
+    if start is None:
+        return None, f"Slurm does not say when {runs_text(largest.runs)} would start"
+    return start, None

@@ -1,0 +1,160 @@
+"""What is known of a model: its parameters, and what one step of it holds in memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcrun.errors import UsageError
+from hpcrun.fields import FLAG, INDICES, TEXT, WHOLE, Kinds, wrong
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+_COUNT = re.compile(r"(\d+(?:[\d_,]*\d)?(?:\.\d+)?(?:e\d+)?)\s*([KMBGT]?)", re.IGNORECASE)
+_MOST = 10**16
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The most bytes that forward and backward hold at once, beside parameters and gradients."""
+
+    first: float
+    """Bytes of a micro batch of one sample."""
+    more: float
+    """Bytes that each further sample adds."""
+
+    def of(self, micro: int) -> float:
+        """Return the bytes of a micro batch."""
+        return self.first + (micro - 1) * self.more
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A model, counted or given."""
+
+    parameters: int
+    """All of them; tied ones once."""
+    trainable: int
+    source: str
+    """Where the count is from, in words."""
+    sizes: Sequence[int] = ()
+    """Elements of each trainable parameter, in order; empty if only the sum is known."""
+    frozen_sizes: Sequence[int] = ()
+    muon_parameters: int | None = None
+    """Those that DeepSpeed gives to Muon, where that is the optimizer."""
+    buffer_bytes: int = 0
+    tied: int = 0
+    """Names of parameters beyond those that are counted."""
+    layers: int | None = None
+    hidden_size: int | None = None
+    heads: int | None = None
+    vocabulary: int | None = None
+    sequence_length: int | None = None
+    """Tokens of a sample."""
+    whole: Peaks | None = None
+    """What one step holds; None if it was not followed."""
+    checkpointed: Peaks | None = None
+    """The same with activation checkpointing of each block."""
+    notes: tuple[str, ...] = field(default_factory=tuple)
+    """What could not be found out, and what was guessed."""
+
+    @property
+    def frozen(self) -> int:
+        return self.parameters - self.trainable
+
+    @property
+    def largest(self) -> int:
+        """Elements of its largest parameter; 0 if unknown."""
+        return max((*self.sizes, *self.frozen_sizes), default=0)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data without the list of sizes."""
+        names = (
+            *("parameters", "trainable", "source", "buffer_bytes", "tied", "layers"),
+            *("hidden_size", "heads", "vocabulary", "sequence_length"),
+        )
+        return {name: getattr(self, name) for name in names}
+
+
+def parameter_count(text: Any, key: str) -> int:
+    """Return the number that ``7.5B``, ``350M`` or ``1_000_000`` says; raise UsageError."""
+    match = _COUNT.fullmatch(str(text).strip()) if not isinstance(text, bool) else None
+    found = 0.0
+    if match:
+        found = float(match[1].replace("_", "").replace(",", "")) * _UNITS[match[2].upper()]
+    if not 1 <= found < _MOST:
+        raise UsageError(
+            f"{key}: found {str(text)[:80]!r}; accepted is a number of parameters such as 7.5B, "
+            "350M or 1500000",
+            hint="7.5B are 7.5 thousand million",
+        )
+    return round(found)
+
+
+_SHAPE = ("layers", "hidden_size", "heads", "vocabulary", "sequence_length")
+_ANSWER: Kinds = {
+    **dict.fromkeys(
+        (*("parameters", "trainable", "muon_parameters", "buffer_bytes", "tied", *_SHAPE),),
+        WHOLE,
+    ),
+    "sizes": INDICES,
+    "frozen_sizes": INDICES,
+    "model": TEXT,
+    "made_by": TEXT,
+    "activations_problem": TEXT,
+    "sequence_length_guessed": FLAG,
+}
+
+
+def of_answer(data: Mapping[str, Any], given: Mapping[str, Any]) -> ModelFacts:
+    """Return the facts in the counting program's answer; ``given`` of the spec's shape wins.
+
+    The answer is that of the user's own code: raise ValueError if it is malformed.
+    """
+    plain = {name: value for name, value in data.items() if not _too_large(value)}
+    if problem := wrong(plain, _ANSWER, ("parameters", "trainable")):
+        raise ValueError(problem)
+    notes = []
+    if data.get("sequence_length_guessed") and not given.get("sequence_length"):
+        notes.append(
+            f"samples are taken to have {data['sequence_length']} tokens; "
+            "estimate.sequence_length says otherwise"
+        )
+    peaks = data.get("peaks")
+    if why := data.get("activations_problem"):
+        notes.append(f"one step of it was not followed: {why}")
+    shape: dict[str, Any] = {name: given.get(name) or data.get(name) for name in _SHAPE}
+    return ModelFacts(
+        parameters=data["parameters"],
+        trainable=data["trainable"],
+        source=f"{data.get('model')}, counted on the meta device by {data.get('made_by')}",
+        sizes=plain.get("sizes") or (),
+        frozen_sizes=plain.get("frozen_sizes") or (),
+        muon_parameters=data.get("muon_parameters"),
+        buffer_bytes=data.get("buffer_bytes") or 0,
+        tied=data.get("tied") or 0,
+        whole=_peaks(peaks, "whole"),
+        checkpointed=_peaks(peaks, "checkpointed"),
+        notes=tuple(notes),
+        **shape,
+    )
+
+
+def of_number(parameters: int, source: str, given: Mapping[str, Any]) -> ModelFacts:
+    """Return the facts of a model of which a number was given, and perhaps its shape."""
+    shape: dict[str, Any] = {name: given.get(name) for name in _SHAPE}
+    return ModelFacts(parameters, parameters, source, **shape)
+
+
+def _too_large(value: Any) -> bool:
+    """Check for a list of sizes with one beyond what an index may be: then sums have to do."""
+    return isinstance(value, list) and any(type(one) is int and one > 10**9 for one in value)
+
+
+def _peaks(data: Any, name: str) -> Peaks | None:
+    pair = data.get(name) if isinstance(data, dict) else None
+    if not isinstance(pair, list) or len(pair) != 2 or not all(type(one) is int for one in pair):
+        return None
+    first, second = pair
+    return Peaks(float(first), float(max(0, second - first)))

@@ -1,0 +1,199 @@
+"""How a run trains, as far as memory is concerned: read from its DeepSpeed configuration.
+
+Defaults are those of DeepSpeed 0.19.8; a test compares them with the installed one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hpcrun.policy.batch import ACCUMULATION, MICRO, TRAIN
+
+FP32, BF16, FP16 = "fp32", "bf16", "fp16"
+BYTES = {FP32: 4, BF16: 2, FP16: 2}
+NONE, CPU, NVME = "none", "cpu", "nvme"
+# zero_optimization -> the default of DeepSpeed 0.19.8, in elements.
+BUCKETS = {
+    "reduce_bucket_size": 500_000_000,
+    "allgather_bucket_size": 500_000_000,
+    "sub_group_size": 1_000_000_000,
+    "stage3_prefetch_bucket_size": 50_000_000,
+    "stage3_param_persistence_threshold": 100_000,
+    "stage3_max_live_parameters": 1_000_000_000,
+    "stage3_max_reuse_distance": 1_000_000_000,
+}
+# Optimizer -> fp32 numbers that it keeps of each parameter, beside the parameter itself.
+STATES = {
+    **{"adam": 2, "adamw": 2, "lamb": 2, "nadam": 2, "radam": 2, "adamax": 2, "adadelta": 2},
+    **{"sgd": 0, "adagrad": 1, "rmsprop": 1, "lion": 1, "muon": 2},
+}
+_DTYPES = {
+    **{"fp32": FP32, "float32": FP32, "torch.float32": FP32},
+    **{"bf16": BF16, "bfloat16": BF16, "fp16": FP16, "float16": FP16},
+}
+
+
+@dataclass(frozen=True)
+class TrainingSetup:
+    """The settings that decide what a rank holds."""
+
+    stage: int
+    ranks: int
+    """Data-parallel ranks: they share what ZeRO divides."""
+    model_ranks: int = 1
+    """Ranks that hold one copy of the model together."""
+    precision: str = FP32
+    accumulation_dtype: str = FP32
+    """Data type in which gradients are summed up."""
+    low_master: bool = False
+    """The master weights are kept in 16 bits, too (``bf16_master_weights_and_grads``)."""
+    low_states: bool = False
+    """So are the optimizer's states (``bf16_optimizer_states``)."""
+    optimizer: str = "adamw"
+    numbers: float = 2
+    """Numbers that the optimizer keeps of each parameter."""
+    is_torch: bool = False
+    """torch's own optimizer, which needs room for a copy as it steps on a GPU."""
+    offload_optimizer: str = NONE
+    offload_param: str = NONE
+    micro: int = 1
+    accumulation: int = 1
+    overlap: bool = False
+    checkpointing: bool = False
+    """Activations of blocks are computed again in backward."""
+    reduce_bucket: int = BUCKETS["reduce_bucket_size"]
+    sub_group: int = BUCKETS["sub_group_size"]
+    prefetch_bucket: int = BUCKETS["stage3_prefetch_bucket_size"]
+    persistence: int = BUCKETS["stage3_param_persistence_threshold"]
+    max_live: int = BUCKETS["stage3_max_live_parameters"]
+    max_reuse: int = BUCKETS["stage3_max_reuse_distance"]
+    notes: tuple[str, ...] = ()
+    """What had to be assumed."""
+
+    @property
+    def width(self) -> int:
+        """Bytes of a weight as it computes."""
+        return BYTES[self.precision]
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data without the notes."""
+        return {name: value for name, value in asdict(self).items() if name != "notes"}
+
+    def __str__(self) -> str:
+        parts = [f"ZeRO {self.stage}"]
+        if self.offload_optimizer != NONE:
+            parts.append(f"optimizer on {self.offload_optimizer}")
+        if self.offload_param != NONE:
+            parts.append(f"parameters on {self.offload_param}")
+        if self.checkpointing:
+            parts.append("activation checkpointing")
+        return ", ".join(parts)
+
+
+def read(
+    config: Mapping[str, Any], ranks: int, model_ranks: int = 1, *, checkpointing: bool = False
+) -> TrainingSetup:
+    """Return the setup of a DeepSpeed configuration on so many ranks, all of them counted.
+
+    What a script's Trainer fills in (``auto``) is taken as the default, and said in the notes.
+    """
+    notes: list[str] = []
+    zero = _block(config, "zero_optimization")
+    precision = FP32
+    for name in (FP16, BF16):
+        enabled = _block(config, name).get("enabled", name in config)
+        if enabled == "auto":
+            notes.append(f"{name}.enabled is auto: taken as {'true' if name == BF16 else 'false'}")
+            enabled = name == BF16
+        if enabled is True:
+            precision = name
+    given = _block(config, "data_types").get("grad_accum_dtype")
+    accumulated = _DTYPES.get(str(given), precision) if given is not None else precision
+    optimizer = _optimizer(_block(config, "optimizer"), notes)
+    low = _block(config, precision) if precision != FP32 else {}
+    stage = _whole(zero, "stage", 0, notes)
+
+    def bucket(name: str) -> int:
+        return _whole(zero, name, BUCKETS[name], notes)
+
+    overlap = zero.get("overlap_comm")
+    return TrainingSetup(
+        stage=min(max(stage, 0), 3),
+        ranks=max(1, ranks // max(1, model_ranks)),
+        model_ranks=max(1, model_ranks),
+        precision=precision,
+        accumulation_dtype=accumulated,
+        low_master=_is_true(low, f"{precision}_master_weights_and_grads"),
+        low_states=_is_true(low, "bf16_optimizer_states"),
+        **optimizer,
+        offload_optimizer=_device(zero, "offload_optimizer", stage >= 1),
+        offload_param=_device(zero, "offload_param", stage == 3),
+        micro=_whole(config, MICRO, 1, notes),
+        accumulation=_whole(config, ACCUMULATION, 1, notes),
+        overlap=stage == 3 if overlap is None else overlap is True,
+        checkpointing=checkpointing,
+        reduce_bucket=bucket("reduce_bucket_size"),
+        sub_group=bucket("sub_group_size"),
+        prefetch_bucket=bucket("stage3_prefetch_bucket_size"),
+        persistence=bucket("stage3_param_persistence_threshold"),
+        max_live=bucket("stage3_max_live_parameters"),
+        max_reuse=bucket("stage3_max_reuse_distance"),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def global_batch(config: Mapping[str, Any], setup: TrainingSetup) -> int:
+    """Return the samples of one optimizer step over all ranks."""
+    given: Any = config.get(TRAIN)
+    return int(given) if _is_whole(given) else setup.micro * setup.accumulation * setup.ranks
+
+
+def _optimizer(block: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    name = block.get("type")
+    if not isinstance(name, str):
+        notes.append("no optimizer in the DeepSpeed configuration: taken as AdamW")
+        return {"optimizer": "adamw", "numbers": 2.0}
+    kind = name.lower()
+    options = _block(block, "params")
+    if kind not in STATES:
+        notes.append(f"the states of the optimizer {name} are not known: taken as those of AdamW")
+    numbers = float(STATES.get(kind, 2))
+    if kind == "sgd" and options.get("momentum"):
+        numbers = 1.0
+    if kind == "rmsprop":
+        numbers += bool(options.get("momentum")) + bool(options.get("centered"))
+    if kind in ("adam", "adamw") and options.get("amsgrad"):
+        numbers = 3.0
+    # DeepSpeed has its own Adam, Lamb, Lion; everything else is torch's.
+    own = kind in ("adam", "adamw", "lamb", "lion", "muon") and not options.get("torch_adam")
+    return {"optimizer": kind, "numbers": numbers, "is_torch": not own}
+
+
+def _block(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = config.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _is_true(block: Mapping[str, Any], name: str) -> bool:
+    return block.get(name) is True
+
+
+def _device(zero: Mapping[str, Any], name: str, applies: bool) -> str:
+    device = _block(zero, name).get("device", NONE)
+    return device if applies and device in (CPU, NVME) else NONE
+
+
+def _whole(block: Mapping[str, Any], name: str, default: int, notes: list[str]) -> int:
+    value = block.get(name, default)
+    if isinstance(value, float) and value.is_integer():  # as 5e8
+        value = int(value)
+    if _is_whole(value):
+        return int(value)
+    notes.append(f"{name} is {value}: taken as {default:,}")
+    return default
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
