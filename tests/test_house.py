@@ -25,6 +25,7 @@ COVERED_BY: dict[str, str] = {
     "cli/condition_keys": "cli/test_completion.py",
     "cli/check": "cluster/test_check.py",
     "cli/completion_answers": "cli/test_completion.py",
+    "cli/doctor": "doctor/test_examination.py",
     "cli/examples": "cli/test_help.py",
     "cli/foreign_options": "cli/test_mistakes.py",
     "cli/global_options": "cli/test_main.py",
@@ -69,6 +70,9 @@ COVERED_BY: dict[str, str] = {
     "control/rename": "cli/test_rename.py",
     "control/requeue": "cli/test_requeue.py",
     "control/wait": "cli/test_verdict.py",
+    "doctor/doctor_profile": "doctor/test_examination.py",
+    "doctor/node_examination": "cluster/test_doctor.py",
+    "doctor/promise": "doctor/test_machine_promises.py",
     "errors": "cli/test_main.py",
     "slurm/background": "cli/test_status_screen.py",
     "observe/diagnosis/advice": "observe/diagnosis/test_attempts.py",
@@ -114,6 +118,19 @@ COVERED_BY: dict[str, str] = {
     "observe/top/picture": "observe/top/test_views.py",
     "observe/top/row_list": "observe/top/test_top_app.py",
     "observe/top/top_model": "observe/top/test_top_app.py",
+    **{
+        f"convert/{name}": "convert/test_conversion.py"
+        for name in (
+            *("line_fates", "script_fates", "script/launch_line", "script/sbatch_lines"),
+            *("script/script_walk", "script/walk_commands", "script/walk_state"),
+            *("shell/shell_conditions", "shell/shell_syntax", "shell/shell_tokens"),
+            *("shell/shell_values", "draft/accelerate_options", "draft/job_environment"),
+            *("draft/job_resources", "draft/program_entry", "draft/program_flags"),
+            *("draft/run_shape", "draft/spec_parts", "draft/spec_sweep", "draft/spec_text"),
+            "draft/spec_words",
+        )
+    },
+    "convert/spec_file": "cli/test_init_from.py",
     "policy/faults": "cli/test_drill.py",
     "mounts": "observe/logs/test_remote_storage.py",
     **{
@@ -130,6 +147,9 @@ COVERED_BY: dict[str, str] = {
     "run/checkpoint/save_policy": "run/test_session.py",
     "run/checkpoint/trust": "security/test_checkpoints.py",
     "run/checkpoint/transfer": "run/checkpoint/test_node_copy.py",
+    "run/diagnose/conductor": "cluster/test_doctor.py",
+    "run/diagnose/examiner": "cluster/test_doctor.py",
+    "run/diagnose/tensor_test": "run/diagnose/test_tensor_ranks.py",
     "run/health/progress": "run/health/test_stack_summary.py",
     "run/health/rank_stacks": "run/test_supervisor.py",
     "run/job/attempt_end": "run/test_supervisor.py",

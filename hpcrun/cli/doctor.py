@@ -126,7 +126,7 @@ def _show(found: Examination, output: Output) -> int:
         return found.exit_code
     slurm = f", Slurm {found.slurm}" if found.slurm else ""
     output.line(f"{found.cluster}{slurm}")
-    table = Table(("promise", "verdict", "found"))
+    table = Table(("promise", "verdict", "found"), styled=frozenset({"verdict"}))
     for one in found.worst_first:
         table.add(one.name, one.judgement.verdict, one.judgement.found)
     table.print(color=output.color)
@@ -143,14 +143,14 @@ def _show(found: Examination, output: Output) -> int:
 
 
 def _show_nodes(found: NodeExamination, output: Output) -> int:
+    for note in found.notes:
+        output.say(note)
     if output.json:
         output.data(found.to_data())
         return found.exit_code
     found.table().print(color=output.color)
     for line in found.lines():
         output.line(line)
-    for note in found.notes:
-        output.say(note)
     bad = len(found.verdict.bad)
     tested = plural(len(found.verdict.nodes), "node")
     told = f"{bad} of {tested} bad" if bad else f"{tested}, none of them bad"

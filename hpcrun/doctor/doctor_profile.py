@@ -59,7 +59,9 @@ def load(name: str | None, root: Path | None) -> DoctorProfile:
 def _choose(beside: Path) -> tuple[str, tuple[str, ...]]:
     default = profile.default_name()
     own = sorted(set(profile_files.available(beside)) - set(_SHIPPED))
-    if default == profile.LOCAL or not own:
+    if default == profile.LOCAL:
+        return default, ("there is no sbatch on PATH: this machine is examined, as cluster=local",)
+    if not own:
         return default, ()
     if len(own) == 1:
         return own[0], (f"with the cluster profile {own[0]}; --cluster NAME chooses another",)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hpcrun import activity
 from hpcrun.doctor import job_python, machine_promises, slurm_promises, storage_speed
 from hpcrun.doctor.doctor_profile import DoctorProfile
-from hpcrun.doctor.promise import FAILS, VERDICTS, JudgedPromise
-from hpcrun.errors import EXIT_FAILED, EXIT_OK, ClusterUnreachable
-from hpcrun.site import slurm_site
+from hpcrun.doctor.promise import FAILS, VERDICTS, YOU, JudgedPromise, unknown
+from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, ClusterUnreachable
+from hpcrun.host import current_user
+from hpcrun.site import shared_storage, slurm_site
 from hpcrun.site.slurm_site import SlurmSite
 from hpcrun.slurm import client
+from hpcrun.slurm.background import BackgroundCall
 from hpcrun.state.suspects.suspect_nodes import SuspectNodes, SuspectReading
 
 
@@ -26,10 +28,12 @@ class Examination:
 
     cluster: str
     slurm: str | None
-    """Slurm's version; None where there is none, or it was not asked."""
+    """Slurm's version; None where there is none, or it does not answer."""
     judged: Sequence[JudgedPromise]
     suspects: SuspectReading
     suspects_place: Path
+    silent: str = ""
+    """Why Slurm does not answer; empty if it does, or there is none."""
 
     @property
     def worst_first(self) -> list[JudgedPromise]:
@@ -37,9 +41,10 @@ class Examination:
 
     @property
     def exit_code(self) -> int:
-        """Return 1 if a promise does not hold, else 0."""
-        broken = any(one.judgement.verdict == FAILS for one in self.judged)
-        return EXIT_FAILED if broken else EXIT_OK
+        """Return 1 if a promise does not hold, 4 if Slurm does not answer, else 0."""
+        if any(one.judgement.verdict == FAILS for one in self.judged):
+            return EXIT_FAILED
+        return EXIT_UNREACHABLE if self.silent else EXIT_OK
 
     def to_data(self) -> dict[str, Any]:
         """Return it as plain data; unknown is null."""
@@ -82,39 +87,71 @@ def read_site(profile: DoctorProfile) -> SlurmSite:
 
 
 def examine(profile: DoctorProfile, python: str | None = None) -> Examination:
-    """Judge every promise that can be judged from this machine.
+    """Judge every promise that can be judged from this machine; a silent Slurm leaves the rest.
 
-    Raises ClusterUnreachable if the profile is for Slurm, and Slurm does not answer.
+    Raises ClusterUnreachable if the profile is for Slurm, and there is none on this machine.
     """
-    site = read_site(profile) if profile.is_slurm else None
-    with (
-        ThreadPoolExecutor(2) as pool,
-        activity.doing("measuring storage, asking the job's Python"),
-    ):
-        storage = pool.submit(storage_speed.measure, profile.root)
-        asked = pool.submit(job_python.ask, profile, python)
-        stored, facts = storage.result(), asked.result()
+    site, silent = None, ""
+    try:
+        site = read_site(profile) if profile.is_slurm else None
+    except ClusterUnreachable as error:
+        if not client.available():
+            raise
+        silent = error.message
+    asked = BackgroundCall(partial(job_python.ask, profile, python))
+    with activity.doing(f"measuring the storage of {profile.root}"):
+        # In this thread, so that Ctrl-C leaves nothing behind.
+        stored = storage_speed.measure(profile.root)
+        others = [storage_speed.measure(path) for path in _other_places(profile.root)]
+    with activity.doing("asking the job's Python what it has"):
+        asked.wait()
+    facts = asked.result()
     judged: list[JudgedPromise] = []
-    if site is not None:
+    gpus = False
+    if silent:
+        answer = unknown(f"Slurm does not answer: {silent}", "repeat the same command", YOU)
+        judged.append(JudgedPromise("Slurm", "hpcrun works with this Slurm", answer))
+    elif site is not None:
         judged += slurm_promises.judge(site, profile.data)
         gpus = any(node.gpus for node in site.nodes.values())
     else:
+        gpus = bool(local_gpus())
         here = {"cpus": len(os.sched_getaffinity(0)), "gpus": local_gpus()}
         here["proc"] = Path("/proc/self/stat").is_file()
         judged += machine_promises.machine(here)
-        gpus = bool(here["gpus"])
-    judged += machine_promises.storage(stored, on_cluster=site is not None)
+    judged += machine_promises.storage(stored, others, on_cluster=profile.is_slurm)
     judged += machine_promises.python(facts, job_python.own_libraries(), gpus=gpus)
-    if site is not None:
+    if profile.is_slurm:
         judged += machine_promises.not_known_here()
     record = SuspectNodes.of(profile.data, profile.root)
     return Examination(
         cluster=profile.name if site is None else f"{site.name} (profile {profile.name})",
         slurm=site.version if site is not None else None,
         judged=judged,
-        suspects=record.read() if site is not None else SuspectReading(),
+        suspects=record.read() if profile.is_slurm else SuspectReading(),
         suspects_place=record.directory,
+        silent=silent,
     )
+
+
+def _other_places(root: Path) -> list[Path]:
+    """Return at most two more directories of this user's, on shared file systems of their own."""
+    found: list[Path] = []
+    devices = {_device(root)}
+    for place in shared_storage.read(os.environ, current_user()):
+        path = Path(place.path)
+        if place.is_usable and place.is_shared and _device(path) not in devices:
+            devices.add(_device(path))
+            found.append(path)
+    return found[:2]
+
+
+def _device(path: Path) -> int | None:
+    there = next((one for one in (path, *path.parents) if one.exists()), path)
+    try:
+        return there.stat().st_dev
+    except OSError:
+        return None
 
 
 def local_gpus(proc: Path = Path("/proc/driver/nvidia/gpus")) -> int:

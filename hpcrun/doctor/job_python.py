@@ -52,11 +52,11 @@ def ask(profile: DoctorProfile, python: str | None) -> PythonFacts:
     setup, variables = profile.data["setup"], early(profile.data["variables"])
     wanted = python or sys.executable
     if profile.foreign and setup:
-        return PythonFacts()
+        return PythonFacts(unchecked=f"{profile.foreign}, and its setup lines are not run here")
     try:
         found = probe(wanted, setup=setup, variables=variables)
-    except Unchecked:
-        return PythonFacts()
+    except Unchecked as error:
+        return PythonFacts(unchecked=str(error))
     except UsageError as error:
         return PythonFacts(error=error.message.removeprefix("environment.python: "))
     tools = _tools(found.executable, setup, variables)
@@ -69,6 +69,8 @@ def _tools(python: str, setup: list[str], variables: dict[str, Any]) -> dict[str
         exports = [f"export {name}={shlex.quote(str(one))}" for name, one in variables.items()]
         argv = ["bash", "-lc", "\n".join([*setup, *exports, 'exec "$@"']), "bash", *argv]
     environment = {**clean_environment(), "PATH": os.environ.get("PATH", os.defpath)}
+    if not setup:
+        environment.update({name: str(one) for name, one in variables.items()})
     process = host.start_piped(argv, cwd="/", env=environment)
     try:
         output, _ = process.communicate(timeout=_PATIENCE)

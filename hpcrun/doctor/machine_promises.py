@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hpcrun.doctor.promise import ADMINS, YOU, JudgedPromise, Judgement, fails, less, unknown, works
 from hpcrun.text import size
 
-# What the tests run with; older ones are said to be untested.
-TESTED = {"torch": (2, 13), "deepspeed": (0, 19), "submitit": (1, 5), "omegaconf": (2, 3)}
+# What the tests run with, as constraints.txt has it, and what is too old to be thought the same.
+TESTED = {"torch": (2, 13), "deepspeed": (0, 19), "submitit": (1, 5), "omegaconf": (2, 4)}
 _OLDEST = {"torch": (2, 1), "deepspeed": (0, 14), "submitit": (1, 5), "omegaconf": (2, 3)}
 # Seconds of fsync and rename, bytes per second, and bytes that are free.
 _SLOW_SYNC, _SLOW_WRITE, _LITTLE = 0.1, 100e6, 10e9
@@ -45,16 +45,25 @@ class PythonFacts:
     tools: Mapping[str, str | None] | None = None
     """``c++``, ``ninja``, ``nvcc`` and ``Python.h`` -> where they are; None if missing."""
     error: str | None = None
+    unchecked: str | None = None
+    """Why it was not started, if it was not."""
 
 
-def storage(facts: StorageFacts, *, on_cluster: bool) -> list[JudgedPromise]:
-    """Judge the root: whether it can hold records, whether nodes see it, and how fast it is."""
+def storage(
+    facts: StorageFacts, others: Sequence[StorageFacts], *, on_cluster: bool
+) -> list[JudgedPromise]:
+    """Judge the root: whether it can hold records, whether nodes see it, and how fast it is.
+
+    ``others`` are further places of this user's, which may be better ones.
+    """
     return [
         JudgedPromise("root", "records of runs are whole, whatever dies", _records(facts)),
         JudgedPromise(
             "shared root", "nodes and this machine see the same files", _shared(facts, on_cluster)
         ),
-        JudgedPromise("storage speed", "records and checkpoints are written fast", _speed(facts)),
+        JudgedPromise(
+            "storage speed", "records and checkpoints are written fast", _speed(facts, others)
+        ),
     ]
 
 
@@ -101,11 +110,11 @@ def _shared(facts: StorageFacts, on_cluster: bool) -> Judgement:
     )
 
 
-def _speed(facts: StorageFacts) -> Judgement:
+def _speed(facts: StorageFacts, others: Sequence[StorageFacts]) -> Judgement:
     if facts.sync is None:
         return unknown(f"{facts.path} was not measured" + (f": {facts.error}" * bool(facts.error)))
-    rate = "" if facts.write is None else f", one file with {size(int(facts.write))}/s"
-    found = f"fsync and rename take {facts.sync * 1000:.3g} ms{rate}"
+    beside = [f"{one.path}: {_measured(one)}" for one in others if one.sync is not None]
+    found = "; ".join([_measured(facts), *beside])
     if facts.sync > _SLOW_SYNC:
         return less(
             f"{found}: every record of every run costs that",
@@ -120,6 +129,11 @@ def _speed(facts: StorageFacts) -> Judgement:
             YOU,
         )
     return works(found)
+
+
+def _measured(facts: StorageFacts) -> str:
+    rate = "" if facts.write is None else f", one file with {size(int(facts.write))}/s"
+    return f"fsync and rename take {(facts.sync or 0.0) * 1000:.3g} ms{rate}"
 
 
 def python(facts: PythonFacts, own: Mapping[str, str | None], *, gpus: bool) -> list[JudgedPromise]:
@@ -140,7 +154,7 @@ def _python(facts: PythonFacts) -> Judgement:
             facts.error, "`--python PATH` tries another; environment.python of a spec names it", YOU
         )
     if facts.libraries is None:
-        return unknown("the job's Python was not asked")
+        return unknown(f"the job's Python was not asked: {facts.unchecked or 'no reason given'}")
     told, missing, old = [], [], []
     for name in ("torch", "deepspeed"):
         there = facts.libraries.get(name)
@@ -171,7 +185,9 @@ def _libraries(own: Mapping[str, str | None]) -> Judgement:
     others = [
         f"{name} {_text(TESTED[name])}"
         for name, value in own.items()
-        if name in TESTED and (number := _number(value or "")) and number != TESTED[name]
+        if name in TESTED
+        and (number := _number(value or ""))
+        and not _OLDEST[name] <= number <= TESTED[name]
     ]
     if others:
         return less(told, f"hpcrun is tested with {', '.join(others)}", YOU)
@@ -183,9 +199,9 @@ def _compiler(facts: PythonFacts, gpus: bool) -> Judgement:
         return unknown("it was not looked for, as the job's Python does not answer")
     wanted = ["c++", "ninja", "Python.h", *(["nvcc"] if gpus else [])]
     missing = [name for name in wanted if facts.tools.get(name) is None]
-    there = ", ".join(f"{name}: {facts.tools[name]}" for name in wanted if name not in missing)
     if not missing:
-        return works(f"{there} (on this machine)")
+        *first, last = [one.replace("c++", "g++") for one in wanted]
+        return works(f"{', '.join(first)} and {last} are on this machine")
     how = {
         "c++": "a module with g++ in the profile's setup",
         "ninja": "`pip install ninja` in the job's Python",
@@ -205,7 +221,7 @@ def machine(facts: Mapping[str, Any]) -> list[JudgedPromise]:
     cpus, gpus = facts.get("cpus"), facts.get("gpus")
     told = f"{cpus} CPUs" if cpus else "an unknown number of CPUs"
     told += f", {gpus} GPUs" if gpus else ", no GPU"
-    there = works(f"{told}; no Slurm: runs are on this machine (`cluster=local`)")
+    there = works(f"{told}; runs of `cluster=local` are on this machine")
     proc = (
         works("/proc is there")
         if facts.get("proc")

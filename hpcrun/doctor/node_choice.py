@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,16 +36,17 @@ def choose(words: str, partition: str | None, site: SlurmSite) -> NodeChoice:
     """
     if words == IDLE or whole_number(words) is not None:
         return _some(words, _partition(partition, site), site)
-    try:
+    names: tuple[str, ...] = ()
+    with contextlib.suppress(HpcrunError):
         names = tuple(dict.fromkeys(expand(words)))
-    except HpcrunError:
+    if not names:
         shown = shortened(words, 80)
         raise UsageError(
             f"--nodes: found {shown!r}; accepted is a number, or names such as node[01-04],n7",
             hint="`hpcrun doctor --nodes` tests nodes that are idle now",
-        ) from None
+        )
     unknown = [name for name in names if name not in site.nodes]
-    if unknown or not names:
+    if unknown:
         raise UsageError(
             f"--nodes: there is no node {listed(unknown, 4)}",
             hint=f"the cluster's nodes are {listed(sorted(site.nodes), 8)}",

@@ -79,7 +79,11 @@ class NodeExamination:
         from hpcrun.observe.tables import Table
 
         right = ("sends", "receives", "GEMM", "fsync", "clock")
-        table = Table(("node", "verdict", "GPUs", *right), right=frozenset(right))
+        table = Table(
+            ("node", "verdict", "GPUs", *right),
+            right=frozenset(right),
+            styled=frozenset({"verdict"}),
+        )
         products = node_verdict.products(self.result["nodes"])
         for node, one in self.result["nodes"].items():
             gpus = one.get("facts", {}).get("gpus")

@@ -231,13 +231,16 @@ def _all_reduce(result: Mapping[str, Any], baseline: NodeBaseline | None) -> Ite
         message = f"the all-reduce over {listed(nodes, 4)} failed: {told or 'no answer'}"
         yield NodeFinding(nodes, BAD, "all_reduce", message)
     stored = baseline.busbw.get(shape(result), {}) if baseline else {}
-    for row in reduced.get("rows", ()):
-        usual = stored.get(str(row["bytes"]))
-        if usual and row["busbw"] < ENOUGH * usual:
-            message = f"the all-reduce of {size(row['bytes'])} over {listed(nodes, 4)} has a bus "
-            message += f"bandwidth of {_rate(row['busbw'])}, the baseline is {_rate(usual)}"
-            yield NodeFinding(nodes, BAD, "all_reduce", message)
-            return
+    rows = reduced.get("rows", ())
+    # Small messages measure latency, and noise.
+    best, usual = (
+        max((row["busbw"] for row in rows), default=0.0),
+        max(stored.values(), default=0.0),
+    )
+    if rows and best < ENOUGH * usual:
+        message = f"the all-reduce over {listed(nodes, 4)} has a bus bandwidth of {_rate(best)} at "
+        message += f"best, the baseline is {_rate(usual)}"
+        yield NodeFinding(nodes, BAD, "all_reduce", message)
 
 
 def _clocks(nodes: Mapping[str, Any]) -> Iterator[NodeFinding]:

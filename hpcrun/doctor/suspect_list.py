@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,12 +39,13 @@ def clear(cluster: Mapping[str, Any], root: Path, names: str) -> tuple[list[str]
     Others' entries stay; this user's submissions use the nodes all the same. Raises UsageError for
     what is no list of nodes, and for nodes that are not in the record.
     """
-    try:
+    wanted: list[str] = []
+    with contextlib.suppress(HpcrunError):
         wanted = list(dict.fromkeys(expand(names)))
-    except HpcrunError:
+    if not wanted:
         raise UsageError(
             f"--clear: found {shortened(names, 80)!r}; accepted are names such as node[01-04],n7"
-        ) from None
+        )
     where = SuspectNodes.of(cluster, root)
     entries = where.read().entries
     unknown = [node for node in wanted if all(one.node != node for one in entries)]

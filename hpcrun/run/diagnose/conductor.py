@@ -35,9 +35,11 @@ from hpcrun.text import listed, plural
 # Seconds: for srun to start examiners, of an answer, of one pair, until a file is seen elsewhere,
 # and for all ranks of the tensor test.
 START, ANSWER, PAIR, SEEN, TENSOR = 60.0, 30.0, 25.0, 20.0, 150.0
-# Where some nodes are there, the others have so many more seconds.
-_STRAGGLERS = 20.0
-_REPEATS, _FURTHER, _PINGS = 2, 3, 5
+# Where some nodes are there, the others have so many more seconds; and more for each node.
+_STRAGGLERS, _EACH = 30.0, 0.3
+# Times that slow pairs are measured again at once, and then one pair after the other, if there are
+# no more than so many; further rounds; pings.
+_REPEATS, _ALONE, _MOST_ALONE, _FURTHER, _PINGS = 1, 2, 8, 3, 5
 _MORE_IN_STEP = 6.0
 
 
@@ -127,12 +129,13 @@ class Conductor:
 
     def _gather_facts(self) -> None:
         heard: dict[str, dict[str, Any]] = {}
-        until = time.monotonic() + START
+        more = _EACH * len(self.nodes)
+        until = time.monotonic() + START + more
         while len(heard) < len(self.alive) and time.monotonic() < until:
             for node, message in self._poll():
                 if message["type"] == "facts":
                     heard[node] = dict(message["facts"])
-                    until = min(until, max(time.monotonic() + _STRAGGLERS, until - START))
+                    until = min(until, time.monotonic() + _STRAGGLERS + more)
             for node in self.alive:
                 if node not in heard and self._steps[node].poll() is not None:
                     code = self._steps[node].returncode
@@ -269,12 +272,17 @@ class Conductor:
         }
         nodes = [node for node in self.nodes if node in ports]
         rates = PairRates(nodes, self._request.get("baseline_rate"))
-        rounds = pairing.ring(nodes)
+        rounds = pairing.rounds_of(nodes)
         for number, pairs in enumerate(rounds, start=1):
             self._progress(f"measuring links over {interface}, round {number} of {len(rounds)}")
             self._round(pairs, ports, rates)
         for _ in range(_REPEATS):
             self._again(rates.doubtful_pairs(), ports, rates)
+        # Other pairs take processors, and ways through the fabric.
+        for _ in range(_ALONE):
+            if len(rates.doubtful_pairs()) <= _MOST_ALONE:
+                for pair in rates.doubtful_pairs():
+                    self._again([pair], ports, rates)
         for _ in range(_FURTHER):
             pairs = rates.further_round()
             if not pairs:

@@ -1,9 +1,10 @@
 """Which nodes measure each other when, and which of them is slow. Pure.
 
-A ring takes two rounds for an even number of nodes and three for an odd one; each node then has met
-two others. A slow direction is measured again, as noise only ever makes it slower. What is still in
-doubt meets nodes that are known to be good. A direction is slow by its sender or by its receiver:
-whoever does as well with another peer is not the reason.
+A ring takes two rounds for an even number of nodes and three for an odd one; in a last round nodes
+meet that are far from each other, so that each has met three. A slow direction is measured again,
+as noise only ever makes it slower. What is still in doubt meets nodes that are known to be good. A
+direction is slow by its sender or by its receiver: whoever does as well with another peer is not
+the reason. The check at a job's start (`hpcrun.run.check_in`) has nodes meet in the ring alone.
 """
 
 from __future__ import annotations
@@ -16,12 +17,22 @@ from typing import Any
 Pair = tuple[str, str]
 
 # Part of the reference below which a direction is slow: without a baseline the reference is the
-# median of the nodes, of which TCP alone makes some a third slower.
-OF_MEDIAN, OF_BASELINE = 0.5, 0.9
+# upper quartile of the nodes' best rates, as TCP alone makes some a third slower.
+OF_OTHERS, OF_BASELINE = 0.35, 0.9
 # Round trips: so many times the median, and so many seconds more.
 _LATE_TIMES, _LATE_SECONDS = 4.0, 0.0005
 SLOW_SENDER, SLOW_RECEIVER, UNREACHED = "slow_sender", "slow_receiver", "unreached"
 SLOW_PAIR, LATE = "slow_pair", "late"
+
+
+def rounds_of(nodes: Sequence[str]) -> list[list[Pair]]:
+    """Return rounds of pairs in which each node meets its two neighbours, and one from afar.
+
+    Without the last round every way might have a slow end where half of the nodes are slow.
+    """
+    half = len(nodes) // 2
+    far = [(nodes[i], nodes[i + half]) for i in range(half)] if len(nodes) > 3 else []
+    return [*ring(nodes), *([far] if far else [])]
 
 
 def ring(nodes: Sequence[str]) -> list[list[Pair]]:
@@ -67,20 +78,23 @@ class PairRates:
 
     @property
     def reference(self) -> float:
-        """The usual rate: the baseline, or the median of each node's best; 0 without any."""
+        """The usual rate: the baseline, or the upper quartile of each node's best; 0 without any.
+
+        Noise makes links slower and never faster, so fast ones tell what the fabric can do.
+        """
         if self.baseline:
             return self.baseline
         best = [
             max((rate for way, rate in self.rates.items() if node in way), default=0.0)
             for node in self.nodes
         ]
-        working = [rate for rate in best if rate > 0]
-        return statistics.median(working) if working else 0.0
+        working = sorted(rate for rate in best if rate > 0)
+        return working[3 * (len(working) - 1) // 4] if working else 0.0
 
     @property
     def limit(self) -> float:
         """The rate below which a direction is slow."""
-        return self.reference * (OF_BASELINE if self.baseline else OF_MEDIAN)
+        return self.reference * (OF_BASELINE if self.baseline else OF_OTHERS)
 
     def slow(self) -> list[Pair]:
         """Return the directions that are slow, or failed."""

@@ -1,0 +1,117 @@
+"""Measuring between two ends on this machine, and who may."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from hpcrun.run.diagnose import pair_link
+from hpcrun.run.diagnose.pair_link import PairListener, measure
+from hpcrun.run.protocol.job_secret import JobSecret
+
+HERE = "127.0.0.1"
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pair_link, "REACH", 1.0)
+
+
+@pytest.fixture
+def secret() -> JobSecret:
+    return JobSecret.new()
+
+
+@pytest.fixture
+def listener(secret: JobSecret) -> Iterator[PairListener]:
+    one = PairListener(HERE, secret, 0.1)
+    yield one
+    one.close()
+
+
+def test_both_directions_and_the_round_trip(listener: PairListener, secret: JobSecret) -> None:
+    speed = measure((HERE, listener.port), HERE, secret, 0.1)
+    # Loopback, on any machine.
+    assert speed.sends > 1e7
+    assert speed.receives > 1e7
+    assert 0 < speed.latency < 0.1
+    # Again, as rounds do.
+    assert measure((HERE, listener.port), HERE, secret, 0.1).sends > 1e7
+
+
+def test_who_does_not_know_the_secret_measures_nothing(
+    listener: PairListener, secret: JobSecret
+) -> None:
+    with pytest.raises(PermissionError):
+        measure((HERE, listener.port), HERE, JobSecret.new())
+    with socket.create_connection((HERE, listener.port), timeout=5) as stranger:
+        stranger.sendall(secrets.token_hex(16).encode())
+        assert len(stranger.recv(200)) > 0
+        stranger.sendall(b"x" * 64)
+        assert _is_closed(stranger)
+    assert measure((HERE, listener.port), HERE, secret, 0.1).sends > 0
+
+
+def test_silent_strangers_are_bounded(listener: PairListener) -> None:
+    with contextlib.ExitStack() as stack:
+        there = [
+            stack.enter_context(socket.create_connection((HERE, listener.port), timeout=5))
+            for _ in range(pair_link._STRANGERS + 4)
+        ]
+        # More than those that may wait are hung up on at once, the others after REACH.
+        assert all(map(_is_closed, there))
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    connection.settimeout(5)
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_nobody_there(secret: JobSecret) -> None:
+    with socket.create_server((HERE, 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(ConnectionRefusedError):
+        measure((HERE, port), HERE, secret, 0.1)
+
+
+def test_a_peer_that_hangs_is_given_up(secret: JobSecret) -> None:
+    with socket.create_server((HERE, 0)) as silent:
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            measure((HERE, silent.getsockname()[1]), HERE, secret, 0.1)
+        assert time.monotonic() - began < 10
+
+
+def test_a_slow_receiver_is_told_from_a_fast_one(secret: JobSecret) -> None:
+    """The rate is what arrived, not what was handed to the kernel."""
+    one, other = socket.socketpair()
+    with one, other:
+        one.settimeout(5)
+
+        def slowly() -> None:
+            pair_link._send(other, 0.1)
+
+        thread = threading.Thread(target=slowly)
+        thread.start()
+        real = one.recv_into
+
+        class Slow:
+            def settimeout(self, seconds: float) -> None:
+                one.settimeout(seconds)
+
+            def recv_into(self, buffer: memoryview) -> int:
+                time.sleep(0.005)
+                return real(buffer[: 1 << 14])
+
+        rate = pair_link._receive(Slow())  # type: ignore[arg-type]
+        thread.join()
+    assert rate < (1 << 14) / 0.005
