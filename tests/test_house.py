@@ -147,6 +147,7 @@ COVERED_BY: dict[str, str] = {
     "run/checkpoint/save_policy": "run/test_session.py",
     "run/checkpoint/trust": "security/test_checkpoints.py",
     "run/checkpoint/transfer": "run/checkpoint/test_node_copy.py",
+    "run/check_in/link_rates": "run/check_in/test_start_check.py",
     "run/diagnose/conductor": "cluster/test_doctor.py",
     "run/diagnose/examiner": "cluster/test_doctor.py",
     "run/diagnose/tensor_test": "run/diagnose/test_tensor_ranks.py",

@@ -52,7 +52,7 @@ _SHOWN = 4
 
 
 @dataclass(frozen=True)
-class NodeFinding:
+class HealthFinding:
     """What is wrong with a node."""
 
     node: str
@@ -80,7 +80,7 @@ class HealthDecision:
 
 
 def decide(
-    findings: Sequence[NodeFinding],
+    findings: Sequence[HealthFinding],
     nodes: Sequence[str],
     health: Mapping[str, Any],
     *,
@@ -135,7 +135,7 @@ def decide(
     return HealthDecision(EXCLUDE, f"the job is requeued without {listed(bad, 8)}", bad, message)
 
 
-def common_kinds(findings: Sequence[NodeFinding], nodes: Sequence[str]) -> frozenset[str]:
+def common_kinds(findings: Sequence[HealthFinding], nodes: Sequence[str]) -> frozenset[str]:
     """Return the kinds that more than half of the nodes have, of at least two.
 
     The two nodes of a slow pair are never alike: one direction is slower than others were.
@@ -148,7 +148,7 @@ def common_kinds(findings: Sequence[NodeFinding], nodes: Sequence[str]) -> froze
     return frozenset(common) - {SLOW_PAIR}
 
 
-def told(findings: Sequence[NodeFinding], nodes: Collection[str]) -> str:
+def told(findings: Sequence[HealthFinding], nodes: Collection[str]) -> str:
     """Return the findings of some nodes in one line."""
     words = [f"node {one.node}: {one.message}" for one in findings if one.node in nodes]
     return listed(words, _SHOWN, "; ", "; and {} more")
@@ -158,7 +158,7 @@ _RANK = (WARN, REPLACE, EXCLUDE, REFUSE)
 
 
 def _why_nothing(
-    findings: Sequence[NodeFinding], alike: Collection[str], counted: Sequence[NodeFinding]
+    findings: Sequence[HealthFinding], alike: Collection[str], counted: Sequence[HealthFinding]
 ) -> str:
     if not findings:
         return "nothing is wrong"
@@ -170,7 +170,10 @@ def _why_nothing(
 
 
 def _keys(
-    findings: Sequence[NodeFinding], wanted: Mapping[str, str], policy: Mapping[str, Any], kind: str
+    findings: Sequence[HealthFinding],
+    wanted: Mapping[str, str],
+    policy: Mapping[str, Any],
+    kind: str,
 ) -> str:
     keys = {
         "health.on_fault" if one.kind in FAULTS else "health.on_doubt"

@@ -165,6 +165,14 @@ TABLE: dict[str, tuple[Evidence, tuple[str, int, str | None, str]]] = {
         Evidence(launch_error="node n3 cannot be used: full", unusable_nodes=("n3",)),
         ("failed", 1, "launch", "node n3 cannot be used: full"),
     ),
+    "a node that was found bad": (
+        Evidence(launch_error="node n3: no GPU", bad_nodes=("n3",), response="replace"),
+        ("stopped", 75, "bad_node", "node n3: no GPU"),
+    ),
+    "a node that was found bad in a job that is preempted": (
+        Evidence(launch_error="node n3: no GPU", bad_nodes=("n3",), stop="preempted"),
+        ("stopped", 75, "preempted", "preempted by Slurm"),
+    ),
     "cancelled": (
         Evidence(intent="cancelled", failure=KILLED),
         ("cancelled", 1, "cancelled", "cancelled by the user"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hpcrun.policy import causes, recovery
@@ -256,6 +258,55 @@ def test_a_node_that_cannot_be_prepared_is_replaced_at_once() -> None:
     assert attempts[0].cause is not None
     attempts[0].cause["nodes"] = ["n7"]
     assert recovery.decide(attempts, Recovery(), here=True).kind == recovery.RESTART
+
+
+def bad_node(response: str, count: int = 1) -> list[Attempt]:
+    """Attempts that the check at their start ended, each on a node of its own."""
+    attempts = ledger(*[causes.BAD_NODE] * count)
+    for attempt in attempts:
+        attempt.cause.update(nodes=[f"n{attempt.number}"], response=response)
+    return attempts
+
+
+@pytest.mark.parametrize(
+    ("response", "here", "expected"),
+    [
+        ("replace", True, recovery.RESTART),
+        ("replace", False, REQUEUE),
+        ("exclude", True, REQUEUE),
+        ("refuse", True, STOP),
+    ],
+)
+def test_a_node_that_was_found_bad(response: str, here: bool, expected: str) -> None:
+    action = recovery.decide(bad_node(response), Recovery(), here=here)
+    assert action.kind == expected
+    assert action.exclude == (("n1",) if expected == REQUEUE else ())
+
+
+def test_bad_nodes_are_no_failures_of_the_run() -> None:
+    assert recovery.decide(bad_node("exclude", 9), Recovery(max_failures=1)).kind == REQUEUE
+    assert recovery.decide(bad_node("exclude", 20), Recovery()).kind == STOP
+    off = recovery.decide(bad_node("exclude"), Recovery(requeue=False))
+    assert (off.kind, off.reason) == (STOP, "recovery.requeue is false")
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause", "nodes"),
+    [
+        (causes.NODE_FAILURE, {"nodes": ["n1", "n2"]}, ["n1", "n2"]),
+        (causes.BAD_NODE, {"nodes": ["n1"]}, ["n1"]),
+        (causes.LAUNCH, {"nodes": ["n1"]}, ["n1"]),
+        (causes.LAUNCH, {"nodes": []}, []),
+        (CRASH, {"seen_on": ["n1"], "node": "n1"}, []),
+        (causes.HANG, {"node": "n1"}, []),
+        (causes.PREEMPTED, {"nodes": ["n1"]}, []),
+    ],
+)
+def test_whom_the_sites_record_hears_of(kind: str, cause: dict[str, Any], nodes: list[str]) -> None:
+    (attempt,) = ledger(kind)
+    attempt.cause.pop("nodes", None)
+    attempt.cause.update(cause)
+    assert recovery.blamed(attempt) == nodes
 
 
 def test_the_reason_names_the_setting() -> None:

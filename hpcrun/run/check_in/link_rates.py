@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcrun.policy import node_health
-from hpcrun.policy.node_health import NodeFinding
+from hpcrun.policy.node_health import HealthFinding
 from hpcrun.run.diagnose import pairing
 from hpcrun.run.diagnose.pairing import PairRates
 from hpcrun.text import size
@@ -29,9 +29,9 @@ class StartRates(PairRates):
         return min(self.part * self.reference, most)
 
 
-def findings(rates: StartRates, interface: str, nodes: Sequence[str]) -> list[NodeFinding]:
+def findings(rates: StartRates, interface: str, nodes: Sequence[str]) -> list[HealthFinding]:
     """Return the findings on these nodes; ``rates`` may have others, such as spares."""
-    found: list[NodeFinding] = []
+    found: list[HealthFinding] = []
     for part in (FAULT, DOUBT):
         rates.part = part
         named = {one.node for one in found}
@@ -41,7 +41,7 @@ def findings(rates: StartRates, interface: str, nodes: Sequence[str]) -> list[No
     return [one for one in found if one.node in nodes]
 
 
-def _of(one: dict[str, object], interface: str, *, is_fault: bool) -> list[NodeFinding]:
+def _of(one: dict[str, object], interface: str, *, is_fault: bool) -> list[HealthFinding]:
     named: list[str] = list(one["nodes"])  # type: ignore[call-overload]
     rate, usual = float(str(one["rate"])), float(str(one["reference"]))
     kind = node_health.SLOW_LINK
@@ -56,5 +56,5 @@ def _of(one: dict[str, object], interface: str, *, is_fault: bool) -> list[NodeF
         does = "sends" if one["kind"] == pairing.SLOW_SENDER else "receives"
         words = f"it {does} {size(int(rate))}/s over {interface}, its peers {size(int(usual))}/s"
     return [
-        NodeFinding(node, kind if is_fault else node_health.SLOWER_LINK, words) for node in named
+        HealthFinding(node, kind if is_fault else node_health.SLOWER_LINK, words) for node in named
     ]

@@ -16,7 +16,7 @@ from typing import Any
 
 from hpcrun.policy import node_health
 from hpcrun.run.node import gpus
-from hpcrun.text import plural, size
+from hpcrun.text import agreeing, plural, size
 
 # Seconds for the driver, and for the file systems.
 PATIENCE = 3.0
@@ -145,8 +145,8 @@ def of_gpus(
             errors = plural(state.ecc_errors, "uncorrected memory error", ",")
             found.append((node_health.ECC_ERRORS, f"GPU {place} had {errors} since it was reset"))
         if state.processes and first_time:
-            others = plural(state.processes, "other process", "other processes")
-            found.append((node_health.BUSY_GPU, f"GPU {place} is used by {others}"))
+            others = agreeing(state.processes, "1 process", f"{state.processes} processes")
+            found.append((node_health.BUSY_GPU, f"GPU {place} is used by {others} already"))
         elif state.used > _USED * state.total and first_time:
             used = f"{size(state.used)} of {size(state.total)}"
             found.append((node_health.BUSY_GPU, f"GPU {place} has {used} in use"))

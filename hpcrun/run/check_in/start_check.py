@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hpcrun.policy import causes, node_health
-from hpcrun.policy.node_health import NodeFinding
+from hpcrun.policy.node_health import HealthFinding
 from hpcrun.run.check_in import link_rates
 from hpcrun.run.check_in.link_rates import StartRates
 from hpcrun.run.diagnose import pairing
@@ -48,7 +48,7 @@ class StartCheck:
         self._launcher, self._agents = launcher, agents
         self._health: Mapping[str, Any] = plan.cluster.get("health") or {}
         self.is_on = bool(self._health.get("check", True)) and not launcher.is_one_machine
-        self._found: list[NodeFinding] = []
+        self._found: list[HealthFinding] = []
         self.seconds = 0.0
         """What it took beyond the nodes' own preparation."""
 
@@ -68,7 +68,8 @@ class StartCheck:
         names = [node.name for node in nodes]
         adapters = link_check.compare({node.name: node.adapters for node in nodes})
         found = [
-            NodeFinding(str(one["node"]), str(one["kind"]), str(one["message"])) for one in adapters
+            HealthFinding(str(one["node"]), str(one["kind"]), str(one["message"]))
+            for one in adapters
         ]
         found += _of_reports(names, self._agents.reports, self._run, asked)
         if len(names) > 1 and self._launcher.is_slurm:
@@ -76,7 +77,7 @@ class StartCheck:
         self.seconds += time.monotonic() - began
         self._act(found, names, record)
 
-    def _act(self, found: Sequence[NodeFinding], nodes: Sequence[str], record: Record) -> None:
+    def _act(self, found: Sequence[HealthFinding], nodes: Sequence[str], record: Record) -> None:
         new = [one for one in found if one not in self._found]
         self._found += new
         if not new:
@@ -113,7 +114,7 @@ class StartCheck:
         kept, needed = self._run.resources.exclude, self._run.all_nodes
         return requeue_nodes.without(self._launcher.job_id, nodes, needed, kept=kept, say=say)
 
-    def _of_links(self, nodes: Sequence[LaunchNode]) -> list[NodeFinding]:
+    def _of_links(self, nodes: Sequence[LaunchNode]) -> list[HealthFinding]:
         """Have neighbours measure their links over the fast interface, spares too."""
         usual = Counter(node.interface for node in nodes).most_common(1)[0][0]
         own = {node.name: node.interface for node in nodes}
@@ -172,7 +173,7 @@ def _apart(pairs: Iterable[Pair]) -> Iterable[list[Pair]]:
 
 def interfaces_down(
     nodes: Sequence[str], up: Mapping[str, Sequence[str]], down: Mapping[str, Sequence[str]]
-) -> list[NodeFinding]:
+) -> list[HealthFinding]:
     """Return the nodes whose fast interface is down while another node's of that name is up."""
     found = []
     for node in nodes:
@@ -180,13 +181,13 @@ def interfaces_down(
             peers = [other for other in up if other != node and name in up[other]]
             if peers:
                 words = f"its {name} is down, and that of {peers[0]} is up"
-                found.append(NodeFinding(node, node_health.INTERFACE_DOWN, words))
+                found.append(HealthFinding(node, node_health.INTERFACE_DOWN, words))
     return found
 
 
 def _of_reports(
     nodes: Sequence[str], reports: Mapping[str, Mapping[str, Any]], run: RunPlan, asked: float
-) -> list[NodeFinding]:
+) -> list[HealthFinding]:
     """Return what the nodes found wrong with themselves, and what shows beside the others."""
     answered = time.time()
     found = []
@@ -196,13 +197,13 @@ def _of_reports(
         own = reports.get(node)
         if own is None:
             continue
-        found += [NodeFinding(node, kind, message) for kind, message in own["findings"]]
+        found += [HealthFinding(node, kind, message) for kind, message in own["findings"]]
         if own["gpus"] == 0 and most > 0:
             message = f"no GPU can be seen on it, and {most} on others"
-            found.append(NodeFinding(node, node_health.NO_GPU, message))
+            found.append(HealthFinding(node, node_health.NO_GPU, message))
         ahead = max(own["clock"] - answered, asked - own["clock"], 0.0)
         if ahead > CLOCKS:
             which = "ahead of" if own["clock"] > answered else "behind"
             message = f"its clock is {ahead:.0f} s {which} that of {nodes[0]}"
-            found.append(NodeFinding(node, node_health.CLOCK, message))
+            found.append(HealthFinding(node, node_health.CLOCK, message))
     return found
