@@ -76,6 +76,8 @@ def command(
         data = detail.summary(one, seen.status)
         if fabric := detail.fabric(seen.attempts):
             data["fabric"] = fabric
+        if health := detail.health(seen.attempts):
+            data["health"] = health
     if output.json:
         output.data(data)
     elif what == "config":
@@ -119,6 +121,10 @@ def _summary(found: dict[str, Any], output: Output) -> None:
         count = fabric["count"]
         warned = [f"{plural(count, 'warning', ',')}: hpcrun why has them"] if count else []
         found["fabric"] = "; ".join([*fabric["choices"], *warned])
+    if health := found.pop("health", None):
+        count = health["count"] or len(health["findings"])
+        words = plural(count, "finding", ",")
+        found["health"] = f"{words}: {health['reason']}; hpcrun why has them"
     total = found.pop("total_steps")
     if total is not None and found["step"] is not None:
         found["step"] = f"{found['step']} of {total}"

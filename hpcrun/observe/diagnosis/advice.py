@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcrun.observe.diagnosis.attempts import CANCELLED, NO_END, RunStory
 from hpcrun.observe.status import run_state
-from hpcrun.policy import causes, recovery, resume
+from hpcrun.policy import causes, node_health, recovery, resume
 from hpcrun.state import history
 from hpcrun.state.plan import RunPlan
 
@@ -281,6 +281,17 @@ def _node(case: _Case) -> str:
     return f"The run did nothing wrong{lost}. {case.go_on}."
 
 
+def _bad_node(case: _Case) -> str:
+    nodes = ", ".join(case.cause.get("nodes") or ())
+    text = f"The check at its start found {nodes or 'a node'} bad: tell those who run the site. "
+    if case.cause.get("response") == node_health.REFUSE:
+        text += (
+            "`health` in the cluster profile refuses such nodes: submit it again with "
+            f"resources.exclude={nodes}, or have on_fault replace them. "
+        )
+    return f"{text}{case.go_on}."
+
+
 def _checkpoint(case: _Case) -> str:
     found = ""
     for event, what in (("quarantined", "Set aside as damaged"), ("passed_over", "Unreadable")):
@@ -322,6 +333,7 @@ _KINDS: dict[str, Callable[[_Case], str]] = {
     causes.OUT_OF_MEMORY: _memory,
     causes.NON_FINITE: _non_finite,
     causes.NODE_FAILURE: _node,
+    causes.BAD_NODE: _bad_node,
     causes.BAD_CHECKPOINT: _checkpoint,
     causes.HANG: _hang,
 }

@@ -33,6 +33,7 @@ REPORTED = ("save_failed", "save_skipped", "quarantined", "passed_over", "patter
 
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _NODE = "\0"
+_WHERE_ANY = ("fabric", "health", "kept")
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,7 @@ class AttemptStory:
             "straggler": _without_head(found.straggler),
             "resume": _without_head(found.resume),
             "began_over": _without_head(found.began_over),
-            **({"fabric": _without_head(found.fabric)} if found.fabric else {}),
-            **({"kept": _without_head(found.kept)} if found.kept else {}),
+            **{name: _without_head(one) for name in _WHERE_ANY if (one := getattr(found, name))},
             "events": list(self.events),
         }
 

@@ -12,7 +12,7 @@ from hpcrun.observe.diagnosis import unread_progress
 from hpcrun.observe.diagnosis.attempts import AttemptStory, RunStory, one_line
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
 from hpcrun.observe.status import run_state
-from hpcrun.policy import recovery
+from hpcrun.policy import node_health, recovery
 from hpcrun.state.ledger import Attempt
 from hpcrun.text import age, listed, plural, ranges, timestamp
 
@@ -53,6 +53,7 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
         f"{listed(spares, _MOST)} stood by." if spares else "",
         _did_nothing(one, run) or (_read_from(one, run) if one is run.attempts[-1] else ""),
         _alone(one),
+        _health(one),
         _straggler(one),
         *_events(one.events),
         *_kept(one),
@@ -209,6 +210,22 @@ def _read_from(one: AttemptStory, run: RunStory) -> str:
     return (
         f"Its progress is read from {one_line(path) or 'what rank 0 prints'} ({one_line(source)})."
     )
+
+
+def _health(one: AttemptStory) -> str:
+    """Describe what the check of the nodes found, and was decided on it."""
+    if (found := one.attempt.health) is None:
+        return ""
+    # Of links, `fabric` tells.
+    links = [each["message"] for each in (one.attempt.fabric or {}).get("findings", ())]
+    own = [each for each in found["findings"] if each["message"] not in links]
+    words = [f"node {each['node']}: {each['message']}" for each in own]
+    told = f"{listed(words, _MOST, '; ', '; and {} more')}; " if words else ""
+    if found.get("nodes"):
+        # What ended the attempt is told already.
+        told = ""
+    went_on = "it went on: " if found["action"] == node_health.GO_ON else ""
+    return one_line(f"The check of its nodes: {told}{went_on}{found['reason']}.")
 
 
 def _straggler(one: AttemptStory) -> str:

@@ -71,6 +71,13 @@ def fabric(attempts: Sequence[Attempt]) -> dict[str, Any] | None:
     return {"choices": found["choices"], "findings": findings, "count": count}
 
 
+def health(attempts: Sequence[Attempt]) -> dict[str, Any] | None:
+    """Return what the newest check of a run's nodes found; None where nothing was wrong."""
+    found = attempts[-1].health if attempts else None
+    keys = ("action", "reason", "nodes", "findings", "count")
+    return None if found is None else {key: found.get(key) for key in keys}
+
+
 def entry(one: Selected) -> str:
     """Return what the run executes, as one would write it."""
     found = one.run.entry

@@ -601,6 +601,45 @@ def test_what_is_wrong_with_links_is_a_warning(study: Experiment, tmp_path: Path
     assert found[0]["attempts"][0]["fabric"].items() >= details.items()
 
 
+@pytest.mark.parametrize(
+    ("action", "nodes", "told"),
+    [
+        ("go_on", [], "node n2: its clock is 60 s ahead; it went on: that is only warned of."),
+        ("replace", ["n2"], "a spare takes its place."),
+    ],
+)
+def test_the_check_of_the_nodes(
+    study: Experiment, tmp_path: Path, action: str, nodes: list[str], told: str
+) -> None:
+    finding = {"node": "n2", "kind": "clock", "message": "its clock is 60 s ahead"}
+    reason = "that is only warned of" if action == "go_on" else "a spare takes its place"
+    details = {"action": action, "reason": reason, "nodes": nodes, "findings": [finding]}
+    study.submit((0,))
+    study.start(0, 1)
+    ledger.write(study.run(0), ledger.HEALTH, 1, **details, count=1)
+    cause = {"kind": "bad_node", "message": "node n2: bad", "nodes": ["n2"], "response": action}
+    end(study, cause=cause, decided=STOP)
+    settings: dict[str, Any] = {"root": tmp_path / "root", "env": {"PATH": "/nonexistent"}}
+    why = hpcrun("why", "study/0", **settings).stdout
+    assert f"  The check of its nodes: {told}\n" in why
+    assert "The check at its start found n2 bad: tell those who run the site." in why
+    found = json.loads(hpcrun("why", "study/0", "--json", **settings).stdout)
+    assert found[0]["attempts"][0]["health"].items() >= details.items()
+    shown = hpcrun("show", "study/0", **settings).stdout
+    assert f"1 finding: {reason}; hpcrun why has them" in shown
+    found = json.loads(hpcrun("show", "study/0", "--json", **settings).stdout)
+    assert found["health"] == {**details, "count": 1}
+
+
+def test_a_refused_node_is_advised_on(study: Experiment, tmp_path: Path) -> None:
+    cause = {"kind": "bad_node", "message": "bad", "nodes": ["n2"], "response": "refuse"}
+    study.submit((0,))
+    study.start(0, 1)
+    end(study, cause=cause, decided=STOP)
+    why = hpcrun("why", "study/0", root=tmp_path / "root", env={"PATH": "/nonexistent"}).stdout
+    assert "refuses such nodes: submit it again with resources.exclude=n2" in why
+
+
 def test_a_progress_bar_in_an_older_ledger_is_one_line(study: Experiment, tmp_path: Path) -> None:
     bars = [f" {n}%|██    | {n}/100 [00:01<00:07, 11.5it/s]" for n in range(18)]
     cause = {**CRASH, "log_tail": ["ValueError: batch 17 is bad", *bars]}
