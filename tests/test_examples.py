@@ -39,6 +39,7 @@ NETWORK = (
     "installs from the network; what is installed: tests/test_packaging.py, `make first-minute`"
 )
 TRAINS = "trains with DeepSpeed for minutes: tests/test_training.py"
+NODES = "needs nodes of a Slurm: tests/cluster/test_doctor.py"
 SERVES = "serves until Ctrl-C: tests/observe/report/test_live_server.py"
 # What `--help` prints, in docs/cli.md, is compared by tests/test_docs.py.
 COMPARED = "Usage: hpcrun "
@@ -55,6 +56,13 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "experiment.yaml + cluster profile + key=value": DRAWING,
         "hpcrun/                  hpcrun: checked Slurm submissions of DeepSpeed training, seen "
         "through to their end.": GENERATED,
+    },
+    "docs/doctor.md": {
+        "hpcrun doctor --nodes": NODES,
+        "hpcrun doctor --nodes 4": NODES,
+        "hpcrun doctor --nodes node[01-04]": NODES,
+        "hpcrun doctor --nodes 4 --save-baseline": NODES,
+        "hpcrun doctor --clear node07": NODES,
     },
     "docs/getting-started.md": {
         ".venv/bin/hpcrun run language-model config.total_steps=50 "
@@ -83,6 +91,8 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "hpcrun top": TERMINAL,
         "hpcrun top finetune --where config.lr=3e-4": TERMINAL,
         "hpcrun drill finetune.yaml --fault kill-rank": "takes a minute: tests/cli/test_drill.py",
+        "hpcrun doctor --nodes 4": NODES,
+        "hpcrun doctor --nodes node[01-04]": NODES,
     },
 }
 # What a page leaves to the reader's program, and what stands there here.

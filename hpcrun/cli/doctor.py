@@ -121,6 +121,8 @@ def _show(found: Examination, output: Output) -> int:
     from hpcrun.doctor.promise import counts
     from hpcrun.observe.tables import Table
 
+    for note in found.notes:
+        output.say(note)
     if output.json:
         output.data(found.to_data())
         return found.exit_code

@@ -22,6 +22,7 @@ TOPICS = {
     "files": ("finding-files", "where code, logs, metrics and checkpoints are"),
     "specs": ("spec", "every key of a spec and of a cluster profile"),
     "commands": ("cli", "the root, exit codes, and every command's options"),
+    "examining": ("doctor", "what `hpcrun doctor` judges, and how it finds bad nodes"),
     "checks": ("check", "what is checked against the cluster before the queue"),
     "estimate": ("estimate", "memory, time and money of a run: formulas and their sources"),
     "frameworks": ("frameworks", "a spec for Hugging Face, Accelerate, Lightning, JAX, …"),

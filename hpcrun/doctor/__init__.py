@@ -5,7 +5,8 @@ In reading order: `promise` (a judgement: works, works less, does not, not known
 machine), `doctor_profile` (which cluster profile), `storage_speed` and `job_python` (what is
 measured and asked here), `examination` (asks, judges, reports). For ``--nodes``: `node_choice`
 (which nodes), `node_job` (the job, from its directory to its result), `site_baseline` (what nodes
-did when they were well), `node_verdict` (which nodes are not, and why). What runs on the nodes is
+did when they were well), `node_verdict` (which nodes are not, and why), `suspect_list` (the
+record of suspect nodes), `node_examination` (all of it). What runs on the nodes is
 `hpcrun.run.diagnose`.
 
 To add a promise: a line in ``SLURM_PROMISES`` with a pure function of the site, and its cases in

@@ -24,6 +24,8 @@ class DoctorProfile:
     data: dict[str, Any]
     root: Path
     notes: tuple[str, ...] = ()
+    is_named: bool = False
+    """The user named it; otherwise it is what fits this machine."""
     foreign: str | None = None
     """Whose the file is, if it is another user's: its setup lines are then not run here."""
 
@@ -52,6 +54,7 @@ def load(name: str | None, root: Path | None) -> DoctorProfile:
         data=loaded.data,
         root=(expand_home(root) if root else default_root(loaded.data)).absolute(),
         notes=(*notes, *loaded.notes),
+        is_named=name is not None,
         foreign=permissions.foreign([file]),
     )
 

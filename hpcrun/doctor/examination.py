@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hpcrun import activity
-from hpcrun.doctor import job_python, machine_promises, slurm_promises, storage_speed
+from hpcrun.compile.spec.profile import LOCAL
+from hpcrun.doctor import (
+    doctor_profile,
+    job_python,
+    machine_promises,
+    slurm_promises,
+    storage_speed,
+)
 from hpcrun.doctor.doctor_profile import DoctorProfile
 from hpcrun.doctor.promise import FAILS, VERDICTS, YOU, JudgedPromise, unknown
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, ClusterUnreachable
@@ -20,6 +28,12 @@ from hpcrun.site.slurm_site import SlurmSite
 from hpcrun.slurm import client
 from hpcrun.slurm.background import BackgroundCall
 from hpcrun.state.suspects.suspect_nodes import SuspectNodes, SuspectReading
+
+# Slurm's packages are there, and no slurm.conf.
+_NO_CLUSTER = re.compile("configuration source|config_?source|failed to fetch config")
+_ALONE = (
+    "Slurm's commands are here without a slurm.conf: this machine is examined, as cluster=local"
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +48,7 @@ class Examination:
     suspects_place: Path
     silent: str = ""
     """Why Slurm does not answer; empty if it does, or there is none."""
+    notes: Sequence[str] = ()
 
     @property
     def worst_first(self) -> list[JudgedPromise]:
@@ -97,6 +112,9 @@ def examine(profile: DoctorProfile, python: str | None = None) -> Examination:
     except ClusterUnreachable as error:
         if not client.available():
             raise
+        if _NO_CLUSTER.search(error.message) and not profile.is_named:
+            alone = examine(doctor_profile.load(LOCAL, profile.root), python)
+            return replace(alone, notes=(_ALONE,))
         silent = error.message
     asked = BackgroundCall(partial(job_python.ask, profile, python))
     with activity.doing(f"measuring the storage of {profile.root}"):

@@ -23,7 +23,7 @@ _BUSY, _USED_MB = 20, 2000
 
 
 @dataclass(frozen=True)
-class NodeFinding:
+class NodeTestFinding:
     """One thing about one node, or about the way between two."""
 
     nodes: tuple[str, ...]
@@ -43,7 +43,7 @@ class NodeVerdict:
     """The findings on all nodes, and what was measured in a row for each."""
 
     nodes: tuple[str, ...]
-    findings: tuple[NodeFinding, ...]
+    findings: tuple[NodeTestFinding, ...]
 
     @property
     def bad(self) -> dict[str, str]:
@@ -75,19 +75,19 @@ def judge(result: Mapping[str, Any], baseline: NodeBaseline | None) -> NodeVerdi
     return NodeVerdict(tuple(nodes), tuple(found))
 
 
-def _answers(nodes: Mapping[str, Any]) -> Iterator[NodeFinding]:
+def _answers(nodes: Mapping[str, Any]) -> Iterator[NodeTestFinding]:
     for node, one in nodes.items():
         if "error" in one:
-            yield NodeFinding((node,), BAD, "no_answer", one_line(str(one["error"])))
+            yield NodeTestFinding((node,), BAD, "no_answer", one_line(str(one["error"])))
 
 
-def _links(result: Mapping[str, Any]) -> Iterator[NodeFinding]:
+def _links(result: Mapping[str, Any]) -> Iterator[NodeTestFinding]:
     name = result.get("interface") or "the fast interface"
     cut_off = set()
     for node, one in result["nodes"].items():
         if "link" in one:
             cut_off.add(node)
-            yield NodeFinding((node,), BAD, "link", one_line(str(one["link"])))
+            yield NodeTestFinding((node,), BAD, "link", one_line(str(one["link"])))
     for one in result["links"]["findings"]:
         nodes, usual = tuple(map(str, one["nodes"])), float(one["reference"])
         if set(nodes) & cut_off:
@@ -104,19 +104,21 @@ def _links(result: Mapping[str, Any]) -> Iterator[NodeFinding]:
         if one["kind"] == "late":
             late = f"answers over {name} take {float(one['latency']) * 1e6:.0f} µs"
             message = f"{late}, of others {usual * 1e6:.0f} µs"
-            yield NodeFinding(nodes, WARNING, "late_link", message)
+            yield NodeTestFinding(nodes, WARNING, "late_link", message)
         elif one["kind"] in words:
-            yield NodeFinding(nodes, BAD, "slow_link", words[one["kind"]])
+            yield NodeTestFinding(nodes, BAD, "slow_link", words[one["kind"]])
 
 
-def _fabric(result: Mapping[str, Any]) -> Iterator[NodeFinding]:
+def _fabric(result: Mapping[str, Any]) -> Iterator[NodeTestFinding]:
     for one in result["fabric"]:
         known = one["kind"] in ("down", "no_subnet_manager", "slow", "differs")
         severity = BAD if known else WARNING
-        yield NodeFinding((str(one["node"]),), severity, "fabric", one_line(str(one["message"])))
+        yield NodeTestFinding(
+            (str(one["node"]),), severity, "fabric", one_line(str(one["message"]))
+        )
 
 
-def _gpus(nodes: Mapping[str, Any]) -> Iterator[NodeFinding]:
+def _gpus(nodes: Mapping[str, Any]) -> Iterator[NodeTestFinding]:
     facts = {node: one["facts"] for node, one in nodes.items() if "facts" in one}
     there = {node: own["gpus"] for node, own in facts.items()}
     counts = [len(gpus) for gpus in there.values() if gpus is not None]
@@ -129,47 +131,49 @@ def _gpus(nodes: Mapping[str, Any]) -> Iterator[NodeFinding]:
     for node, own in facts.items():
         gpus, given = own["gpus"], own.get("gpus_given")
         if "gpu_trouble" in own:
-            yield NodeFinding((node,), BAD, "gpu", one_line(str(own["gpu_trouble"])))
+            yield NodeTestFinding((node,), BAD, "gpu", one_line(str(own["gpu_trouble"])))
         elif gpus is None:
             if usual:
-                yield NodeFinding((node,), BAD, "gpu", "it has no driver for GPUs, the others have")
+                yield NodeTestFinding(
+                    (node,), BAD, "gpu", "it has no driver for GPUs, the others have"
+                )
         elif given and len(gpus) < given:
             message = f"it shows {len(gpus)} of the {plural(given, 'GPU')} that Slurm gives"
-            yield NodeFinding((node,), BAD, "gpu", message)
+            yield NodeTestFinding((node,), BAD, "gpu", message)
         elif len(gpus) < usual:
             message = f"it shows {plural(len(gpus), 'GPU')}, the others {usual}"
-            yield NodeFinding((node,), BAD, "gpu", message)
+            yield NodeTestFinding((node,), BAD, "gpu", message)
         for gpu in gpus or []:
             yield from _one_gpu(node, gpu)
         if len(every) > 1 and drivers[node]:
             told = f"its driver is {listed(sorted(drivers[node]), 2)}; there are {listed(every, 4)}"
-            yield NodeFinding((node,), WARNING, "driver", told)
+            yield NodeTestFinding((node,), WARNING, "driver", told)
 
 
-def _one_gpu(node: str, gpu: Mapping[str, Any]) -> Iterator[NodeFinding]:
+def _one_gpu(node: str, gpu: Mapping[str, Any]) -> Iterator[NodeTestFinding]:
     name = f"GPU {gpu.get('index', '?')}"
     if "trouble" in gpu:
-        yield NodeFinding((node,), BAD, "gpu", f"{name}: {one_line(str(gpu['trouble']))}")
+        yield NodeTestFinding((node,), BAD, "gpu", f"{name}: {one_line(str(gpu['trouble']))}")
     if gpu.get("ecc_errors"):
         told = (
             f"{name}: {plural(gpu['ecc_errors'], 'uncorrected ECC error')} since the driver began"
         )
-        yield NodeFinding((node,), BAD, "ecc", told)
+        yield NodeTestFinding((node,), BAD, "ecc", told)
     if str(gpu.get("retired_pending", "")).lower() == "yes":
         told = f"{name}: pages wait to be retired, which a reset of the GPU does"
-        yield NodeFinding((node,), BAD, "ecc", told)
+        yield NodeTestFinding((node,), BAD, "ecc", told)
     if gpu.get("ecc") == "Disabled":
-        yield NodeFinding((node,), WARNING, "ecc", f"{name}: ECC is off")
+        yield NodeTestFinding((node,), WARNING, "ecc", f"{name}: ECC is off")
     if gpu.get("slowdown"):
-        yield NodeFinding((node,), BAD, "clock_slowdown", f"{name}: {gpu['slowdown']}")
+        yield NodeTestFinding((node,), BAD, "clock_slowdown", f"{name}: {gpu['slowdown']}")
     width, most = gpu.get("pcie_width"), gpu.get("pcie_width_most")
     if width and most and width < most:
         told = f"{name}: PCIe has {width} lanes of {most}"
-        yield NodeFinding((node,), WARNING, "pcie", told)
+        yield NodeTestFinding((node,), WARNING, "pcie", told)
     if gpu.get("memory_used", 0) > _USED_MB or gpu.get("utilization", 0) > _BUSY:
         told = f"{name} is busy: {gpu.get('memory_used', 0)} MB used, "
         told += f"{gpu.get('utilization', 0)} % utilised, before the test"
-        yield NodeFinding((node,), WARNING, "busy", told)
+        yield NodeTestFinding((node,), WARNING, "busy", told)
 
 
 def products(nodes: Mapping[str, Any]) -> dict[tuple[str, int, str], float]:
@@ -186,12 +190,12 @@ def products(nodes: Mapping[str, Any]) -> dict[tuple[str, int, str], float]:
     return found
 
 
-def _products(nodes: Mapping[str, Any], baseline: NodeBaseline | None) -> Iterator[NodeFinding]:
+def _products(nodes: Mapping[str, Any], baseline: NodeBaseline | None) -> Iterator[NodeTestFinding]:
     for node, one in nodes.items():
         ranks = one.get("tensor", ())
         if ranks and not any("gemm" in rank for rank in ranks):
             why = next((str(rank["error"]) for rank in ranks if "error" in rank), "no result")
-            yield NodeFinding(
+            yield NodeTestFinding(
                 (node,), BAD, "gemm", f"torch computes nothing there: {one_line(why)}"
             )
     every = products(nodes)
@@ -208,7 +212,7 @@ def _products(nodes: Mapping[str, Any], baseline: NodeBaseline | None) -> Iterat
         if rate < limit * usual:
             place = "a processor" if kind == "CPU" else f"GPU {number}"
             told = f"{place} computes {_flops(rate)}, {whose} {_flops(usual)}"
-            yield NodeFinding((node,), BAD, "gemm", told)
+            yield NodeTestFinding((node,), BAD, "gemm", told)
 
 
 def shape(result: Mapping[str, Any]) -> str:
@@ -217,7 +221,9 @@ def shape(result: Mapping[str, Any]) -> str:
     return f"{len(reduced['nodes'])} nodes, {reduced['ranks']} ranks" if "rows" in reduced else ""
 
 
-def _all_reduce(result: Mapping[str, Any], baseline: NodeBaseline | None) -> Iterator[NodeFinding]:
+def _all_reduce(
+    result: Mapping[str, Any], baseline: NodeBaseline | None
+) -> Iterator[NodeTestFinding]:
     reduced = result["allreduce"]
     nodes = tuple(map(str, reduced.get("nodes", ())))
     if len(nodes) > 1 and not reduced["rows"]:
@@ -229,7 +235,7 @@ def _all_reduce(result: Mapping[str, Any], baseline: NodeBaseline | None) -> Ite
         }
         told = "; ".join(f"{node}: {one_line(why)}" for node, why in [*errors.items()][:3])
         message = f"the all-reduce over {listed(nodes, 4)} failed: {told or 'no answer'}"
-        yield NodeFinding(nodes, BAD, "all_reduce", message)
+        yield NodeTestFinding(nodes, BAD, "all_reduce", message)
     stored = baseline.busbw.get(shape(result), {}) if baseline else {}
     rows = reduced.get("rows", ())
     # Small messages measure latency, and noise.
@@ -240,10 +246,10 @@ def _all_reduce(result: Mapping[str, Any], baseline: NodeBaseline | None) -> Ite
     if rows and best < ENOUGH * usual:
         message = f"the all-reduce over {listed(nodes, 4)} has a bus bandwidth of {_rate(best)} at "
         message += f"best, the baseline is {_rate(usual)}"
-        yield NodeFinding(nodes, BAD, "all_reduce", message)
+        yield NodeTestFinding(nodes, BAD, "all_reduce", message)
 
 
-def _clocks(nodes: Mapping[str, Any]) -> Iterator[NodeFinding]:
+def _clocks(nodes: Mapping[str, Any]) -> Iterator[NodeTestFinding]:
     ahead = {node: one["clock"] for node, one in nodes.items() if "clock" in one}
     if not ahead:
         return
@@ -252,27 +258,27 @@ def _clocks(nodes: Mapping[str, Any]) -> Iterator[NodeFinding]:
         off = one["ahead"] - usual
         if abs(off) > _SKEW + one["within"]:
             told = f"its clock is {abs(off):.1f} s {'ahead' if off > 0 else 'behind'}"
-            yield NodeFinding((node,), WARNING, "clock", told)
+            yield NodeTestFinding((node,), WARNING, "clock", told)
 
 
-def _storage(nodes: Mapping[str, Any]) -> Iterator[NodeFinding]:
+def _storage(nodes: Mapping[str, Any]) -> Iterator[NodeTestFinding]:
     for node, one in nodes.items():
         found = one.get("storage")
         if found is None:
             continue
         if "error" in found:
             message = f"it cannot write to the root: {one_line(str(found['error']))}"
-            yield NodeFinding((node,), BAD, "storage", message)
+            yield NodeTestFinding((node,), BAD, "storage", message)
         elif found.get("is_seen") is False or ("sees" in found and found["sees"] is None):
             message = "it does not see the root's new files, or the others not its own"
-            yield NodeFinding((node,), BAD, "storage", message)
+            yield NodeTestFinding((node,), BAD, "storage", message)
         else:
             if (found.get("sees") or 0) > _SEEN_LATE:
                 told = f"it sees files of other nodes after {found['sees']:.0f} s"
-                yield NodeFinding((node,), WARNING, "storage", told)
+                yield NodeTestFinding((node,), WARNING, "storage", told)
             if (found.get("sync") or 0) > _SYNC:
                 told = f"fsync and rename take {found['sync']:.1f} s there"
-                yield NodeFinding((node,), WARNING, "storage", told)
+                yield NodeTestFinding((node,), WARNING, "storage", told)
 
 
 def baseline_of(result: Mapping[str, Any]) -> NodeBaseline:

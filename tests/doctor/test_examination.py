@@ -117,6 +117,18 @@ def test_no_slurm_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--nodes tests the nodes of a Slurm cluster" in str(answer.exception)
 
 
+def test_commands_of_slurm_without_a_cluster(slurm: dict[str, str | Exception]) -> None:
+    slurm["scontrol"] = client.CommandFailed(
+        "scontrol: error: fetch_config: failed to fetch config"
+    )
+    slurm["sacctmgr"] = slurm["scontrol"]
+    answer = doctor()
+    assert answer.return_value == 0, answer.output
+    assert "without a slurm.conf: this machine is examined, as cluster=local" in answer.stderr
+    assert answer.stdout.startswith("local\n")
+    assert doctor("--cluster", "slurm").return_value == 4
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

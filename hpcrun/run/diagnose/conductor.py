@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import EXIT_FAILED, HpcrunError
-from hpcrun.run.diagnose import pairing
-from hpcrun.run.diagnose.pairing import Pair, PairRates
+from hpcrun.run.diagnose.link_rounds import LinkRounds
+from hpcrun.run.diagnose.pairing import PairRates
 from hpcrun.run.fabric import link_check
 from hpcrun.run.node import network
 from hpcrun.run.protocol.heartbeat import Heartbeat, PeerLiveness
@@ -30,16 +30,14 @@ from hpcrun.run.protocol.switchboard import GONE, Switchboard
 from hpcrun.slurm import steps
 from hpcrun.slurm.allocation import Allocation
 from hpcrun.state import files
-from hpcrun.text import listed, plural
+from hpcrun.text import plural
 
-# Seconds: for srun to start examiners, of an answer, of one pair, until a file is seen elsewhere,
-# and for all ranks of the tensor test.
-START, ANSWER, PAIR, SEEN, TENSOR = 60.0, 30.0, 25.0, 20.0, 150.0
+# Seconds: for srun to start examiners, of an answer, until a file is seen elsewhere, and for all
+# ranks of the tensor test.
+START, ANSWER, SEEN, TENSOR = 60.0, 30.0, 20.0, 150.0
 # Where some nodes are there, the others have so many more seconds; and more for each node.
 _STRAGGLERS, _EACH = 30.0, 0.3
-# Times that slow pairs are measured again at once, and then one pair after the other, if there are
-# no more than so many; further rounds; pings.
-_REPEATS, _ALONE, _MOST_ALONE, _FURTHER, _PINGS = 1, 2, 8, 3, 5
+_PINGS = 5
 _MORE_IN_STEP = 6.0
 
 
@@ -272,58 +270,8 @@ class Conductor:
         }
         nodes = [node for node in self.nodes if node in ports]
         rates = PairRates(nodes, self._request.get("baseline_rate"))
-        rounds = pairing.rounds_of(nodes)
-        for number, pairs in enumerate(rounds, start=1):
-            self._progress(f"measuring links over {interface}, round {number} of {len(rounds)}")
-            self._round(pairs, ports, rates)
-        for _ in range(_REPEATS):
-            self._again(rates.doubtful_pairs(), ports, rates)
-        # Other pairs take processors, and ways through the fabric.
-        for _ in range(_ALONE):
-            if len(rates.doubtful_pairs()) <= _MOST_ALONE:
-                for pair in rates.doubtful_pairs():
-                    self._again([pair], ports, rates)
-        for _ in range(_FURTHER):
-            pairs = rates.further_round()
-            if not pairs:
-                break
-            self._progress(f"measuring links over {interface}: {plural(len(pairs), 'more pair')}")
-            self._round(pairs, ports, rates)
-            self._again([pair for pair in rates.doubtful_pairs() if pair in pairs], ports, rates)
+        LinkRounds(f"links over {interface}", ports, rates, self._ask, self._progress).measure()
         return interface, rates
-
-    def _again(
-        self, pairs: Sequence[Pair], ports: Mapping[str, tuple[str, int]], rates: PairRates
-    ) -> None:
-        """Measure pairs that were slow once more, each node in one pair at a time."""
-        left = list(pairs)
-        while left:
-            busy: set[str] = set()
-            now = []
-            for pair in left:
-                if not busy & {*pair}:
-                    now.append(pair)
-                    busy |= {*pair}
-            left = [pair for pair in left if pair not in now]
-            self._progress(f"measuring once more what was slow: {_told(now)}")
-            self._round(now, ports, rates)
-
-    def _round(
-        self, pairs: Sequence[Pair], ports: Mapping[str, tuple[str, int]], rates: PairRates
-    ) -> None:
-        usable = [pair for pair in pairs if not self._gone & {*pair}]
-        questions = {
-            one: {"type": "measure", "address": ports[other][0], "port": ports[other][1]}
-            for one, other in usable
-        }
-        answers = self._ask(questions, PAIR)
-        for pair in usable:
-            answer = answers.get(pair[0], {"error": "no answer in time"})
-            if "error" in answer:
-                rates.fail(pair, str(answer["error"]))
-            else:
-                numbers = (answer["sends"], answer["receives"], answer["latency"])
-                rates.add(pair, *map(float, numbers))
 
     def _tensor(self, interface: str | None, rates: PairRates) -> dict[str, Any]:
         """Run the matrix products on all nodes, and an all-reduce over those without a fault."""
@@ -380,10 +328,6 @@ def _has(path: Path, text: str) -> bool:
         return path.read_text() == text
     except OSError:
         return False
-
-
-def _told(pairs: Sequence[Pair]) -> str:
-    return listed([f"{one} and {other}" for one, other in pairs], 3)
 
 
 def main(conduct: Callable[[Conductor], dict[str, Any]] = Conductor.conduct) -> None:
