@@ -123,6 +123,7 @@ COVERED_BY: dict[str, str] = {
         for name in (
             *("line_fates", "script_fates", "script/launch_line", "script/sbatch_lines"),
             *("script/script_walk", "script/walk_commands", "script/walk_state"),
+            "script/inner_launch",
             *("shell/shell_conditions", "shell/shell_syntax", "shell/shell_tokens"),
             *("shell/shell_values", "draft/accelerate_options", "draft/job_environment"),
             *("draft/job_resources", "draft/program_entry", "draft/program_flags"),

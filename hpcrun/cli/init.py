@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hpcrun.cli.options import Output, common
-from hpcrun.errors import EXIT_OK
+from hpcrun.errors import EXIT_OK, UsageError
 from hpcrun.host import expand_home
 from hpcrun.text import visible
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 @click.argument("directory", default=".", metavar="[DIR]")
 @click.option("--local", "is_local", is_flag=True, help="For this machine; Slurm is not asked.")
 @click.option("--profile-only", is_flag=True, help="The cluster's profile, without a project.")
+@click.option("--from", "script", metavar="FILE", help="Make the spec of this sbatch script.")
+@click.option("-o", "spec", metavar="SPEC", help="With --from: where the spec is written.")
 @click.option("--force", is_flag=True, help="Replace files that are there and differ.")
 @click.option("-n", "--dry-run", is_flag=True, help="Print the files; write nothing.")
 @common
@@ -26,6 +29,8 @@ def command(
     directory: str,
     is_local: bool,
     profile_only: bool,
+    script: str | None,
+    spec: str | None,
     force: bool,
     dry_run: bool,
     output: Output,
@@ -36,7 +41,14 @@ def command(
     Pythons with torch), and writes a profile with comments to ~/.config/hpcrun/clusters. DIR, by
     default the current directory, gets experiment.yaml and train.py. Where there is no Slurm, the
     project runs on this machine. What is there already is kept.
+
+    With --from, only a spec is written, made of an sbatch script; nothing of that is executed. What
+    could not be carried over is told, line by line.
     """
+    if script is not None:
+        return _convert(script, spec, directory, force, dry_run, output, is_local or profile_only)
+    if spec is not None:
+        raise UsageError("-o names the spec that --from makes", hint="hpcrun init DIR")
     from hpcrun.slurm import patience
     from hpcrun.starter import init_plan, summary
 
@@ -55,6 +67,44 @@ def command(
         _print(plan, output, dry_run=dry_run)
     if dry_run:
         output.say("nothing was written (--dry-run)")
+    return EXIT_OK
+
+
+def _convert(
+    script: str,
+    spec: str | None,
+    directory: str,
+    force: bool,
+    dry_run: bool,
+    output: Output,
+    is_starter: bool,
+) -> int:
+    """Make a spec of an sbatch script."""
+    from hpcrun.convert import spec_file
+
+    if is_starter:
+        raise UsageError("--from makes a spec: --local and --profile-only are for a new project")
+    path = None if spec is None else expand_home(spec)
+    done = spec_file.converted(Path(expand_home(script)), expand_home(directory), path, force=force)
+    if not dry_run:
+        done.write()
+    if output.json:
+        output.data(done.to_data(dry_run=dry_run))
+    elif dry_run:
+        click.echo(visible(done.conversion.spec), nl=False)
+    else:
+        output.line(f"{done.spec.action}: {done.spec.path}")
+    for line in () if output.json else done.lines():
+        if dry_run:
+            output.say(line)
+        else:
+            output.line(line) if not line.startswith(" ") else click.echo(visible(line))
+    for note in done.conversion.notes:
+        output.say(f"note: {note}")
+    if dry_run:
+        output.say("nothing was written (--dry-run)")
+    elif not output.json:
+        output.line(f"next: {done.next_line()}")
     return EXIT_OK
 
 

@@ -1,0 +1,191 @@
+"""Reads the #SBATCH lines of a script: sbatch's options, in all their forms."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from hpcrun.compile.target.slurm_options import SBATCH_OPTIONS
+from hpcrun.convert.line_fates import LEFT, NOT_NEEDED, LineFate, quoted
+from hpcrun.errors import UsageError
+
+SHORT = {
+    **{"A": "account", "a": "array", "b": "begin", "C": "constraint", "c": "cpus-per-task"},
+    **{"D": "chdir", "d": "dependency", "e": "error", "F": "nodefile", "G": "gpus", "H": "hold"},
+    **{"h": "help", "I": "immediate", "i": "input", "J": "job-name", "k": "no-kill"},
+    **{"L": "licenses", "M": "clusters", "m": "distribution", "N": "nodes", "n": "ntasks"},
+    **{"O": "overcommit", "o": "output", "p": "partition", "Q": "quiet", "q": "qos"},
+    **{"S": "core-spec", "s": "oversubscribe", "t": "time", "V": "version", "v": "verbose"},
+    **{"W": "wait", "w": "nodelist", "x": "exclude", "B": "extra-node-info", "u": "usage"},
+}
+_ALIASES = {"tasks-per-node": "ntasks-per-node", "workdir": "chdir", "share": "oversubscribe"}
+# Options without a value; those in `_OPTIONAL` may have one, after an equals sign alone.
+_FLAGS = frozenset(
+    {
+        *("contiguous", "get-user-env", "help", "hold", "ignore-pbs", "kill-on-invalid-dep"),
+        *("no-requeue", "overcommit", "parsable", "quiet", "reboot", "requeue", "spread-job"),
+        *("test-only", "usage", "use-min-nodes", "verbose", "version", "wait", "stepmgr"),
+    }
+)
+_OPTIONAL = frozenset(
+    {"exclusive", "immediate", "no-kill", "oversubscribe", "propagate", "nice", "x11"}
+)
+_HETEROGENEOUS = re.compile(r"^#SBATCH\s+(?:.*\s)?(?:hetjob|packjob|:)(?:\s|$)")
+
+
+@dataclass
+class SbatchOption:
+    """One option of a #SBATCH line."""
+
+    name: str
+    """The long one."""
+    value: str
+    line: int
+    text: str
+    """The line as it is quoted in notes."""
+
+
+@dataclass
+class SbatchLines:
+    """The options of a script, each as it counts."""
+
+    options: dict[str, SbatchOption] = field(default_factory=dict)
+    fates: list[LineFate] = field(default_factory=list)
+    """Lines and options that do not count."""
+
+    def value(self, name: str) -> str | None:
+        """Return the value of an option; None where it is not given."""
+        return self.options[name].value if name in self.options else None
+
+
+def read(lines: Sequence[str], first_command: int | None) -> SbatchLines:
+    """Return the options of the #SBATCH lines.
+
+    Parameters
+    ----------
+    first_command
+        The line of the first command, after which Slurm reads no more of them.
+
+    Raises
+    ------
+    UsageError
+        The job is heterogeneous.
+    """
+    found = SbatchLines()
+    for number, line in enumerate(lines, 1):
+        if not is_directive(line):
+            continue
+        text = quoted(line)
+        if first_command is not None and number > first_command:
+            why = f"Slurm does not read it: it stands after the first command, line {first_command}"
+            found.fates.append(LineFate(number, number, text, NOT_NEEDED, why))
+            continue
+        if _HETEROGENEOUS.match(line):
+            raise UsageError(
+                f"line {number}: {text}: heterogeneous jobs cannot be converted: a run of hpcrun "
+                "has nodes of one kind",
+                hint="write a spec for each part, joined by depends_on",
+            )
+        for option in _options(line, number, text):
+            if option.name not in SBATCH_OPTIONS:
+                what = f"hpcrun knows no option --{option.name} of sbatch"
+                hint = "it may be one of the site's own plugins, or misspelt"
+                found.fates.append(LineFate(number, number, text, LEFT, what, hint))
+                continue
+            before = found.options.get(option.name)
+            if before is not None:
+                why = f"line {number} gives --{option.name} again, and the last one counts"
+                fate = LineFate(before.line, before.line, before.text, NOT_NEEDED, why)
+                found.fates.append(fate)
+            found.options[option.name] = option
+    return found
+
+
+def is_directive(line: str) -> bool:
+    """Check whether Slurm takes a line for its own."""
+    return re.match(r"#SBATCH(?:\s|$)", line) is not None
+
+
+def _options(line: str, number: int, text: str) -> Iterator[SbatchOption]:
+    rest = line[len("#SBATCH") :].strip()
+    try:
+        words = shlex.split(rest, comments=True)
+    except ValueError:
+        words = rest.split("#")[0].split()
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.lstrip("-").partition("=")
+        if not word.startswith("-"):
+            yield SbatchOption(word, "", number, text)
+            continue
+        if not word.startswith("--"):
+            letter = word[1:2]
+            name = SHORT.get(letter, letter)
+            value = word[2:].removeprefix("=")
+            equals = value
+        name = _full(name)
+        takes = name not in _FLAGS and name not in _OPTIONAL
+        if not equals and takes and words and not words[0].startswith("--"):
+            value = words.pop(0)
+        yield SbatchOption(name, value, number, text)
+
+
+def _full(name: str) -> str:
+    """Return the long option that a name, or its beginning, means."""
+    name = _ALIASES.get(name, name)
+    if name in SBATCH_OPTIONS:
+        return name
+    known = [*SBATCH_OPTIONS, *_ALIASES]
+    near = {_ALIASES.get(one, one) for one in known if name and one.startswith(name)}
+    return near.pop() if len(near) == 1 else name
+
+
+def array_tasks(text: str) -> tuple[list[int], int | None] | None:
+    """Return the tasks of ``--array`` and how many may run at once; None if it is not one."""
+    listed, _, parallel = text.partition("%")
+    tasks: list[int] = []
+    for part in listed.split(","):
+        found = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?\s*", part)
+        if found is None:
+            return None
+        first = int(found[1])
+        last, step = int(found[2] or first), int(found[3] or 1)
+        if step < 1 or last < first or (last - first) // step > 100_000:
+            return None
+        tasks += range(first, last + 1, step)
+        if len(tasks) > 100_000:
+            return None
+    if parallel and not re.fullmatch(r"\d{1,9}", parallel):
+        return None
+    return [*dict.fromkeys(tasks)], int(parallel) if parallel else None
+
+
+@dataclass(frozen=True)
+class GpuRequest:
+    """GPUs as ``--gres`` and ``--gpus…`` name them."""
+
+    count: int
+    kind: str | None
+
+
+def gpus(text: str) -> GpuRequest | None:
+    """Return the GPUs of ``a100:4``, ``4`` or ``a100``; None if it is no such text."""
+    found = re.fullmatch(r"(?:([A-Za-z][\w.-]*)(?::|$))?(\d{1,4})?(?:\(.*\))?", text.strip())
+    if found is None or not (found[1] or found[2]):
+        return None
+    return GpuRequest(int(found[2] or 1), found[1])
+
+
+def gres(text: str) -> tuple[GpuRequest | None, str]:
+    """Return the GPUs of ``--gres``, and what else it names."""
+    request: GpuRequest | None = None
+    others: list[str] = []
+    for part in text.split(","):
+        name, colon, rest = part.strip().removeprefix("gres/").removeprefix("gres:").partition(":")
+        if name.lower() == "gpu":
+            request = gpus(rest) if colon else GpuRequest(1, None)
+        elif part.strip() and part.strip().lower() != "none":
+            others.append(part.strip())
+    return request, ",".join(others)

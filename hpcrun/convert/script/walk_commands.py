@@ -1,0 +1,396 @@
+"""The commands of a script: each changes the walk's state, or is the program that is looked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from hpcrun.convert.line_fates import (
+    CARRIED,
+    LEFT,
+    NOT_NEEDED,
+    is_environment,
+    of_command,
+    quoted,
+)
+from hpcrun.convert.script import launch_line
+from hpcrun.convert.script.inner_launch import program_words, within
+from hpcrun.convert.script.launch_line import ProgramLaunch
+from hpcrun.convert.script.walk_state import (
+    AssignedName,
+    StartedProgram,
+    WalkState,
+    WrittenDocument,
+    shell_word,
+)
+from hpcrun.convert.shell.shell_syntax import ShellBlock, ShellCommand, ShellNode, parse
+from hpcrun.convert.shell.shell_values import MARK, MOST_TEXT
+
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=(.*)", re.DOTALL)
+HOSTS = re.compile(
+    r"host_?file|machine_?file|nodes?_?(?:file|list)|hostnames?\b|slots=|SLURM_JOB_NODELIST|SLURM_NODELIST",
+    re.IGNORECASE,
+)
+_MOST_CALLS = 12
+_LOG = re.compile(r"\.(?:log|out|err|txt|csv)\b|/dev/|^[&\d]|log", re.IGNORECASE)
+_STRAY = frozenset(
+    {
+        *("if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case"),
+        *("esac", "{", "}", "(", ")", "select", ";;", "function"),
+    }
+)
+
+
+class CommandWalk(WalkState):
+    """Does what simple commands do to the state."""
+
+    def _nodes(self, nodes: Sequence[ShellNode]) -> None:
+        raise NotImplementedError
+
+    def _command(self, node: ShellCommand, before: ShellNode | None) -> None:
+        self._reads = set()
+        raw = list(node.words)
+        assignments: list[re.Match[str]] = []
+        while raw and (found := ASSIGNMENT.fullmatch(raw[0])):
+            assignments.append(found)
+            raw.pop(0)
+        if not raw:
+            self._assign(node, assignments)
+            return
+        if raw[0] in ("export", "declare", "typeset", "readonly", "local"):
+            self._export(node, raw)
+            return
+        words = [word for one in raw for word in self._expander.words(one)]
+        if not words:
+            self._say(node, NOT_NEEDED, "it is an empty command as the script stands")
+            return
+        first = PurePath(words[0]).name
+        if before is not None and node.joined.startswith("|") and node.joined != "||":
+            kept = self.result.fates.get(id(before))
+            starts = kept is not None and kept[1].what == "a program"
+            if starts and first in ("tee", "cat", "grep", "sed", "awk"):
+                self._say(node, NOT_NEEDED, "the output of ranks is kept; see `hpcrun logs`")
+                return
+        if words[0] in _STRAY:
+            what = "it belongs to a block that is not closed: bash would not read this script"
+            self._say(node, LEFT, what, "correct it")
+            return
+        if words[0].startswith(("[", "((")):
+            self._say(node, NOT_NEEDED, "it is a condition, which changes nothing")
+            return
+        self._document(node)
+        name = "_" + first.replace(".", "dot") if first in (".", "source") else f"_do_{first}"
+        if first in (".", "source"):
+            self._source_file(node, words)
+        elif words[0] in self._functions:
+            self._call(node, words)
+        elif (do := getattr(self, name.replace("-", "_"), None)) is not None:
+            do(node, words)
+        elif is_environment(words):
+            self._setup(node, words)
+        elif (
+            first == "conda"
+            or first in ("mamba", "micromamba")
+            or (first == "activate" and len(words) > 1)
+        ):
+            self._conda(node, words)
+        else:
+            pairs = {one[1]: self._expander.text(one[4]) for one in assignments}
+            self._start(node, words, pairs)
+
+    def _assign(self, node: ShellCommand, assignments: Sequence[re.Match[str]]) -> None:
+        if not assignments:
+            self._say(node, NOT_NEEDED, "it only redirects the script's own output")
+            return
+        for found in assignments:
+            self._reads = set()
+            self._set(node, found)
+        names = ", ".join(found[1] for found in assignments)
+        self._say(node, "", names)
+
+    def _set(self, node: ShellNode, found: re.Match[str]) -> None:
+        name, index, adds, raw = found.groups()
+        value: str | list[str]
+        if raw.startswith("(") and raw.endswith(")"):
+            parsed = parse(raw[1:-1].replace("\n", " "))
+            inner = [one for one in parsed.nodes if isinstance(one, ShellCommand)]
+            value = [w for one in inner for r in one.words for w in self._expander.words(r)]
+        else:
+            value = self._expander.text(raw)
+        old = self.result.variables.get(name)
+        if adds and old is not None:
+            if isinstance(old, list):
+                value = [*old, *(value if isinstance(value, list) else [value])]
+            elif isinstance(value, str):
+                value = (old + value)[:MOST_TEXT]
+            self._reads.add(name)
+        if index is not None and isinstance(value, str):
+            at = self._expander.number(index[1:-1])
+            items = list(old) if isinstance(old, list) else [old] if old else []
+            if at is not None and 0 <= at < 10_000:
+                items += [""] * (at + 1 - len(items))
+                items[at] = value
+            value = items
+        before = self.result.assigned.get(name)
+        reads = frozenset(self._reads)
+        if before is not None:
+            self.result.earlier.append((name, before))
+            if name in reads:
+                reads |= before.reads
+        self.result.variables[name] = value
+        self.result.assigned[name] = AssignedName(node, reads)
+
+    def _export(self, node: ShellCommand, raw: Sequence[str]) -> None:
+        exports = raw[0] == "export" or any(re.fullmatch(r"-\w*x\w*", one) for one in raw[1:])
+        names = []
+        for one in raw[1:]:
+            self._reads = set()
+            if one.startswith("-"):
+                continue
+            if found := ASSIGNMENT.fullmatch(one):
+                self._set(node, found)
+                names.append(found[1])
+            elif re.fullmatch(r"[A-Za-z_]\w*", one):
+                names.append(one)
+        for name in names:
+            if exports:
+                self.result.exported[name] = node
+        self._say(node, "", ", ".join(names))
+
+    def _document(self, node: ShellCommand) -> None:
+        """Keep what a here-document writes to a file."""
+        bodies = [one for one in node.redirects if one.body is not None]
+        files = [one for one in node.redirects if one.operator in (">", ">|") and one.target]
+        if bodies and files:
+            body = bodies[-1].body or ""
+            text = body if bodies[-1].is_literal else self._expander.document(body)
+            name = self._expander.text(files[-1].target)
+            self.result.documents[name] = WrittenDocument(text, node, frozenset(self._reads))
+
+    def _setup(self, node: ShellCommand, words: Sequence[str]) -> None:
+        """Keep a line for environment.setup."""
+        if self._loops or self._is_inner:
+            self._say(node, LEFT, "it stands in a loop", "write it into environment.setup")
+            return
+        text = self.result.unknowns.shown(" ".join(map(shell_word, words)))
+        self.result.setup.append((text, node))
+        self._say(node, CARRIED, "environment.setup")
+
+    def _raw_setup(self, node: ShellNode) -> None:
+        """Keep a line for environment.setup as it is written."""
+        lines = self._source[node.line - 1 : node.last]
+        self.result.setup.append(("\n".join(lines).strip(), node))
+        self._say(node, CARRIED, "environment.setup")
+
+    def _source_file(self, node: ShellCommand, words: Sequence[str]) -> None:
+        if len(words) < 2:
+            self._say(node, NOT_NEEDED, "it names no file")
+            return
+        path = words[1]
+        if path == "activate" and len(words) > 2:
+            self._conda(node, words)
+            return
+        is_venv = path.endswith("/bin/activate") and len(words) == 2
+        if is_venv and not self.result.unknowns.of(path):
+            self.result.python = path.removesuffix("activate") + "python"
+            self._say(node, CARRIED, "environment.python")
+            return
+        if is_venv:
+            self.result.python = path.removesuffix("activate") + "python"
+        self._setup(node, words)
+
+    def _conda(self, node: ShellCommand, words: Sequence[str]) -> None:
+        if "deactivate" in words[:2]:
+            if not self.result.programs:
+                self._setup(node, words)
+            else:
+                self._say(node, NOT_NEEDED, "the job ends with the program")
+        elif "activate" in words[:2] or words[0] == "activate":
+            self.result.python = None
+            self._setup(node, words)
+        else:
+            how = "make the environment once, before `hpcrun submit`"
+            self._say(node, LEFT, "an environment is not made by each job", how)
+
+    def _do_cd(self, node: ShellCommand, words: Sequence[str]) -> None:
+        target = next((one for one in words[1:] if not one.startswith("-")), None)
+        if target is None or target == "-":
+            what = "the directory before is that of the spec"
+            self._say(node, NOT_NEEDED, what)
+            return
+        if target in (".", "$SLURM_SUBMIT_DIR"):
+            self._say(node, NOT_NEEDED, "ranks run at the place of the spec's directory")
+            return
+        here = self._directory[-1]
+        is_absolute = target.startswith(("/", "~")) or MARK.match(target) or here == "."
+        self._directory[-1] = target if is_absolute else f"{here}/{target}"
+        self._say(node, CARRIED, "the paths of the spec", None)
+
+    def _do_pushd(self, node: ShellCommand, words: Sequence[str]) -> None:
+        self._directory.append(self._directory[-1])
+        self._do_cd(node, words)
+
+    def _do_popd(self, node: ShellCommand, words: Sequence[str]) -> None:
+        if len(self._directory) > 1:
+            self._directory.pop()
+        self._say(node, NOT_NEEDED, "it goes back to the directory before")
+
+    def _do_trap(self, node: ShellCommand, words: Sequence[str]) -> None:
+        if len(words) > 2:
+            inner = parse(words[1])
+            names = {one.words[0] for one in inner.nodes if isinstance(one, ShellCommand)}
+            self._handlers |= names
+            self._forwarded(inner.nodes)
+        self._say(node, NOT_NEEDED, "hpcrun hears the signals, saves and requeues (recovery)")
+
+    def _do_eval(self, node: ShellCommand, words: Sequence[str]) -> None:
+        text = " ".join(words[1:])
+        shown = self.result.unknowns.shown(text)
+        if "hook" in shown or "conda" in shown or "ssh-agent" in shown:
+            self._raw_setup(node)
+            return
+        self._inner(node, text, {})
+
+    def _do_unset(self, node: ShellCommand, words: Sequence[str]) -> None:
+        for name in words[1:]:
+            self.result.variables.pop(name, None)
+            self.result.exported.pop(name, None)
+        if all(name.startswith("SLURM") for name in words[1:]):
+            self._say(node, NOT_NEEDED, "hpcrun gives srun its own variables")
+            return
+        self._setup(node, words)
+
+    def _handler(self, nodes: Sequence[ShellNode]) -> None:
+        """Note what the handler of a trap does."""
+        self._forwarded(nodes)
+        for node in nodes:
+            if isinstance(node, ShellBlock):
+                for condition, body in node.branches:
+                    self._handler([*condition, *body])
+                continue
+            words = [self.result.unknowns.shown(self._expander.text(one)) for one in node.words]
+            fate = of_command(words, hosts=False) if words else None
+            if fate is not None and fate[0] == LEFT:
+                hint = "a program that hears recovery.stop_signal can do it before it ends"
+                self._say(node, LEFT, "hpcrun runs no command as a job is stopped", hint)
+
+    def _forwarded(self, nodes: Sequence[ShellNode]) -> None:
+        """Find the signal that a handler sends to the program."""
+        for node in nodes:
+            if isinstance(node, ShellCommand) and node.words[:1] in (["kill"], ["scancel"]):
+                text = " ".join(node.words)
+                found = re.search(
+                    r"(?:-s |--signal[= ]|-)(?:SIG)?(TERM|USR1|USR2|INT|CONT)\b", text
+                )
+                self.result.stop_signal = f"SIG{found[1]}" if found else "SIGTERM"
+
+    def _call(self, node: ShellCommand, words: Sequence[str]) -> None:
+        name = words[0]
+        self._called.add(name)
+        self._calls += 1
+        before = self._arguments
+        if self._calls <= _MOST_CALLS:
+            self._arguments = list(words[1:])
+            self._say(self._functions[name], CARRIED, f"what {name} does, where it is called")
+            self._say(node, CARRIED, f"what the function {name} does")
+            self._nodes(self._functions[name].branches[0][1])
+        self._arguments = before
+        self._calls -= 1
+
+    def _start(self, node: ShellCommand, words: list[str], pairs: dict[str, str]) -> None:
+        text = " ".join(words)
+        written = " ".join(one.target for one in node.redirects)
+        launch = launch_line.read(words)
+        hosts = bool(HOSTS.search(written) or (HOSTS.search(text) and len(words) < 8))
+        inner = [] if launch is None else program_words(launch)
+        first = PurePath(words[0]).name
+        known = of_command(
+            [self.result.unknowns.shown(word) for word in words],
+            hosts and first in ("echo", "cat", "sed", "scontrol", "rm", "touch", "printf", "awk"),
+        )
+        if known is None and launch is not None and launch.inner_script is not None:
+            launch.environment = {**pairs, **launch.environment}
+            self._inner(node, launch.inner_script, {}, launch)
+            return
+        if known is None and inner and launch is not None and launch.python is None:
+            known = of_command(inner, hosts)
+        if (
+            known is None
+            and launch is not None
+            and launch.python
+            and hosts
+            and ("hostfile" in launch.target or (written and HOSTS.search(written)))
+        ):
+            known = NOT_NEEDED, "hpcrun starts the ranks of all nodes: there is no hostfile", None
+        if known is None and launch is not None and launch.target == "-c":
+            if node.redirects or hosts:
+                known = NOT_NEEDED, "it prints", None
+            else:
+                what, hint = "it is a Python line of its own", "put it into the program"
+                known = LEFT, what, hint
+        if known is None and launch is not None and launch.module in ("pip", "venv", "ensurepip"):
+            known = LEFT, "packages are installed once, not by each job", "do it before submit"
+        if known is not None:
+            if known[0] == NOT_NEEDED and self._writes(node) and not hosts:
+                known = LEFT, "it writes a file", "write it before `hpcrun submit`, beside the spec"
+            self._say(node, *known)
+            return
+        if launch is None:
+            what = "it starts nothing that could be read"
+            self._say(node, LEFT, what, "write the program into entry")
+            return
+        launch.environment = {**pairs, **launch.environment}
+        self._program(node, launch)
+
+    def _writes(self, node: ShellCommand) -> bool:
+        """Check whether what a command prints goes to a file that is no log."""
+        targets = [one.target for one in node.redirects if one.operator in (">", ">>", ">|")]
+        return any(one and not _LOG.search(one) for one in targets)
+
+    def _program(self, node: ShellCommand, launch: ProgramLaunch) -> None:
+        place = self._directory[-1]
+        found = StartedProgram(launch, node, place, frozenset(self._reads), self._loops)
+        self.result.programs.append(found)
+        self._say(node, "", "a program")
+
+    def _inner(
+        self,
+        node: ShellCommand,
+        text: str,
+        pairs: dict[str, str],
+        outer: ProgramLaunch | None = None,
+    ) -> None:
+        """Read the script of ``bash -c`` or ``eval``: the program in it counts."""
+        parsed = parse(text)
+        reads = set(self._reads)
+        self._calls += 1
+        if self._calls > _MOST_CALLS:
+            self._say(node, LEFT, "it is nested too deeply")
+            return
+        before = len(self.result.programs)
+        inside, self._is_inner = self._is_inner, True
+        others: list[str] = []
+        for inner in parsed.nodes:
+            known = len(self.result.programs)
+            self._nodes([inner])
+            reads |= self._reads
+            if len(self.result.programs) == known and isinstance(inner, ShellCommand):
+                raw = [one for one in inner.words if not ASSIGNMENT.fullmatch(one)]
+                words = [word for one in raw for word in self._expander.words(one)]
+                fate = of_command(words, hosts=False) if words else None
+                if words and (fate is None or fate[0] == LEFT):
+                    others.append(self.result.unknowns.shown(" ".join(words)))
+        self._is_inner = inside
+        self._calls -= 1
+        for one in self.result.programs[before:]:
+            one.node, one.reads = node, one.reads | reads
+            one.launch.lost += [f"{quoted(each)}: it stands beside the program" for each in others]
+            if outer is not None:
+                within(outer, one.launch)
+        if len(self.result.programs) == before:
+            known_all = not others and not parsed.unread_from
+            what = "it starts no program" if known_all else "what it starts could not be read"
+            self._say(node, NOT_NEEDED if known_all else LEFT, what)
+        else:
+            self._say(node, "", "a program")
