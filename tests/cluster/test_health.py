@@ -1,0 +1,118 @@
+"""Bad nodes at an attempt's start, on a real Slurm: the run starts without them, and others do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.state import ledger
+from hpcrun.state.layout import ExperimentPaths
+from tests.cluster.workbench import LANGUAGE_MODEL, PROFILE, Workbench
+from tests.testbed import VERSIONS, Cluster
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usually(VERSIONS[0])]
+
+SLOW = "tc qdisc add dev ib0 root tbf rate 50mbit burst 64kbit latency 50ms"
+# A user of the bed's own files beside the ordinary one: of every Linux, without a shell.
+OTHER = ["setpriv", "--reuid=daemon", "--regid=daemon", "--clear-groups"]
+RANK = {"entry": ["python", "-c", "import os; print('rank', os.environ['RANK'])"], "cluster": "bed"}
+
+
+def _attempts(bench: Workbench, name: str) -> list[ledger.Attempt]:
+    return ledger.read(ExperimentPaths(bench.root / name).run(0))
+
+
+def _resources(nodes: int, **more: Any) -> dict[str, Any]:
+    return {"nodes": nodes, "time": "00:05:00", "mem": 1500, **more}
+
+
+def _as_another(bench: Workbench, home: Path, *arguments: str) -> tuple[str, str]:
+    """What ``hpcrun`` prints for another user, whose files are his own: data, and messages."""
+    environment = {"HOME": str(home), "USER": "daemon", "HPCRUN_ROOT": str(home / "runs")}
+    argv = [*OTHER, bench.cluster.python, "-m", "hpcrun", *arguments]
+    done = bench.cluster.run(
+        argv, user=False, cwd=str(home / "work"), env=environment, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout, done.stderr
+
+
+def test_bad_nodes(slurm: Cluster) -> None:
+    bench = Workbench(slurm, "health")
+    suspects, home = Path(slurm.root) / "suspects", Path(slurm.root) / "another"
+    slurm.run(["mkdir", "-m", "1777", str(suspects)], user=False)
+    own = f"suspects: {{directory: {suspects}}}\n"
+    bench.write("configs/clusters/bed.yaml", PROFILE.replace("suspects: {avoid: false}\n", own))
+    bench.copy_job("language_model.py")
+    try:
+        slurm.on("n2", SLOW.split())
+        _check_a_slow_link(bench)
+        _check_the_next_submission_of_another_user(bench, home)
+    finally:
+        slurm.on("n2", ["tc", "qdisc", "del", "dev", "ib0", "root"])
+    slurm.run(["rm", "-r", str(suspects)], user=False)
+    slurm.run(["mkdir", "-m", "1777", str(suspects)], user=False)
+    try:
+        slurm.link("n1", "ib0", up=False)
+        _check_a_spare(bench)
+    finally:
+        slurm.link("n1", "ib0", up=True)
+
+
+def _check_a_slow_link(bench: Workbench) -> None:
+    """A training job on three of four nodes is requeued without the one with 50 Mbit/s."""
+    config = {**LANGUAGE_MODEL["config"], "total_steps": 3}
+    batch = {"train_batch_size": 12, "train_micro_batch_size_per_gpu": 4}
+    spec = {
+        **LANGUAGE_MODEL,
+        **{"config": config, "deepspeed": {**LANGUAGE_MODEL["deepspeed"], **batch}},
+        "resources": _resources(3, cpus_per_task=1),
+    }
+    bench.hpcrun("submit", bench.spec("slowed", spec), "--wait", check=False)
+    first, second = _attempts(bench, "slowed")
+    assert first.kind == "bad_node", bench.explain("slowed")
+    assert first.nodes == ["n1", "n2", "n3"]
+    assert first.cause["nodes"] == ["n2"]
+    assert "node n2: it sends " in first.cause["message"]
+    assert first.workers_started is None
+    assert (first.action, (first.decided or {})["exclude"]) == ("requeue", ["n2"])
+    assert not ledger.same_start(first, second)
+    assert (second.nodes, second.outcome) == (["n1", "n3", "n4"], "completed")
+    assert len(bench.losses("slowed", 0, attempt=2)) == 3
+    why = bench.hpcrun("why", "slowed").stdout
+    assert "bad_node: node n2: it sends " in why
+    assert "hpcrun requeued it, excluding n2" in why
+
+
+def _check_the_next_submission_of_another_user(bench: Workbench, home: Path) -> None:
+    slurm = bench.cluster
+    slurm.run(["mkdir", "-p", str(home / "work")], user=False)
+    slurm.run(["cp", "-r", str(bench.directory / "configs"), str(home / "work")], user=False)
+    bench.spec("next", {**RANK, "resources": _resources(3)})
+    slurm.run(["mv", str(bench.directory / "next.yaml"), str(home / "work")], user=False)
+    slurm.run(["chown", "-R", "daemon", str(home)], user=False)
+    _, said = _as_another(bench, home, "submit", "next.yaml", "--dry-run")
+    assert "suspect node left out: n2: it sends " in said
+    job, said = _as_another(bench, home, "submit", "next.yaml", "--wait")
+    assert f"(by {slurm.user}, until " in said
+    shown = slurm.run(["scontrol", "show", "job", job.strip()]).stdout
+    assert "ExcNodeList=n2" in shown
+    assert "NodeList=n[1,3-4]" in shown
+    shown, said = _as_another(bench, home, "show", "next", "--json")
+    assert json.loads(shown)["suspects"][0].startswith("n2: it sends ")
+
+
+def _check_a_spare(bench: Workbench) -> None:
+    """A node whose ib0 is down is replaced in its allocation."""
+    spec = {**RANK, "resources": _resources(2, spare_nodes=1)}
+    bench.hpcrun("submit", bench.spec("spared", spec), "--wait", check=False)
+    first, second = _attempts(bench, "spared")
+    assert (first.kind, first.cause["nodes"]) == ("bad_node", ["n1"]), bench.explain("spared")
+    assert first.cause["message"] == "node n1: its ib0 is down, and that of n2 is up"
+    assert first.action == "restart"
+    assert ledger.same_start(first, second)
+    assert (second.nodes, second.outcome) == (["n2", "n3"], "completed")
+    assert second.health is None
