@@ -30,7 +30,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith("tests/cluster/"):
                 return "Slurm 24.11" if "24.11" in nodeid else "Slurm 22.05"
-            shares_operators = nodeid.startswith(("tests/run/", "tests/test_training"))
+            of_ranks = ("tests/run/", "tests/test_training", "tests/estimate/test_memory")
+            shares_operators = nodeid.startswith(of_ranks)
             return "training" if shares_operators else nodeid
 
     return Together(config, log)
