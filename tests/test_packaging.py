@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import email
-import importlib.metadata
 import json
 import re
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import zipfile
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.cli.help import TOPICS
+from tests.support import wheels
 
 ROOT = Path(__file__).parent.parent
 
@@ -50,72 +49,23 @@ class Installed:
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this checkout, built by its own build back end without the network."""
-    return _built("--wheel", ROOT, tmp_path_factory.mktemp("wheel"))
+    return wheels.built("--wheel", ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="session")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The source distribution of this checkout."""
-    return _built("--sdist", ROOT, tmp_path_factory.mktemp("sdist"))
-
-
-def _built(kind: str, source: Path, directory: Path) -> Path:
-    arguments = [kind, "--no-isolation", "--outdir", str(directory), str(source)]
-    built = subprocess.run(
-        [sys.executable, "-m", "build", *arguments], capture_output=True, text=True, check=False
-    )
-    assert built.returncode == 0, built.stdout + built.stderr
-    [made] = directory.glob("*.gz" if kind == "--sdist" else "*.whl")
-    return made
+    return wheels.built("--sdist", ROOT, tmp_path_factory.mktemp("sdist"))
 
 
 @pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """The wheel and what it requires, without its extras, in an environment of their own."""
     directory = tmp_path_factory.mktemp("installed")
-    environment = directory / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
-    python = environment / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "-q", "--no-deps", "--no-index", str(wheel)], check=True)
-    [libraries] = environment.glob("lib/python*/site-packages")
-    for distribution in _required(wheel):
-        _link(distribution, libraries)
+    python = wheels.install(wheel, directory / "venv")
     for name in ("empty", "home"):
         (directory / name).mkdir()
-    return Installed(environment / "bin", directory / "empty")
-
-
-def _required(wheel: Path) -> set[str]:
-    """Distributions that ``pip install`` of the wheel would bring along."""
-    with zipfile.ZipFile(wheel) as archive:
-        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
-        lines = archive.read(name).decode().splitlines()
-    waiting = [line.partition(": ")[2] for line in lines if line.startswith("Requires-Dist: ")]
-    found: set[str] = set()
-    while waiting:
-        requirement, _, marker = waiting.pop().partition(";")
-        name = re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement.strip())[0]).lower()
-        if name in found or "extra" in marker:
-            continue
-        try:
-            more = importlib.metadata.requires(name)
-        except importlib.metadata.PackageNotFoundError:
-            assert marker, f"{name} is required and not installed here"
-            continue  # for another platform or another Python
-        found.add(name)
-        waiting += more or []
-    return found
-
-
-def _link(distribution: str, libraries: Path) -> None:
-    """Show one installed distribution, and nothing else, in another environment."""
-    files = importlib.metadata.files(distribution) or []
-    for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
-        source = Path(sysconfig.get_paths()["purelib"], top)
-        target = libraries / top
-        if not target.exists():
-            target.symlink_to(source)
+    return Installed(python.parent, directory / "empty")
 
 
 def test_the_wheel_carries_what_runs_need(wheel: Path) -> None:
@@ -170,7 +120,7 @@ def test_the_sdist_builds_the_same_wheel(wheel: Path, sdist: Path, tmp_path: Pat
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
     [source] = tmp_path.iterdir()
-    again = _built("--wheel", source, tmp_path)
+    again = wheels.built("--wheel", source, tmp_path)
     assert again.name == wheel.name
     assert _contents(again) == _contents(wheel)
 

@@ -16,7 +16,7 @@ from hpcrun.text import listed, plural
 
 # A first job: nodes, minutes, CPUs of a rank, and MB a rank on a CPU and beside a GPU.
 NODES, MINUTES = 2, 15
-_CPUS, _CPUS_OF_GPU = 2, 8
+_CPUS, _CPUS_OF_GPU = 1, 8
 _MEMORY, _MEMORY_OF_GPU = 4_000, 16_000
 # Pairs of account and QOS that are tried in a partition.
 _MOST_PAIRS = 24

@@ -16,8 +16,10 @@ from tests.testbed import Cluster
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
+# A node that one test breaks is no suspect for the next one.
 PROFILE = """
 executor: slurm
+suspects: {avoid: false}
 fabric: {management_interface: eth0, fast_interface: ib0}
 resources: {mem: 6000}
 """
@@ -61,9 +63,9 @@ def runs_root(cluster: Cluster) -> Path:
     return Path(cluster.root) / "home" / "runs"
 
 
-def give_operators(cluster: Cluster, cache: Path) -> None:
+def give_operators(cluster: Cluster, cache: Path, root: Path | None = None) -> None:
     """Copy what was compiled on this machine, for a cluster that has its compiler and headers."""
-    destination = runs_root(cluster) / ".hpcrun" / "torch_extensions"
+    destination = (root or runs_root(cluster)) / ".hpcrun" / "torch_extensions"
     cluster.run(["mkdir", "-p", str(destination)])
     op_cache.copy(cache, operators.key(), destination / operators.key())
     subprocess.run(["chown", "-R", str(cluster.uid), str(destination)], check=True)

@@ -45,7 +45,7 @@ GPU = partition("gpu", "g[1-2]")
 def test_the_default_partition_on_cpus() -> None:
     found = _choose(_cluster([GPU, CPU]), on_gpus=False)
     assert (found.use.name, found.why) == ("cpu", "the default partition")
-    assert (found.nodes, found.gpus_per_node, found.cpus_per_task) == (2, 0, 2)
+    assert (found.nodes, found.gpus_per_node, found.cpus_per_task) == (2, 0, 1)
     assert (found.mem, found.minutes, found.doubts) == ("4000M", 15, ())
 
 

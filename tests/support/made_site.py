@@ -1,4 +1,4 @@
-"""Made-up clusters, through the reader of Slurm's answers: GPUs, QOS and limits of no real machine."""
+"""Made-up clusters, through the reader of Slurm's answers: GPUs, QOS and limits of no real one."""
 
 from __future__ import annotations
 
