@@ -262,6 +262,7 @@ def test_help_imports_next_to_nothing(arguments: list[str], tmp_path: Path) -> N
         ["why"],
         ["show", "hello/0"],
         ["completion", "bash"],
+        ["doctor"],
     ],
     ids=" ".join,
 )

@@ -34,6 +34,9 @@ _PREFIX = ".hpcrun-doctor-"
 # Seconds between two looks at the queue; for the end of a job that has its result; for the result
 # of a job that has ended, as storage may be late; and for which leftovers of a kill are kept.
 _LOOK, _END, _LATE, _OLD = 2.0, 20.0, 15.0, 86_400
+# Seconds in which a job that runs says something new, or its first node is gone: with --no-kill it
+# would hold the others until its time limit.
+_SILENT = 240.0
 _MOST_RESULT = 1 << 24
 
 
@@ -165,6 +168,7 @@ def _wait(job: str, directory: Path, request: NodeJobRequest) -> dict[str, Any]:
     began = time.monotonic()
     state = JobState(job, "PENDING")
     ended: float | None = None
+    doing, since = "", began
 
     def told() -> str:
         if state.is_waiting:
@@ -184,6 +188,15 @@ def _wait(job: str, directory: Path, request: NodeJobRequest) -> dict[str, Any]:
                 ended = ended or now
                 if now - ended > _LATE:
                     raise _without_result(job, state, directory)
+            elif not state.is_waiting and (new := _doing(directory)) != doing:
+                doing, since = new, now
+            elif not state.is_waiting and now - since > _SILENT:
+                raise HpcrunError(
+                    f"job {job} on {state.nodes} has said nothing for {duration(now - since)} "
+                    f"while {doing}, and was cancelled: its first node may be broken",
+                    hint="`hpcrun doctor --nodes` with other nodes, or without the first of these, "
+                    "tells",
+                )
             elif state.is_waiting and now - began > request.wait:
                 raise ClusterRefused(
                     f"job {job} has waited for {duration(request.wait)} ({state.reason}), and was "

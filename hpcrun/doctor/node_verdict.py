@@ -83,7 +83,8 @@ def _answers(nodes: Mapping[str, Any]) -> Iterator[NodeTestFinding]:
 
 def _links(result: Mapping[str, Any]) -> Iterator[NodeTestFinding]:
     name = result.get("interface") or "the fast interface"
-    cut_off = set()
+    # What is known of them already.
+    cut_off = {node for node, one in result["nodes"].items() if "error" in one}
     for node, one in result["nodes"].items():
         if "link" in one:
             cut_off.add(node)

@@ -146,6 +146,18 @@ def test_a_job_that_waits_for_too_long(tmp_path: Path, slurm: _Slurm) -> None:
     assert [*tmp_path.iterdir()] == []
 
 
+def test_a_first_node_that_dies(
+    tmp_path: Path, slurm: _Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --no-kill the job would stay until its time limit."""
+    monkeypatch.setattr(node_job, "_SILENT", 0.2)
+    slurm.states = ["RUNNING"]
+    with pytest.raises(HpcrunError, match="on n\\[1-2\\] has said nothing for 0 s while starting"):
+        _run(tmp_path)
+    assert slurm.cancelled == ["7"]
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_ctrl_c_cancels_the_job(tmp_path: Path, slurm: _Slurm) -> None:
     def interrupted(directory: Path) -> None:
         raise KeyboardInterrupt

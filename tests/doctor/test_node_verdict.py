@@ -105,6 +105,9 @@ def test_a_node_that_does_not_answer() -> None:
     changed = result()
     changed["nodes"]["n2"] = {"error": "it fell silent in the middle of the test"}
     assert judge(changed, None).bad == {"n2": "it fell silent in the middle of the test"}
+    finding = {"kind": "slow_pair", "nodes": ["n1", "n2"], "rate": 0.0, "reference": 2e9}
+    changed["links"]["findings"] = [finding]
+    assert [one.kind for one in judge(changed, None).findings] == ["no_answer"]
 
 
 def test_ports_of_the_fabric() -> None:

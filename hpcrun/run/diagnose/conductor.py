@@ -278,7 +278,8 @@ class Conductor:
         able = [node for node in self.alive if "torch" in self.answers[node]["facts"]["libraries"]]
         if not able:
             return {"skipped": "the job's Python has no torch on these nodes"}
-        bad = {node for one in rates.findings() for node in one["nodes"]}
+        ways = [{*one["nodes"]} for one in rates.findings()]
+        bad = {node for nodes in ways if not nodes & self._gone for node in nodes}
         bad |= {node for node in able if "link" in self.answers[node]}
         together = [node for node in able if node in rates.nodes and node not in bad]
         per_node = {node: len(self.answers[node]["facts"]["gpus"] or []) or 1 for node in able}
