@@ -69,11 +69,13 @@ def _check_a_slow_link(bench: Workbench) -> None:
     spec = {
         **LANGUAGE_MODEL,
         **{"config": config, "deepspeed": {**LANGUAGE_MODEL["deepspeed"], **batch}},
-        "resources": _resources(3, cpus_per_task=1),
+        # So much for the compiler, where DeepSpeed's operators are not there yet.
+        "resources": _resources(3, cpus_per_task=1, mem=6000),
     }
     bench.hpcrun("submit", bench.spec("slowed", spec), "--wait", check=False)
-    first, second = _attempts(bench, "slowed")
-    assert first.kind == "bad_node", bench.explain("slowed")
+    attempts = _attempts(bench, "slowed")
+    assert [one.kind for one in attempts] == ["bad_node", None], bench.explain("slowed")
+    first, second = attempts
     assert first.nodes == ["n1", "n2", "n3"]
     assert first.cause["nodes"] == ["n2"]
     assert "node n2: it sends " in first.cause["message"]
@@ -109,8 +111,10 @@ def _check_a_spare(bench: Workbench) -> None:
     """A node whose ib0 is down is replaced in its allocation."""
     spec = {**RANK, "resources": _resources(2, spare_nodes=1)}
     bench.hpcrun("submit", bench.spec("spared", spec), "--wait", check=False)
-    first, second = _attempts(bench, "spared")
-    assert (first.kind, first.cause["nodes"]) == ("bad_node", ["n1"]), bench.explain("spared")
+    attempts = _attempts(bench, "spared")
+    assert [one.kind for one in attempts] == ["bad_node", None], bench.explain("spared")
+    first, second = attempts
+    assert first.cause["nodes"] == ["n1"]
     assert first.cause["message"] == "node n1: its ib0 is down, and that of n2 is up"
     assert first.action == "restart"
     assert ledger.same_start(first, second)

@@ -65,7 +65,7 @@ def _shipped() -> Iterator[Any]:
     for page in (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))):
         for number, block in enumerate(re.findall("```yaml\n(.*?)```", page.read_text(), re.S)):
             known = yaml.safe_load(block)
-            is_profile = {"executor", "limits", "fabric"} & known.keys()
+            is_profile = {"executor", "limits", "fabric", "health", "suspects"} & known.keys()
             name = f"{page.name} {number}"
             yield pytest.param("profile" if is_profile else "spec", block, id=name)
 
