@@ -147,6 +147,7 @@ BEFORE = {
     "docs/choosing-runs.md": _studies,
     "docs/cli.md": _studies,
     "docs/finding-files.md": _studies,
+    "docs/init.md": Reader.has_cluster,
     "docs/sweeps.md": _studies,
     "docs/when-runs-fail.md": _studies,
     "docs/getting-started.md": _demo,
@@ -314,6 +315,7 @@ def test_the_examples_of_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     reader = Reader(tmp_path, monkeypatch)
     reader.write("finetune.yaml", FINETUNE)
     reader.write("train.py", TRAIN)
+    reader.has_cluster()
     root = reader.home / "hpcrun"
     swept = reader.type("hpcrun submit finetune.yaml --sweep lr=1e-3,3e-4 --wait")
     assert swept.code == 1, swept.output

@@ -6,14 +6,14 @@ from __future__ import annotations
 EXAMPLES: dict[str, dict[str, str]] = {
     "init": {
         "hpcrun init first": "a project in a new directory, and a profile of this cluster",
-        "hpcrun init -n": "what would be written here",
+        "hpcrun init first -n": "what would be written there",
     },
     "check": {
         "hpcrun check finetune.yaml": "against the cluster as it is now; nothing is submitted",
         "hpcrun check finetune.yaml resources.nodes=16 --json": "another shape, for a script",
     },
     "estimate": {
-        "hpcrun estimate finetune.yaml": "memory, hours and money of each run",
+        "hpcrun estimate language-model": "memory, hours and money of a run",
         "hpcrun estimate finetune.yaml --parameters 7.5B --gpu h100 --fit": "what fits a GPU",
     },
     "plan": {

@@ -24,6 +24,7 @@ from tests.support.experiment import slurm_shim
 from tests.support.operators import PATH
 from tests.support.slurm_shim import Shim
 
+_RECORDED = Path(__file__).parent.parent / "site" / "recorded"
 # What a page writes for what is the reader's own: each is this here.
 OWN = {"/path/to/venv/bin/python": sys.executable, "/shared/team": "{home}/hpcrun"}
 # Commands that start programs get a process of their own, as they do in a shell.
@@ -94,6 +95,12 @@ class Reader:
         self._patch = monkeypatch
         self.heard = ""
 
+    def has_cluster(self) -> None:
+        """Have Slurm describe the cluster as a real one did."""
+        for program, what in (("scontrol", "controller"), ("sacctmgr", "accounting")):
+            text = (_RECORDED / f"{what}-24.11.txt").read_text()
+            Shim(self._slurm).answer(program, {"out": text})
+
     def _program(self, directory: Path, name: str, text: str) -> None:
         (directory / name).write_text(f"#!/bin/sh\n{text}\n")
         (directory / name).chmod(0o755)
@@ -155,7 +162,7 @@ class Reader:
         line = self._own(line)
         words = shlex.split(line) if _PLAIN.fullmatch(_QUOTED.sub("", line)) else []
         if words[:1] == ["cd"]:
-            self.directory = Path(words[1].replace("~", str(self.home)))
+            self.directory /= words[1].replace("~", str(self.home))
             self._patch.chdir(self.directory)
             return Answer(0, "")
         command = words[1] if words[:1] == ["hpcrun"] and len(words) > 1 else ""
