@@ -32,6 +32,7 @@ ORDER = (
         "compile",
         "submit",
         "check",
+        "estimate",
         "run",
         "observe",
         "control",

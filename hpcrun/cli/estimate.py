@@ -8,7 +8,7 @@ import click
 
 from hpcrun import activity
 from hpcrun.cli.options import Output, common, spec_arguments
-from hpcrun.errors import UsageError
+from hpcrun.errors import EXIT_OK, EXIT_USAGE, UsageError
 from hpcrun.text import duration, plural, timestamp
 
 
@@ -39,7 +39,7 @@ def command(
     parameters: str | None,
     utilization: float,
     output: Output,
-) -> None:
+) -> int:
     """Estimate the memory, time, hours, energy and money of SPEC; nothing is submitted.
 
     The model is made on the meta device by a process of the job's Python, here, which runs the
@@ -69,14 +69,17 @@ def command(
     report = estimate(chain[-1], plan, Wishes(gpu, parameters, fit, utilization))
     if output.json:
         output.data(report.to_data())
-        return
+        return EXIT_USAGE if report.is_empty else EXIT_OK
     several = len(report.shapes) > 1
+    in_full = not several or output.verbosity > 0 or fit
     output.line(f"{report.experiment}: {plural(len(plan.runs), 'run')} on {report.cluster}")
     if several:
         estimate_text.overview(report).print(color=output.color)
+        for line in estimate_text.nearest_of_all(report) if not in_full else ():
+            output.line(line)
         if (told := estimate_text.total(report)) is not None:
             output.line(f"all runs: {told}")
-    for shape in report.shapes if not several or output.verbosity > 0 or fit else ():
+    for shape in report.shapes if in_full else ():
         for line in estimate_text.lines(shape):
             output.line(line)
     if report.expected_start is not None:
@@ -85,11 +88,8 @@ def command(
         output.line(f"expected start: {when} (by sbatch --test-only)")
     elif report.start_note:
         output.say(report.start_note)
-    if several and not output.verbosity > 0 and not fit:
-        problems = dict.fromkeys(one.problem for one in report.shapes if one.problem)
-        hints = [one.hint for one in report.shapes if one.hint]
-        for problem in problems:
-            output.say(f"not estimated: {problem}")
-        if hints:
-            output.say(f"hint: {hints[0]}")
+    for note in estimate_text.notes(report) if not in_full else ():
+        output.say(note)
+    if not in_full:
         output.say("-v shows each row in full")
+    return EXIT_USAGE if report.is_empty else EXIT_OK

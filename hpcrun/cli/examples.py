@@ -7,6 +7,7 @@ EXAMPLES: dict[str, dict[str, str]] = {
     "init": {
         "hpcrun init first": "a project in a new directory, and a profile of this cluster",
         "hpcrun init first -n": "what would be written there",
+        "hpcrun init --from job.sbatch": "a spec of an sbatch script, and what it leaves to you",
     },
     "check": {
         "hpcrun check finetune.yaml": "against the cluster as it is now; nothing is submitted",

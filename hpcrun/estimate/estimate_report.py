@@ -103,6 +103,11 @@ class EstimateReport:
     start_note: str | None = None
     """Why it is not known."""
 
+    @property
+    def is_empty(self) -> bool:
+        """The model of no run is known."""
+        return all(one.model is None for one in self.shapes)
+
     def to_data(self) -> dict[str, Any]:
         """Return plain data; unknown is null."""
         return {

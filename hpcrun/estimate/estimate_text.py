@@ -75,8 +75,10 @@ def lines(one: ShapeEstimate) -> Iterator[str]:
 
 def _head(one: ShapeEstimate) -> str:
     setup = one.setup
-    device = "rank" if one.on_cpu else "GPU" if one.gpu is None else one.gpu.name
-    shape = f"{plural(one.nodes, 'node')} x {plural(one.ranks_per_node, device)}"
+    devices = plural(one.ranks_per_node, "rank" if one.on_cpu else "GPU")
+    if one.gpu is not None:
+        devices = f"{one.ranks_per_node} {one.gpu.name}"
+    shape = f"{plural(one.nodes, 'node')} x {devices}"
     label = f" ({one.label})" if one.label else ""
     return (
         f"{runs_text(one.runs)}{label}: {shape}; {setup}, {setup.precision}, {setup.optimizer}, "
@@ -158,17 +160,24 @@ def _fitting(one: ShapeEstimate) -> Iterator[str]:
     if any(each.fits for each in one.settings):
         yield f"  settings that fit {gpu.name}, what moves least data first:"
         yield from (f"    {row}" for row in _settings(one.settings).plain().splitlines())
-    if one.nearest is not None:
-        near = one.nearest
-        yield f"  nothing fits {gpu.name}; nearest is {near.setting.setup}, micro batch 1:"
-        if near.short:
-            yield f"    a GPU lacks {size(round(near.short))}"
-        if not near.setting.host_fits:
-            yield f"    a node would hold {size(round(near.setting.host_per_node))}"
-        if near.ranks is not None and near.ranks > one.setup.ranks * one.setup.model_ranks:
-            yield f"    it fits with {near.ranks:,} GPUs"
-        if near.gpus:
-            yield f"    it fits on {', '.join(near.gpus)}"
+    yield from (f"  {line}" for line in nearest_lines(one))
+
+
+def nearest_lines(one: ShapeEstimate) -> Iterator[str]:
+    """Yield what comes nearest where nothing fits."""
+    near = one.nearest
+    if near is None or one.gpu is None:
+        return
+    yield f"nothing fits {one.gpu.name}; nearest is {near.setting.setup}, micro batch 1:"
+    if near.short:
+        yield f"  a GPU lacks {size(round(near.short))}"
+    if not near.setting.host_fits:
+        node = size(round(near.setting.host_per_node))
+        yield f"  a node would hold {node}, more than resources.mem"
+    if near.ranks is not None and near.ranks > one.setup.ranks * one.setup.model_ranks:
+        yield f"  it fits with {near.ranks:,} GPUs"
+    if near.gpus:
+        yield f"  it fits on {', '.join(near.gpus)}"
 
 
 def _settings(settings: Sequence[Setting]) -> Table:
@@ -243,3 +252,23 @@ def total(report: EstimateReport) -> str | None:
         currency = costs.currency
     told = " and ".join(f"{hours_text(value)} {unit}" for unit, value in hours.items())
     return told + (f", {money_text(money, currency)}" if counted else "")
+
+
+def nearest_of_all(report: EstimateReport) -> Iterator[str]:
+    """Yield a line for each shape of several that fits in no way."""
+    for one in report.shapes:
+        first, *more = [*nearest_lines(one)] or [""]
+        if first:
+            yield f"{runs_text(one.runs)}: {first} {'; '.join(line.strip() for line in more)}"
+
+
+def notes(report: EstimateReport) -> list[str]:
+    """Return what several shapes have to say, once each, and the problems of those not known."""
+    found: dict[str, None] = {}
+    for one in report.shapes:
+        if one.problem:
+            found[
+                f"not estimated: {one.problem}\nhint: {one.hint or 'see `hpcrun help estimate`'}"
+            ] = None
+        found.update(dict.fromkeys(one.notes))
+    return [*found]

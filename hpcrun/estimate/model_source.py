@@ -122,7 +122,7 @@ class ModelSource:
         if found_name := pretrained_name(run.config, directory):
             return _pretrained(found_name, directory, given)
         raise UsageError(
-            f"{run.label or f'run {run.number}'}: nothing says how many parameters its model has",
+            "nothing says how many parameters the model has",
             hint=HOW,
         )
 
