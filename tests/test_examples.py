@@ -40,6 +40,7 @@ NETWORK = (
 )
 TRAINS = "trains with DeepSpeed for minutes: tests/test_training.py"
 NODES = "needs nodes of a Slurm: tests/cluster/test_doctor.py"
+CONVERTED = "an sbatch script, and its spec: tests/convert/test_conversion.py"
 SERVES = "serves until Ctrl-C: tests/observe/report/test_live_server.py"
 # What `--help` prints, in docs/cli.md, is compared by tests/test_docs.py.
 COMPARED = "Usage: hpcrun "
@@ -63,6 +64,10 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "hpcrun doctor --nodes node[01-04]": NODES,
         "hpcrun doctor --nodes 4 --save-baseline": NODES,
         "hpcrun doctor --clear node07": NODES,
+    },
+    "docs/from-sbatch.md": {
+        "#!/bin/bash": CONVERTED,
+        "hpcrun init --from job.sbatch": CONVERTED,
     },
     "docs/getting-started.md": {
         ".venv/bin/hpcrun run language-model config.total_steps=50 "
@@ -91,6 +96,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "ROOT/NAME/runs/3/work/                 mirrors the root of the frozen code": DRAWING,
     },
     HELP: {
+        "hpcrun init --from job.sbatch": CONVERTED,
         "hpcrun run hello": "run as a line of README.md",
         "hpcrun top": TERMINAL,
         "hpcrun top finetune --where config.lr=3e-4": TERMINAL,

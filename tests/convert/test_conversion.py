@@ -17,6 +17,7 @@ from hpcrun.convert.conversion import Conversion, convert, read_script
 from hpcrun.convert.line_fates import CARRIED, LEFT, NOT_NEEDED
 from hpcrun.errors import UsageError
 from tests.convert.support import SCRIPTS, project
+from tests.support.doc_blocks import blocks
 
 FATES = {CARRIED, NOT_NEEDED, LEFT}
 SHELL = {"SCRATCH": "/scratch/ada", "USER": "ada"}
@@ -104,6 +105,14 @@ def test_an_array_becomes_the_runs_of_its_tasks(directory: Path) -> None:
     assert told == [
         (f"model={models[task // 3]}", f"optimizer.lr={rates[task % 3]}") for task in range(6)
     ]
+
+
+def test_the_page_shows_what_is_made(tmp_path: Path) -> None:
+    script, _, spec = blocks("docs/from-sbatch.md")
+    assert (script.language, spec.file) == ("bash", "experiment.yaml")
+    (tmp_path / "train.py").touch()
+    done = convert(script.text, tmp_path / "job.sbatch", tmp_path)
+    assert done.spec == spec.text
 
 
 # --- every line

@@ -170,6 +170,9 @@ def _resources(draft: SpecDraft, comments: dict[str, str]) -> dict[str, Any]:
         if name in given:
             is_number = name == "time" or given[name].isdigit()
             found[name] = Verbatim(given[name]) if is_number else given[name]
+    if "mem" not in found and job.sbatch.keys() & {"mem-per-cpu", "mem-per-gpu"}:
+        # sbatch takes one of them alone, and a profile may have a default.
+        found["mem"] = None
     if job.sbatch:
         found["sbatch"] = dict(job.sbatch)
     for key, line in job.lines.items():

@@ -172,7 +172,7 @@ class GpuRequest:
 
 def gpus(text: str) -> GpuRequest | None:
     """Return the GPUs of ``a100:4``, ``4`` or ``a100``; None if it is no such text."""
-    found = re.fullmatch(r"(?:([A-Za-z][\w.-]*)(?::|$))?(\d{1,4})?(?:\(.*\))?", text.strip())
+    found = re.fullmatch(r"(?:(\w*[A-Za-z][\w.-]*)(?::|$))?(\d{1,4})?(?:\(.*\))?", text.strip())
     if found is None or not (found[1] or found[2]):
         return None
     return GpuRequest(int(found[2] or 1), found[1])
