@@ -10,7 +10,8 @@
   the runs, and what to type.
 - Reading: `list`, `status`, `top`, `logs`, `results`, `why`, `show`, `diff`, `report`, `export`.
 - Acting on runs: `cancel`, `requeue`, `tag`, `note`, `rename`, `clean`, `delete`.
-- `doctor`: this cluster and its nodes; `schema`: the JSON Schema of specs.
+- `init`: a profile and a project; `doctor`: this cluster and its nodes; `schema`: the JSON Schema
+  of specs.
 - `help`: topics; `examples`: those in each command's help; `completion`: scripts for shells.
 - TAB: `completion_answers`, which reads the `typed_line` without click and asks `spec_keys` for
   what a spec may hold, `condition_keys` for ``--where``, `run_names` for experiments, runs, tags.

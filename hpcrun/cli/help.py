@@ -15,7 +15,7 @@ from hpcrun.text import shortened
 
 # Topic -> the file in docs, and what it is about. pyproject.toml lists the files for the wheel.
 TOPICS = {
-    "init": ("init", "the first five minutes on a new cluster"),
+    "new-cluster": ("init", "the first five minutes on a new cluster"),
     "start": ("getting-started", "from an empty directory to a sweep that survives a killed rank"),
     "where": ("choosing-runs", "which runs a command is about: names, patterns, state=failed"),
     "sweeps": ("sweeps", "many runs from one spec"),

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 @click.option("--local", "is_local", is_flag=True, help="For this machine; Slurm is not asked.")
 @click.option("--profile-only", is_flag=True, help="The cluster's profile, without a project.")
 @click.option("--from", "script", metavar="FILE", help="Make the spec of this sbatch script.")
-@click.option("-o", "spec", metavar="SPEC", help="With --from: where the spec is written.")
+@click.option(
+    "-o", "--output", "spec", metavar="SPEC", help="With --from: where the spec is written."
+)
 @click.option("--force", is_flag=True, help="Replace files that are there and differ.")
 @click.option("-n", "--dry-run", is_flag=True, help="Print the files; write nothing.")
 @common
