@@ -34,9 +34,9 @@ _PREFIX = ".hpcrun-doctor-"
 # Seconds between two looks at the queue; for the end of a job that has its result; for the result
 # of a job that has ended, as storage may be late; and for which leftovers of a kill are kept.
 _LOOK, _END, _LATE, _OLD = 2.0, 20.0, 15.0, 86_400
-# Seconds in which a job that runs says something new, or its first node is gone: with --no-kill it
-# would hold the others until its time limit.
-_SILENT = 240.0
+# Seconds in which a job that runs gives a sign of life, as it does every 10 s, or its first node is
+# gone: with --no-kill it would hold the others until its time limit. Storage may be late.
+_SILENT = 100.0
 _MOST_RESULT = 1 << 24
 
 
@@ -168,13 +168,13 @@ def _wait(job: str, directory: Path, request: NodeJobRequest) -> dict[str, Any]:
     began = time.monotonic()
     state = JobState(job, "PENDING")
     ended: float | None = None
-    doing, since = "", began
+    life, since = (0, "", ""), began
 
     def told() -> str:
         if state.is_waiting:
             why = f" ({state.reason})" if state.reason not in ("", "None") else ""
             return f"job {job} waits for {plural(request.choice.count, 'node')}{why}"
-        return f"job {job} on {state.nodes or 'its nodes'}: {_doing(directory)}"
+        return f"job {job} on {state.nodes or 'its nodes'}: {_signs(directory)[1]}"
 
     with activity.doing(told):
         while True:
@@ -188,14 +188,14 @@ def _wait(job: str, directory: Path, request: NodeJobRequest) -> dict[str, Any]:
                 ended = ended or now
                 if now - ended > _LATE:
                     raise _without_result(job, state, directory)
-            elif not state.is_waiting and (new := _doing(directory)) != doing:
-                doing, since = new, now
+            elif not state.is_waiting and (new := _signs(directory)) != life:
+                life, since = new, now
             elif not state.is_waiting and now - since > _SILENT:
                 raise HpcrunError(
                     f"job {job} on {state.nodes} has said nothing for {duration(now - since)} "
-                    f"while {doing}, and was cancelled: its first node may be broken",
-                    hint="`hpcrun doctor --nodes` with other nodes, or without the first of these, "
-                    "tells",
+                    f"while {life[1]}, and was cancelled: {life[2] or 'its first node'} leads the "
+                    "test, and fell silent",
+                    hint=f"test without {life[2] or 'it'}: `hpcrun doctor --nodes NAMES`",
                 )
             elif state.is_waiting and now - began > request.wait:
                 raise ClusterRefused(
@@ -206,11 +206,13 @@ def _wait(job: str, directory: Path, request: NodeJobRequest) -> dict[str, Any]:
             time.sleep(0.3 if state.is_over else _LOOK if now - began > 10 else 0.7)
 
 
-def _doing(directory: Path) -> str:
+def _signs(directory: Path) -> tuple[int, str, str]:
+    """Return how many signs of life the job has given, what it does, and its first node."""
     try:
-        return str(files.read_json(directory / "progress.json", 4096)["doing"])
+        found = files.read_json(directory / "progress.json", 4096)
+        return int(found["beats"]), str(found["doing"]), str(found["node"])
     except (OSError, ValueError, KeyError, TypeError):
-        return "starting"
+        return 0, "starting", ""
 
 
 def _result(directory: Path) -> dict[str, Any] | None:

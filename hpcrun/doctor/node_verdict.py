@@ -237,6 +237,11 @@ def _all_reduce(
         told = "; ".join(f"{node}: {one_line(why)}" for node, why in [*errors.items()][:3])
         message = f"the all-reduce over {listed(nodes, 4)} failed: {told or 'no answer'}"
         yield NodeTestFinding(nodes, BAD, "all_reduce", message)
+    for one in reduced.get("pairs", ()):
+        pair, rates = tuple(map(str, one["nodes"])), (float(one["rate"]), float(one["reference"]))
+        told = f"a bus bandwidth of {_rate(rates[0])}, the others have {_rate(rates[1])}"
+        where = "it reaches" if len(pair) == 1 else f"{' and '.join(pair)} reach"
+        yield NodeTestFinding(pair, BAD, "all_reduce", f"{where} {told}")
     stored = baseline.busbw.get(shape(result), {}) if baseline else {}
     rows = reduced.get("rows", ())
     # Small messages measure latency, and noise.

@@ -216,6 +216,17 @@ def test_an_all_reduce_that_fails_or_is_slow() -> None:
     assert judge(result(), stored).is_well
 
 
+def test_pairs_by_nccl() -> None:
+    changed = result()
+    changed["allreduce"]["pairs"] = [{"nodes": ["n2"], "rate": 5e9, "reference": 4e10}]
+    message = "it reaches a bus bandwidth of 5.0 GB/s, the others have 40.0 GB/s"
+    assert judge(changed, None).bad == {"n2": message}
+    changed["allreduce"]["pairs"] = [{"nodes": ["n1", "n3"], "rate": 5e9, "reference": 4e10}]
+    verdict = judge(changed, None)
+    assert (verdict.bad, verdict.is_well) == ({}, False)
+    assert told(verdict)[0][3].startswith("n1 and n3 reach a bus bandwidth of 5.0 GB/s")
+
+
 @pytest.mark.parametrize(
     ("storage", "severity", "message"),
     [

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import EXIT_FAILED, HpcrunError
+from hpcrun.run.diagnose import tensor_pairs
 from hpcrun.run.diagnose.link_rounds import LinkRounds
 from hpcrun.run.diagnose.pairing import PairRates
 from hpcrun.run.fabric import link_check
@@ -38,7 +39,7 @@ START, ANSWER, SEEN, TENSOR = 60.0, 30.0, 20.0, 150.0
 # Where some nodes are there, the others have so many more seconds; and more for each node.
 _STRAGGLERS, _EACH = 30.0, 0.3
 _PINGS = 5
-_MORE_IN_STEP = 6.0
+_MORE_IN_STEP, _BEAT = 6.0, 10.0
 
 
 class Conductor:
@@ -51,6 +52,7 @@ class Conductor:
         self._fabric: dict[str, Any] = dict(request["fabric"])
         self._seed = int(allocation.job_id)
         self._number = 0
+        self._doing, self._beats, self._beaten = "", 0, 0.0
         self.answers: dict[str, dict[str, Any]] = {node: {} for node in self.nodes}
         """Node -> all that it told, and ``error``."""
         self._gone: set[str] = set()
@@ -118,8 +120,16 @@ class Conductor:
 
     def _progress(self, doing: str) -> None:
         say(doing)
+        self._doing = doing
+        self._beat()
+
+    def _beat(self) -> None:
+        """Write what is done, and that this process lives: on the login node nothing else tells."""
+        self._beats, self._beaten = self._beats + 1, time.monotonic()
         try:
-            files.write_json(self._directory / "progress.json", {"doing": doing})
+            path = self._directory / "progress.json"
+            life = {"doing": self._doing, "beats": self._beats, "node": self.nodes[0]}
+            files.write_json(path, life)
         except OSError as error:
             say(f"progress.json: {error}")
 
@@ -165,6 +175,8 @@ class Conductor:
 
     def _poll(self, most: float = 0.2) -> list[tuple[str, dict[str, Any]]]:
         messages = []
+        if time.monotonic() - self._beaten > _BEAT:
+            self._beat()
         for node, message in self._switchboard.poll(max(0.0, min(0.2, most))):
             self._listeners.setdefault(node, PeerLiveness()).heard()
             if message is GONE:
@@ -289,6 +301,10 @@ class Conductor:
         world = sum(per_node[node] for node in together)
         address, port = self._rendezvous(together)
         self._progress(f"computing on {plural(len(able), 'node')}, and an all-reduce")
+        each = per_node[together[0]] if together else 1
+        # On processors gloo uses TCP, which is measured already.
+        has_gpus = any(self.answers[node]["facts"]["gpus"] for node in together)
+        pairs = tensor_pairs.rounds(together, each) if has_gpus else []
         questions, first = {}, 0
         for node in able:
             # A node outside of the all-reduce computes for itself.
@@ -297,6 +313,7 @@ class Conductor:
             for local in range(per_node[node]):
                 place: dict[str, Any] = {"rank": first + local, "local_rank": local}
                 place |= {"address": address, "port": port, "world_size": world if joins else 1}
+                place["pairs"] = pairs
                 places.append({**place, "environment": self._environment(node)})
             first += per_node[node] if joins else 0
             questions[node] = {"type": "tensor", "places": places, "patience": TENSOR}
@@ -306,7 +323,9 @@ class Conductor:
             ranks = answers.get(node, {}).get("ranks", [])
             self.answers[node]["tensor"] = ranks or [{"error": "no answer in time"}]
             rows = rows or next((one["allreduce"] for one in ranks if "allreduce" in one), [])
-        return {"rows": rows, "nodes": together, "ranks": world, "interface": interface}
+        found = {"rows": rows, "nodes": together, "ranks": world, "interface": interface}
+        ranks_of = {node: self.answers[node]["tensor"] for node in together}
+        return {**found, "pairs": tensor_pairs.findings(together, ranks_of)}
 
     def _rendezvous(self, nodes: Sequence[str]) -> tuple[str | None, int | None]:
         if len(nodes) < 2:

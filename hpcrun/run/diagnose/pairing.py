@@ -59,6 +59,8 @@ class PairRates:
     """Seconds of a round trip, by the pair in alphabetical order."""
     errors: dict[Pair, str] = field(default_factory=dict)
     """Why a pair could not be measured at all."""
+    enough: float = OF_OTHERS
+    """Part of the others' rate below which a direction is slow, without a baseline."""
 
     def add(self, pair: Pair, sends: float, receives: float, latency: float) -> None:
         """Take in a measurement of the first of a pair."""
@@ -94,7 +96,7 @@ class PairRates:
     @property
     def limit(self) -> float:
         """The rate below which a direction is slow."""
-        return self.reference * (OF_BASELINE if self.baseline else OF_OTHERS)
+        return self.reference * (OF_BASELINE if self.baseline else self.enough)
 
     def slow(self) -> list[Pair]:
         """Return the directions that are slow, or failed."""

@@ -1,4 +1,4 @@
-"""A matrix product on each GPU (or one processor), then an all-reduce over all ranks.
+"""A matrix product on each GPU (or one processor), an all-reduce over all ranks, and over pairs.
 
 ``python -m hpcrun.run.diagnose.tensor_test`` is one rank; it imports torch. It reads its `place` as
 JSON from standard input, and prints one line of JSON for each result: a crash or a hang of torch,
@@ -22,6 +22,8 @@ _SIZES_GPU = (1 << 16, 1 << 20, 1 << 24, 1 << 27, 1 << 30)
 _SIZES_CPU = (1 << 16, 1 << 20, 1 << 24)
 _WARM, _MOST_TIMES, _SIZE_SECONDS = 3, 50, 1.0
 _PATIENCE = 60
+# Bytes and times of an all-reduce between two nodes.
+_PAIR_GPU, _PAIR_CPU, _PAIR_TIMES = 1 << 26, 1 << 20, 10
 
 
 def main() -> None:
@@ -36,7 +38,7 @@ def main() -> None:
     _print(devices=torch.cuda.device_count() if on_gpu else 0)
     _print(gemm=gemm(torch, device))
     if place["world_size"] > 1:
-        _print(allreduce=all_reduce(torch, device, place))
+        collectives(torch, device, place)
 
 
 def gemm(torch: Any, device: Any) -> float:
@@ -71,58 +73,84 @@ def gemm(torch: Any, device: Any) -> float:
     return float(2 * side**3 / seconds)
 
 
-def all_reduce(torch: Any, device: Any, place: dict[str, Any]) -> list[dict[str, float]]:
+def collectives(torch: Any, device: Any, place: dict[str, Any]) -> None:
+    """Print the rows of `all_reduce`, then what `pair_bandwidths` finds, if pairs are asked for."""
+    import torch.distributed as dist
+
+    os.environ.update(place["environment"])
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        init_method=f"tcp://{place['address']}:{place['port']}",
+        rank=place["rank"],
+        world_size=place["world_size"],
+        timeout=timedelta(seconds=_PATIENCE),
+    )
+    try:
+        _print(allreduce=all_reduce(torch, dist, device))
+        if place.get("pairs"):
+            _print(pairs=pair_bandwidths(torch, dist, device, place["pairs"]))
+    finally:
+        dist.destroy_process_group()
+
+
+def all_reduce(torch: Any, dist: Any, device: Any) -> list[dict[str, float]]:
     """Return size, seconds and bandwidths of each all-reduce, the same on every rank.
 
     ``algbw`` is bytes per second, ``busbw`` that times 2(n-1)/n, as nccl-tests has it.
     """
-    import torch.distributed as dist
-
-    on_gpu, count = device.type == "cuda", place["world_size"]
-    os.environ.update(place["environment"])
-    dist.init_process_group(
-        "nccl" if on_gpu else "gloo",
-        init_method=f"tcp://{place['address']}:{place['port']}",
-        rank=place["rank"],
-        world_size=count,
-        timeout=timedelta(seconds=_PATIENCE),
-    )
-    rows = []
-    try:
-        for size in _SIZES_GPU if on_gpu else _SIZES_CPU:
-            if on_gpu and torch.cuda.mem_get_info()[0] < 3 * size:
-                break
-            data = torch.zeros(size // 4, device=device)
-            seconds = _timed(dist, torch, data, _WARM)
-            times = torch.tensor(
-                [min(_MOST_TIMES, max(3, int(_SIZE_SECONDS / seconds)))], device=device
-            )
-            dist.broadcast(times, 0)
-            seconds = _timed(dist, torch, data, int(times[0]))
-            algbw = size / seconds
-            rows.append(
-                {
-                    "bytes": size,
-                    "seconds": seconds,
-                    "algbw": algbw,
-                    "busbw": algbw * 2 * (count - 1) / count,
-                }
-            )
-    finally:
-        dist.destroy_process_group()
+    on_gpu, rows = device.type == "cuda", []
+    for size in _SIZES_GPU if on_gpu else _SIZES_CPU:
+        if on_gpu and torch.cuda.mem_get_info()[0] < 3 * size:
+            break
+        data = torch.zeros(size // 4, device=device)
+        seconds = _timed(dist, torch, data, _WARM)
+        wanted = min(_MOST_TIMES, max(3, int(_SIZE_SECONDS / seconds)))
+        times = torch.tensor([wanted], device=device)
+        dist.broadcast(times, 0)
+        seconds = _timed(dist, torch, data, int(times[0]))
+        found = {"bytes": size, "seconds": seconds, "algbw": size / seconds}
+        rows.append({**found, "busbw": _busbw(size, seconds, dist.get_world_size())})
     return rows
 
 
-def _timed(dist: Any, torch: Any, data: Any, times: int) -> float:
-    """Return the mean seconds of so many all-reduces; of `times`, the slowest rank's."""
+def pair_bandwidths(
+    torch: Any, dist: Any, device: Any, rounds: list[list[list[int]]]
+) -> list[list[float]]:
+    """Return round, pair and bus bandwidth of the pairs of nodes that this rank is in.
+
+    ``rounds`` has the ranks of both nodes of each pair; the pairs of a round are measured at once.
+    """
+    size = _PAIR_GPU if device.type == "cuda" else _PAIR_CPU
+    data = torch.zeros(size // 4, device=device)
+    # Every rank makes all groups, in the same order.
+    groups = [[dist.new_group(ranks) for ranks in pairs] for pairs in rounds]
+    found = []
+    for number, pairs in enumerate(rounds):
+        dist.barrier()
+        for place, ranks in enumerate(pairs):
+            if dist.get_rank() in ranks:
+                group = groups[number][place]
+                _timed(dist, torch, data, _WARM, group)
+                seconds = _timed(dist, torch, data, _PAIR_TIMES, group)
+                found.append([number, place, _busbw(size, seconds, len(ranks))])
     dist.barrier()
+    return found
+
+
+def _busbw(size: int, seconds: float, ranks: int) -> float:
+    return size / seconds * 2 * (ranks - 1) / ranks
+
+
+def _timed(dist: Any, torch: Any, data: Any, times: int, group: Any = None) -> float:
+    """Return the mean seconds of so many all-reduces on the slowest rank."""
+    dist.barrier(group=group)
     began = time.perf_counter()
     for _ in range(times):
-        dist.all_reduce(data)
+        dist.all_reduce(data, group=group)
     if data.device.type == "cuda":
         torch.cuda.synchronize()
     took = torch.tensor([(time.perf_counter() - began) / times], device=data.device)
-    dist.all_reduce(took, op=dist.ReduceOp.MAX)
+    dist.all_reduce(took, op=dist.ReduceOp.MAX, group=group)
     return max(float(took[0]), 1e-9)
 
 

@@ -26,14 +26,20 @@ def _places(count: int, **more: Any) -> list[dict[str, Any]]:
 @pytest.mark.timeout(120)
 def test_a_product_and_an_all_reduce() -> None:
     pytest.importorskip("torch")
-    ranks = TensorRanks(_places(2))
+    ranks = TensorRanks(_places(2, pairs=[[[0, 1]]]))
     try:
         until(lambda: not ranks.running, "both ranks ended", 90)
         results = ranks.results(90)
     finally:
         ranks.close()
-    assert [sorted(one) for one in results] == [["allreduce", "devices", "gemm"]] * 2, results
+    assert [sorted(one) for one in results] == [["allreduce", "devices", "gemm", "pairs"]] * 2, (
+        results
+    )
     assert all(one["gemm"] > 1e8 for one in results)
+    for one in results:
+        ((number, place, busbw),) = one["pairs"]
+        assert (number, place) == (0, 0)
+        assert busbw > 1e5
     rows = results[0]["allreduce"]
     assert [row["bytes"] for row in rows] == [1 << 16, 1 << 20, 1 << 24]
     for row in rows:
