@@ -72,6 +72,7 @@ class NodeExamination:
             "links": self.result["links"],
             "allreduce": self.result["allreduce"],
             "baseline": vars(self.baseline) if self.baseline else None,
+            "notes": list(self.notes),
         }
 
     def table(self) -> Table:
@@ -112,7 +113,7 @@ class NodeExamination:
             for row in reduced.get("rows", ())
         ]
         for one in self.verdict.findings:
-            where = one.nodes[0] if len(one.nodes) == 1 else "between nodes"
+            where = listed(one.nodes, 4)
             told.append(f"{one.severity}: {where}: {one.message}")
         bad = self.verdict.bad
         if bad:

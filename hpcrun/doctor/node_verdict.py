@@ -71,6 +71,7 @@ def judge(result: Mapping[str, Any], baseline: NodeBaseline | None) -> NodeVerdi
         *_all_reduce(result, baseline),
         *_clocks(nodes),
         *_storage(nodes),
+        *_compilers(nodes),
     ]
     return NodeVerdict(tuple(nodes), tuple(found))
 
@@ -100,7 +101,7 @@ def _links(result: Mapping[str, Any]) -> Iterator[NodeTestFinding]:
             "slow_sender": f"it sends {told} over {name}, {usually}",
             "slow_receiver": f"it receives {told} over {name}, {usually}",
             "unreached": f"no other node reaches it over {name}{why}",
-            "slow_pair": f"{told} between {' and '.join(nodes)} over {name}, {usually}{why}",
+            "slow_pair": f"{told} between them over {name}, {usually}{why}",
         }
         if one["kind"] == "late":
             late = f"answers over {name} take {float(one['latency']) * 1e6:.0f} µs"
@@ -235,12 +236,12 @@ def _all_reduce(
             if "error" in rank
         }
         told = "; ".join(f"{node}: {one_line(why)}" for node, why in [*errors.items()][:3])
-        message = f"the all-reduce over {listed(nodes, 4)} failed: {told or 'no answer'}"
+        message = f"the all-reduce over them failed: {told or 'no answer'}"
         yield NodeTestFinding(nodes, BAD, "all_reduce", message)
     for one in reduced.get("pairs", ()):
         pair, rates = tuple(map(str, one["nodes"])), (float(one["rate"]), float(one["reference"]))
         told = f"a bus bandwidth of {_rate(rates[0])}, the others have {_rate(rates[1])}"
-        where = "it reaches" if len(pair) == 1 else f"{' and '.join(pair)} reach"
+        where = "it reaches" if len(pair) == 1 else "together they reach"
         yield NodeTestFinding(pair, BAD, "all_reduce", f"{where} {told}")
     stored = baseline.busbw.get(shape(result), {}) if baseline else {}
     rows = reduced.get("rows", ())
@@ -250,7 +251,7 @@ def _all_reduce(
         max(stored.values(), default=0.0),
     )
     if rows and best < ENOUGH * usual:
-        message = f"the all-reduce over {listed(nodes, 4)} has a bus bandwidth of {_rate(best)} at "
+        message = f"the all-reduce over them has a bus bandwidth of {_rate(best)} at "
         message += f"best, the baseline is {_rate(usual)}"
         yield NodeTestFinding(nodes, BAD, "all_reduce", message)
 
@@ -285,6 +286,15 @@ def _storage(nodes: Mapping[str, Any]) -> Iterator[NodeTestFinding]:
             if (found.get("sync") or 0) > _SYNC:
                 told = f"fsync and rename take {found['sync']:.1f} s there"
                 yield NodeTestFinding((node,), WARNING, "storage", told)
+
+
+def _compilers(nodes: Mapping[str, Any]) -> Iterator[NodeTestFinding]:
+    there = {node: one["facts"]["compiler"] for node, one in nodes.items() if "facts" in one}
+    for name, told in (("c++", "g++"), ("ninja", "ninja"), ("Python.h", "Python's headers")):
+        lacking = tuple(node for node, tools in there.items() if not tools.get(name))
+        if lacking:
+            message = f"no {told}: DeepSpeed's operators cannot be compiled there"
+            yield NodeTestFinding(lacking, WARNING, "compiler", message)
 
 
 def baseline_of(result: Mapping[str, Any]) -> NodeBaseline:

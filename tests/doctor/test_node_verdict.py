@@ -17,11 +17,14 @@ GPU: dict[str, Any] = {
 }
 
 
+TOOLS = {"c++": "/usr/bin/g++", "ninja": "/usr/bin/ninja", "nvcc": None, "Python.h": "/x"}
+
+
 def node(**more: Any) -> dict[str, Any]:
     """A node with two GPUs, all of it well."""
     gpus = [{**GPU, "index": number} for number in range(2)]
     return {
-        "facts": {"gpus": gpus, "gpus_given": 2, "libraries": {"torch": "2"}},
+        "facts": {"gpus": gpus, "gpus_given": 2, "libraries": {"torch": "2"}, "compiler": TOOLS},
         "clock": {"ahead": 0.001, "within": 0.0005},
         "storage": {"sees": 0.01, "sync": 0.004, "is_seen": True},
         "tensor": [{"devices": 2, "gemm": 6e14, "allreduce": []} for _ in range(2)],
@@ -83,7 +86,7 @@ def test_a_slow_way_makes_neither_end_bad() -> None:
     verdict = judge(_links(finding), None)
     assert verdict.bad == {}
     assert not verdict.is_well
-    assert told(verdict)[0][3] == "6.0 MB/s between n1 and n3 over ib0, the others 2.0 GB/s"
+    assert told(verdict)[0][3] == "6.0 MB/s between them over ib0, the others 2.0 GB/s"
 
 
 def test_late_answers_are_a_warning() -> None:
@@ -204,7 +207,7 @@ def test_an_all_reduce_that_fails_or_is_slow() -> None:
     changed["nodes"]["n2"]["tensor"][0]["error"] = "timeout"
     verdict = judge(changed, None)
     assert verdict.bad == {}
-    assert told(verdict)[0][3] == "the all-reduce over n1, n2, n3 failed: n2: timeout"
+    assert told(verdict)[0][3] == "the all-reduce over them failed: n2: timeout"
     stored = NodeBaseline(busbw={"3 nodes, 6 ranks": {"134217728": 1.7e10, "65536": 1e9}})
     assert judge(result(), stored).is_well
     stored = NodeBaseline(busbw={"3 nodes, 6 ranks": {"134217728": 2e10}})
@@ -224,7 +227,7 @@ def test_pairs_by_nccl() -> None:
     changed["allreduce"]["pairs"] = [{"nodes": ["n1", "n3"], "rate": 5e9, "reference": 4e10}]
     verdict = judge(changed, None)
     assert (verdict.bad, verdict.is_well) == ({}, False)
-    assert told(verdict)[0][3].startswith("n1 and n3 reach a bus bandwidth of 5.0 GB/s")
+    assert told(verdict)[0][3].startswith("together they reach a bus bandwidth of 5.0 GB/s")
 
 
 @pytest.mark.parametrize(
@@ -250,6 +253,14 @@ def test_clocks() -> None:
     changed["nodes"]["n2"]["clock"]["ahead"] = -3.0
     (one,) = judge(changed, None).findings
     assert (one.severity, one.message) == (WARNING, "its clock is 3.0 s behind")
+
+
+def test_a_node_without_a_compiler() -> None:
+    changed = result()
+    changed["nodes"]["n2"]["facts"]["compiler"] = {**TOOLS, "c++": None}
+    (one,) = judge(changed, None).findings
+    assert (one.nodes, one.severity) == (("n2",), WARNING)
+    assert one.message == "no g++: DeepSpeed's operators cannot be compiled there"
 
 
 def test_the_baseline_of_a_result() -> None:
