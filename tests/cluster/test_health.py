@@ -98,6 +98,8 @@ def _check_the_next_submission_of_another_user(bench: Workbench, home: Path) -> 
     slurm.run(["chown", "-R", "daemon", str(home)], user=False)
     _, said = _as_another(bench, home, "submit", "next.yaml", "--dry-run")
     assert "suspect node left out: n2: it sends " in said
+    _, said = _as_another(bench, home, "submit", "next.yaml", "--dry-run", "--no-suspects")
+    assert "suspect" not in said
     job, said = _as_another(bench, home, "submit", "next.yaml", "--wait")
     assert f"(by {slurm.user}, until " in said
     shown = slurm.run(["scontrol", "show", "job", job.strip()]).stdout

@@ -29,6 +29,7 @@ from hpcrun.state import files as state_files
 from hpcrun.state import ledger, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import Entry
+from hpcrun.state.suspects.suspect_nodes import SuspectNodes
 from hpcrun.submit.local import processes
 from tests.support.place import REPOSITORY, RESOURCES, Place, command_of
 from tests.support.waiting import until
@@ -330,6 +331,37 @@ def test_every_node_that_was_lost_is_excluded_whenever_it_was(place: Place) -> N
         lost = Evidence(lost_nodes=(node,))
         action = aftermath.record(number, causes.decide(lost))
     assert action.exclude == ("n1", "n2")
+
+
+@pytest.mark.parametrize(
+    ("evidence", "is_slurm", "drill", "told"),
+    [
+        (Evidence(lost_nodes=("n1",)), True, False, ["node n1 did not answer any more"]),
+        (Evidence(lost_nodes=("n1",)), False, False, []),
+        (Evidence(lost_nodes=("n1",)), True, True, []),
+        (
+            Evidence(launch_error="node n1: no GPU", bad_nodes=("n1",), response="replace"),
+            *(True, False, ["no GPU"]),
+        ),
+        (Evidence(failure={"rank": 0, "node": "n1", "exit_code": 1}), True, False, []),
+        (Evidence(launch_error="nobody answered"), True, False, []),
+    ],
+)
+def test_nodes_that_ended_an_attempt_are_suspect(
+    place: Place, evidence: Evidence, is_slurm: bool, drill: bool, told: list[str]
+) -> None:
+    place.submit("true", recovery={})
+    place.run.directory.mkdir(parents=True)
+    run = plan_file.read(place.submission.plan).run(3)
+    if drill:
+        run.spec["drill"] = [{"fault": "node"}]
+    launcher: Any = SimpleNamespace(requeues=False, is_slurm=is_slurm, job_id="1")
+    ledger.write(place.run, ledger.STARTED, 1, submission=1)
+    AttemptEnd(place.submission, run, launcher, {}).record(1, causes.decide(evidence))
+    record = SuspectNodes.of({}, place.submission.experiment.root)
+    assert [(one.node, one.reason) for one in record.read().entries] == [
+        ("n1", reason) for reason in told
+    ]
 
 
 def test_a_program_finds_its_deepspeed_configuration_as_it_was_written(place: Place) -> None:

@@ -27,6 +27,7 @@ from hpcrun.slurm import requeue_nodes
 from hpcrun.state import ledger
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.text import size
 
 # Seconds of all links together, after which they are left as they are; of one answer; times that
 # slow ones are measured again.
@@ -133,6 +134,9 @@ class StartCheck:
                 self._measure(pairs, found, rates, deadline)
         for node in own:
             self._agents.send(node, {"type": "listened"})
+        if rates.rates:
+            slowest, fastest = (size(int(one(rates.rates.values()))) for one in (min, max))
+            say(f"links of {len(there)} nodes over {usual}: {slowest}/s to {fastest}/s")
         return link_rates.findings(rates, usual, [node.name for node in nodes])
 
     def _measure(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from hpcrun.run.check_in.node_links import NodeLinks
 from hpcrun.run.health.hang_detector import Hang
 from hpcrun.run.health.progress import STEPPING, RankProgress
-from hpcrun.run.check_in.node_links import NodeLinks
 from hpcrun.run.job import agents
 from hpcrun.run.job.hang_watch import HangWatch, Hung
 from hpcrun.run.job.rank_places import RankPlaces
