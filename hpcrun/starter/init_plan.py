@@ -8,9 +8,11 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+from hpcrun import activity
 from hpcrun.compile.source.marked_tree import COMMAND_LINE, SourceMark
 from hpcrun.compile.source.problems import Problems
 from hpcrun.compile.spec import profile, profile_files
@@ -138,10 +140,11 @@ def _on_slurm(request: InitRequest, found: Survey, site: SlurmSite, root: RootCh
     given: Mapping[str, Any] = {}
     if is_kept and there is not None:
         path, given, root = _kept(there, name, request.directory)
-    uses = job_choice.uses(site, given)
     python = found.python
     on_gpus = python is None or python.build != CPU
-    job = job_choice.choose(site, uses, given, on_gpus=on_gpus)
+    with activity.doing("choosing a partition"):
+        uses = job_choice.uses(site, given)
+        job = job_choice.choose(site, uses, given, on_gpus=on_gpus)
     cluster = name if job is not None or request.profile_only else LOCAL
     plan = InitPlan(request, found, cluster, path, root, uses, job, given if is_kept else None)
     setup, of_modules = _setup(found)
@@ -154,6 +157,7 @@ def _on_slurm(request: InitRequest, found: Survey, site: SlurmSite, root: RootCh
         )
     else:
         plan.notes.extend([root.doubt] if root.doubt else [])
+        plan.notes.extend(_of_profiles(request.directory, name))
         day = time.strftime("%Y-%m-%d")
         schema = path.parent.parent / _PROFILE_SCHEMA
         told = profile_text.text(
@@ -217,7 +221,7 @@ def _in_the_way(path: Path) -> UsageError:
 
 def _project(plan: InitPlan) -> Iterator[PlannedFile]:
     directory, force = plan.request.directory, plan.request.force
-    name = project_text.experiment_name(Path(os.path.realpath(directory)).name)
+    name = _free_name(plan)
     job = plan.job if plan.cluster != LOCAL else None
     spec = project_text.spec(name, plan.cluster, job, plan.survey.python, plan.given)
     texts = {
@@ -229,11 +233,31 @@ def _project(plan: InitPlan) -> Iterator[PlannedFile]:
         yield PlannedFile.of(directory / file, told, force=force)
 
 
+def _free_name(plan: InitPlan) -> str:
+    """Return the experiment's name: that of the directory, or like it where there is one so."""
+    directory = plan.request.directory
+    name = project_text.experiment_name(Path(os.path.realpath(directory)).name)
+    root = Path(plan.root.path)
+    if os.path.lexists(directory / project_text.SPEC) or not os.path.lexists(root / name):
+        return name
+    free = next(each for each in (f"{name}-{n}" for n in count(2)) if not (root / each).exists())
+    plan.notes.append(f"the experiment is called {free}, as there is {root / name} already")
+    return free
+
+
 def _schema(path: Path, of: str, *, force: bool) -> PlannedFile:
     """Return the plan for a schema, which is hpcrun's own: that of another version is replaced."""
     found = PlannedFile.of(path, project_text.schema(of), force=force)
     is_ours = '"title": "hpcrun ' in found.there[:200]
     return replace(found, action=REPLACED) if found.action == KEPT and is_ours else found
+
+
+def _of_profiles(directory: Path, name: str) -> Iterator[str]:
+    shipped = profile_files.shipped_directory()
+    there = profile_files.available(directory).items()
+    others = [other for other, path in there if path.parent != shipped and other != name]
+    if others:
+        yield f"other profiles that are there, for `cluster:` of a spec: {listed(others, 8)}"
 
 
 def _setup(found: Survey) -> tuple[list[str], list[str]]:
@@ -312,6 +336,11 @@ def _of_python(found: Survey, job: JobChoice | None) -> Iterator[str]:
         return
     if python.origin != RUNNING:
         yield f"the job's Python is {python.executable} ({python.origin}): {_why_not_ours(found)}"
+    if not found.has_compiler and (job is None or not job.gpus_per_node):
+        yield (
+            "DeepSpeed compiles a part of itself for training on CPUs, and no C++ compiler and "
+            f"ninja are in PATH or beside {python.executable}: nodes need both"
+        )
     if python.is_unchecked:
         yield f"{python.executable}: {python.problem}; its files tell of torch {python.torch}"
     gpus = found.slurm is not None and any(n.gpus for n in found.slurm.nodes.values())

@@ -81,14 +81,18 @@ def _use(partition: SlurmPartition, site: SlurmSite, given: Mapping[str, Any]) -
     ]
     if odd:
         return PartitionUse(partition, problem=odd[0])
-    first = None
+    first = doubtful = None
     for account, qos in islice(_pairs(partition, site, given), _MOST_PAIRS):
         request = _request(partition, account, qos, max(1, partition.min_nodes), minutes=1)
-        wrong = [one for one in judge_job(request, site) if one.severity == ERROR]
-        if not wrong:
+        judged = list(judge_job(request, site))
+        wrong = [one for one in judged if one.severity == ERROR]
+        if not judged:
             return PartitionUse(partition, account, qos)
-        first = first or wrong[0].message
-    return PartitionUse(partition, problem=first or "no account and QOS of yours fit")
+        if not wrong:
+            doubtful = doubtful or PartitionUse(partition, account, qos)
+        else:
+            first = first or wrong[0].message
+    return doubtful or PartitionUse(partition, problem=first or "no account and QOS of yours fit")
 
 
 def _pairs(
@@ -169,35 +173,42 @@ def _sized(
     up = [one for one in fitting if not one.is_out] or fitting
     if len(fitting) < nodes or not up:
         return None
-    cpus = _cpus(up, partition, gpus)
-    mem = _memory(site, up, partition, gpus)
+    cpus = _cpus(site, up, partition, gpus)
+    mem, each = _memory(site, up, partition, gpus), site.number("MaxMemPerCPU")
+    if mem is not None and each:
+        # What is more a CPU Slurm refuses, or charges as more CPUs.
+        mem = min(mem, each * cpus)
     minutes = min(MINUTES, (partition.max_time or MINUTES * 60) // 60) or 1
     who = partition, use.account, use.qos
-    request = _request(*who, nodes, minutes=minutes, gpus=gpus, cpus=cpus, mem=mem)
+    told = None if mem is None else f"{mem}M"
+    request = _request(*who, nodes, minutes=minutes, gpus=gpus, cpus=cpus, mem=told)
     judged: list[Finding] = list(judge_job(request, site))
     if any(one.severity == ERROR for one in judged):
         return None
     doubts = tuple(one.message for one in judged)
     why = _why(site, partition, gpus, named)
-    return JobChoice(use, why, nodes, gpus, cpus, mem, minutes, doubts)
+    return JobChoice(use, why, nodes, gpus, cpus, told, minutes, doubts)
 
 
-def _cpus(nodes: Sequence[SlurmNode], partition: SlurmPartition, gpus: int) -> int:
+def _cpus(site: SlurmSite, nodes: Sequence[SlurmNode], partition: SlurmPartition, gpus: int) -> int:
     """Return CPUs of a rank that every one of these nodes has."""
     shares = [one.cpus // max(1, one.gpus_of(None) if gpus else 1) for one in nodes]
     most = _CPUS_OF_GPU if gpus else _CPUS
+    each = site.number("MaxMemPerCPU")
+    if each:
+        most = max(most, -(-(_MEMORY_OF_GPU if gpus else _MEMORY) // each))
     return max(1, min([most, *shares, *filter(None, [partition.max_cpus_per_node])]))
 
 
 def _memory(
     site: SlurmSite, nodes: Sequence[SlurmNode], partition: SlurmPartition, gpus: int
-) -> str | None:
-    """Return memory of a node that every one of these has; None where Slurm does not divide it."""
+) -> int | None:
+    """Return MB of a node that every one of these has; None where Slurm does not divide memory."""
     if "MEMORY" not in site.settings.get("SelectTypeParameters", "").upper():
         return None
     wanted = _MEMORY_OF_GPU if gpus else _MEMORY
     there = min(one.memory / max(1, one.gpus_of(None) if gpus else 1) for one in nodes)
-    return f"{int(min([wanted, there, *filter(None, [partition.max_memory_per_node])]))}M"
+    return int(min([wanted, there, *filter(None, [partition.max_memory_per_node])]))
 
 
 def _why(site: SlurmSite, partition: SlurmPartition, gpus: int, named: Sequence[str]) -> str:

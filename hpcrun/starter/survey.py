@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ class Survey:
     pythons: list[FoundPython]
     software: SiteSoftware
     network: LoginNetwork
+    has_compiler: bool = True
+    """There are a C++ compiler and ninja, which DeepSpeed needs for training on CPUs."""
 
     @property
     def python(self) -> FoundPython | None:
@@ -61,7 +64,16 @@ def take(
     with activity.doing("asking Pythons for torch and deepspeed"):
         found = pythons.result()
     host = socket.gethostname().partition(".")[0]
-    return Survey(host, user, slurm, seen[0], found, seen[1], seen[2])
+    best = python_search.chosen(found)
+    has_compiler = best is None or _has_compiler(Path(best.executable), environ)
+    return Survey(host, user, slurm, seen[0], found, seen[1], seen[2], has_compiler)
+
+
+def _has_compiler(python: Path, environ: Mapping[str, str]) -> bool:
+    """Check for what DeepSpeed's operators are compiled with, beside a Python or in PATH."""
+    path = os.pathsep.join([str(python.parent), environ.get("PATH", "")])
+    compilers = any(shutil.which(name, path=path) for name in ("c++", "g++", "clang++"))
+    return compilers and shutil.which("ninja", path=path) is not None
 
 
 def _image_places(environ: Mapping[str, str], directory: Path) -> list[Path]:

@@ -53,9 +53,10 @@ def newcomer(slurm: Cluster, wheel: Path) -> Iterator[Newcomer]:
     home = slurm.layout.home
     environment, directory = home / "newcomer", home / "first"
     python = wheels.install(wheel, environment)
-    # torch and DeepSpeed, as `pip install 'hpcrun[train]'` would bring them along.
-    own = sysconfig.get_paths()["purelib"]
-    (wheels.libraries(environment) / "training.pth").write_text(f"{own}\n")
+    # torch, DeepSpeed and ninja, as `pip install 'hpcrun[train]'` would bring them along.
+    own = sysconfig.get_paths()
+    (wheels.libraries(environment) / "training.pth").write_text(f"{own['purelib']}\n")
+    (python.parent / "ninja").symlink_to(Path(own["scripts"], "ninja"))
     slurm.run(["mkdir", str(directory)])
     if slurm.version == VERSIONS[0]:
         give_operators(slurm, operators.build(), home / "hpcrun")

@@ -71,6 +71,7 @@ class Desk:
             storage=given.pop("storage", [shared]),
             pythons=given.pop("pythons", [python] if python else []),
             software=given.pop("software", SiteSoftware(loaded={})),
+            has_compiler=given.pop("has_compiler", True),
             network=LoginNetwork(("ib0 (InfiniBand)",), ("mlx5_0:1 InfiniBand, 400 Gb/sec",)),
         )
         self._patch.setattr(survey, "take", lambda _directory, *, with_slurm: found)
@@ -369,6 +370,35 @@ def test_a_new_directory_is_made_and_gone_to(desk: Desk) -> None:
     assert Path("a/9 lives/train.py").is_file()
     assert plan.next_lines() == ["cd 'a/9 lives'", "hpcrun check", "hpcrun submit"]
     assert compile_spec("a/9 lives/experiment.yaml").name == "starter-9-lives"
+
+
+def test_a_name_that_is_taken_is_not_used_again(desk: Desk) -> None:
+    (desk.home / "hpcrun" / "project").mkdir(parents=True)
+    plan = desk.plan(SITES["CPUs"])
+    plan.write()
+    assert _spec()["name"] == "project-2"
+    assert any("the experiment is called project-2" in note for note in plan.notes)
+    assert {one.action for one in desk.plan(SITES["CPUs"]).files} == {"unchanged", "kept"}
+
+
+def test_other_profiles_and_a_lacking_compiler_are_told_of(desk: Desk) -> None:
+    own = desk.home / ".config/hpcrun/clusters"
+    own.mkdir(parents=True)
+    (own / "jean-zay.yaml").write_text("executor: slurm\n")
+    plan = desk.plan(SITES["CPUs"], has_compiler=False)
+    assert any("other profiles that are there" in n and "jean-zay" in n for n in plan.notes)
+    assert any("no C++ compiler and ninja" in note for note in plan.notes)
+    plan = desk.plan(SITES["GPUs"], CUDA_BUILD, has_compiler=False)
+    assert not any("compiler" in note for note in plan.notes)
+
+
+def test_a_starter_for_gpus_runs_on_a_machine_without(desk: Desk) -> None:
+    desk.plan(SITES["GPUs"], CUDA_BUILD).write()
+    how = Path("experiment.yaml").read_text().splitlines()[2]
+    words = ["cluster=local", "gpus_per_node=0"]
+    assert f"hpcrun run {' '.join(words)} here" in how
+    compiled = compile_spec("experiment.yaml", words)
+    assert compiled.cluster["executor"] == "local"
 
 
 def test_a_slurm_that_is_silent_says_what_else_there_is(

@@ -97,6 +97,14 @@ def test_sizes_are_within_those_of_nodes_and_partitions() -> None:
     assert (found.cpus_per_task, found.mem) == (1, "3000M")
 
 
+def test_memory_that_slurm_limits_by_cpu_takes_more_cpus() -> None:
+    found = _choose(_cluster([CPU], MaxMemPerCPU="1500"), on_gpus=False)
+    assert (found.cpus_per_task, found.mem) == (3, "4000M")
+    small = made_site.site([CPU], nodes(["c1", "c2", "c3"], CPUTot="2"), MaxMemPerCPU="1500")
+    found = _choose(small)
+    assert (found.cpus_per_task, found.mem) == (2, "3000M")
+
+
 def test_memory_is_left_out_where_slurm_does_not_divide_it() -> None:
     """RealMemory is often 1 MB there, and a job that asks for more is refused."""
     site = made_site.site(
@@ -143,6 +151,26 @@ def test_the_account_that_a_partition_is_for() -> None:
     )
     found = _choose(site, on_gpus=False)
     assert (found.use.account, found.use.qos) == ("rich", "normal")
+
+
+def test_an_account_without_doubts_comes_first() -> None:
+    """Accounts above mine may be let in, and nobody tells which these are."""
+    site = _cluster(
+        [partition("rich", "c[1-3]", Default="YES", AllowAccounts="rich")],
+        accounts={"lab": "normal", "rich": "normal"},
+        default_account="lab",
+        is_clear=False,
+    )
+    assert _choose(site, on_gpus=False).use.account == "rich"
+    site = _cluster(
+        [partition("rich", "c[1-3]", Default="YES", AllowAccounts="rich")],
+        accounts={"lab": "normal"},
+        default_account="lab",
+        is_clear=False,
+    )
+    found = _choose(site, on_gpus=False)
+    assert found.use.account == "lab"
+    assert "is for the accounts rich" in found.doubts[0]
 
 
 def test_the_qos_that_a_partition_is_for() -> None:

@@ -49,9 +49,13 @@ def site(
     qos: Mapping[str, Mapping[str, str]] | None = None,
     without_accounting: str = "",
     groups: Sequence[str] = (),
+    is_clear: bool = True,
     **config: str,
 ) -> SlurmSite:
-    """The cluster as ``ann`` sees it; ``accounts`` has the QOS of each of hers."""
+    """The cluster as ``ann`` sees it; ``accounts`` has the QOS of each of hers.
+
+    Unless ``is_clear`` nobody tells which accounts hers are below.
+    """
     settings = [f"{key} = {one}" for key, one in {**_CONFIG, **config}.items()]
     told = {"config": settings, "partition": [*partitions], "node": [*machines]}
     rows = {
@@ -64,5 +68,8 @@ def site(
             {**_QOS, "Name": name, **(qos or {}).get(name, {})} for name in {"normal", *(qos or {})}
         ],
     }
+    rows[site_queries.PARENTS] = [
+        {"Account": name, "ParentName": "root"} for name in (accounts or {}) if is_clear
+    ]
     known = None if without_accounting else rows
     return slurm_site.make(told, known, without_accounting, "ann", frozenset(groups))
