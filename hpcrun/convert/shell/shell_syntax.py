@@ -77,25 +77,27 @@ class ParsedScript:
 def parse(text: str) -> ParsedScript:
     """Parse a script; what cannot be read is told in the result."""
     unread: ShellSyntaxError | None = None
+    found: list[ShellToken] = []
     lines = text.split("\n")
-    try:
-        found = tokens(text)
-    except ShellSyntaxError as error:
-        unread = error
+    end = len(lines)
+    for _ in range(_MOST_PROBLEMS):
         try:
-            found = tokens("\n".join(lines[: error.line - 1]) + "\n")
-        except ShellSyntaxError as before:
-            unread, found = before, []
-            if before.line > 1:
-                # Only what stands before both.
-                unread = ShellSyntaxError(error.message, min(before.line, error.line))
+            found = tokens("\n".join(lines[:end]) + "\n")
+            break
+        except ShellSyntaxError as error:
+            # What stands before it may be cut in the middle of something else.
+            unread = unread or error
+            end = min(end, error.line) - 1
+    else:
+        end = 0
     parser = _Parser(found)
     nodes = parser.script()
     result = ParsedScript(nodes, parser.problems)
     if parser.left is not None and unread is None:
         unread = ShellSyntaxError("too many blocks are not closed", parser.left)
     if unread is not None:
-        result.unread_from, result.unread_why = unread.line if found else 1, unread.message
+        result.unread_from = parser.left or end + 1
+        result.unread_why = unread.message
     return result
 
 
