@@ -256,6 +256,66 @@ def counted(shape: dict[str, int], precision: str) -> ModelFacts:
     return of_answer(ask([sys.executable], question, precision=precision), {})
 
 
+def allocated_peak(shape: dict[str, int], micro: int) -> int:
+    """Return the most that torch's allocator gave on the CPU in a forward and backward.
+
+    Beside the parameters; gradients go as soon as they are there.
+    """
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    from bench.held_bytes import make_model
+
+    def drop(parameter: Any) -> None:
+        parameter.grad = None
+
+    model = make_model(shape)
+    for one in model.parameters():
+        one.register_post_accumulate_grad_hook(drop)
+    text = torch.randint(0, 256, (micro, shape["context"] + 1))
+    model(text).backward()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        loss = model(text)
+        loss.backward()
+        del loss
+    results = profiled.profiler.kineto_results
+    events = [one for one in results.events() if one.name() == "[memory]"]
+    now = most = 0
+    for one in sorted(events, key=lambda event: event.start_ns()):
+        now += one.nbytes()
+        most = max(most, now)
+    return most
+
+
+def activations() -> list[dict[str, Any]]:
+    """Return predicted and allocated peaks of forward and backward on the CPU, in fp32."""
+    found = []
+    shapes = (
+        {"layers": 4, "width": 256, "heads": 4, "context": 128},
+        {"layers": 6, "width": 128, "heads": 8, "context": 256},
+    )
+    for shape in shapes:
+        peaks = counted(shape, "fp32").whole
+        assert peaks is not None
+        for micro in (1, 4):
+            most = allocated_peak(shape, micro)
+            predicted = peaks.of(micro)
+            one = {"shape": shape, "micro": micro, "predicted": predicted, "measured": most}
+            found.append({**one, "apart": apart(predicted, most)})
+    return found
+
+
+def _activation_lines(found: Sequence[dict[str, Any]]) -> list[str]:
+    lines = ["", "forward and backward of one rank, beside parameters and gradients:"]
+    for one in found:
+        shape = ", ".join(f"{name} {value}" for name, value in one["shape"].items())
+        lines.append(
+            f"  {shape}, micro batch {one['micro']}: predicted {one['predicted'] / 1e6:.2f} MB, "
+            f"torch allocated {one['measured'] / 1e6:.2f} MB ({100 * one['apart']:+.1f} %)"
+        )
+    return lines
+
+
 def _table(results: Sequence[dict[str, Any]], on_gpu: bool) -> list[str]:
     lines = []
     for one in results:
@@ -309,8 +369,11 @@ def main() -> None:
     kinds = "the peak" if options.gpu else "parameters, gradients and optimizer"
     lines = _table(results, options.gpu)
     lines += ["", f"{good} of {len(results)} cases have {kinds} within {100 * within:.0f} %"]
+    followed = [] if options.gpu or options.only else activations()
+    lines += _activation_lines(followed) if followed else []
     name = "estimate_gpu" if options.gpu else "estimate"
-    publish(options, name, circumstances(cases=len(results)), lines, cases=results)
+    more = {"cases": results, "activations": followed}
+    publish(options, name, circumstances(compared=len(results)), lines, **more)
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def build_model(config: Any) -> LanguageModel:
 
 def sample_batch(config: Any, micro_batch: int) -> Tensor:
     """Return what the model is called with, in shape: `hpcrun estimate` follows one step of it."""
-    return torch.zeros((micro_batch, config.model.context + 1), dtype=torch.int64, device="meta")
+    return torch.zeros((micro_batch, config.model.context + 1), dtype=torch.int64)
 
 
 def read_text(limit: int) -> Tensor:

@@ -67,7 +67,7 @@ def main() -> None:
         answer = {"problem": str(error)}
     except ImportError as error:
         answer = {"problem": f"{type(error).__name__}: {error}"}
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         answer = {"problem": f"{_place(error)}{type(error).__name__}: {error}"[:2000]}
     sys.stdout.write(f"\n{MARK}{json.dumps(answer)}\n")
     sys.stdout.flush()
@@ -89,7 +89,8 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     found = {"torch": torch.__version__, **more, **_counted(model)}
     if sample is not None:
         try:
-            found["peaks"] = _peaks(model, sample, question, torch)
+            with torch.device("meta"):
+                found["peaks"] = _peaks(model, sample, question, torch)
         except Exception as error:  # the count stands without it
             found["activations_problem"] = f"{type(error).__name__}: {error}"[:500]
     # Runs that differ in other keys have the same model.
@@ -334,7 +335,7 @@ def _checkpoint_blocks(model: Any, torch: Any) -> int:
     return len(blocks)
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """Return ``train.py:12: `` of the innermost line of the user's own code."""
     frames = list(_frames(error))
     own = [
@@ -343,7 +344,7 @@ def _place(error: Exception) -> str:
     return f"{Path(own[-1][0]).name}:{own[-1][1]}: " if own else ""
 
 
-def _frames(error: Exception) -> Iterator[tuple[str, int]]:
+def _frames(error: BaseException) -> Iterator[tuple[str, int]]:
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
