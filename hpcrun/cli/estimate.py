@@ -44,7 +44,7 @@ def command(
 
     The model is made on the meta device by a process of the job's Python, here, which runs the
     spec's code (as --parameters does not). Runs that need the same are one row; -v shows each in
-    full. Formulas: hpcrun help estimate.
+    full. Formulas: hpcrun help estimates.
     """
     from hpcrun.compile import compile_chain
     from hpcrun.compile.chain import in_order

@@ -16,6 +16,7 @@ from hpcrun.text import shortened
 # Topic -> the file in docs, and what it is about. pyproject.toml lists the files for the wheel.
 TOPICS = {
     "new-cluster": ("init", "the first five minutes on a new cluster"),
+    "from-sbatch": ("from-sbatch", "what `hpcrun init --from` makes of an sbatch script"),
     "start": ("getting-started", "from an empty directory to a sweep that survives a killed rank"),
     "where": ("choosing-runs", "which runs a command is about: names, patterns, state=failed"),
     "sweeps": ("sweeps", "many runs from one spec"),
@@ -24,8 +25,9 @@ TOPICS = {
     "specs": ("spec", "every key of a spec and of a cluster profile"),
     "commands": ("cli", "the root, exit codes, and every command's options"),
     "examining": ("doctor", "what `hpcrun doctor` judges, and how it finds bad nodes"),
+    "bad-nodes": ("health", "the check of a job's nodes, and the record of suspect ones"),
     "checks": ("check", "what is checked against the cluster before the queue"),
-    "estimate": ("estimate", "memory, time and money of a run: formulas and their sources"),
+    "estimates": ("estimate", "memory, time and money of a run: formulas and their sources"),
     "frameworks": ("frameworks", "a spec for Hugging Face, Accelerate, Lightning, JAX, …"),
     "deepspeed": ("deepspeed-configs", "published DeepSpeed configurations"),
     "screen": ("top", "the live screen of hpcrun top, and its keys"),

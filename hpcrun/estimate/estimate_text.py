@@ -268,7 +268,7 @@ def notes(report: EstimateReport) -> list[str]:
     for one in report.shapes:
         if one.problem:
             found[
-                f"not estimated: {one.problem}\nhint: {one.hint or 'see `hpcrun help estimate`'}"
+                f"not estimated: {one.problem}\nhint: {one.hint or 'see `hpcrun help estimates`'}"
             ] = None
         found.update(dict.fromkeys(one.notes))
     return [*found]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hpcrun.state import files
+from hpcrun.state.plan import Entry
 from tests.support.command import hpcrun
 from tests.support.experiment import T0, Experiment, path_with, slurm_shim
 
@@ -17,7 +18,7 @@ SPEC = """\
 name: study
 entry: train.py:train
 cluster: site
-config: {width: 1024, layers: 8, total_steps: 1000, context: 512}
+config: {width: 1024, layers: 8, total_steps: 1000, context: 512, seed: 0}
 deepspeed:
   train_micro_batch_size_per_gpu: 4
   bf16: {enabled: true}
@@ -90,7 +91,7 @@ def test_one_run_in_full(place: Path) -> None:
 
 def test_a_sweep_has_a_row_for_each_shape(place: Path) -> None:
     sweeps = ["-s", "config.width=256,512", "-s", "config.seed=0,1,2"]
-    told, said = estimate(place, "study.yaml", "+config.seed=0", *sweeps)
+    told, said = estimate(place, "study.yaml", *sweeps)
     rows = told.splitlines()[1:4]
     assert rows[0].split()[:3] == ["RUNS", "SHAPE", "SETTING"]
     assert [row.split()[:2] for row in rows[1:]] == [["0-2", "width=256"], ["3-5", "width=512"]]
@@ -141,7 +142,7 @@ def test_another_gpu_has_its_own_price(place: Path) -> None:
 
 def test_without_a_gpu_type_the_catalogue_is_asked(place: Path) -> None:
     (place / "configs/clusters/site.yaml").write_text("executor: slurm\n")
-    told, _ = estimate(place, "study.yaml", "--parameters", "2B")
+    told, _ = estimate(place, "study.yaml", "--parameters", "7B")
     fits = re.search(r"fits on: (.*)", told)
     assert fits
     assert "h100" in fits[1]
@@ -165,7 +166,7 @@ def test_processors(place: Path) -> None:
 def test_a_measured_speed_is_used(place: Path) -> None:
     """Of a run of the same model under the root, on the same kind of GPU."""
     study = Experiment(place / "root")
-    entry = {"kind": "function", "module": "train", "function": "train", "file": "train.py"}
+    entry = Entry(kind="function", module="train", function="train", import_root=".")
     spec = {
         "config": {"width": 1024, "layers": 8, "total_steps": 50, "context": 512},
         "deepspeed": {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
@@ -222,7 +223,7 @@ def test_a_model_that_is_not_known(place: Path, arguments: list[str], said: str)
     (place / "plain.py").write_text("print(1)\n")
     told, _ = estimate(place, "study.yaml", *arguments, code=2)
     assert said in told
-    assert "--parameters 7.5B" in told
+    assert "7.5B" in told
     assert json.loads(estimate(place, "study.yaml", *arguments, "--json", code=2)[0])["shapes"]
 
 

@@ -120,10 +120,10 @@ def test_ctrl_c_while_slurm_is_asked_waits_for_its_answer(
 ) -> None:
     ask = feeder.sbatch.submit
 
-    def pressed(script: Path, dependency: str | None = None, **more: int) -> str:
+    def pressed(script: Path, *more: str | None, **options: int) -> str:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.01)
-        return ask(script, dependency, **more)
+        return ask(script, *more, **options)
 
     monkeypatch.setattr(feeder.sbatch, "submit", pressed)
     with pytest.raises(
@@ -141,9 +141,9 @@ def test_ctrl_c_while_there_is_no_room_counts(desk: Desk, monkeypatch: pytest.Mo
     _put(desk, "room", 0)
     ask = feeder.sbatch.submit
 
-    def pressed(script: Path, dependency: str | None = None, **more: int) -> str:
+    def pressed(script: Path, *more: str | None, **options: int) -> str:
         os.kill(os.getpid(), signal.SIGINT)
-        return ask(script, dependency, **more)
+        return ask(script, *more, **options)
 
     monkeypatch.setattr(feeder.sbatch, "submit", pressed)
     with pytest.raises(Interrupted, match="interrupted: nothing was submitted"):
@@ -163,8 +163,8 @@ def test_an_answer_that_is_lost_while_it_waits(desk: Desk, monkeypatch: pytest.M
     _put(desk, "room", 3)
     ask = feeder.sbatch.submit
 
-    def lose(script: Path, dependency: str | None = None, **more: int) -> str:
-        job_id = ask(script, dependency, **more)
+    def lose(script: Path, *more: str | None, **options: int) -> str:
+        job_id = ask(script, *more, **options)
         if job_id == "101":
             raise feeder.sbatch.NoAnswer("sbatch's answer got lost")
         return job_id

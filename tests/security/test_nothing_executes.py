@@ -292,7 +292,7 @@ def test_a_strangers_spec_runs_in_the_job_alone(open_place: Path) -> None:
     # The local executor runs the job here: what runs before is seen in a submission that fails.
     script = (
         "import hpcrun.submit.feeder as feeder, hpcrun.__main__ as start\n"
-        "feeder.send = lambda *_: (_ for _ in ()).throw(SystemExit(77))\n"
+        "feeder.send = lambda *_, **__: (_ for _ in ()).throw(SystemExit(77))\n"
         f"start.main(['submit', {str(spec)!r}])"
     )
     done = ME.run([PYTHON, "-c", script], home=home, env=root)

@@ -17,6 +17,7 @@ from hpcrun.state.layout import AttemptPaths, RunPaths, SubmissionPaths
 from hpcrun.state.plan import Array, Entry, Plan, RunPlan
 
 T0 = 1_700_000_000.0
+TRAIN = Entry(kind="script", file="train.py", argv=("--lr=0.001",))
 
 
 class Experiment:
@@ -36,6 +37,7 @@ class Experiment:
         spec: dict[str, Any] | None = None,
         world: int = 2,
         who: str | None = None,
+        entry: Entry = TRAIN,
         repeats: Sequence[str] = (),
         **journal: Any,
     ) -> SubmissionPaths:
@@ -50,7 +52,9 @@ class Experiment:
             directory=".",
             cluster={"name": "generic", "executor": "slurm"},
             max_parallel=None,
-            runs=tuple(_run(number, (swept or {}).get(number, {}), spec, world) for number in runs),
+            runs=tuple(
+                _run(number, (swept or {}).get(number, {}), spec, world, entry) for number in runs
+            ),
             arrays=(Array(tuple(runs), "#!/bin/bash\nexec true\n", 1.5),),
             repeats=tuple(repeats),
         )
@@ -153,7 +157,9 @@ class Experiment:
                 stream.write(json.dumps({"step": step, "time": T0 + step, **values}) + "\n")
 
 
-def _run(number: int, swept: dict[str, Any], spec: dict[str, Any] | None, world: int) -> RunPlan:
+def _run(
+    number: int, swept: dict[str, Any], spec: dict[str, Any] | None, world: int, entry: Entry
+) -> RunPlan:
     full: dict[str, Any] = {
         "name": "study",
         "config": {"lr": 1e-3, "seed": 0, "model": {"name": "tiny", "depth": 2}},
@@ -170,7 +176,6 @@ def _run(number: int, swept: dict[str, Any], spec: dict[str, Any] | None, world:
             target = target.setdefault(parent, {})
         target[leaf] = value
     label = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in swept.items())
-    entry = Entry(kind="script", file="train.py", argv=("--lr=0.001",))
     return RunPlan(number, f"{number:032x}", label, swept, entry, full)
 
 

@@ -112,9 +112,11 @@ def several(key: Key, tree: Tree) -> tuple[Key, ...]:
 def _candidates(data: dict[str, Any]) -> Iterator[Key]:
     """Yield the keys that a short one may stand for: the fields of a spec, and all that is given.
 
-    A part with a dot in it cannot be typed.
+    What nobody gave to ``estimate``, which describes the model of ``config``, is none of them:
+    ``layers`` is the program's. A part with a dot in it cannot be typed.
     """
     fields = (tuple(name.split(".")) for name in schema.fields(Spec))
+    fields = (key for key in fields if key[0] != "estimate")
     for key in itertools.chain(fields, keys(data)):
         if (key[0] != "sweep" or key == _OF_SWEEP) and not any("." in part for part in key):
             yield key

@@ -116,7 +116,7 @@ def _comes_back(name: str, value: Values, style: str, words: list[str]) -> bool:
 
 
 def typed(value: Values) -> Any:
-    """Return a value as YAML reads it from what `hpcrun.convert.spec_text` writes."""
+    """Return a value as YAML reads it from what `hpcrun.convert.draft.spec_text` writes."""
     if isinstance(value, list):
         return [typed(one) for one in value]
     if isinstance(value, bool):

@@ -182,7 +182,7 @@ def interfaces_down(
     found = []
     for node in nodes:
         for name in down.get(node, ()):
-            peers = [other for other in up if other != node and name in up[other]]
+            peers = [one for one in (*nodes, *up) if one != node and name in up.get(one, ())]
             if peers:
                 words = f"its {name} is down, and that of {peers[0]} is up"
                 found.append(HealthFinding(node, node_health.INTERFACE_DOWN, words))

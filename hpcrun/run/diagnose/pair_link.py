@@ -54,6 +54,9 @@ class PairListener:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            # An `accept` that waits would take one more, though the descriptor is closed.
+            self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
 
     def _accept(self) -> None:

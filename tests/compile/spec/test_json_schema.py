@@ -33,6 +33,9 @@ sbatch owned output; sbatch unknown; sbatch underscore; GPU type with a count; n
 name with a newline; partition with a substitution; variable's name; mistake in a profile
 """
 
+# Keys by which a block of a page is known as a profile.
+PROFILE = {"executor", "limits", "fabric", "health", "suspects", "prices"}
+
 
 @pytest.fixture(scope="module", params=["spec", "profile"])
 def kind(request: pytest.FixtureRequest) -> str:
@@ -65,9 +68,8 @@ def _shipped() -> Iterator[Any]:
     for page in (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))):
         for number, block in enumerate(re.findall("```yaml\n(.*?)```", page.read_text(), re.S)):
             known = yaml.safe_load(block)
-            is_profile = {"executor", "limits", "fabric", "health", "suspects"} & known.keys()
             name = f"{page.name} {number}"
-            yield pytest.param("profile" if is_profile else "spec", block, id=name)
+            yield pytest.param("profile" if PROFILE & known.keys() else "spec", block, id=name)
 
 
 @pytest.mark.parametrize(("kind", "text"), [*_shipped()])

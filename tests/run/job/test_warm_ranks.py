@@ -107,8 +107,8 @@ import os, signal, sys
 from pathlib import Path
 from hpcrun.run.rank import warm_up as warm
 scratch, code = Path(sys.argv[1]), Path(sys.argv[2])
-warm.import_all(scratch, {"OF_A_RANK": "1", "HOME": "2"}, code, [str(code)])
-assert "OF_A_RANK" not in os.environ and os.environ["HOME"] != "2"
+warm.import_all(scratch, {"OF_A_RANK": "1", "HOME": sys.argv[1]}, code, [str(code)])
+assert "OF_A_RANK" not in os.environ and os.environ["HOME"] != sys.argv[1]
 assert str(code) not in sys.path and "scipy" not in sys.modules
 assert signal.getsignal(signal.SIGUSR2) is signal.SIG_IGN
 print("torch.nn.quantized" in sys.modules)
