@@ -20,9 +20,9 @@ from hpcrun.text import one_line
 # Title -> the commands under it: the name, which is also that of the module, and what --help says.
 GROUPS = {
     "Plan and submit": {
-        "estimate": "Memory, time, hours and money of SPEC's runs, before the queue.",
         "plan": "Compile only: runs, resources, script, DeepSpeed JSON.",
         "check": "Whether the cluster, as it is now, takes SPEC and runs it.",
+        "estimate": "Memory, time, hours and money of SPEC's runs, before the queue.",
         "submit": "Check and submit an experiment or a sweep.",
         "run": "Run in the foreground: in this allocation or on this machine.",
     },
