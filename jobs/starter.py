@@ -1,11 +1,12 @@
 """The starter project's training: a small network learns what another one computes.
 
-Put your own model, data and loss in the three places that are marked; the rest may stay.
+Put your own model and data into `build_model` and `batch`, and your loss into `train`; the rest
+may stay.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,16 @@ if TYPE_CHECKING:
 def network(width: int) -> nn.Module:
     """Return a small network: 16 numbers in, one out."""
     return nn.Sequential(nn.Linear(16, width), nn.Tanh(), nn.Linear(width, 1))
+
+
+def build_model(config: Any) -> nn.Module:
+    """Return your model. `hpcrun estimate` makes it too, without memory, to say what fits."""
+    return network(config.width)
+
+
+def sample_batch(config: Any, micro_batch: int) -> Tensor:
+    """Return what the model is called with, in shape, for `hpcrun estimate`."""
+    return torch.zeros(micro_batch, 16)
 
 
 def batch(indices: list[int], teacher: nn.Module) -> tuple[Tensor, Tensor]:
@@ -36,16 +47,16 @@ def train(session: hpcrun.Session) -> None:
     torch.manual_seed(0)
     teacher = network(8)
     torch.manual_seed(session.seed)
-    model = network(config.width)  # your model
+    model = build_model(config)
     engine, *_ = session.initialize(model=model, model_parameters=list(model.parameters()))
     session.restore(engine)  # where this run was stopped, if it was
 
     for step in session.steps(total=config.total_steps):
         losses = []
         for indices in session.micro_batches(step):
-            inputs, targets = batch(indices, teacher)  # your data
+            inputs, targets = batch(indices, teacher)
             outputs = engine(inputs.to(engine.device))
-            loss = nn.functional.mse_loss(outputs, targets.to(engine.device))  # your loss
+            loss = nn.functional.mse_loss(outputs, targets.to(engine.device))
             engine.backward(loss)
             engine.step()
             losses.append(loss.detach())
