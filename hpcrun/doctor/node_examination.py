@@ -14,6 +14,7 @@ from hpcrun.doctor.node_job import NodeJobRequest
 from hpcrun.doctor.node_verdict import BAD, NodeVerdict, flops_text, rate_text
 from hpcrun.doctor.site_baseline import NodeBaseline
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, BrokenFile, UsageError
+from hpcrun.site.slurm_site import SlurmNode
 from hpcrun.slurm import patience
 from hpcrun.text import Say, listed, size
 
@@ -168,7 +169,7 @@ def examine_nodes(profile: DoctorProfile, test: NodeTest, say: Say) -> NodeExami
         baseline_rate=baseline.link if baseline else None,
     )
     result = node_job.run(profile, request, say)
-    verdict = _judged(result, baseline)
+    verdict = _judged(result, baseline, site.nodes, choice.gpus)
     notes = _notes(result, baseline)
     if test.records:
         notes += suspect_list.record(profile.data, profile.root, verdict.bad)
@@ -181,9 +182,14 @@ def examine_nodes(profile: DoctorProfile, test: NodeTest, say: Say) -> NodeExami
     return NodeExamination(choice.partition, result["job"], result, verdict, baseline, notes)
 
 
-def _judged(result: Mapping[str, Any], baseline: NodeBaseline | None) -> NodeVerdict:
+def _judged(
+    result: Mapping[str, Any],
+    baseline: NodeBaseline | None,
+    slurm: Mapping[str, SlurmNode],
+    asked: int,
+) -> NodeVerdict:
     try:
-        return node_verdict.judge(result, baseline)
+        return node_verdict.judge(result, baseline, slurm, asked)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BrokenFile.of("result.json of the job", f"{type(error).__name__}: {error}") from None
 

@@ -1,7 +1,8 @@
 """Which nodes are not well, and why: judged from what the job measured. Pure.
 
 With a baseline, what is below 90 % of it is wrong. Without one nodes are compared with each other,
-and only what is far from the median is: TCP alone makes links differ by a third.
+and only what is far from the median is: TCP alone makes links differ by a third. Nodes of a
+partition need not be alike: no node is bad for lacking what Slurm does not promise of it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcrun.doctor.site_baseline import ENOUGH, NodeBaseline
+from hpcrun.site.slurm_site import SlurmNode
 from hpcrun.text import listed, one_line, plural, size
 
 BAD, WARNING = "bad", "warning"
@@ -20,6 +22,7 @@ _GPU_OF_MEDIAN, _CPU_OF_MEDIAN = 0.85, 0.5
 # Seconds: clocks that differ, files that are seen late, fsync.
 _SKEW, _SEEN_LATE, _SYNC = 1.0, 5.0, 1.0
 _BUSY, _USED_MB = 20, 2000
+_CPU = "CPU"
 
 
 @dataclass(frozen=True)
@@ -59,15 +62,24 @@ class NodeVerdict:
         return not any(one.severity == BAD for one in self.findings)
 
 
-def judge(result: Mapping[str, Any], baseline: NodeBaseline | None) -> NodeVerdict:
-    """Judge the result of a job."""
+def judge(
+    result: Mapping[str, Any],
+    baseline: NodeBaseline | None,
+    slurm: Mapping[str, SlurmNode] | None = None,
+    asked: int = 0,
+) -> NodeVerdict:
+    """Judge the result of a job.
+
+    ``slurm`` has the nodes as Slurm knows them; ``asked`` GPUs were asked for of each.
+    """
     nodes: Mapping[str, Any] = result["nodes"]
+    known = slurm or {}
     found = [
         *_answers(nodes),
         *_links(result),
         *_fabric(result),
-        *_gpus(nodes),
-        *_products(nodes, baseline),
+        *_gpus(nodes, known, asked),
+        *_products(nodes, baseline, known),
         *_all_reduce(result, baseline),
         *_clocks(nodes),
         *_storage(nodes),
@@ -113,14 +125,16 @@ def _links(result: Mapping[str, Any]) -> Iterator[NodeTestFinding]:
 
 def _fabric(result: Mapping[str, Any]) -> Iterator[NodeTestFinding]:
     for one in result["fabric"]:
-        known = one["kind"] in ("down", "no_subnet_manager", "slow", "differs")
+        known = one["kind"] in ("down", "no_subnet_manager", "slow")
         severity = BAD if known else WARNING
         yield NodeTestFinding(
             (str(one["node"]),), severity, "fabric", one_line(str(one["message"]))
         )
 
 
-def _gpus(nodes: Mapping[str, Any]) -> Iterator[NodeTestFinding]:
+def _gpus(
+    nodes: Mapping[str, Any], slurm: Mapping[str, SlurmNode], asked: int
+) -> Iterator[NodeTestFinding]:
     facts = {node: one["facts"] for node, one in nodes.items() if "facts" in one}
     there = {node: own["gpus"] for node, own in facts.items()}
     counts = [len(gpus) for gpus in there.values() if gpus is not None]
@@ -131,25 +145,49 @@ def _gpus(nodes: Mapping[str, Any]) -> Iterator[NodeTestFinding]:
     }
     every = sorted(set().union(*drivers.values()))
     for node, own in facts.items():
-        gpus, given = own["gpus"], own.get("gpus_given")
-        if "gpu_trouble" in own:
-            yield NodeTestFinding((node,), BAD, "gpu", one_line(str(own["gpu_trouble"])))
-        elif gpus is None:
-            if usual:
-                yield NodeTestFinding(
-                    (node,), BAD, "gpu", "it has no driver for GPUs, the others have"
-                )
-        elif given and len(gpus) < given:
-            message = f"it shows {len(gpus)} of the {plural(given, 'GPU')} that Slurm gives"
-            yield NodeTestFinding((node,), BAD, "gpu", message)
-        elif len(gpus) < usual:
-            message = f"it shows {plural(len(gpus), 'GPU')}, the others {usual}"
-            yield NodeTestFinding((node,), BAD, "gpu", message)
-        for gpu in gpus or []:
+        has = slurm[node].gpus_of(None) if node in slurm else None
+        if fewer := _number_of_gpus(own, has, asked, usual):
+            severity, told = fewer
+            yield NodeTestFinding((node,), severity, "gpu", told)
+        for gpu in own["gpus"] or []:
             yield from _one_gpu(node, gpu)
         if len(every) > 1 and drivers[node]:
             told = f"its driver is {listed(sorted(drivers[node]), 2)}; there are {listed(every, 4)}"
             yield NodeTestFinding((node,), WARNING, "driver", told)
+
+
+def _number_of_gpus(
+    own: Mapping[str, Any], has: int | None, asked: int, usual: int
+) -> tuple[str, str] | None:
+    """Return the severity and the words for a node that shows fewer GPUs than it should.
+
+    ``has`` are those that Slurm knows there (None where it does not tell), ``usual`` what most
+    nodes show.
+    """
+    gpus, given = own["gpus"], own.get("gpus_given")
+    if given and has is not None:
+        # More than the node has are those of the first node: steps inherit its variables.
+        given = min(given, has)
+    if "gpu_trouble" in own:
+        trouble = one_line(str(own["gpu_trouble"]))
+        if given or asked:
+            return BAD, trouble
+        # nvidia-smi may be on nodes of processors, and fails without a GPU that it may see.
+        return (WARNING, f"{trouble}; the test was given none of its GPUs") if has else None
+    if gpus is None:
+        if not usual or (has == 0 and not asked):
+            return None
+        severity = BAD if given or has or asked else WARNING
+        return severity, "it has no driver for GPUs, the others have"
+    if given and len(gpus) < given:
+        return BAD, f"it shows {len(gpus)} of the {plural(given, 'GPU')} that Slurm gives"
+    if len(gpus) >= usual or (has is not None and has <= len(gpus)):
+        return None
+    # Where GPUs were asked for and none are counted, Slurm's are parts of boards (MIG).
+    of_boards = given is not None or not asked
+    as_many = (given or 0) >= usual or (of_boards and (has or 0) >= usual)
+    told = f"it shows {plural(len(gpus), 'GPU')}, the others {usual}"
+    return BAD if as_many else WARNING, told
 
 
 def _one_gpu(node: str, gpu: Mapping[str, Any]) -> Iterator[NodeTestFinding]:
@@ -179,20 +217,26 @@ def _one_gpu(node: str, gpu: Mapping[str, Any]) -> Iterator[NodeTestFinding]:
 
 
 def products(nodes: Mapping[str, Any]) -> dict[tuple[str, int, str], float]:
-    """Return (node, rank on it, kind of GPU or ``CPU``) -> floating point operations a second."""
+    """Return (node, rank on it, kind) -> floating point operations a second.
+
+    The kind is a GPU's name, or ``CPU`` with the processor's model where it is known.
+    """
     found = {}
     for node, one in nodes.items():
-        gpus = one.get("facts", {}).get("gpus") or []
+        facts = one.get("facts", {})
+        gpus = facts.get("gpus") or []
         for number, rank in enumerate(one.get("tensor", ())):
             if "gemm" in rank:
-                kind = "CPU"
+                kind = f"{_CPU} {facts.get('processor') or ''}".strip()
                 if rank.get("devices"):
                     kind = str(gpus[number]["name"]) if number < len(gpus) else "GPU"
                 found[node, number, kind] = float(rank["gemm"])
     return found
 
 
-def _products(nodes: Mapping[str, Any], baseline: NodeBaseline | None) -> Iterator[NodeTestFinding]:
+def _products(
+    nodes: Mapping[str, Any], baseline: NodeBaseline | None, slurm: Mapping[str, SlurmNode]
+) -> Iterator[NodeTestFinding]:
     for node, one in nodes.items():
         ranks = one.get("tensor", ())
         if ranks and not any("gemm" in rank for rank in ranks):
@@ -201,20 +245,38 @@ def _products(nodes: Mapping[str, Any], baseline: NodeBaseline | None) -> Iterat
                 (node,), BAD, "gemm", f"torch computes nothing there: {one_line(why)}"
             )
     every = products(nodes)
-    by_kind: dict[str, list[float]] = {}
-    for (_, _, kind), rate in every.items():
-        by_kind.setdefault(kind, []).append(rate)
+    alike: dict[Any, list[float]] = {}
+    for (node, _, kind), rate in every.items():
+        alike.setdefault(_peers(node, kind, slurm), []).append(rate)
+    on_cpus = [rate for (*_, kind), rate in every.items() if _is_cpu(kind)]
     for (node, number, kind), rate in every.items():
         stored = baseline.gemm.get(kind) if baseline else None
-        usual = stored or statistics.median(by_kind[kind])
+        usual = stored or statistics.median(alike[_peers(node, kind, slurm)])
         if stored:
             limit, whose = ENOUGH, "the baseline is"
         else:
-            limit, whose = (_CPU_OF_MEDIAN if kind == "CPU" else _GPU_OF_MEDIAN), "the median is"
+            limit, whose = (_CPU_OF_MEDIAN if _is_cpu(kind) else _GPU_OF_MEDIAN), "the median is"
+        place = "a processor" if _is_cpu(kind) else f"GPU {number}"
         if rate < limit * usual:
-            place = "a processor" if kind == "CPU" else f"GPU {number}"
             told = f"{place} computes {_flops(rate)}, {whose} {_flops(usual)}"
-            yield NodeTestFinding((node,), BAD, "gemm", told)
+            # A baseline does not tell which of the nodes of several kinds it was taken from.
+            is_mixed = stored and len([one for one in alike if one[0] == kind]) > 1
+            yield NodeTestFinding((node,), WARNING if is_mixed else BAD, "gemm", told)
+        elif not stored and _is_cpu(kind) and rate < limit * statistics.median(on_cpus):
+            told = f"{place} computes {_flops(rate)}, the median of nodes that are not alike is "
+            told += _flops(statistics.median(on_cpus))
+            yield NodeTestFinding((node,), WARNING, "gemm", told)
+
+
+def _is_cpu(kind: str) -> bool:
+    return kind.partition(" ")[0] == _CPU
+
+
+def _peers(node: str, kind: str, slurm: Mapping[str, SlurmNode]) -> tuple[Any, ...]:
+    """Return what those have in common with which a product is compared."""
+    if _is_cpu(kind) and node in slurm:
+        return kind, slurm[node].cpus, slurm[node].gpus_of(None)
+    return (kind,)
 
 
 def shape(result: Mapping[str, Any]) -> str:

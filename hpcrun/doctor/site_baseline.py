@@ -27,7 +27,7 @@ class NodeBaseline:
     link: float | None = None
     """Bytes per second of one TCP stream between two nodes."""
     gemm: Mapping[str, float] = field(default_factory=dict)
-    """Kind of GPU (``CPU``) -> floating point operations per second of one."""
+    """GPU, or ``CPU`` and its model -> floating point operations per second of one."""
     busbw: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """``N nodes, M ranks`` -> bytes of an all-reduce -> bus bandwidth in bytes per second."""
     when: float = 0.0

@@ -9,6 +9,8 @@ import pytest
 from hpcrun.doctor import node_verdict
 from hpcrun.doctor.node_verdict import BAD, WARNING, NodeVerdict, judge
 from hpcrun.doctor.site_baseline import NodeBaseline
+from hpcrun.site.slurm_site import SlurmNode
+from tests.support import made_site
 
 GPU: dict[str, Any] = {
     **{"index": 0, "name": "NVIDIA H100", "driver": "550.54", "memory": 81559, "memory_used": 4},
@@ -41,6 +43,12 @@ def result(**changed: Any) -> dict[str, Any]:
     reduced = {"rows": [row], "nodes": ["n1", "n2", "n3"], "ranks": 6, "interface": "ib0"}
     found = {"nodes": nodes, "interface": "ib0", "links": {**links, "reference": 2e9}}
     return {**found, "fabric": [], "allreduce": reduced, "seconds": 12.0, **changed}
+
+
+def slurm(**gres: str) -> dict[str, SlurmNode]:
+    """Slurm's view of nodes with these GPUs, such as ``n1="gpu:8"``; each has 64 CPUs."""
+    lines = [line for name, own in gres.items() for line in made_site.nodes([name], Gres=own)]
+    return dict(made_site.site([made_site.partition("all", ",".join(gres))], lines).nodes)
 
 
 def told(verdict: NodeVerdict) -> list[tuple[tuple[str, ...], str, str, str]]:
@@ -116,9 +124,11 @@ def test_a_node_that_does_not_answer() -> None:
 def test_ports_of_the_fabric() -> None:
     port = {"node": "n2", "kind": "slow", "message": "mlx5_0:1 has 100 Gb/sec, its peers 400"}
     unread = {"node": "n3", "kind": "unreadable", "message": "files do not answer"}
-    verdict = judge(result(fabric=[port, unread]), None)
+    # Nodes of a partition need not be alike.
+    other = {"node": "n1", "kind": "differs", "message": "it has no port for NCCL, n2 has 4"}
+    verdict = judge(result(fabric=[port, unread, other]), None)
     assert verdict.bad == {"n2": "mlx5_0:1 has 100 Gb/sec, its peers 400"}
-    assert [one.severity for one in verdict.findings] == [BAD, WARNING]
+    assert [one.severity for one in verdict.findings] == [BAD, WARNING, WARNING]
 
 
 @pytest.mark.parametrize(
@@ -162,6 +172,49 @@ def test_gpus_that_are_missing() -> None:
     assert judge(changed, None).is_well
 
 
+def test_mixed_nodes_are_not_bad_for_fewer_gpus() -> None:
+    """n1 has processors alone, n2 one GPU, n3 and n4 two."""
+    changed = result()
+    changed["nodes"]["n4"] = node()
+    facts = {name: one["facts"] for name, one in changed["nodes"].items()}
+    # Steps inherit what the first node was given.
+    facts["n1"].update({"gpus": None, "gpus_given": 2})
+    facts["n2"].update({"gpus": facts["n2"]["gpus"][:1], "gpus_given": None})
+    known = slurm(n1="(null)", n2="gpu:1", n3="gpu:2", n4="gpu:2")
+    assert judge(changed, None, known).findings == ()
+    # Slurm says that they have as many.
+    changed["nodes"]["n2"]["tensor"] = changed["nodes"]["n2"]["tensor"][:1]
+    assert judge(changed, None, slurm(n1="gpu:2", n2="gpu:2", n3="gpu:2", n4="gpu:2")).bad == {
+        "n1": "it has no driver for GPUs, the others have",
+        "n2": "it shows 1 GPU, the others 2",
+    }
+    # Nobody knows what they should have.
+    facts["n1"]["gpus_given"] = None
+    found = judge(changed, None)
+    assert [(one.nodes, one.severity) for one in found.findings] == [
+        (("n1",), WARNING),
+        (("n2",), WARNING),
+    ]
+    # Slurm counts parts of boards, and gives no number of boards.
+    parts = slurm(n1="gpu:2", n2="gpu:1g.10gb:7", n3="gpu:2", n4="gpu:2")
+    assert [*judge(changed, None, parts, asked=2).bad] == ["n1"]
+
+
+def test_nvidia_smi_that_fails_without_a_gpu_of_its_own() -> None:
+    changed = result()
+    trouble = "nvidia-smi ended with exit code 9: it couldn't communicate with the driver"
+    for name in ("n1", "n2"):
+        facts = changed["nodes"][name]["facts"]
+        facts.update({"gpus": None, "gpus_given": None, "gpu_trouble": trouble})
+    known = slurm(n1="(null)", n2="gpu:2", n3="gpu:2")
+    (one,) = judge(changed, None, known).findings
+    assert (one.nodes, one.severity) == (("n2",), WARNING)
+    assert one.message == f"{trouble}; the test was given none of its GPUs"
+    assert judge(changed, None, known, asked=2).bad == {"n1": trouble, "n2": trouble}
+    changed["nodes"]["n2"]["facts"]["gpus_given"] = 2
+    assert judge(changed, None, known).bad == {"n2": trouble}
+
+
 def test_another_driver_is_a_warning() -> None:
     changed = result()
     changed["nodes"]["n2"]["facts"]["gpus"] = [{**GPU, "driver": "535.1"}, {**GPU, "index": 1}]
@@ -191,6 +244,27 @@ def test_processors_differ_more() -> None:
     changed["nodes"]["n3"]["tensor"][0]["gemm"] = 3e10
     message = "a processor computes 30 GFLOP/s, the median is 70 GFLOP/s"
     assert judge(changed, None).bad == {"n3": message}
+
+
+def test_processors_are_compared_where_nodes_are_alike() -> None:
+    changed = result()
+    for name, rate in (("n1", 1e11), ("n2", 9e10), ("n3", 3e10)):
+        changed["nodes"][name]["facts"]["gpus"] = None
+        changed["nodes"][name]["tensor"] = [{"devices": 0, "gemm": rate}]
+    message = "a processor computes 30 GFLOP/s, the median is 90 GFLOP/s"
+    assert judge(changed, None, slurm(n1="", n2="", n3="")).bad == {"n3": message}
+    others = "a processor computes 30 GFLOP/s, the median of nodes that are not alike is 90 GFLOP/s"
+    mixed = slurm(n1="", n2="", n3="gpu:2")
+    assert told(judge(changed, None, mixed)) == [(("n3",), WARNING, "gemm", others)]
+    # A baseline that knows no models tells no more.
+    stored = NodeBaseline(gemm={"CPU": 9e10})
+    assert [one.severity for one in judge(changed, stored, mixed).findings] == [WARNING]
+    for name, model in (("n1", "EPYC"), ("n2", "EPYC"), ("n3", "Atom")):
+        changed["nodes"][name]["facts"]["processor"] = model
+    assert told(judge(changed, None)) == [(("n3",), WARNING, "gemm", others)]
+    kept = node_verdict.baseline_of(changed)
+    assert kept.gemm == {"CPU EPYC": 9.5e10, "CPU Atom": 3e10}
+    assert judge(changed, kept).is_well
 
 
 def test_torch_that_fails() -> None:

@@ -56,10 +56,16 @@ def is_there() -> bool:
 
 
 def given() -> int | None:
-    """Return how many GPUs Slurm gave this step, by its variables; None where it does not say."""
+    """Return how many GPUs Slurm gave this step, by its variables; None where it does not say.
+
+    Parts of boards (MIG) are not counted: nvidia-smi lists boards.
+    """
     for name in ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
-        words = [word for word in os.environ.get(name, "").split(",") if word.strip()]
-        if words:
+        words = [word.strip() for word in os.environ.get(name, "").split(",") if word.strip()]
+        if any(word.startswith("MIG-") for word in words):
+            return None
+        # What Slurm says where it gave none.
+        if words and words != ["NoDevFiles"]:
             return len(words)
     return None
 

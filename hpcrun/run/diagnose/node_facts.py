@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import statistics
@@ -18,6 +19,7 @@ from hpcrun.run.fabric import adapters, compute_ports, link_check
 from hpcrun.run.node import network
 
 _LIBRARIES = ("torch", "deepspeed")
+_MODEL = re.compile(r"^(?:model name|cpu|CPU part)[ \t]*:(.+)$", re.MULTILINE)
 _SYNCS, _SYNC_SECONDS = 8, 3.0
 
 
@@ -29,6 +31,7 @@ def read(fabric: dict[str, Any]) -> dict[str, Any]:
         "python": sys.executable,
         "libraries": {name: version for name in _LIBRARIES if (version := _version(name))},
         "compiler": compiler(),
+        "processor": processor(),
         "interfaces": [[one.name, one.address, one.sign] for one in network.candidates()],
         "fabric": link_check.report(fabric, reading),
         "hca": compute_ports.hca_filter(fabric, reading),
@@ -45,6 +48,15 @@ def gpus() -> dict[str, Any]:
         except gpu_query.GpuTrouble as error:
             found["gpu_trouble"] = str(error)
     return found
+
+
+def processor(information: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the processor's model as Linux names it; empty where it does not."""
+    with contextlib.suppress(OSError):
+        # x86, POWER and ARM have different names for it.
+        if found := _MODEL.search(information.read_text(errors="replace")):
+            return "".join(filter(str.isprintable, found[1])).strip()[:80]
+    return ""
 
 
 def compiler() -> dict[str, str | None]:

@@ -104,3 +104,9 @@ def test_what_slurm_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpu_query.given() == 4
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     assert gpu_query.given() == 2
+    # Parts of boards: nvidia-smi lists the boards.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-6ee1a7c2,MIG-0b1c1a52,MIG-71f6a1f0")
+    assert gpu_query.given() is None
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "NoDevFiles")
+    monkeypatch.delenv("SLURM_JOB_GPUS")
+    assert gpu_query.given() is None

@@ -22,6 +22,19 @@ def test_the_facts_are_plain_data() -> None:
     assert facts["compiler"]["c++"] == shutil.which("g++")
 
 
+def test_the_model_of_a_processor(tmp_path: Path) -> None:
+    path = tmp_path / "cpuinfo"
+    for text, model in (
+        ("cpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC 7763\n", "AMD EPYC 7763"),
+        ("processor\t: 0\ncpu\t\t: POWER9\nclock\t: 3800MHz\n", "POWER9"),
+        ("processor\t: 0\nCPU part\t: 0xd4f\n", "0xd4f"),
+        ("", ""),
+    ):
+        path.write_text(text)
+        assert node_facts.processor(path) == model
+    assert node_facts.processor(tmp_path / "none") == ""
+
+
 def test_gpus_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> list[dict[str, object]]:
         raise gpu_query.GpuTrouble("it hangs")
