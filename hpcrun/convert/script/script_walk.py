@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from hpcrun.convert.line_fates import CARRIED, LEFT, NOT_NEEDED, of_command, quoted
-from hpcrun.convert.script.walk_commands import ASSIGNMENT, HOSTS, CommandWalk
+from hpcrun.convert.script.inner_launch import ASSIGNMENT, HOSTS
+from hpcrun.convert.script.walk_commands import CommandWalk
 from hpcrun.convert.script.walk_state import AssignedName, WalkResult
 from hpcrun.convert.shell import shell_conditions
 from hpcrun.convert.shell.shell_syntax import ShellBlock, ShellCommand, ShellNode

@@ -6,34 +6,12 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from hpcrun.convert.line_fates import (
-    CARRIED,
-    LEFT,
-    NOT_NEEDED,
-    is_environment,
-    of_command,
-    quoted,
-)
-from hpcrun.convert.script import launch_line
-from hpcrun.convert.script.inner_launch import program_words, within
-from hpcrun.convert.script.launch_line import ProgramLaunch
-from hpcrun.convert.script.walk_state import (
-    AssignedName,
-    StartedProgram,
-    WalkState,
-    WrittenDocument,
-    shell_word,
-)
+from hpcrun.convert.line_fates import CARRIED, LEFT, NOT_NEEDED, is_environment, of_command
+from hpcrun.convert.script.inner_launch import ASSIGNMENT, MOST_CALLS, LaunchWalk
+from hpcrun.convert.script.walk_state import AssignedName, WrittenDocument, shell_word
 from hpcrun.convert.shell.shell_syntax import ShellBlock, ShellCommand, ShellNode, parse
 from hpcrun.convert.shell.shell_values import MARK, MOST_TEXT
 
-ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=(.*)", re.DOTALL)
-HOSTS = re.compile(
-    r"host_?file|machine_?file|nodes?_?(?:file|list)|hostnames?\b|slots=|SLURM_JOB_NODELIST|SLURM_NODELIST",
-    re.IGNORECASE,
-)
-_MOST_CALLS = 12
-_LOG = re.compile(r"\.(?:log|out|err|txt|csv)\b|/dev/|^[&\d]|log", re.IGNORECASE)
 _STRAY = frozenset(
     {
         *("if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case"),
@@ -42,11 +20,8 @@ _STRAY = frozenset(
 )
 
 
-class CommandWalk(WalkState):
+class CommandWalk(LaunchWalk):
     """Does what simple commands do to the state."""
-
-    def _nodes(self, nodes: Sequence[ShellNode]) -> None:
-        raise NotImplementedError
 
     def _command(self, node: ShellCommand, before: ShellNode | None) -> None:
         self._reads = set()
@@ -290,107 +265,10 @@ class CommandWalk(WalkState):
         self._called.add(name)
         self._calls += 1
         before = self._arguments
-        if self._calls <= _MOST_CALLS:
+        if self._calls <= MOST_CALLS:
             self._arguments = list(words[1:])
             self._say(self._functions[name], CARRIED, f"what {name} does, where it is called")
             self._say(node, CARRIED, f"what the function {name} does")
             self._nodes(self._functions[name].branches[0][1])
         self._arguments = before
         self._calls -= 1
-
-    def _start(self, node: ShellCommand, words: list[str], pairs: dict[str, str]) -> None:
-        text = " ".join(words)
-        written = " ".join(one.target for one in node.redirects)
-        launch = launch_line.read(words)
-        hosts = bool(HOSTS.search(written) or (HOSTS.search(text) and len(words) < 8))
-        inner = [] if launch is None else program_words(launch)
-        first = PurePath(words[0]).name
-        known = of_command(
-            [self.result.unknowns.shown(word) for word in words],
-            hosts and first in ("echo", "cat", "sed", "scontrol", "rm", "touch", "printf", "awk"),
-        )
-        if known is None and launch is not None and launch.inner_script is not None:
-            launch.environment = {**pairs, **launch.environment}
-            self._inner(node, launch.inner_script, {}, launch)
-            return
-        if known is None and inner and launch is not None and launch.python is None:
-            known = of_command(inner, hosts)
-        if (
-            known is None
-            and launch is not None
-            and launch.python
-            and hosts
-            and ("hostfile" in launch.target or (written and HOSTS.search(written)))
-        ):
-            known = NOT_NEEDED, "hpcrun starts the ranks of all nodes: there is no hostfile", None
-        if known is None and launch is not None and launch.target == "-c":
-            if node.redirects or hosts:
-                known = NOT_NEEDED, "it prints", None
-            else:
-                what, hint = "it is a Python line of its own", "put it into the program"
-                known = LEFT, what, hint
-        if known is None and launch is not None and launch.module in ("pip", "venv", "ensurepip"):
-            known = LEFT, "packages are installed once, not by each job", "do it before submit"
-        if known is not None:
-            if known[0] == NOT_NEEDED and self._writes(node) and not hosts:
-                known = LEFT, "it writes a file", "write it before `hpcrun submit`, beside the spec"
-            self._say(node, *known)
-            return
-        if launch is None:
-            what = "it starts nothing that could be read"
-            self._say(node, LEFT, what, "write the program into entry")
-            return
-        launch.environment = {**pairs, **launch.environment}
-        self._program(node, launch)
-
-    def _writes(self, node: ShellCommand) -> bool:
-        """Check whether what a command prints goes to a file that is no log."""
-        targets = [one.target for one in node.redirects if one.operator in (">", ">>", ">|")]
-        return any(one and not _LOG.search(one) for one in targets)
-
-    def _program(self, node: ShellCommand, launch: ProgramLaunch) -> None:
-        place = self._directory[-1]
-        found = StartedProgram(launch, node, place, frozenset(self._reads), self._loops)
-        self.result.programs.append(found)
-        self._say(node, "", "a program")
-
-    def _inner(
-        self,
-        node: ShellCommand,
-        text: str,
-        pairs: dict[str, str],
-        outer: ProgramLaunch | None = None,
-    ) -> None:
-        """Read the script of ``bash -c`` or ``eval``: the program in it counts."""
-        parsed = parse(text)
-        reads = set(self._reads)
-        self._calls += 1
-        if self._calls > _MOST_CALLS:
-            self._say(node, LEFT, "it is nested too deeply")
-            return
-        before = len(self.result.programs)
-        inside, self._is_inner = self._is_inner, True
-        others: list[str] = []
-        for inner in parsed.nodes:
-            known = len(self.result.programs)
-            self._nodes([inner])
-            reads |= self._reads
-            if len(self.result.programs) == known and isinstance(inner, ShellCommand):
-                raw = [one for one in inner.words if not ASSIGNMENT.fullmatch(one)]
-                words = [word for one in raw for word in self._expander.words(one)]
-                fate = of_command(words, hosts=False) if words else None
-                if words and (fate is None or fate[0] == LEFT):
-                    others.append(self.result.unknowns.shown(" ".join(words)))
-        self._is_inner = inside
-        self._calls -= 1
-        for one in self.result.programs[before:]:
-            one.node, one.reads = node, one.reads | reads
-            one.launch.lost += [f"{quoted(each)}: it stands beside the program" for each in others]
-            if outer is not None:
-                within(outer, one.launch)
-        if len(self.result.programs) == before:
-            known_all = not others and not parsed.unread_from
-            what = "it starts no program" if known_all else "what it starts could not be read"
-            self._say(node, NOT_NEEDED if known_all else LEFT, what)
-        else:
-            self._say(node, "", "a program")
