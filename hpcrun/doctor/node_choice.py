@@ -14,6 +14,12 @@ from hpcrun.text import listed, plural, shortened, whole_number
 # Without a number: as many as are idle, but not more; and the most at once.
 IDLE = "idle"
 _MOST_IDLE, _MOST = 16, 512
+# Flags of a node that is idle and starts no job now. Others, such as CLOUD and DYNAMIC_NORM, only
+# say what it is; one that is POWERED_DOWN boots for a job.
+_NOT_NOW = {"PLANNED", "RESERVED", "RES", "COMPLETING", "DOWN", "DRAIN", "DRAINING", "DRAINED"}
+_NOT_NOW |= {"FAIL", "MAINT", "MAINTENANCE", "NOT_RESPONDING", "NO_RESPOND", "BLOCKED", "EXTERNAL"}
+_NOT_NOW |= {"POWER_DOWN", "POWERING_DOWN", "POWER_DRAIN", "INVALID_REG", "REBOOT"}
+_NOT_NOW |= {"REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOTING"}
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ def choose(words: str, partition: str | None, site: SlurmSite) -> NodeChoice:
 
 def _some(words: str, partition: SlurmPartition, site: SlurmSite) -> NodeChoice:
     there = [node for node in site.nodes_of(partition) if not node.is_out]
-    idle = [node for node in there if node.state == {"IDLE"}]
+    idle = [node for node in there if _is_idle(node)]
     notes: tuple[str, ...] = ()
     if words == IDLE:
         count = min(len(idle), _MOST_IDLE, partition.max_nodes or _MOST_IDLE)
@@ -83,6 +89,10 @@ def _some(words: str, partition: SlurmPartition, site: SlurmSite) -> NodeChoice:
             hint="ask for fewer, or name another partition with --partition",
         )
     return NodeChoice(partition.name, count, (), _gpus(there), notes)
+
+
+def _is_idle(node: SlurmNode) -> bool:
+    return "IDLE" in node.state and not node.state & _NOT_NOW
 
 
 def _partition(name: str | None, site: SlurmSite) -> SlurmPartition:

@@ -38,6 +38,8 @@ _LOOK, _END, _LATE, _OLD = 2.0, 20.0, 15.0, 86_400
 # gone: with --no-kill it would hold the others until its time limit. Storage may be late.
 _SILENT = 100.0
 _MOST_RESULT = 1 << 24
+# The state of a job that has its nodes, of which some boot.
+_BOOTING = "CONFIGURING"
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class NodeJobRequest:
     minutes: int = 10
     """The job's time limit."""
     wait: float = 1800.0
-    """Seconds for which it may wait in the queue."""
+    """Seconds for which it may wait in the queue, and for its nodes to boot."""
     tensor: bool = True
     """Whether torch computes, too."""
     baseline_rate: float | None = None
@@ -174,6 +176,8 @@ def _wait(job: str, directory: Path, request: NodeJobRequest) -> dict[str, Any]:
         if state.is_waiting:
             why = f" ({state.reason})" if state.reason not in ("", "None") else ""
             return f"job {job} waits for {plural(request.choice.count, 'node')}{why}"
+        if state.state == _BOOTING:
+            return f"job {job} waits until {state.nodes or 'its nodes'} have booted"
         return f"job {job} on {state.nodes or 'its nodes'}: {_signs(directory)[1]}"
 
     with activity.doing(told):
@@ -184,24 +188,28 @@ def _wait(job: str, directory: Path, request: NodeJobRequest) -> dict[str, Any]:
             with contextlib.suppress(ClusterUnreachable):
                 state = queue.query([job]).get(job, state)
             now = time.monotonic()
+            waits = state.is_waiting or state.state == _BOOTING
             if state.is_over:
                 ended = ended or now
                 if now - ended > _LATE:
                     raise _without_result(job, state, directory)
-            elif not state.is_waiting and (new := _signs(directory)) != life:
+            elif waits and now - began > request.wait:
+                why = "its nodes boot" if state.state == _BOOTING else state.reason
+                raise ClusterRefused(
+                    f"job {job} has waited for {duration(request.wait)} ({why}), and was cancelled",
+                    hint="--wait MINUTES waits longer; fewer nodes, or --partition, start sooner",
+                )
+            elif waits:
+                # Silence begins when its nodes are there.
+                since = now
+            elif (new := _signs(directory)) != life:
                 life, since = new, now
-            elif not state.is_waiting and now - since > _SILENT:
+            elif now - since > _SILENT:
                 raise HpcrunError(
                     f"job {job} on {state.nodes} has said nothing for {duration(now - since)} "
                     f"while {life[1]}, and was cancelled: {life[2] or 'its first node'} leads the "
                     "test, and fell silent",
                     hint=f"test without {life[2] or 'it'}: `hpcrun doctor --nodes NAMES`",
-                )
-            elif state.is_waiting and now - began > request.wait:
-                raise ClusterRefused(
-                    f"job {job} has waited for {duration(request.wait)} ({state.reason}), and was "
-                    "cancelled",
-                    hint="--wait MINUTES waits longer; fewer nodes, or --partition, start sooner",
                 )
             time.sleep(0.3 if state.is_over else _LOOK if now - began > 10 else 0.7)
 

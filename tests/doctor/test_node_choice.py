@@ -44,6 +44,27 @@ def test_those_that_are_idle(partition: str | None, count: int) -> None:
     assert (choice.count, choice.notes) == (count, ())
 
 
+@pytest.mark.parametrize(
+    ("state", "is_idle"),
+    [
+        *(("IDLE+CLOUD", True), ("IDLE+DYNAMIC_NORM", True), ("IDLE+CLOUD+POWERED_DOWN", True)),
+        *(("IDLE+PLANNED", False), ("IDLE+RESERVED", False), ("IDLE+COMPLETING", False)),
+        *(("IDLE+CLOUD+POWERING_DOWN", False), ("IDLE+MAINTENANCE", False), ("MIXED", False)),
+        *(("IDLE+DRAIN", False), ("IDLE+NOT_RESPONDING", False), ("ALLOCATED+CLOUD", False)),
+    ],
+)
+def test_what_an_idle_node_is(state: str, is_idle: bool) -> None:
+    there = made_site.site(
+        [made_site.partition("gpu", "g[1-5]", Default="YES")],
+        [
+            *made_site.nodes(["g1", "g2", "g3"], State=state),
+            *made_site.nodes(["g4", "g5"], State="ALLOCATED"),
+        ],
+    )
+    choice = choose(IDLE, None, there)
+    assert (choice.count, bool(choice.notes)) == (3 if is_idle else 2, not is_idle)
+
+
 def test_none_is_idle() -> None:
     busy = made_site.site(
         [made_site.partition("gpu", "g[1-3]", Default="YES")],

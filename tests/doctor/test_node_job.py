@@ -158,6 +158,17 @@ def test_a_first_node_that_dies(
     assert [*tmp_path.iterdir()] == []
 
 
+def test_nodes_that_boot_are_waited_for(
+    tmp_path: Path, slurm: _Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer than a job that runs may be silent, and no longer than `wait`."""
+    monkeypatch.setattr(node_job, "_SILENT", 0.05)
+    slurm.states = ["CONFIGURING"]
+    with pytest.raises(ClusterRefused, match=r"for 0 s \(its nodes boot\), and was cancelled"):
+        _run(tmp_path, wait=0.4)
+    assert slurm.cancelled == ["7"]
+
+
 def test_ctrl_c_cancels_the_job(tmp_path: Path, slurm: _Slurm) -> None:
     def interrupted(directory: Path) -> None:
         raise KeyboardInterrupt
