@@ -199,6 +199,8 @@ def _notes(result: Mapping[str, Any], baseline: NodeBaseline | None) -> list[str
     facts = [one["facts"] for one in result["nodes"].values() if "facts" in one]
     if skipped := result["allreduce"].get("skipped"):
         notes.append(f"no matrix product and no all-reduce: {skipped}")
+    if omitted := result["allreduce"].get("omitted"):
+        notes.append(f"no all-reduce: {omitted}")
     given = [one["gpus_given"] for one in facts if one.get("gpus_given")]
     if given and all(one["gpus"] is None for one in facts):
         notes.append(

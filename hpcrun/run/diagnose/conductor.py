@@ -298,8 +298,10 @@ class Conductor:
         if len({per_node[node] for node in together}) > 1:
             usual = Counter(per_node[node] for node in together).most_common(1)[0][0]
             together = [node for node in together if per_node[node] == usual]
+        wanted = len(together)
+        together, address, port = self._rendezvous(together)
+        able = [node for node in able if node not in self._gone]
         world = sum(per_node[node] for node in together)
-        address, port = self._rendezvous(together)
         self._progress(f"computing on {plural(len(able), 'node')}, and an all-reduce")
         each = per_node[together[0]] if together else 1
         # On processors gloo uses TCP, which is measured already.
@@ -324,15 +326,28 @@ class Conductor:
             self.answers[node]["tensor"] = ranks or [{"error": "no answer in time"}]
             rows = rows or next((one["allreduce"] for one in ranks if "allreduce" in one), [])
         found = {"rows": rows, "nodes": together, "ranks": world, "interface": interface}
+        if wanted > 1 and len(together) < 2:
+            found["omitted"] = "of its nodes too few are left, or the first one told no port"
         ranks_of = {node: self.answers[node]["tensor"] for node in together}
         return {**found, "pairs": tensor_pairs.findings(together, ranks_of)}
 
-    def _rendezvous(self, nodes: Sequence[str]) -> tuple[str | None, int | None]:
-        if len(nodes) < 2:
-            return None, None
-        answer = self._ask({nodes[0]: {"type": "ports", "seed": self._seed}}, ANSWER)
-        port = answer.get(nodes[0], {}).get("port")
-        return self._interfaces()[nodes[0]][1], port
+    def _rendezvous(self, nodes: Sequence[str]) -> tuple[list[str], str | None, int | None]:
+        """Return who meets for the all-reduce, and where: at the first of them that lives.
+
+        Nodes that die meanwhile are left out; nobody meets where that first one tells no port.
+        """
+        together = [node for node in nodes if node not in self._gone]
+        while len(together) > 1:
+            first = together[0]
+            answer = self._ask({first: {"type": "ports", "seed": self._seed}}, ANSWER)
+            port, own = answer.get(first, {}).get("port"), self._interfaces().get(first)
+            together = [node for node in together if node not in self._gone]
+            if first not in together:
+                continue
+            if port is None or own is None:
+                return [], None, None
+            return together, own[1], port
+        return together, None, None
 
     def _environment(self, node: str) -> dict[str, str]:
         own = self._interfaces().get(node)
