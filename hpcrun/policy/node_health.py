@@ -20,6 +20,7 @@ SLOW_PORT, UNREADABLE, NO_PORT, DIFFERS = "slow", "unreadable", "no_port", "diff
 INTERFACE_DOWN = "interface_down"
 NO_GPU, BROKEN_GPU, BUSY_GPU, ECC_ERRORS = "no_gpu", "broken_gpu", "busy_gpu", "ecc_errors"
 NOT_WRITABLE, LITTLE_ROOM, CLOCK = "not_writable", "little_room", "clock"
+LATE_STORAGE = "late_storage"
 SLOW_LINK, SLOW_PAIR, SLOWER_LINK = "slow_link", "slow_pair", "slower_link"
 
 FAULTS = frozenset(
@@ -31,7 +32,7 @@ FAULTS = frozenset(
 DOUBTS = frozenset(
     {
         *(SLOW_PORT, UNREADABLE, NO_PORT, DIFFERS, BUSY_GPU, ECC_ERRORS, LITTLE_ROOM, CLOCK),
-        SLOWER_LINK,
+        *(LATE_STORAGE, SLOWER_LINK),
     }
 )
 # Findings that matter between nodes alone.

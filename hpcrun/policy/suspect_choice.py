@@ -45,13 +45,15 @@ def choose(
     needed: int,
     *,
     wanted: Collection[str] = (),
+    usable: Collection[str] | None = None,
     share: float = OTHERS_SHARE,
 ) -> SuspectChoice:
     """Choose among the partition's ``nodes`` those that a job with ``needed`` nodes leaves out.
 
-    Entries of this user and of root come first. Of others' at most ``share`` of the nodes count,
-    those with the most authors first. Nodes that the job names (``wanted``) are used, and so many
-    stay as it needs. The entries come the newest first.
+    Only those of ``usable`` (all without it) count for the nodes that stay: a node that is down or
+    reserved now may be up when the job starts. Entries of this user and of root come first. Of
+    others' at most ``share`` of the nodes count, those with the most authors first. Nodes that the
+    job names (``wanted``) are used, and so many stay as it needs. The newest entries come first.
     """
     by_node: dict[str, list[SuspectEntry]] = {}
     for entry in entries:
@@ -60,7 +62,8 @@ def choose(
     certain = [own for own in by_node.values() if any(_is_trusted(one) for one in own)]
     others = [own for own in by_node.values() if not any(_is_trusted(one) for one in own)]
     others.sort(key=lambda own: -len({one.uid for one in own}))
-    most_of_others, room = max(1, int(share * len(nodes))), len(nodes) - needed
+    able = {*nodes} if usable is None else {*nodes} & {*usable}
+    most_of_others, room = max(1, int(share * len(nodes))), len(able) - needed
     choice = SuspectChoice()
     for own in (*certain, *others):
         trusted = [one for one in own if _is_trusted(one)]
@@ -68,7 +71,7 @@ def choose(
         why = ""
         if entry.node in wanted:
             why = "as the job names it"
-        elif len(choice.out) >= room:
+        elif entry.node in able and sum(one.node in able for one in choice.out) >= room:
             why = "as the job needs it"
         elif not trusted and most_of_others == 0:
             why = f"as others' entries leave out at most {share:.0%} of the nodes"

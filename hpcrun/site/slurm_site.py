@@ -210,7 +210,10 @@ def read() -> SlurmSite:
     Raise ClusterUnreachable if slurmctld does not answer; what slurmdbd would tell is left out
     then, and said in ``without_accounting``.
     """
-    user = pwd.getpwuid(os.getuid()).pw_name
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # the directory of users does not answer, or a container has none
+        user = str(os.getuid())
     with ThreadPoolExecutor(2) as pool:
         # The patience of a reader is this thread's.
         asked = pool.submit(contextvars.copy_context().run, site_queries.accounting, user)

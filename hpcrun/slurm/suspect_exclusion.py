@@ -14,7 +14,7 @@ from hpcrun.slurm import client, hostlist
 from hpcrun.state.suspects.suspect_nodes import SuspectNodes
 from hpcrun.text import Say
 
-_USABLE = re.compile(r"(?:idle|mix|alloc|comp)[a-z]*\W*")
+_USABLE = re.compile(r"(?:idle|mix|alloc|comp|plnd|planned|resv|reserved)[a-z]*\W*")
 # Questions to Slurm whether the job could start at all.
 _TRIES = 4
 
@@ -45,10 +45,12 @@ def left_out(
     partition = str(resources.partition or client.default_partition())
     rows = client.nodes(partition) if partition else []
     excluded = _nodes(resources.exclude)
-    nodes = {row["name"] for row in rows if _USABLE.fullmatch(row["state"])} - excluded
+    nodes = {row["name"] for row in rows} - excluded
+    usable = {row["name"] for row in rows if _USABLE.fullmatch(row["state"])} & nodes
     wanted = _nodes({**cluster.get("sbatch", {}), **resources.sbatch}.get("nodelist"))
     share = float(block.get("others_share", suspect_choice.OTHERS_SHARE))
-    choice = suspect_choice.choose(reading.used, nodes, needed, wanted=wanted, share=share)
+    bounds = {"wanted": wanted, "usable": usable}
+    choice = suspect_choice.choose(reading.used, nodes, needed, share=share, **bounds)
     for left in range(_TRIES if script else 0, 0, -1):
         names = exclusion(resources.exclude, choice)
         problem = client.start_problem(str(script), partition, needed, names) if names else None

@@ -69,6 +69,13 @@ def test_another_user_cannot_take_a_partition() -> None:
     assert choose(entries, NODES, 20).out == ()
 
 
+def test_a_node_that_is_down_now_is_left_out_and_counts_for_no_room() -> None:
+    mine = [entry(node, MINE) for node in ("n4", "n1", "n2")]
+    found = choose(mine, NODES[:4], 2, usable=NODES[:3])
+    assert list(found.nodes) == ["n4", "n1"]
+    assert [why for _, why in found.used] == ["as the job needs it"]
+
+
 def test_what_is_told_names_author_and_expiry() -> None:
     told = choose([entry("n1")], NODES[:4], 2).told
     assert len(told) == 1

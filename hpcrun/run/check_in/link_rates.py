@@ -30,14 +30,19 @@ class StartRates(PairRates):
 
 
 def findings(rates: StartRates, interface: str, nodes: Sequence[str]) -> list[HealthFinding]:
-    """Return the findings on these nodes; ``rates`` may have others, such as spares."""
+    """Return the findings on these nodes; ``rates`` may have others, such as spares.
+
+    Where no link works at all nobody knows whose fault that is: a firewall, or a network without
+    routes, is the site's.
+    """
     found: list[HealthFinding] = []
+    works = rates.reference > 0
     for part in (FAULT, DOUBT):
         rates.part = part
         named = {one.node for one in found}
         for one in rates.findings():
             if one["kind"] != pairing.LATE and not named & {*one["nodes"]}:
-                found += _of(one, interface, is_fault=part == FAULT)
+                found += _of(one, interface, is_fault=works and part == FAULT)
     return [one for one in found if one.node in nodes]
 
 
@@ -50,8 +55,10 @@ def _of(one: dict[str, object], interface: str, *, is_fault: bool) -> list[Healt
         words += f": {one['error']}" if one.get("error") else ""
     elif one["kind"] == pairing.SLOW_PAIR:
         kind = node_health.SLOW_PAIR
-        words = f"between {' and '.join(named)}, {interface} carries {size(int(rate))}/s"
-        words += f", and {size(int(usual))}/s elsewhere"
+        words = f"between {' and '.join(named)}, {interface} carries "
+        words += f"{size(int(rate))}/s" if rate else "nothing"
+        words += f", and {size(int(usual))}/s elsewhere" if usual else ""
+        words += f": {one['error']}" if one.get("error") else ""
     else:
         does = "sends" if one["kind"] == pairing.SLOW_SENDER else "receives"
         words = f"it {does} {size(int(rate))}/s over {interface}, its peers {size(int(usual))}/s"

@@ -34,9 +34,10 @@ class LinkTest:
             if kind == "listen":
                 return {"type": "listening", **number, **self._listen(str(message["interface"]))}
             return {"type": "measured", **number, **self._measure(message)}
-        except OSError as error:
+        except (OSError, ValueError) as error:
             done = "listening" if kind == "listen" else "measured"
-            return {"type": done, **number, "error": error.strerror or str(error)}
+            words = error.strerror if isinstance(error, OSError) else None
+            return {"type": done, **number, "error": words or str(error)}
 
     def close(self) -> None:
         if self._listener is not None:
@@ -52,6 +53,8 @@ class LinkTest:
         return {"address": self._address, "port": self._listener.port}
 
     def _measure(self, message: dict[str, Any]) -> dict[str, Any]:
+        if not self._address:
+            raise OSError("it has no address to measure from")
         peer = messages.ipv4(message["address"]), int(message["port"])
         speed = pair_link.measure(peer, self._address, self._secret, SECONDS)
         return {"sends": speed.sends, "receives": speed.receives, "latency": speed.latency}

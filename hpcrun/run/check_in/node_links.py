@@ -38,6 +38,15 @@ class NodeLinks:
             for node, own in self._interfaces.items()
         }
 
+    def fast_on_all(self, nodes: Sequence[str]) -> set[str]:
+        """Return the fast interfaces that are up on all of these nodes."""
+        each = [
+            {one.name for one in self._interfaces.get(node, ()) if one.sign}
+            - {*self.down.get(node, ())}
+            for node in nodes
+        ]
+        return set.intersection(*each) if each else set()
+
     def choose(self, fabric: dict[str, Any], nodes: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return the profile's block for each node, with the interface that all agree on."""
         known = {node: self._interfaces.get(node, []) for node in nodes}

@@ -7,6 +7,7 @@ answer in time is a finding.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 import time
@@ -24,6 +25,8 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 # Free bytes and files below which a file system is about to be full.
 _LITTLE_BYTES, _LITTLE_FILES = 64 << 20, 1_000
 _MOST = 16
+# Errors of NVML that say nothing of a GPU: its library is not in a container, a MIG device is ours.
+_SAYS_NOTHING = frozenset({"NVMLError_LibraryNotFound", "NVMLError_NoPermission"})
 
 Finding = tuple[str, str]
 
@@ -53,9 +56,14 @@ def report(
     found: list[Finding] = []
     looks: list[tuple[Callable[[], list[Finding]], Finding]] = [
         (
-            lambda: storage(shared, scratch, node),
-            (node_health.NOT_WRITABLE, "its storage does not answer"),
-        )
+            lambda: storage(scratch, "node-local", node),
+            (node_health.NOT_WRITABLE, "its node-local storage does not answer"),
+        ),
+        # Which nobody can tell from a server that is busy.
+        (
+            lambda: storage(shared, "shared", node),
+            (node_health.LATE_STORAGE, f"its shared storage has not answered for {PATIENCE:.0f} s"),
+        ),
     ]
     count = [0] if wants and not _DRIVER.exists() else []
     if wants and not count:
@@ -84,25 +92,24 @@ def _in_time(look: Callable[[], list[Finding]]) -> list[Finding] | None:
     return answer[0] if answer else None if thread.is_alive() else []
 
 
-def storage(shared: Path, scratch: Path, node: str) -> list[Finding]:
-    """Return what is wrong with writing to the attempt's directories from this node.
+def storage(path: Path, name: str, node: str) -> list[Finding]:
+    """Return what is wrong with writing to a directory from this node.
 
-    A full file system is no node's fault where it is shared.
+    A full file system, or a quota that is used up, is no fault of a node's where it is shared.
     """
-    found = []
-    for path, name in ((scratch, "node-local"), (shared, "shared")):
-        own = path / f".check-{node}"
-        try:
-            own.write_bytes(b"hpcrun")
-            if own.read_bytes() != b"hpcrun":
-                raise OSError("it reads something else than was written")
-        except OSError as error:
-            message = f"its {name} storage cannot be written: {error.strerror or error}"
-            found.append((node_health.NOT_WRITABLE, message))
-        else:
-            found += _room(path, name)
-        with contextlib.suppress(OSError):
-            own.unlink()
+    own, found = path / f".check-{node}", []
+    try:
+        own.write_bytes(b"hpcrun")
+        if own.read_bytes() != b"hpcrun":
+            raise OSError("it reads something else than was written")
+    except OSError as error:
+        is_full = name == "shared" and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        kind = node_health.LITTLE_ROOM if is_full else node_health.NOT_WRITABLE
+        found.append((kind, f"its {name} storage cannot be written: {error.strerror or error}"))
+    else:
+        found += _room(path, name)
+    with contextlib.suppress(OSError):
+        own.unlink()
     return found
 
 
@@ -131,6 +138,8 @@ def of_gpus(
     except ImportError:
         return None, []
     except Exception as error:
+        if type(error).__name__ in _SAYS_NOTHING:
+            return None, []
         # Classes of NVML's, such as "Driver/library version mismatch".
         return None, [(node_health.BROKEN_GPU, f"its GPUs do not answer: {error}")]
     found = []

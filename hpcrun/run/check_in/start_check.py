@@ -50,6 +50,7 @@ class StartCheck:
         self._health: Mapping[str, Any] = plan.cluster.get("health") or {}
         self.is_on = bool(self._health.get("check", True)) and not launcher.is_one_machine
         self._found: list[HealthFinding] = []
+        self._bad_spares: set[str] = set()
         self.seconds = 0.0
         """What it took beyond the nodes' own preparation."""
 
@@ -57,7 +58,7 @@ class StartCheck:
         """Check what the agents said as they began: interfaces that are down."""
         if not self.is_on:
             return
-        found = interfaces_down(nodes, self._agents.links.up, self._agents.links.down)
+        found = self._interfaces_down(nodes)
         if found:
             self._act(found, nodes, record)
 
@@ -83,12 +84,11 @@ class StartCheck:
         self._found += new
         if not new:
             return
-        spares = [node for node in self._agents.usable if node not in nodes]
         decision = node_health.decide(
             self._found,
             nodes,
             self._health,
-            spares=len(spares),
+            spares=self._spares(nodes),
             spent=self._spent(),
             can_exclude=self._excludable,
         )
@@ -101,6 +101,24 @@ class StartCheck:
         if decision.action != node_health.GO_ON:
             self._agents.give_up(decision.nodes)
             raise NodesUnhealthy(decision.message, decision.nodes, decision.action)
+
+    def _spares(self, nodes: Sequence[str]) -> int:
+        """Return how many spares could take a place in this allocation, and are known to be well.
+
+        0 where the run is not to be started again in it.
+        """
+        if not self._run.recovery.requeue or not self._run.recovery.in_place:
+            return 0
+        usable, has_said_hello = self._agents.usable, self._agents.links.up
+        down = {one.node for one in self._interfaces_down(usable)}
+        out = {*nodes, *self._bad_spares, *down}
+        return sum(node in has_said_hello and node not in out for node in usable)
+
+    def _interfaces_down(self, nodes: Sequence[str]) -> list[HealthFinding]:
+        links, named = self._agents.links, self._launcher.fabric.get("fast_interface")
+        if named is None and links.fast_on_all(nodes):
+            return []  # these are used, whatever else is down
+        return interfaces_down(nodes, links.up, links.down, named)
 
     def _spent(self) -> int:
         """Return how often this submission of the run has done without nodes."""
@@ -125,7 +143,8 @@ class StartCheck:
         deadline = time.monotonic() + LINKS
         questions = {node: {"type": "listen", "interface": own[node]} for node in own}
         found = self._agents.ask_each(questions, "listening", ANSWER)
-        there = [node for node in self._launcher.nodes if found.get(node)]
+        there = [node for node in self._launcher.nodes if isinstance(found.get(node), tuple)]
+        problems = {node: str(found[node]) for node in found if node not in there}
         rates = StartRates(there)
         for pairs in pairing.ring(there):
             self._measure(pairs, found, rates, deadline)
@@ -137,7 +156,14 @@ class StartCheck:
         if rates.rates:
             slowest, fastest = (size(int(one(rates.rates.values()))) for one in (min, max))
             say(f"links of {len(there)} nodes over {usual}: {slowest}/s to {fastest}/s")
-        return link_rates.findings(rates, usual, [node.name for node in nodes])
+        told = link_rates.findings(rates, usual, [*own])
+        told += [
+            HealthFinding(node, node_health.SLOWER_LINK, f"its link cannot be measured: {problem}")
+            for node, problem in problems.items()
+        ]
+        names = {node.name for node in nodes}
+        self._bad_spares |= {one.node for one in told} - names
+        return [one for one in told if one.node in names]
 
     def _measure(
         self,
@@ -146,13 +172,14 @@ class StartCheck:
         rates: StartRates,
         deadline: float,
     ) -> None:
-        if time.monotonic() > deadline:
+        limit = min(ANSWER, deadline - time.monotonic())
+        if limit <= 0:
             return
         questions = {
             one: {"type": "measure", "address": where[other][0], "port": where[other][1]}
             for one, other in pairs
         }
-        answers = self._agents.ask_each(questions, "measured", ANSWER)
+        answers = self._agents.ask_each(questions, "measured", limit)
         for pair in pairs:
             answer = answers.get(pair[0])
             if isinstance(answer, tuple):
@@ -176,12 +203,20 @@ def _apart(pairs: Iterable[Pair]) -> Iterable[list[Pair]]:
 
 
 def interfaces_down(
-    nodes: Sequence[str], up: Mapping[str, Sequence[str]], down: Mapping[str, Sequence[str]]
+    nodes: Sequence[str],
+    up: Mapping[str, Sequence[str]],
+    down: Mapping[str, Sequence[str]],
+    named: str | None = None,
 ) -> list[HealthFinding]:
-    """Return the nodes whose fast interface is down while another node's of that name is up."""
+    """Return the nodes whose fast interface is down while another node's of that name is up.
+
+    ``named`` is the interface that the cluster profile names: no other matters then.
+    """
     found = []
     for node in nodes:
         for name in down.get(node, ()):
+            if named not in (None, name):
+                continue
             peers = [one for one in (*nodes, *up) if one != node and name in up.get(one, ())]
             if peers:
                 words = f"its {name} is down, and that of {peers[0]} is up"

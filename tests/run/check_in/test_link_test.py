@@ -56,6 +56,11 @@ def test_what_goes_wrong_is_an_answer() -> None:
     test.close()
     answer = test.answer({"type": "measure", "address": "127.0.0.1", "port": port, "number": 2})
     assert answer == {"type": "measured", "number": 2, "error": "Connection refused"}
+    answer = test.answer({"type": "measure", "address": "i", "port": 1, "number": 3})
+    assert "error" in (answer or {})
+    other = LinkTest(JobSecret.new())
+    answer = other.answer({"type": "measure", "address": "127.0.0.1", "port": port, "number": 4})
+    assert (answer or {})["error"] == "it has no address to measure from"
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,15 @@ def test_what_is_up_and_what_is_down() -> None:
     assert links.down == {"n1": [], "n2": ["ib0", "ib1"], "n3": []}
 
 
+def test_fast_interfaces_that_are_up_on_all() -> None:
+    links = NodeLinks()
+    links.greet("n1", _hello("ib0", "ib1", "eth0"))
+    links.greet("n2", _hello("ib0", "ib1", "eth0", down=["ib1"]))
+    assert links.fast_on_all(["n1", "n2"]) == {"ib0"}
+    assert links.fast_on_all(["n1"]) == {"ib0", "ib1"}
+    assert links.fast_on_all(["n1", "n3"]) == set()
+
+
 @pytest.mark.parametrize("down", [7, [7], ["a b"], [""], ["x"] * 101])
 def test_a_wrong_hello_changes_nothing(down: Any) -> None:
     links = NodeLinks()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -74,12 +75,15 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _report(place: Path, wants: int = 0, first_time: bool = True) -> dict[str, Any]:
+def _report(
+    place: Path, wants: int = 0, first_time: bool = True, without: str = ""
+) -> dict[str, Any]:
     shared, scratch = place / "shared", place / "scratch"
     found = node_report.report(shared, scratch, "n1", None, wants=wants, first_time=first_time)
     as_sent = {**found, "findings": [list(one) for one in found["findings"]]}
     assert messages.node_report({"health": as_sent}) == as_sent
-    assert [*shared.iterdir(), *scratch.iterdir()] == []
+    left = [path for path in (shared, scratch) if path.name != without]
+    assert [name for path in left for name in path.iterdir()] == []
     return found
 
 
@@ -94,8 +98,7 @@ def test_a_healthy_node_without_gpus(place: Path) -> None:
 @pytest.mark.parametrize("missing", ["shared", "scratch"])
 def test_storage_that_cannot_be_written(place: Path, missing: str) -> None:
     (place / missing).rmdir()
-    shared, scratch = place / "shared", place / "scratch"
-    found = node_report.storage(shared, scratch, "n1")
+    found = _report(place, without=missing)["findings"]
     name = {"shared": "shared", "scratch": "node-local"}[missing]
     told = f"its {name} storage cannot be written: No such file or directory"
     assert found == [(node_health.NOT_WRITABLE, told)]
@@ -119,8 +122,26 @@ def test_a_file_system_that_does_not_answer(place: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(node_report, "PATIENCE", 0.1)
     hangs = threading.Event()
     monkeypatch.setattr(node_report, "storage", lambda *_: hangs.wait(20) and [])
-    assert _report(place)["findings"] == [(node_health.NOT_WRITABLE, "its storage does not answer")]
+    assert [kind for kind, _ in _report(place)["findings"]] == [
+        node_health.NOT_WRITABLE,  # the node's own
+        node_health.LATE_STORAGE,
+    ]
     hangs.set()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_shared_file_system_is_no_nodes_fault(
+    place: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: bytes) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    kinds = [
+        [kind for kind, _ in node_report.storage(place, name, "n1")]
+        for name in ("shared", "node-local")
+    ]
+    assert kinds == [[node_health.LITTLE_ROOM], [node_health.NOT_WRITABLE]]
 
 
 @pytest.mark.parametrize(

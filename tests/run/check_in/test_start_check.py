@@ -15,6 +15,7 @@ import pytest
 
 from hpcrun.policy import node_health
 from hpcrun.run.check_in import start_check
+from hpcrun.run.check_in.node_links import NodeLinks
 from hpcrun.run.check_in.start_check import StartCheck
 from hpcrun.run.fabric import adapters, link_check
 from hpcrun.run.job.rank_places import NodesUnhealthy
@@ -43,7 +44,12 @@ class Site:
         self.names = (*NODES, *self.spares)
         self.place, self.health = place, health
         self.trees: dict[str, Path] = {}
+        self.interfaces = [("ib0", "name"), ("eth0", "")]
+        self.fabric: dict[str, Any] = {}
+        self.recovery = {"requeue": True, "in_place": 2}
         self.down: dict[str, list[str]] = {}
+        self.silent: list[str] = []
+        self.deaf: dict[str, str] = {}
         self.reports: dict[str, dict[str, Any]] = {}
         self.slow: dict[tuple[str, str], float | str] = {}
         self.measured: list[tuple[str, str]] = []
@@ -55,11 +61,12 @@ class Site:
 
     @property
     def links(self) -> Any:
-        up = {
-            node: [one for one in ("ib0", "eth0") if one not in self.down.get(node, ())]
-            for node in self.names
-        }
-        return SimpleNamespace(up=up, down=self.down)
+        links = NodeLinks()
+        for node in self.names:
+            if node not in self.silent:
+                own = [[name, "10.0.0.1", sign] for name, sign in self.interfaces]
+                links.greet(node, {"interfaces": own, "down": self.down.get(node, [])})
+        return links
 
     @property
     def usable(self) -> list[str]:
@@ -75,7 +82,7 @@ class Site:
         self, questions: Mapping[str, dict[str, Any]], kind: str, limit: float
     ) -> dict[str, Any]:
         if kind == "listening":
-            return {node: (node, 1) for node in questions}
+            return {node: self.deaf.get(node, (node, 1)) for node in questions}
         answers: dict[str, Any] = {}
         for node, question in questions.items():
             peer = question["address"]
@@ -89,11 +96,12 @@ class Site:
         run: Any = SimpleNamespace(
             resources=Resources(nodes=3),
             all_nodes=len(self.names),
-            recovery=SimpleNamespace(requeue=True),
+            recovery=SimpleNamespace(**self.recovery),
         )
         plan: Any = SimpleNamespace(cluster={"health": self.health if health is None else health})
         launcher: Any = SimpleNamespace(
-            is_one_machine=False, is_slurm=True, requeues=True, job_id="7", nodes=self.names
+            **{"is_one_machine": False, "is_slurm": True, "requeues": True, "job_id": "7"},
+            **{"nodes": self.names, "fabric": self.fabric},
         )
         agents: Any = self
         check = StartCheck(plan, run, self.paths, launcher, agents)
@@ -258,6 +266,61 @@ def test_a_node_that_nobody_reaches(site: Callable[..., Site]) -> None:
     found = made.check()
     assert found is not None
     assert found.message == "node n2: no other node reaches it over ib0: No route to host"
+
+
+def test_links_of_which_none_works_are_no_nodes_fault(site: Callable[..., Site]) -> None:
+    """A firewall, or a network without routes: the site is so."""
+    made = site()
+    ways = [(one, other) for one in NODES for other in NODES]
+    made.slow = dict.fromkeys(ways, "Connection refused")
+    assert made.check() is None
+    (record,) = made.records
+    assert record["reason"] == "most nodes have it alike, so it is no node's fault"
+    assert "ib0 carries nothing: Connection refused" in record["findings"][0]["message"]
+
+
+def test_a_node_that_cannot_listen_is_not_measured(site: Callable[..., Site]) -> None:
+    made = site(spares=1)
+    made.deaf = {"n2": "ib0 has no address", "s1": "ib0 has no address"}
+    assert made.check() is None
+    assert {*made.measured} == {("n1", "n3")}
+    (record,) = made.records
+    words = "its link cannot be measured: ib0 has no address"
+    assert record["findings"] == [{"node": "n2", "kind": "slower_link", "message": words}]
+
+
+def test_an_interface_that_the_job_does_not_use(site: Callable[..., Site]) -> None:
+    made = site()
+    made.interfaces = [("ib0", "name"), ("ib1", "name")]
+    made.down = {"n2": ["ib1"]}
+    assert made.check() is None
+    made.interfaces, made.fabric = [("ib1", "name"), ("eth0", "")], {"fast_interface": "eth0"}
+    assert made.check() is None
+    made.fabric = {"fast_interface": "ib1"}
+    assert made.check() is not None
+
+
+SPARES: dict[str, tuple[Callable[[Site], Any], str | None]] = {
+    "a good one": (lambda site: None, "replace"),
+    "its interface is down": (lambda site: site.down.update(s1=["ib0"]), "exclude"),
+    "it has not said hello": (lambda site: site.silent.append("s1"), "exclude"),
+    "its link cannot be measured": (lambda site: site.deaf.update(s1="no address"), "exclude"),
+    "no restart in place": (lambda site: site.recovery.update(in_place=0), "exclude"),
+    "no other start at all": (lambda site: site.recovery.update(requeue=False), None),
+}
+
+
+@pytest.mark.parametrize("case", SPARES)
+def test_spares_that_can_take_a_place(
+    case: str, site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requeue_nodes, "without", lambda job, nodes, needed, **_: tuple(nodes))
+    made = site(spares=1)
+    made.reports = {"n2": _report(0.0, None, ["not_writable", "its storage is gone"])}
+    spoil, expected = SPARES[case]
+    spoil(made)
+    found = made.check()
+    assert (found and found.response) == expected
 
 
 @pytest.mark.parametrize("rate", [60e6, 150e6, 3e8])
