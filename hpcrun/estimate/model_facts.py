@@ -13,6 +13,7 @@ from hpcrun.fields import FLAG, INDICES, TEXT, WHOLE, Kinds, wrong
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _COUNT = re.compile(r"(\d+(?:[\d_,]*\d)?(?:\.\d+)?(?:e\d+)?)\s*([KMBGT]?)", re.IGNORECASE)
 _MOST = 10**16
+_LONGEST = 40
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,9 @@ class ModelFacts:
 
 def parameter_count(text: Any, key: str) -> int:
     """Return the number that ``7.5B``, ``350M`` or ``1_000_000`` says; raise UsageError."""
-    match = _COUNT.fullmatch(str(text).strip()) if not isinstance(text, bool) else None
+    typed = str(text).strip()
+    is_text = not isinstance(text, bool) and len(typed) <= _LONGEST
+    match = _COUNT.fullmatch(typed) if is_text else None
     found = 0.0
     if match:
         found = float(match[1].replace("_", "").replace(",", "")) * _UNITS[match[2].upper()]
@@ -115,6 +118,8 @@ def of_answer(data: Mapping[str, Any], given: Mapping[str, Any]) -> ModelFacts:
     plain = {name: value for name, value in data.items() if not _too_large(value)}
     if problem := wrong(plain, _ANSWER, ("parameters", "trainable")):
         raise ValueError(problem)
+    if data["parameters"] < 1:
+        raise ValueError("the model has no parameters")
     notes = []
     if data.get("sequence_length_guessed") and not given.get("sequence_length"):
         notes.append(
@@ -154,7 +159,11 @@ def _too_large(value: Any) -> bool:
 
 def _peaks(data: Any, name: str) -> Peaks | None:
     pair = data.get(name) if isinstance(data, dict) else None
-    if not isinstance(pair, list) or len(pair) != 2 or not all(type(one) is int for one in pair):
+    if (
+        not isinstance(pair, list)
+        or len(pair) != 2
+        or not all(type(one) is int and 0 <= one < 2**63 for one in pair)
+    ):
         return None
     first, second = pair
     return Peaks(float(first), float(max(0, second - first)))

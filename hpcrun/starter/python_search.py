@@ -128,9 +128,10 @@ def _inside(directory: Path, names: Iterable[str] | None = None) -> list[Path]:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return files.read_bytes(path, _SMALL).decode(errors="replace").splitlines()
+        found = files.read_bytes(path, _SMALL).decode(errors="replace").splitlines()
     except OSError:
         return []
+    return [line for line in found if "\0" not in line]
 
 
 def _look(python: FoundPython) -> FoundPython:

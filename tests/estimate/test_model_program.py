@@ -198,7 +198,9 @@ def test_numbers_of_parameters(text: str, number: int) -> None:
     assert parameter_count(text, "--parameters") == number
 
 
-@pytest.mark.parametrize("text", ["", "many", "-3B", "7.5BB", "0", "1e99", "B", "nan", True])
+@pytest.mark.parametrize(
+    "text", ["", "many", "-3B", "7.5BB", "0", "1e99", "B", "nan", True, "9" * 41]
+)
 def test_senseless_numbers(text: Any) -> None:
     with pytest.raises(UsageError, match=r"--parameters: found .*accepted is a number"):
         parameter_count(text, "--parameters")
@@ -209,6 +211,7 @@ def test_senseless_numbers(text: Any) -> None:
     [
         {},
         {"parameters": "many", "trainable": 1},
+        {"parameters": 0, "trainable": 0},
         {"parameters": 3, "trainable": 3, "sizes": ["x"]},
         {"parameters": 3, "trainable": None},
     ],
@@ -216,3 +219,9 @@ def test_senseless_numbers(text: Any) -> None:
 def test_a_malformed_answer_is_refused(answer: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"parameters|trainable|sizes"):
         of_answer(answer, {})
+
+
+def test_peaks_beyond_any_memory_are_none() -> None:
+    peaks = {"whole": [10**400, 1], "checkpointed": [-1, 2]}
+    found = of_answer({"parameters": 3, "trainable": 3, "peaks": peaks}, {})
+    assert (found.whole, found.checkpointed) == (None, None)

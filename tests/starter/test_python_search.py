@@ -77,7 +77,9 @@ def test_where_pythons_are_looked_for(home: Path, tmp_path: Path, started: list[
         _environment(one)
     listed = _environment(tmp_path / "listed")
     (home / ".conda").mkdir()
-    (home / ".conda" / "environments.txt").write_text(f"{listed.parent.parent}\n/none\nrelative\n")
+    (home / ".conda" / "environments.txt").write_text(
+        f"{listed.parent.parent}\n/none\nrelative\n/a\0b\n"
+    )
     path.mkdir()
     found = _search(
         home,
