@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from hpcrun.run.protocol.job_secret import JobSecret
 
-# Seconds to reach a peer, of one direction, and after which a direction is given up.
+# Seconds to reach a peer, and of the whole proof; of one direction, and after which it is given up.
 REACH, SECONDS, MOST_SECONDS = 4.0, 0.4, 6.0
 _CHUNK = 1 << 18
 _PINGS = 100
@@ -73,20 +73,20 @@ class PairListener:
     def _serve(self, connection: socket.socket) -> None:
         try:
             with connection, contextlib.suppress(OSError):
-                _prepare(connection)
-                theirs = _exactly(connection, _NUMBER)
+                until = _prepare(connection)
+                theirs = _exactly(connection, _NUMBER, until)
                 mine = secrets.token_hex(16).encode()
                 connection.sendall(mine + _digest(self._secret, "server", theirs, mine))
-                proof = _exactly(connection, _PROOF)
+                proof = _exactly(connection, _PROOF, until)
                 if not hmac.compare_digest(proof, _digest(self._secret, "client", theirs, mine)):
                     return
+                connection.settimeout(REACH)
                 _answer_pings(connection)
                 rate = _receive(connection)
                 connection.sendall(struct.pack("!d", rate))
                 _send(connection, self._seconds)
                 # The other side has read all of it before this end is closed.
-                connection.settimeout(REACH)
-                connection.recv(1)
+                _drain(connection)
         finally:
             self._room.release()
 
@@ -100,20 +100,21 @@ def measure(
     there does not know the secret.
     """
     with socket.create_connection(peer, timeout=REACH, source_address=(own, 0)) as connection:
-        _prepare(connection)
+        until = _prepare(connection)
         mine = secrets.token_hex(16).encode()
         connection.sendall(mine)
-        answer = _exactly(connection, _NUMBER + _PROOF)
+        answer = _exactly(connection, _NUMBER + _PROOF, until)
         theirs, proof = answer[:_NUMBER], answer[_NUMBER:]
         if not hmac.compare_digest(proof, _digest(secret, "server", mine, theirs)):
             raise PermissionError("what answers there does not know the job's secret")
+        connection.settimeout(REACH)
         connection.sendall(_digest(secret, "client", mine, theirs))
         latency = _ping(connection, seconds)
         _send(connection, seconds)
+        # The peer counts until its own deadline, which is that of `_receive`.
+        connection.settimeout(SECONDS + MOST_SECONDS + REACH)
         (sends,) = struct.unpack("!d", _exactly(connection, 8))
-        receives = _receive(connection)
-        connection.sendall(b".")
-        return LinkSpeed(sends, receives, latency)
+        return LinkSpeed(sends, _receive(connection), latency)
 
 
 def _digest(secret: JobSecret, side: str, client: bytes, server: bytes) -> bytes:
@@ -121,19 +122,41 @@ def _digest(secret: JobSecret, side: str, client: bytes, server: bytes) -> bytes
     return secret.digest(_WORD, side, *numbers).encode()
 
 
-def _prepare(connection: socket.socket) -> None:
+def _prepare(connection: socket.socket) -> float:
+    """Prepare a new connection; return the time at which the proof has to be there."""
     connection.settimeout(REACH)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return time.monotonic() + REACH
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
+def _exactly(connection: socket.socket, size: int, until: float | None = None) -> bytes:
+    """Return so many bytes; by a time, or each after no more than the connection's timeout."""
     found = b""
     while len(found) < size:
+        if until is not None:
+            _limit(connection, until)
         part = connection.recv(size - len(found))
         if not part:
             raise ConnectionResetError("the peer hung up")
         found += part
     return found
+
+
+def _limit(connection: socket.socket, until: float) -> None:
+    """Have the next call on the connection end by a time; raise TimeoutError if that is over."""
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    connection.settimeout(left)
+
+
+def _drain(connection: socket.socket) -> None:
+    """Read until the peer hangs up, for REACH seconds."""
+    until = time.monotonic() + REACH
+    while True:
+        _limit(connection, until)
+        if not connection.recv(_CHUNK):
+            return
 
 
 def _ping(connection: socket.socket, seconds: float) -> float:
@@ -167,22 +190,27 @@ def _send(connection: socket.socket, seconds: float) -> None:
 def _receive(connection: socket.socket) -> float:
     """Return the bytes per second of what `_send` sends, without the time until it begins.
 
-    A direction that does not come to its end in time has the rate that it had until then.
+    A direction that does not come to its end in time has the rate that it had until then. Raises
+    TimeoutError where nothing came at all.
     """
     buffer = memoryview(bytearray(_CHUNK))
     deadline = time.monotonic() + SECONDS + MOST_SECONDS
     began, received, goes_on = 0.0, 0, True
-    while goes_on:
-        place = 0
-        while place < _CHUNK:
-            connection.settimeout(max(0.001, deadline - time.monotonic()))
-            got = connection.recv_into(buffer[place:])
-            if not got:
-                raise ConnectionResetError("the peer hung up")
-            if not began:
-                began = time.perf_counter()
-            place += got
-            received += got
-        goes_on = buffer[0] == 1
+    try:
+        while goes_on:
+            place = 0
+            while place < _CHUNK:
+                _limit(connection, deadline)
+                got = connection.recv_into(buffer[place:])
+                if not got:
+                    raise ConnectionResetError("the peer hung up")
+                if not began:
+                    began = time.perf_counter()
+                place += got
+                received += got
+            goes_on = buffer[0] == 1
+    except TimeoutError:
+        if not received:
+            raise
     # A whole chunk arrived after the clock began, but for its first part.
     return received / max(time.perf_counter() - began, 1e-6)

@@ -68,6 +68,39 @@ def test_silent_strangers_are_bounded(listener: PairListener) -> None:
         assert all(map(_is_closed, there))
 
 
+def test_a_stranger_who_dribbles_is_hung_up_on(listener: PairListener) -> None:
+    """After REACH in all, not after REACH of silence."""
+    began = time.monotonic()
+    with socket.create_connection((HERE, listener.port), timeout=5) as stranger:
+        stranger.settimeout(0.2)
+        with contextlib.suppress(OSError):
+            while time.monotonic() - began < 4:
+                stranger.sendall(b"x")
+                with contextlib.suppress(TimeoutError):
+                    if not stranger.recv(1):
+                        break
+    assert time.monotonic() - began < 3
+
+
+def test_what_dribbles_instead_of_a_proof_is_given_up(secret: JobSecret) -> None:
+    with socket.create_server((HERE, 0)) as server:
+
+        def dribble() -> None:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError):
+                for _ in range(20):
+                    connection.sendall(b"x")
+                    time.sleep(0.2)
+
+        thread = threading.Thread(target=dribble)
+        thread.start()
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            measure((HERE, server.getsockname()[1]), HERE, secret, 0.1)
+        assert time.monotonic() - began < 3
+        thread.join()
+
+
 def _is_closed(connection: socket.socket) -> bool:
     connection.settimeout(5)
     try:
@@ -115,3 +148,47 @@ def test_a_slow_receiver_is_told_from_a_fast_one(secret: JobSecret) -> None:
         rate = pair_link._receive(Slow())  # type: ignore[arg-type]
         thread.join()
     assert rate < (1 << 14) / 0.005
+
+
+def test_a_direction_that_does_not_end_has_the_rate_until_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pair_link, "SECONDS", 0.1)
+    monkeypatch.setattr(pair_link, "MOST_SECONDS", 0.4)
+    one, other = socket.socketpair()
+    with one, other:
+        other.sendall(bytes(10_000))
+        assert 1000 < pair_link._receive(one) < 10_000 / 0.3
+        # Nothing at all is no rate.
+        with pytest.raises(TimeoutError):
+            pair_link._receive(one)
+
+
+def test_a_slow_way_has_a_rate(
+    listener: PairListener, secret: JobSecret, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though what was sent does not arrive in time: it still lies in buffers."""
+    monkeypatch.setattr(pair_link, "MOST_SECONDS", 1.5)
+    rate = 1_000_000
+    with socket.create_server((HERE, 0)) as server:
+
+        def carry(one: socket.socket, other: socket.socket, limit: int | None) -> None:
+            with contextlib.suppress(OSError):
+                while data := one.recv(1 << 14):
+                    other.sendall(data)
+                    time.sleep(len(data) / limit if limit else 0)
+                other.shutdown(socket.SHUT_WR)
+
+        def serve() -> None:
+            with socket.create_connection((HERE, listener.port)) as there, server.accept()[0] as us:
+                back = threading.Thread(target=carry, args=(there, us, None))
+                back.start()
+                carry(us, there, rate)
+                back.join()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        speed = measure((HERE, server.getsockname()[1]), HERE, secret, 0.1)
+        thread.join()
+    assert 0.02 * rate < speed.sends < 1.5 * rate
+    assert speed.receives > 5 * rate
