@@ -145,6 +145,8 @@ def of_command(words: Sequence[str], hosts: bool) -> tuple[str, str, str | None]
         return NOT_NEEDED, "hpcrun ends the processes of a run", None
     if first == "trap":
         return NOT_NEEDED, "hpcrun hears the signals, saves and requeues (recovery)", None
+    if first == "env" and any("=" not in one and one[:1] != "-" for one in words[1:]):
+        return None
     if first in _PRINTS:
         return NOT_NEEDED, _printed(first), None
     if first in _NOTHING:

@@ -546,3 +546,64 @@ def test_values_that_go_together_are_zipped() -> None:
         options="--array=0-1",
     )
     assert spec_of(text)["sweep"] == {"zip": {"config.lr": [0.1, 0.5], "config.n": [8, 16]}}
+
+
+# --- what is joined, chosen and not followed
+
+LR = "srun python train.py --lr $LR"
+FOLLOWED: dict[str, tuple[str, dict[str, Any]]] = {
+    "and": ('LR=1;[ "$SLURM_NNODES" -gt 5 ] && LR=9;' + LR, {"config": {"lr": 1}}),
+    "or": ('LR=1;[ "$SLURM_NNODES" -gt 1 ] || LR=8;' + LR, {"config": {"lr": 1}}),
+    "and or": ("[[ $SLURM_NNODES -gt 1 ]] && LR=1 || LR=2;" + LR, {"config": {"lr": 1}}),
+    "test": ("LR=1;test 1 = 2 && { LR=3; };" + LR, {"config": {"lr": 1}}),
+    "within bash -c": (
+        "srun bash -c 'LR=1; [ 1 = 2 ] && LR=3; python train.py --lr $LR'",
+        {"config": {"lr": 1}},
+    ),
+    "not decided": ("LR=1;[ -d x ] && LR=3;" + LR, {"config": {"lr": 1}}),
+    "cd": ("cd x && python train.py", {"entry": "x/train.py"}),
+    "resume": (
+        '[ -f a.ckpt ] && R="--resume a.ckpt";srun python train.py $R',
+        {"recovery": {"resume": {"when": "a.ckpt", "args": ["--resume", "${hpcrun:newest}"]}}},
+    ),
+    "environment": (
+        "[ -f ~/x ] && source ~/x;python train.py",
+        {"environment": {"setup": ["[ -f ~/x ] && source ~/x"]}},
+    ),
+    "env": ("env X=1 python train.py --lr 3;python post.py", {"entry": "train.py"}),
+    "condition": (
+        "if srun python train.py; then echo ok; else scontrol requeue 1; fi;python eval.py",
+        {"entry": "train.py"},
+    ),
+    "conda's Python": (
+        'CMD="/x/miniconda3/bin/python train.py";python prep.py;eval $CMD',
+        {"entry": "train.py", "environment": {"python": "/x/miniconda3/bin/python"}},
+    ),
+    "not": ("! srun python train.py || echo failed", {"entry": "train.py"}),
+}
+
+
+@pytest.mark.parametrize(("lines", "wanted"), FOLLOWED.values(), ids=FOLLOWED.keys())
+def test_what_is_followed(lines: str, wanted: dict[str, Any]) -> None:
+    found = spec_of(job(*re.split(r";(?! )", lines), options="-N 2"))
+    assert {key: found.get(key) for key in wanted} == wanted
+
+
+# Lines, the number of the one that is left, and words that tell it.
+UNFOLLOWED: dict[str, tuple[str, int, str]] = {
+    "undecided": ("[ -d x ] && LR=3\npython train.py --lr $LR", 2, "only a job can tell"),
+    "asked": ("grep -q x y && LR=3\npython train.py --lr $LR", 2, "only a job can tell"),
+    "failed": ("cp a b || LR=3\npython train.py --lr $LR", 2, "only a job can tell"),
+    "long seq": ("for i in $(seq 1 10000); do\necho $i\ndone\npython train.py", 2, "seq gives"),
+}
+
+
+@pytest.mark.parametrize(("lines", "line", "words"), UNFOLLOWED.values(), ids=UNFOLLOWED.keys())
+def test_what_cannot_be_followed_is_left(lines: str, line: int, words: str) -> None:
+    found = what_of(job(*lines.split("\n")), line)
+    assert any(one == LEFT and words in what for one, what in found), found
+
+
+def test_what_cannot_be_followed_within_bash_is_lost() -> None:
+    line = "srun bash -c 'LR=1; [ -d x ] && LR=3; python train.py --lr $LR'"
+    assert any("LR=3: it stands beside" in one for one in made(job(line)).lost)

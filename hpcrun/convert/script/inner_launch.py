@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from hpcrun.convert.line_fates import LEFT, NOT_NEEDED, of_command, quoted
 from hpcrun.convert.script import launch_line
 from hpcrun.convert.script.launch_line import ProgramLaunch
 from hpcrun.convert.script.walk_state import StartedProgram, WalkState
-from hpcrun.convert.shell.shell_syntax import ShellCommand, ShellNode, parse
+from hpcrun.convert.shell.shell_conditions import is_condition
+from hpcrun.convert.shell.shell_syntax import ShellBlock, ShellCommand, ShellNode, chains, parse
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=(.*)", re.DOTALL)
 HOSTS = re.compile(
@@ -83,6 +84,17 @@ class LaunchWalk(WalkState):
         self.result.programs.append(found)
         self._say(node, "", "a program")
 
+    def _beside(self, nodes: Sequence[ShellNode]) -> Iterator[str]:
+        """Yield the commands that do something, and start no program."""
+        for node in nodes:
+            if isinstance(node, ShellBlock) or is_condition(node):
+                continue
+            raw = [one for one in node.words if one != "!" and not ASSIGNMENT.fullmatch(one)]
+            words = [word for one in raw for word in self._expander.words(one)]
+            fate = of_command(words, hosts=False) if words else None
+            if words and words[0] not in self._functions and (fate is None or fate[0] == LEFT):
+                yield self.result.unknowns.shown(" ".join(words))
+
     def _inner(
         self,
         node: ShellCommand,
@@ -100,17 +112,18 @@ class LaunchWalk(WalkState):
         before = len(self.result.programs)
         inside, self._is_inner = self._is_inner, True
         others: list[str] = []
-        for inner in parsed.nodes:
-            known = len(self.result.programs)
-            self._nodes([inner])
-            reads |= self._reads
-            if len(self.result.programs) == known and isinstance(inner, ShellCommand):
-                raw = [one for one in inner.words if not ASSIGNMENT.fullmatch(one)]
-                words = [word for one in raw for word in self._expander.words(one)]
-                fate = of_command(words, hosts=False) if words else None
-                if words and (fate is None or fate[0] == LEFT):
-                    others.append(self.result.unknowns.shown(" ".join(words)))
-        self._is_inner = inside
+        try:
+            for chain in chains(parsed.nodes):
+                known = len(self.result.programs)
+                self._nodes(chain)
+                reads |= self._reads
+                found = {id(one.node) for one in self.result.programs[known:]}
+                if not (found and len(chain) == 1):
+                    others += self._beside([one for one in chain if id(one) not in found])
+            others += self._left_inside
+        finally:
+            self._is_inner = inside
+            self._left_inside = []
         self._calls -= 1
         for one in self.result.programs[before:]:
             one.node, one.reads = node, one.reads | reads

@@ -16,6 +16,7 @@ from hpcrun.convert.script.inner_launch import ASSIGNMENT, HOSTS
 from hpcrun.convert.script.walk_commands import CommandWalk
 from hpcrun.convert.script.walk_state import AssignedName, WalkResult
 from hpcrun.convert.shell import shell_conditions
+from hpcrun.convert.shell.shell_conditions import ChainState, is_condition
 from hpcrun.convert.shell.shell_syntax import ShellBlock, ShellCommand, ShellNode
 from hpcrun.convert.shell.shell_tokens import ShellSyntaxError
 from hpcrun.convert.shell.shell_values import MARK
@@ -48,17 +49,52 @@ class ScriptWalk(CommandWalk):
         return self.result
 
     def _nodes(self, nodes: Sequence[ShellNode]) -> None:
+        chain: list[ShellNode] = []
+        state = ChainState()
         for at, node in enumerate(nodes):
             self._steps += 1
             if self._steps > MOST_STEPS:
                 raise _TooLong
-            if isinstance(node, ShellCommand):
-                try:
-                    self._command(node, nodes[at - 1] if at and node.joined else None)
-                except ShellSyntaxError as error:
-                    self._say(node, LEFT, error.message, "write what it means into the spec")
-            else:
-                self._block(node)
+            if not node.joined or not at:
+                chain, state = [], ChainState()
+            runs = state.runs(node.joined if at else "")
+            try:
+                if runs is False:
+                    self._all(node, NOT_NEEDED, f"line {chain[0].line} decides otherwise")
+                elif runs is None:
+                    self._may_run(node, chain, nodes)
+                else:
+                    self._one(node, nodes[at - 1] if at and node.joined else None)
+                    state.ran(node, self._decide)
+            except ShellSyntaxError as error:
+                self._all(node, LEFT, error.message, "write what it means into the spec")
+            chain.append(node)
+
+    def _one(self, node: ShellNode, before: ShellNode | None) -> None:
+        if isinstance(node, ShellBlock):
+            self._block(node)
+        elif is_condition(node):
+            self._say(node, NOT_NEEDED, "it is a condition, which changes nothing")
+        else:
+            self._command(node, before)
+
+    def _may_run(
+        self, node: ShellNode, chain: Sequence[ShellNode], nodes: Sequence[ShellNode]
+    ) -> None:
+        """Look at what stands after a ``&&`` or ``||`` that only a job can decide."""
+        first, last = chain[0].line, node.last
+        beside = [one for one in nodes if one.last >= first and one.line <= last]
+        if (
+            _is_environment(node)
+            and not self._loops
+            and not self._is_inner
+            and len(beside) == len(chain) + 1
+            and all(map(is_condition, chain))
+        ):
+            self.result.setup.append(("\n".join(self._source[first - 1 : last]).strip(), node))
+            self._say(node, CARRIED, "environment.setup")
+            return
+        self._undecided([node], chain if node.joined == "&&" else [])
 
     def _block(self, node: ShellBlock) -> None:
         if node.kind == "function":
@@ -100,11 +136,13 @@ class ScriptWalk(CommandWalk):
         undecided = False
         for at, (condition, body) in enumerate(node.branches):
             is_else = not condition
+            if any(map(_has_program, condition)):
+                self._nodes(condition)
             value = True if is_else else self._decide(condition)
             text = " ".join(self._source[node.line - 1].split())
             if value is None:
                 undecided = True
-                self._undecided(node, body, condition)
+                self._undecided(body, condition)
                 continue
             if value:
                 self._nodes(body)
@@ -121,20 +159,12 @@ class ScriptWalk(CommandWalk):
         """Check whether an ``if`` only changes the environment, by what a job finds there."""
         commands = [one for _, body in node.branches for one in body]
         has_condition = self._decide(node.branches[0][0]) is None
+        starts = any(_has_program(one) for condition, _ in node.branches for one in condition)
         return (
-            has_condition
-            and bool(commands)
-            and all(
-                isinstance(one, ShellCommand)
-                and one.words
-                and (one.words[0] in ("source", ".", "module", "ml", "conda", "ulimit"))
-                for one in commands
-            )
+            has_condition and not starts and bool(commands) and all(map(_is_environment, commands))
         )
 
-    def _undecided(
-        self, node: ShellBlock, body: Sequence[ShellNode], condition: Sequence[ShellNode]
-    ) -> None:
+    def _undecided(self, body: Sequence[ShellNode], condition: Sequence[ShellNode]) -> None:
         """Look into a branch that only a job can choose: resuming, or a program."""
         looked = _looked_for(condition)
         for one in body:
@@ -282,11 +312,19 @@ def _assigned(nodes: Sequence[ShellNode]) -> Iterator[str]:
                 yield found[1]
 
 
+def _is_environment(node: ShellNode) -> bool:
+    """Check whether a node is a command that only changes the environment."""
+    names = ("source", ".", "module", "ml", "conda", "ulimit")
+    return isinstance(node, ShellCommand) and bool(node.words) and node.words[0] in names
+
+
 def _has_program(node: ShellNode) -> bool:
     """Check whether a node starts what may be the run's program."""
     if isinstance(node, ShellBlock):
         return any(_has_program(one) for part in node.branches for one in (*part[0], *part[1]))
-    words = [one for one in node.words if not ASSIGNMENT.fullmatch(one)]
+    words = [one for one in node.words if one != "!" and not ASSIGNMENT.fullmatch(one)]
+    if words[:1] == ["env"]:
+        words = [one for one in words[1:] if not one.startswith("-")]
     if not words or not _STARTS.match(PurePath(words[0]).name):
         return False
     return "-c" not in words[1:3] or words[0] == "srun"

@@ -12,6 +12,7 @@ from hpcrun.convert.script.walk_state import AssignedName, WrittenDocument, shel
 from hpcrun.convert.shell.shell_syntax import ShellBlock, ShellCommand, ShellNode, parse
 from hpcrun.convert.shell.shell_values import MARK, MOST_TEXT
 
+_HOOK = re.compile(r"\"?[$`].*(?:\bhook\b|conda shell\.|ssh-agent).*[)`]\"?", re.DOTALL)
 _STRAY = frozenset(
     {
         *("if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case"),
@@ -25,7 +26,7 @@ class CommandWalk(LaunchWalk):
 
     def _command(self, node: ShellCommand, before: ShellNode | None) -> None:
         self._reads = set()
-        raw = list(node.words)
+        raw = node.words[node.words[:1] == ["!"] :]
         assignments: list[re.Match[str]] = []
         while raw and (found := ASSIGNMENT.fullmatch(raw[0])):
             assignments.append(found)
@@ -221,8 +222,7 @@ class CommandWalk(LaunchWalk):
 
     def _do_eval(self, node: ShellCommand, words: Sequence[str]) -> None:
         text = " ".join(words[1:])
-        shown = self.result.unknowns.shown(text)
-        if "hook" in shown or "conda" in shown or "ssh-agent" in shown:
+        if _HOOK.fullmatch(" ".join(node.words[1:])):
             self._raw_setup(node)
             return
         self._inner(node, text, {})

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from hpcrun.convert.line_fates import CARRIED, LineFate, quoted
+from hpcrun.convert.line_fates import CARRIED, LEFT, LineFate, quoted
 from hpcrun.convert.script.launch_line import ProgramLaunch
 from hpcrun.convert.shell.shell_syntax import ShellBlock, ShellCommand, ShellNode, parse
-from hpcrun.convert.shell.shell_values import MARK, Expander, Unknown, Unknowns
+from hpcrun.convert.shell.shell_tokens import ShellSyntaxError
+from hpcrun.convert.shell.shell_values import MARK, MOST_WORDS, Expander, Unknown, Unknowns
 
 _RANKS = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID", "RANK", "LOCAL_RANK", "NODE_RANK")
 _JOB = ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_ARRAY_JOB_ID", "SLURM_STEP_ID")
@@ -103,6 +104,7 @@ class WalkState:
         self._calls = 0
         self._in_condition = False
         self._is_inner = False
+        self._left_inside: list[str] = []
 
     def _look(self, name: str) -> str | list[str] | None:
         self._reads.add(name)
@@ -153,12 +155,10 @@ class WalkState:
             return self._directory[-1]
         if words and words[0] == "echo" and len(words) > 1 and "|" not in text:
             return " ".join(words[1:])
-        if words and words[0] == "seq" and all(one.isdigit() for one in words[1:]) and words[1:]:
-            numbers = [int(one) for one in words[1:4]]
-            first = numbers[0] if len(numbers) > 1 else 1
-            step = numbers[1] if len(numbers) > 2 else 1
-            last = min(numbers[-1], first + 10_000)
-            return " ".join(map(str, range(first, last + 1, step or 1)))
+        if (numbers := _sequence(words)) is not None:
+            if len(numbers) > MOST_WORDS:
+                raise ShellSyntaxError(f"seq gives more than {MOST_WORDS:,} numbers", 0)
+            return " ".join(map(str, numbers))
         if words and words[0] == "expr" and "|" not in text:
             number = self._expander.number(" ".join(words[1:]).replace("\\", ""))
             if number is not None:
@@ -191,6 +191,11 @@ class WalkState:
 
     def _say(self, node: ShellNode, fate: str, what: str, hint: str | None = None) -> None:
         """Note what became of a node, unless that was noted before; carried over wins."""
+        if self._is_inner and fate == LEFT:
+            if isinstance(node, ShellBlock):
+                self._left_inside.append(f"{node.kind} …")
+            elif node.words and "=" in node.words[-1]:
+                self._left_inside.append(" ".join(node.words))
         if self._is_inner or (
             id(node) in self.result.fates
             and (fate != CARRIED or self.result.fates[id(node)][1].fate == CARRIED)
@@ -207,6 +212,20 @@ class WalkState:
             for condition, body in node.branches:
                 for one in (*condition, *body):
                     self._all(one, fate, what, hint)
+
+
+def _sequence(words: Sequence[str]) -> range | None:
+    """Return the numbers that ``seq`` gives; None where it is not plain."""
+    if words[:1] != ["seq"] or not 2 <= len(words) <= 4:
+        return None
+    if not all(re.fullmatch(r"[0-9]{1,9}", one) for one in words[1:]):
+        return None
+    first, step, last = {
+        2: (1, 1, int(words[-1])),
+        3: (int(words[1]), 1, int(words[-1])),
+        4: (int(words[1]), int(words[-2]), int(words[-1])),
+    }[len(words)]
+    return range(first, last + 1, step) if step else None
 
 
 def shell_word(word: str) -> str:

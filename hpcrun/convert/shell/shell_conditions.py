@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from hpcrun.convert.shell.shell_syntax import ShellCommand, ShellNode
 from hpcrun.convert.shell.shell_tokens import ShellSyntaxError, tokens
@@ -18,7 +19,54 @@ _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-gt": lambda a, b: a > b,
     "-ge": lambda a, b: a >= b,
 }
+_MOST_WORDS = 200
 _OF_FILES = ("-f", "-d", "-e", "-s", "-r", "-w", "-x", "-L", "-h", "-v", "-t", "-p")
+# Commands that are asked, so that nothing can be said of whether they succeed.
+_ASK = frozenset(
+    {
+        *("grep", "egrep", "command", "which", "type", "hash", "pgrep", "nvidia-smi", "diff"),
+        *("cmp", "ls", "cat", "find", "ping", "!"),
+    }
+)
+_PLAIN = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=[^`]*", re.DOTALL)
+
+
+@dataclass
+class ChainState:
+    """How far commands joined by ``&&`` and ``||`` got: what the last one returned."""
+
+    value: bool | None = True
+    is_presumed: bool = False
+    """A command of them is taken to succeed."""
+    _piped: bool | None = True
+
+    def runs(self, joined: str) -> bool | None:
+        """Return whether what is joined by that operator runs; None where only a job can tell."""
+        if joined not in ("&&", "||"):
+            return True if not joined else self._piped
+        if self.value is None or (joined == "||" and self.is_presumed and self.value):
+            self._piped = None
+        else:
+            self._piped = self.value == (joined == "&&")
+        return self._piped
+
+    def ran(self, node: ShellNode, decide_: Callable[[Sequence[ShellNode]], bool | None]) -> None:
+        """Note a command that was reached."""
+        words = node.words if isinstance(node, ShellCommand) else []
+        if is_condition(node):
+            self.value = decide_([replace(node, joined="")])
+        elif words and all(_PLAIN.fullmatch(one) and "$(" not in one for one in words):
+            self.value = True
+        else:
+            self.value, self.is_presumed = (None if words[:1] and words[0] in _ASK else True), True
+
+
+def is_condition(node: ShellNode) -> bool:
+    """Check whether a node is nothing but a condition."""
+    words = [one for one in node.words if one != "!"] if isinstance(node, ShellCommand) else []
+    if not words or any(one.target != "/dev/null" for one in node.redirects):
+        return False
+    return words[0] in ("test", "true", "false", ":", "[") or words[0].startswith(("[[", "(("))
 
 
 def decide(nodes: Sequence[ShellNode], expander: Expander) -> bool | None:
@@ -86,6 +134,8 @@ def _words_of(inner: str) -> list[str]:
 
 def _test(words: Sequence[str], expander: Expander, patterns: bool = False) -> bool | None:
     """Return the value of ``[ … ]``, with the words as they are written."""
+    if len(words) > _MOST_WORDS:
+        return None
     for joint, combine in (("||", _either), ("-o", _either), ("&&", _both), ("-a", _both)):
         if joint in words[1:]:
             at = list(words).index(joint, 1)

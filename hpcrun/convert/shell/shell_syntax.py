@@ -101,6 +101,17 @@ def parse(text: str) -> ParsedScript:
     return result
 
 
+def chains(nodes: list[ShellNode]) -> list[list[ShellNode]]:
+    """Return nodes by what joins them: ``a && b``, ``c | d``."""
+    found: list[list[ShellNode]] = []
+    for node in nodes:
+        if node.joined and found:
+            found[-1].append(node)
+        else:
+            found.append([node])
+    return found
+
+
 class _Unclosed(Exception):
     """The script ends, or something else is closed, before a block is."""
 
