@@ -224,11 +224,17 @@ def test_nothing_of_it_is_executed(tmp_path: Path) -> None:
         "A=$((9**9**9**9))\nB=$((1<<99999999))\n",
         "X=${X:-${X:-${X:-${X:-${X}}}}}\n" * 100,
         "a" * 500_000,
+        'cat > d.json <<EOF\n{"a": "${FOO:-it\'s}", "b": "${X:-$\'}"}\nEOF\n',
+        "X=$'\\",
+        "case $(seq 1 \u00b2) in\n1) X=1;;\nesac\nfor i in $(seq "
+        + "9" * 5_000
+        + "); do :; done\n",
+        "if [ " + "! " * 3_000 + "x ]; then X=1; fi\n",
         'eval "$CMD"\nCMD=\'eval "$CMD"\'\neval "$CMD"\n',
     ],
     ids=[
         *("doubling", "loops", "blocks", "substitutions", "recursion", "parentheses", "powers"),
-        *("defaults", "long", "eval"),
+        *("defaults", "long", "apostrophe", "open quote", "digits", "negations", "eval"),
     ],
 )
 @pytest.mark.timeout(20)
@@ -579,6 +585,8 @@ FOLLOWED: dict[str, tuple[str, dict[str, Any]]] = {
         'CMD="/x/miniconda3/bin/python train.py";python prep.py;eval $CMD',
         {"entry": "train.py", "environment": {"python": "/x/miniconda3/bin/python"}},
     ),
+    "octal": ("LR=$((010+1));" + LR, {"config": {"lr": 9}}),
+    "ten": ("I=08;LR=$((10#$I+1));" + LR, {"config": {"lr": 9}}),
     "not": ("! srun python train.py || echo failed", {"entry": "train.py"}),
 }
 
@@ -594,6 +602,7 @@ UNFOLLOWED: dict[str, tuple[str, int, str]] = {
     "undecided": ("[ -d x ] && LR=3\npython train.py --lr $LR", 2, "only a job can tell"),
     "asked": ("grep -q x y && LR=3\npython train.py --lr $LR", 2, "only a job can tell"),
     "failed": ("cp a b || LR=3\npython train.py --lr $LR", 2, "only a job can tell"),
+    "long braces": ("for i in {1..1000000}; do\n:\ndone\npython train.py", 2, "more than 5,000"),
     "long seq": ("for i in $(seq 1 10000); do\necho $i\ndone\npython train.py", 2, "seq gives"),
 }
 

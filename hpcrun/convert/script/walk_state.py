@@ -10,8 +10,8 @@ from pathlib import PurePath
 from hpcrun.convert.line_fates import CARRIED, LEFT, LineFate, quoted
 from hpcrun.convert.script.launch_line import ProgramLaunch
 from hpcrun.convert.shell.shell_syntax import ShellBlock, ShellCommand, ShellNode, parse
-from hpcrun.convert.shell.shell_tokens import ShellSyntaxError
-from hpcrun.convert.shell.shell_values import MARK, MOST_WORDS, Expander, Unknown, Unknowns
+from hpcrun.convert.shell.shell_tokens import MOST_WORDS, ShellSyntaxError
+from hpcrun.convert.shell.shell_values import MARK, Expander, Unknown, Unknowns
 
 _RANKS = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID", "RANK", "LOCAL_RANK", "NODE_RANK")
 _JOB = ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_ARRAY_JOB_ID", "SLURM_STEP_ID")

@@ -13,7 +13,9 @@ _OPERATORS = (
 REDIRECTS = frozenset({"&>>", "<<-", "<<<", "&>", ">>", "<<", ">&", "<&", ">|", "<>", "<", ">"})
 _PLAIN = re.compile(r"[\w./:,-]+")
 _ENDS_WORD = " \t\n;&|<>()"
+_SEQUENCE = re.compile(r"\{(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.(-?\d{1,18}))?\}")
 _MOST_NESTED = 60
+MOST_WORDS = 5_000
 
 
 class ShellSyntaxError(Exception):
@@ -275,3 +277,38 @@ class _Depth:
 
     def __exit__(self, *_: object) -> None:
         self._scanner.leave()
+
+
+def brace_end(raw: str, at: int, is_quoted: bool = False) -> int:
+    """Return the index after the ``}`` of ``${``; within double quotes a single one is text."""
+    depth, quote = 1, ""
+    while at < len(raw):
+        one = raw[at]
+        if one == "\\":
+            at += 1
+        elif quote:
+            quote = "" if one == quote else quote
+        elif one == '"' or (one == "'" and not is_quoted):
+            quote = one
+        elif one == "{" and raw[at - 1] == "$":
+            depth += 1
+        elif one == "}":
+            depth -= 1
+            if not depth:
+                return at + 1
+        at += 1
+    return len(raw) + 1
+
+
+def braces(raw: str) -> list[str]:
+    """Return the words of ``{1..5}`` in a word without quotes, of others the word alone."""
+    found = _SEQUENCE.search(raw)
+    if found is None or any(one in raw for one in "\"'`$"):
+        return [raw]
+    first, last = int(found[1]), int(found[2])
+    step = abs(int(found[3] or 1)) or 1
+    if abs(last - first) // step > MOST_WORDS:
+        raise ShellSyntaxError(f"a word becomes more than {MOST_WORDS:,} words", 0)
+    width = max(len(found[1]), len(found[2])) if found[1].startswith("0") else 0
+    numbers = range(first, last + 1, step) if last >= first else range(first, last - 1, -step)
+    return [f"{raw[: found.start()]}{n:0{width}d}{raw[found.end() :]}" for n in numbers]

@@ -13,7 +13,13 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from hpcrun.convert.shell.shell_tokens import ShellSyntaxError, closing
+from hpcrun.convert.shell.shell_tokens import (
+    MOST_WORDS,
+    ShellSyntaxError,
+    brace_end,
+    braces,
+    closing,
+)
 
 OPEN, CLOSE = "\ue000", "\ue001"
 MARK = re.compile(f"{OPEN}([0-9]+){CLOSE}")
@@ -23,8 +29,6 @@ _CUT = re.compile(
     r"(#?)([A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])(\[(?:[^\[\]]|\[[^\[\]]*\])*\])?(.*)", re.DOTALL
 )
 _LITERAL = re.compile(r"[^\\'\"$`]+")
-_SEQUENCE = re.compile(r"\{(-?\d{1,6})\.\.(-?\d{1,6})(?:\.\.(-?\d{1,6}))?\}")
-MOST_WORDS = 5_000
 MOST_TEXT = 200_000
 
 
@@ -102,9 +106,9 @@ class Expander:
                 raise ShellSyntaxError(f"a word becomes more than {MOST_WORDS:,} words", 0)
         return found
 
-    def text(self, raw: str) -> str:
-        """Return a word's text, not split, as of an assignment."""
-        return "".join(text for text, _ in self._pieces(raw))[:MOST_TEXT]
+    def text(self, raw: str, is_quoted: bool = False) -> str:
+        """Return a word's text, not split; within double quotes a single quote is text."""
+        return "".join(text for text, _ in self._pieces(raw, literal=is_quoted))[:MOST_TEXT]
 
     def document(self, body: str) -> str:
         """Return a here-document with its expansions."""
@@ -130,15 +134,17 @@ class Expander:
             fields.append(current)
         return fields
 
-    def _pieces(self, raw: str, double: bool = False) -> Iterator[tuple[str, bool]]:
+    def _pieces(
+        self, raw: str, double: bool = False, literal: bool = False
+    ) -> Iterator[tuple[str, bool]]:
         """Yield pieces of text, and whether the shell splits each at spaces."""
         self._depth += 1
         try:
-            yield from self._each(raw, double)
+            yield from self._each(raw, double, literal)
         finally:
             self._depth -= 1
 
-    def _each(self, raw: str, double: bool) -> Iterator[tuple[str, bool]]:
+    def _each(self, raw: str, double: bool, literal: bool) -> Iterator[tuple[str, bool]]:
         if self._depth > 30:
             raise ShellSyntaxError("expansions are nested too deeply", 0)
         at, quoted = 0, double
@@ -156,8 +162,10 @@ class Expander:
                 else:
                     yield following, False
                 at += 2
-            elif one == "'" and not quoted:
-                end = raw.index("'", at + 1)
+            elif one == "'" and not (quoted or literal):
+                end = raw.find("'", at + 1)
+                if end < 0:
+                    raise ShellSyntaxError("a quote is not closed", 0)
                 yield raw[at + 1 : end], False
                 at = end + 1
             elif one == '"' and not double:
@@ -165,14 +173,16 @@ class Expander:
                 if raw[at + 1 : at + 2] == '"' or not quoted:
                     yield "", False
                 at += 1
-            elif one == "$" and raw[at + 1 : at + 2] == "'" and not quoted:
+            elif one == "$" and raw[at + 1 : at + 2] == "'" and not (quoted or literal):
                 end = at + 2
-                while raw[end] != "'":
+                while raw[end : end + 1] not in ("'", ""):
                     end += 2 if raw[end] == "\\" else 1
+                if end >= len(raw):
+                    raise ShellSyntaxError("a quote is not closed", 0)
                 yield raw[at + 2 : end].replace("\\n", "\n").replace("\\t", "\t"), False
                 at = end + 1
             elif one in "$`":
-                text, end, is_list = self._expansion(raw, at)
+                text, end, is_list = self._expansion(raw, at, quoted or literal)
                 if is_list is not None:
                     for number, item in enumerate(is_list):
                         if number:
@@ -187,7 +197,7 @@ class Expander:
                 yield raw[at:end], False
                 at = end
 
-    def _expansion(self, raw: str, at: int) -> tuple[str, int, list[str] | None]:
+    def _expansion(self, raw: str, at: int, quoted: bool) -> tuple[str, int, list[str] | None]:
         """Return the text of an expansion, the index after it, and the words of an array."""
         if raw[at] == "`":
             end = at + 1
@@ -203,8 +213,8 @@ class Expander:
             end = closing(raw, at + 2)
             return self._run(raw[at + 2 : end - 1]), end, None
         if raw.startswith("${", at):
-            end = _brace_end(raw, at + 2)
-            text, items = self._braced(raw[at + 2 : end - 1], raw[at:end])
+            end = brace_end(raw, at + 2, quoted)
+            text, items = self._braced(raw[at + 2 : end - 1], raw[at:end], quoted)
             return text, end, items
         name = _NAME.match(raw, at + 1)
         if name:
@@ -222,7 +232,7 @@ class Expander:
             return value[0] if value else ""
         return self._unset(name, shown, None) if value is None else value
 
-    def _braced(self, inner: str, shown: str) -> tuple[str, list[str] | None]:
+    def _braced(self, inner: str, shown: str, quoted: bool) -> tuple[str, list[str] | None]:
         found = _CUT.fullmatch(inner)
         if found is None:
             return self._unknowns.mark(Unknown("text", shown)), None
@@ -249,9 +259,9 @@ class Expander:
             return " ".join(items), items
         if isinstance(value, list):
             value = value[0] if value else ""
-        return self._modified(name, value, rest, shown), None
+        return self._modified(name, value, rest, shown, quoted), None
 
-    def _modified(self, name: str, value: str | None, rest: str, shown: str) -> str:
+    def _modified(self, name: str, value: str | None, rest: str, shown: str, quoted: bool) -> str:
         """Return a value by the operator of ``${NAME…}``."""
         if not rest:
             return self._unset(name, shown, None) if value is None else value
@@ -260,12 +270,12 @@ class Expander:
         if operation and operation in "-=?+":
             is_set = value is not None and not (colon and value == "")
             if operation == "+":
-                return self.text(word) if is_set else ""
+                return self.text(word, quoted) if is_set else ""
             if is_set:
                 return value or ""
             if operation == "?":
                 return self._unset(name, shown, None)
-            default = self.text(word)
+            default = self.text(word, quoted)
             return default if value is not None else self._unset(name, shown, default)
         if value is None or MARK.search(value):
             return self._unknowns.mark(Unknown("text", shown, name))
@@ -311,12 +321,18 @@ class Expander:
 
     def number(self, text: str) -> int | None:
         """Return the value of an arithmetic expression; None where it is not known."""
+        if re.search(r"\+\+|--|[^=!<>]=(?!=)", text):
+            # It changes what it reads.
+            return None
         expanded = self.text(self._dollars(text)).strip()
         if len(expanded) > 300 or MARK.search(expanded):
             return None
         expanded = expanded.replace("&&", " and ").replace("||", " or ")
         expanded = re.sub(r"!(?!=)", " not ", expanded)
-        expanded = re.sub(r"(?<![\w.])0+(?=\d)", "", expanded)
+        expanded = re.sub(r"\b10#0*(?=\d)", "", expanded)
+        expanded = re.sub(r"(?<![\w.])0(?=\d)", "0o", expanded)
+        if "#" in expanded:
+            return None
         try:
             return _evaluate(ast.parse(expanded, mode="eval").body)
         except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError, KeyError):
@@ -360,38 +376,3 @@ def _evaluate(node: ast.expr) -> int:
     if abs(found) > 2**63:
         raise ArithmeticError
     return found
-
-
-def _brace_end(raw: str, at: int) -> int:
-    """Return the index after the ``}`` of ``${``."""
-    depth, quote = 1, ""
-    while at < len(raw):
-        one = raw[at]
-        if one == "\\":
-            at += 1
-        elif quote:
-            quote = "" if one == quote else quote
-        elif one in "\"'":
-            quote = one
-        elif one == "{" and raw[at - 1] == "$":
-            depth += 1
-        elif one == "}":
-            depth -= 1
-            if not depth:
-                return at + 1
-        at += 1
-    return len(raw) + 1
-
-
-def braces(raw: str) -> list[str]:
-    """Return the words of ``{1..5}`` in a word without quotes, of others the word alone."""
-    found = _SEQUENCE.search(raw)
-    if found is None or any(one in raw for one in "\"'`$"):
-        return [raw]
-    first, last = int(found[1]), int(found[2])
-    step = abs(int(found[3] or 1)) or 1
-    if abs(last - first) // step > MOST_WORDS:
-        return [raw]
-    width = max(len(found[1]), len(found[2])) if found[1].startswith("0") else 0
-    numbers = range(first, last + 1, step) if last >= first else range(first, last - 1, -step)
-    return [f"{raw[: found.start()]}{n:0{width}d}{raw[found.end() :]}" for n in numbers]
