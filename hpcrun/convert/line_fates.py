@@ -147,6 +147,9 @@ def of_command(words: Sequence[str], hosts: bool) -> tuple[str, str, str | None]
         return NOT_NEEDED, "hpcrun hears the signals, saves and requeues (recovery)", None
     if first == "env" and any("=" not in one and one[:1] != "-" for one in words[1:]):
         return None
+    if first in _PRINTS and _changes(first, words[1:]):
+        what, hint = "it makes or changes a file", "do it before `hpcrun submit`"
+        return LEFT, what, hint
     if first in _PRINTS:
         return NOT_NEEDED, _printed(first), None
     if first in _NOTHING:
@@ -164,6 +167,23 @@ def of_command(words: Sequence[str], hosts: bool) -> tuple[str, str, str | None]
     if first in ("ray", "dask", "dask-worker", "jupyter", "tensorboard", "ssh", "pdsh", "mongod"):
         return LEFT, f"{first} is a service of its own", "start it inside the program"
     return None
+
+
+def _changes(first: str, words: Sequence[str]) -> bool:
+    """Check whether a command that prints otherwise makes or changes a file."""
+    if first in ("gcc", "nvcc"):
+        return any(one not in ("--version", "-V", "-v") for one in words)
+    if first == "tee":
+        return any(one[:1] != "-" and not is_log(one, False) for one in words)
+    flags = r"-[nErsz]*i.*|--in-place.*"
+    return first == "sed" and any(re.fullmatch(flags, one, re.DOTALL) for one in words)
+
+
+def is_log(path: str, is_named: bool) -> bool:
+    """Check whether a file is a log; ``is_named``: another line of the script names it."""
+    if re.search(r"\.(?:log|out|err)\b|/dev/|^[&\d-]", path, re.IGNORECASE):
+        return True
+    return not is_named and bool(re.search(r"\.(?:txt|csv)\b|log", path, re.IGNORECASE))
 
 
 def is_environment(words: Sequence[str]) -> bool:

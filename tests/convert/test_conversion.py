@@ -322,6 +322,9 @@ def test_an_option_of_sbatch_goes_to_its_key(options: str, wanted: dict[str, Any
         ("--account=<yours>", LEFT, "found '<yours>'"),
         ("--time=UNLIMITED", LEFT, "length of time"),
         ("--mail-type=END", LEFT, "no --mail-user"),
+        ("--gres=gpu:tesla:v100:2", LEFT, "found 'gpu:tesla:v100:2'"),
+        ("--ntasks-per-node=4(x2)", LEFT, "found '4(x2)'"),
+        ("--cpus-per-task=8x", LEFT, "found '8x'"),
         ("--clusters=other", LEFT, "one cluster"),
         ("--array=0-x", LEFT, "found '0-x'"),
         ("--array=0-3", LEFT, "nothing in the program's line differs"),
@@ -335,6 +338,14 @@ def test_the_fate_of_an_option(option: str, fate: str, words: str) -> None:
     ((found, what),) = what_of(job("srun python train.py", options=option), 2)
     assert found == fate
     assert words in what
+
+
+def test_a_part_of_an_option_is_left() -> None:
+    options = "-N 2|--gpus=5|--mail-user=a@b.org|--mail-type=END,BOGUS|--export=ALL,FOO=1,BAR"
+    left = [*map(str, made(job("srun python t.py", options=options)).of(LEFT))]
+    assert [one[:6] for one in left] == ["line 3", "line 5", "line 6"]
+    wanted = ["5 GPUs on 2 nodes", "found BOGUS", "name BAR there"]
+    assert all(words in one for words, one in zip(wanted, left, strict=True))
 
 
 def test_the_last_of_two_lines_counts_and_later_ones_do_not() -> None:
@@ -494,6 +505,12 @@ LINES: dict[str, tuple[str, str, str]] = {
     "secret": ("export HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789", LEFT, "is a secret"),
     "login": ("wandb login 0123456789abcdef", LEFT, "runs nothing before"),
     "document": ("cat > c.yaml <<X\na: 1\nX", LEFT, "writes a file"),
+    "in place": ("sed -i s/a/b/ c.yaml", LEFT, "changes a file"),
+    "compiler": ("gcc -O3 -shared -o l.so f.c", LEFT, "changes a file"),
+    "version": ("gcc --version", NOT_NEEDED, "prints"),
+    "tee": ("tee ds.json <<X\n{}\nX", LEFT, "changes a file"),
+    "list": ("ls *.tar > files.txt\necho files.txt", LEFT, "writes a file"),
+    "text log": ("nvidia-smi > gpus.txt", NOT_NEEDED, "prints"),
     "second": ("python evaluate.py", LEFT, "second program"),
     "rank": ("export SEED=$SLURM_PROCID", LEFT, "from rank to rank"),
     "undecided": ("if [ -d x ]; then Y=2; fi", LEFT, "only a job can tell"),
@@ -587,6 +604,17 @@ FOLLOWED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "octal": ("LR=$((010+1));" + LR, {"config": {"lr": 9}}),
     "ten": ("I=08;LR=$((10#$I+1));" + LR, {"config": {"lr": 9}}),
+    "subshell": ("LR=1;(LR=2; cd x);" + LR, {"config": {"lr": 1}, "entry": "train.py"}),
+    "back": ("cd data;cd -;python train.py", {"entry": "train.py"}),
+    "submitted": ("cd data;cd $SLURM_SUBMIT_DIR;python train.py", {"entry": "train.py"}),
+    "shift": ("go() {;shift;python train.py --lr $1;};go 7 8", {"config": {"lr": 8}}),
+    "plus": ("LR=1;((LR++));((LR += 3));" + LR, {"config": {"lr": 5}}),
+    "side effect": ("N=1;LR=$((++N));" + LR, {"config": {"lr": "???"}}),
+    "read": ("LR=1;read LR <<< 0.9;" + LR, {"config": {"lr": "???"}}),
+    "while read": (
+        "while read lr wd; do;srun python train.py --lr $lr;done < params.txt",
+        {"config": {"lr": "???"}},
+    ),
     "not": ("! srun python train.py || echo failed", {"entry": "train.py"}),
 }
 
@@ -603,6 +631,18 @@ UNFOLLOWED: dict[str, tuple[str, int, str]] = {
     "asked": ("grep -q x y && LR=3\npython train.py --lr $LR", 2, "only a job can tell"),
     "failed": ("cp a b || LR=3\npython train.py --lr $LR", 2, "only a job can tell"),
     "long braces": ("for i in {1..1000000}; do\n:\ndone\npython train.py", 2, "more than 5,000"),
+    "while": (
+        "i=0\nwhile [ $i -lt 5 ]; do\nsrun python train.py --seed $i\n((i++))\ndone",
+        3,
+        "steps are not followed",
+    ),
+    "while read": ("while read a; do\nsrun python train.py $a\ndone < x", 2, "steps are not"),
+    "read": ("read LR <<< 0.9\npython train.py --lr $LR", 2, "only a job can tell"),
+    "continue": (
+        "for i in 1 2; do\n[ $i = 1 ] && continue\nsrun python train.py --seed $i\ndone",
+        3,
+        "leave out steps",
+    ),
     "long seq": ("for i in $(seq 1 10000); do\necho $i\ndone\npython train.py", 2, "seq gives"),
 }
 
@@ -611,6 +651,16 @@ UNFOLLOWED: dict[str, tuple[str, int, str]] = {
 def test_what_cannot_be_followed_is_left(lines: str, line: int, words: str) -> None:
     found = what_of(job(*lines.split("\n")), line)
     assert any(one == LEFT and words in what for one, what in found), found
+
+
+def test_the_input_and_output_of_the_program_are_lost() -> None:
+    lost = made(job("srun python train.py < in.txt > result.json 2> x.err")).lost
+    assert ["< in.txt" in lost[0], "> result.json" in lost[1], len(lost)] == [True, True, 2]
+
+
+def test_a_loop_that_tries_again_is_not_needed() -> None:
+    text = job("until srun python train.py --lr 1; do", "sleep 1", "done")
+    assert (NOT_NEEDED, "hpcrun starts a run again by itself (recovery)") in what_of(text, 2)
 
 
 def test_what_cannot_be_followed_within_bash_is_lost() -> None:

@@ -117,16 +117,23 @@ def _shape(job: ScriptRequest, lines: SbatchLines) -> None:
         job.tasks_per_node = -(-total // job.nodes)
     for name in ("ntasks", "ntasks-per-node"):
         if one := options.get(name):
-            _carry(job, one, "resources.ntasks_per_node")
+            _counted(job, one, "resources.ntasks_per_node")
     if one := options.get("cpus-per-task"):
         job.cpus_per_task = _whole(one.value)
-        _carry(job, one, "resources.cpus_per_task")
+        _counted(job, one, "resources.cpus_per_task")
     _gpus(job, lines)
     if one := options.get("ntasks-per-gpu"):
         each = _whole(one.value) or 1
         if per_node is None and total is None and job.gpus_per_node:
             job.tasks_per_node, job.has_tasks = each * job.gpus_per_node, True
-        _carry(job, one, "resources.ntasks_per_node")
+        _counted(job, one, "resources.ntasks_per_node")
+
+
+def _counted(job: ScriptRequest, one: SbatchOption, key: str) -> None:
+    if _whole(one.value):
+        _carry(job, one, key)
+    else:
+        _note(job, one, LEFT, f"found {one.value!r}; accepted is a whole number", f"write {key}")
 
 
 def _gpus(job: ScriptRequest, lines: SbatchLines) -> None:
@@ -141,8 +148,12 @@ def _gpus(job: ScriptRequest, lines: SbatchLines) -> None:
             _note(job, one, LEFT, f"found {one.value!r}", "write resources.gpus_per_node")
             continue
         count = read.count
+        if name == "gpus" and count % job.nodes:
+            what = f"{count} GPUs on {job.nodes} nodes are not the same number on each"
+            _note(job, one, LEFT, what, "write resources.gpus_per_node")
+            continue
         if name == "gpus":
-            count = max(1, count // job.nodes)
+            count //= job.nodes
         elif name == "gpus-per-task":
             count *= job.tasks_per_node
         if found is None or name == "gpus-per-node":
@@ -158,7 +169,9 @@ def _gpus(job: ScriptRequest, lines: SbatchLines) -> None:
             job.lines["resources.sbatch.gres"] = one.line
             if read is None:
                 _note(job, one, CARRIED, "resources.sbatch.gres")
-        if read is None and not others:
+        if read is None and re.search(r"(?:^|[,/\s])gpu\b", one.value, re.IGNORECASE):
+            _note(job, one, LEFT, f"found {one.value!r}", "write resources.gpus_per_node")
+        elif read is None and not others:
             _note(job, one, NOT_NEEDED, "it asks for nothing")
     if found is not None:
         job.gpus_per_node, job.gpu_type = found.count, found.kind
@@ -255,6 +268,9 @@ def _mail(job: ScriptRequest, one: SbatchOption, name: str, value: str) -> None:
         return
     job.notify["mail_types"] = known
     _carry(job, one, "notify.mail_types")
+    if len(known) < len(kinds):
+        unknown = [kind for kind in kinds if kind not in known]
+        _note(job, one, LEFT, f"found {', '.join(unknown)}, which is no event of Slurm's mails")
 
 
 def _signal(job: ScriptRequest, one: SbatchOption, value: str) -> None:
@@ -289,11 +305,14 @@ def _export(job: ScriptRequest, one: SbatchOption, value: str) -> None:
     job.variables.update(given)
     if given:
         _carry(job, one, "environment.variables")
-        return
     why = "a job of hpcrun gets environment.variables, and nothing else of your shell"
-    if value.upper() not in ("ALL", "NONE", "NIL", ""):
-        _note(job, one, LEFT, why, f"name {value} there, as ${{oc.env:NAME}}")
-    else:
+    parts = [part.strip() for part in value.split(",")]
+    names = [part.partition("=")[0] for part in parts]
+    others = [one for one in names if one not in given]
+    others = [one for one in others if one.upper() not in ("ALL", "NONE", "NIL", "")]
+    if others:
+        _note(job, one, LEFT, why, f"name {', '.join(others)} there, as ${{oc.env:NAME}}")
+    elif not given:
         _note(job, one, NOT_NEEDED, why)
 
 

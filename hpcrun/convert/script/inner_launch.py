@@ -6,20 +6,27 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
-from hpcrun.convert.line_fates import LEFT, NOT_NEEDED, of_command, quoted
+from hpcrun.convert.line_fates import LEFT, NOT_NEEDED, is_log, of_command, quoted
 from hpcrun.convert.script import launch_line
 from hpcrun.convert.script.launch_line import ProgramLaunch
 from hpcrun.convert.script.walk_state import StartedProgram, WalkState
 from hpcrun.convert.shell.shell_conditions import is_condition
-from hpcrun.convert.shell.shell_syntax import ShellBlock, ShellCommand, ShellNode, chains, parse
+from hpcrun.convert.shell.shell_syntax import (
+    Redirect,
+    ShellBlock,
+    ShellCommand,
+    ShellNode,
+    chains,
+    parse,
+)
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=(.*)", re.DOTALL)
 HOSTS = re.compile(
     r"host_?file|machine_?file|nodes?_?(?:file|list)|hostnames?\b|slots=|SLURM_JOB_NODELIST|SLURM_NODELIST",
     re.IGNORECASE,
 )
+FILTERS = ("tee", "cat", "grep", "sed", "awk")
 MOST_CALLS = 12
-_LOG = re.compile(r"\.(?:log|out|err|txt|csv)\b|/dev/|^[&\d]|log", re.IGNORECASE)
 
 
 class LaunchWalk(WalkState):
@@ -75,11 +82,25 @@ class LaunchWalk(WalkState):
 
     def _writes(self, node: ShellCommand) -> bool:
         """Check whether what a command prints goes to a file that is no log."""
-        targets = [one.target for one in node.redirects if one.operator in (">", ">>", ">|")]
-        return any(one and not _LOG.search(one) for one in targets)
+        return any(self._kept(node, one) for one in node.redirects)
+
+    def _kept(self, node: ShellCommand, one: Redirect) -> bool:
+        """Check whether a redirection makes a file that is no log."""
+        if one.operator not in (">", ">>", ">|", "&>", "&>>", ">&") or not one.target:
+            return False
+        name = PurePath(one.target.strip("\"'")).name
+        others = [*self._source[: node.line - 1], *self._source[node.last :]]
+        is_named = any(name in line for line in others if not line.startswith("#"))
+        return not is_log(one.target, is_named)
 
     def _program(self, node: ShellCommand, launch: ProgramLaunch) -> None:
         place = self._directory[-1]
+        for one in node.redirects:
+            shown = quoted(f"{one.operator} {one.target}")
+            if one.operator in ("<", "<<", "<<-", "<<<") and one.target != "/dev/null":
+                launch.lost.append(f"{shown}: ranks have no input; give the program an option")
+            elif self._kept(node, one):
+                launch.lost.append(f"{shown}: what ranks print is kept; see `hpcrun logs`")
         found = StartedProgram(launch, node, place, frozenset(self._reads), self._loops)
         self.result.programs.append(found)
         self._say(node, "", "a program")
@@ -91,6 +112,8 @@ class LaunchWalk(WalkState):
                 continue
             raw = [one for one in node.words if one != "!" and not ASSIGNMENT.fullmatch(one)]
             words = [word for one in raw for word in self._expander.words(one)]
+            if node.joined == "|" and words[:1] and words[0] in FILTERS:
+                continue
             fate = of_command(words, hosts=False) if words else None
             if words and words[0] not in self._functions and (fate is None or fate[0] == LEFT):
                 yield self.result.unknowns.shown(" ".join(words))

@@ -13,7 +13,7 @@ from pathlib import PurePath
 
 from hpcrun.convert.line_fates import CARRIED, LEFT, NOT_NEEDED, of_command, quoted
 from hpcrun.convert.script.inner_launch import ASSIGNMENT, HOSTS
-from hpcrun.convert.script.walk_commands import CommandWalk
+from hpcrun.convert.script.walk_commands import CHANGE, CommandWalk
 from hpcrun.convert.script.walk_state import AssignedName, WalkResult
 from hpcrun.convert.shell import shell_conditions
 from hpcrun.convert.shell.shell_conditions import ChainState, is_condition
@@ -73,7 +73,7 @@ class ScriptWalk(CommandWalk):
     def _one(self, node: ShellNode, before: ShellNode | None) -> None:
         if isinstance(node, ShellBlock):
             self._block(node)
-        elif is_condition(node):
+        elif is_condition(node) and not CHANGE.search(node.words[-1]):
             self._say(node, NOT_NEEDED, "it is a condition, which changes nothing")
         else:
             self._command(node, before)
@@ -100,10 +100,10 @@ class ScriptWalk(CommandWalk):
         if node.kind == "function":
             self._functions[node.header[0]] = node
         elif node.kind in ("group", "subshell"):
-            saved = list(self._directory)
-            self._nodes(node.branches[0][1])
             if node.kind == "subshell":
-                self._directory = saved
+                self._subshell(node.branches[0][1])
+            else:
+                self._nodes(node.branches[0][1])
             self._say(node, NOT_NEEDED, "it groups commands")
         elif node.kind == "if":
             self._if(node)
@@ -113,6 +113,18 @@ class ScriptWalk(CommandWalk):
             self._for(node)
         else:
             self._while(node)
+
+    def _subshell(self, nodes: Sequence[ShellNode]) -> None:
+        """Walk through nodes that change nothing of what follows."""
+        directory, programs = list(self._directory), len(self.result.programs)
+        before = dict(self.result.variables)
+        self._nodes(nodes)
+        self._directory = directory
+        # What its program finds in its environment is looked up at the end.
+        starts = len(self.result.programs) > programs
+        kept = set(self.result.exported) if starts else set()
+        after = {name: value for name, value in self.result.variables.items() if name in kept}
+        self.result.variables = {**before, **after}
 
     def _decide(self, condition: Sequence[ShellNode]) -> bool | None:
         self._in_condition = True
@@ -250,6 +262,10 @@ class ScriptWalk(CommandWalk):
         outer = self._loops
         self._loops = (*outer, node.line)
         before = len(self.result.programs)
+        if any(map(_has_program, body)):
+            for one in _leaving(body, ("break", "continue", "exit")):
+                what = "it may leave out steps of the loop, which are all in the spec"
+                self._say(one, LEFT, what, "leave them out of the sweep")
         for value in values:
             self._reads = set()
             self.result.variables[name] = value
@@ -277,11 +293,25 @@ class ScriptWalk(CommandWalk):
         condition, body = node.branches[0]
         if self._is_about_hosts(node):
             return
+        names = set(_assigned([*condition, *body]))
+        before = len(self.result.programs)
+        if any(map(_has_program, (*condition, *body))):
+            self._forget(sorted(names), node)
         for one in (*condition, *body):
             if _has_program(one):
                 self._nodes([one])
             else:
                 self._untaken(one, hosts=False)
+        found = self.result.programs[before:]
+        is_retry = (
+            any(map(_has_program, condition))
+            or any(True for _ in _leaving(body, ("break",)))
+            or [one.words for one in condition if isinstance(one, ShellCommand)] in _EVER
+        )
+        if found and (not is_retry or any(one.reads & names for one in found)):
+            what = "its steps are not followed: its program is in the spec once"
+            self._say(node, LEFT, what, "use `sweep`")
+            return
         self._say(node, NOT_NEEDED, "hpcrun starts a run again by itself (recovery)")
 
     def _is_about_hosts(self, node: ShellBlock) -> bool:
@@ -294,6 +324,7 @@ class ScriptWalk(CommandWalk):
         return True
 
 
+_EVER = ([["true"]], [[":"]], [["((1))"]], [["((", "1", "))"]], [["[", "1", "]"]])
 _STARTS = re.compile(
     r"^(?:srun|torchrun|deepspeed|accelerate|mpirun|mpiexec|python[0-9.]*|composer|singularity"
     r"|apptainer)$"
@@ -307,9 +338,25 @@ def _assigned(nodes: Sequence[ShellNode]) -> Iterator[str]:
             for condition, body in node.branches:
                 yield from _assigned([*condition, *body])
             continue
-        for word in node.words:
+        for at, word in enumerate(node.words):
             if found := ASSIGNMENT.fullmatch(word):
                 yield found[1]
+            elif word.startswith("((") and (found := CHANGE.search(word)):
+                yield found[1] or found[2]
+            elif at and node.words[0] == "read" and re.fullmatch(r"[A-Za-z_]\w*", word):
+                yield word
+
+
+def _leaving(nodes: Sequence[ShellNode], names: Sequence[str]) -> Iterator[ShellCommand]:
+    """Yield the commands that leave a loop, but as its program failed."""
+    for at, node in enumerate(nodes):
+        if isinstance(node, ShellBlock):
+            for condition, body in node.branches:
+                yield from _leaving([*condition, *body], names)
+        elif node.words[:1] and node.words[0] in names:
+            failed = node.joined == "||" and at > 0 and _has_program(nodes[at - 1])
+            if not failed:
+                yield node
 
 
 def _is_environment(node: ShellNode) -> bool:

@@ -7,12 +7,17 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from hpcrun.convert.line_fates import CARRIED, LEFT, NOT_NEEDED, is_environment, of_command
-from hpcrun.convert.script.inner_launch import ASSIGNMENT, MOST_CALLS, LaunchWalk
+from hpcrun.convert.script.inner_launch import ASSIGNMENT, FILTERS, MOST_CALLS, LaunchWalk
 from hpcrun.convert.script.walk_state import AssignedName, WrittenDocument, shell_word
 from hpcrun.convert.shell.shell_syntax import ShellBlock, ShellCommand, ShellNode, parse
+from hpcrun.convert.shell.shell_tokens import ShellSyntaxError
 from hpcrun.convert.shell.shell_values import MARK, MOST_TEXT
 
 _HOOK = re.compile(r"\"?[$`].*(?:\bhook\b|conda shell\.|ssh-agent).*[)`]\"?", re.DOTALL)
+CHANGE = re.compile(
+    r"(?:\+\+|--)\s*([A-Za-z_]\w*)|([A-Za-z_]\w*)\s*(\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))(?:(.*)\)\))?",
+    re.DOTALL,
+)
 _STRAY = frozenset(
     {
         *("if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case"),
@@ -45,12 +50,15 @@ class CommandWalk(LaunchWalk):
         if before is not None and node.joined.startswith("|") and node.joined != "||":
             kept = self.result.fates.get(id(before))
             starts = kept is not None and kept[1].what == "a program"
-            if starts and first in ("tee", "cat", "grep", "sed", "awk"):
+            if starts and first in FILTERS:
                 self._say(node, NOT_NEEDED, "the output of ranks is kept; see `hpcrun logs`")
                 return
         if words[0] in _STRAY:
             what = "it belongs to a block that is not closed: bash would not read this script"
             self._say(node, LEFT, what, "correct it")
+            return
+        if words[0].startswith("((") and (change := CHANGE.search(words[0])):
+            self._change(node, change)
             return
         if words[0].startswith(("[", "((")):
             self._say(node, NOT_NEEDED, "it is a condition, which changes nothing")
@@ -191,17 +199,53 @@ class CommandWalk(LaunchWalk):
 
     def _do_cd(self, node: ShellCommand, words: Sequence[str]) -> None:
         target = next((one for one in words[1:] if not one.startswith("-")), None)
-        if target is None or target == "-":
-            what = "the directory before is that of the spec"
+        here = self._directory[-1]
+        submitted = target is not None and "SLURM_SUBMIT_DIR" in "".join(node.words)
+        if target is None:
+            target = self._previous if words[1:] == ["-"] else "~"
+        elif target == "." and not submitted:
+            target = here
+        elif not (submitted or target.startswith(("/", "~")) or MARK.match(target) or here == "."):
+            target = f"{here}/{target}"
+        self._directory[-1], self._previous = target, here
+        if target == here:
+            self._say(node, NOT_NEEDED, "ranks run at the place of the spec's directory")
+        else:
+            self._say(node, CARRIED, "the paths of the spec", None)
+
+    def _do_read(self, node: ShellCommand, words: Sequence[str]) -> None:
+        names = [one for one in words[1:] if re.fullmatch(r"[A-Za-z_]\w*", one)]
+        self._forget(names, node)
+        self._say(
+            node, LEFT, "what it reads, only a job can tell", "write the values into the spec"
+        )
+
+    def _do_shift(self, node: ShellCommand, words: Sequence[str]) -> None:
+        if self._arguments is None:
+            what = "the script's own arguments are key=value of `hpcrun submit`"
             self._say(node, NOT_NEEDED, what)
             return
-        if target in (".", "$SLURM_SUBMIT_DIR"):
-            self._say(node, NOT_NEEDED, "ranks run at the place of the spec's directory")
+        count = self._expander.number(words[1]) if len(words) > 1 else 1
+        if count is None:
+            raise ShellSyntaxError("by how many, only a job can tell", node.line)
+        self._arguments = self._arguments[max(count, 0) :]
+        self._say(node, CARRIED, "what the function does")
+
+    def _change(self, node: ShellCommand, change: re.Match[str]) -> None:
+        """Follow ``((i++))`` and ``((i += 2))``; others make the name unknown."""
+        before, name, operator, rest = change.groups()
+        name = before or name
+        number = None
+        if change.start() == len(change.string) - len(change.string[2:].lstrip()):
+            by = rest if operator and operator.endswith("=") else "1"
+            how = (operator or change[0][:1])[:1].replace("=", "")
+            number = self._expander.number(f"{name} {how} ({by})" if how else by)
+        self._forget([name], node)
+        if number is None:
+            self._say(node, LEFT, f"how it changes {name} is not followed", "write its value")
             return
-        here = self._directory[-1]
-        is_absolute = target.startswith(("/", "~")) or MARK.match(target) or here == "."
-        self._directory[-1] = target if is_absolute else f"{here}/{target}"
-        self._say(node, CARRIED, "the paths of the spec", None)
+        self.result.variables[name] = str(number)
+        self._say(node, "", name)
 
     def _do_pushd(self, node: ShellCommand, words: Sequence[str]) -> None:
         self._directory.append(self._directory[-1])

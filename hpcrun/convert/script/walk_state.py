@@ -99,6 +99,7 @@ class WalkState:
         self._reads: set[str] = set()
         self._arguments: list[str] | None = None
         self._directory: list[str] = ["."]
+        self._previous = "."
         self._loops: tuple[int, ...] = ()
         self._steps = 0
         self._calls = 0
@@ -182,6 +183,13 @@ class WalkState:
         # What it is made of tells what it is.
         kinds = self.result.unknowns.of(" ".join(words))
         return mark(Unknown(kinds[0].kind if kinds else "output", shown))
+
+    def _forget(self, names: Sequence[str], node: ShellNode) -> None:
+        """Note that only a job tells the values of names from here on."""
+        for name in names:
+            shown = Unknown("output", f"${name}", name)
+            self.result.variables[name] = self.result.unknowns.mark(shown)
+            self.result.assigned[name] = AssignedName(node, frozenset())
 
     def _plain_words(self, text: str) -> list[str]:
         parsed = parse(text)
