@@ -29,6 +29,7 @@ from hpcrun.text import listed, one_line, size
 LARGEST = 1_000_000
 _MOST_LINES = 20_000
 _MOST_TASKS = 2_000
+_MOST_STEPS = 200_000
 _MARKS = str.maketrans({"\ue000": "\ufffd", "\ue001": "\ufffd", "\r": " "})
 _TRAINS = re.compile(r"train|tune|main|run|fit|pretrain|sft", re.IGNORECASE)
 
@@ -140,7 +141,7 @@ class _Converter:
         self._place.find(directory, chosen.launch.target)
         words = SpecWords(walk.unknowns, self._name)
         found = entry(self._located(chosen), walk, self._place, words)
-        swept = self._sweep(walk, chosen, found)
+        swept = self._sweep(walk, chosen)
         shape = run_shape.shape(self._job, chosen.launch)
         used = _closure(walk, chosen.reads)
         if found.document is not None:
@@ -214,27 +215,28 @@ class _Converter:
 
     # --- sweeps
 
-    def _sweep(
-        self, walk: WalkResult, chosen: StartedProgram, base: ProgramEntry
-    ) -> spec_sweep.SweptRuns:
+    def _sweep(self, walk: WalkResult, chosen: StartedProgram) -> spec_sweep.SweptRuns:
         tasks = self._job.tasks
-        line = self._job.lines.get("sweep", chosen.node.line)
-        if len(tasks) > _MOST_TASKS:
-            self._lost.append(
-                f"line {line}: an array of {len(tasks):,} tasks; up to {_MOST_TASKS:,} are read: "
-                "write the sweep"
-            )
-            tasks = []
-        entries = [base] if tasks == [] else []
         here = [one for one in walk.programs if one.node is chosen.node]
-        if tasks:
-            for task in tasks:
-                entries += self._entries(self._walk(task), chosen)
-        elif len(here) > 1 and chosen.loops:
+        entries: list[ProgramEntry] = []
+        steps = 0 if len(tasks) <= _MOST_TASKS else _MOST_STEPS + 1
+        for task in tasks:
+            if steps <= _MOST_STEPS:
+                followed = self._walk(task)
+                steps += followed.steps
+                entries += self._entries(followed, chosen)
+        if steps > _MOST_STEPS:
+            what = f"the {len(tasks):,} tasks of this array are too many to follow"
+            self._job.fates.append(self._array_fate(LEFT, what, "write the sweep"))
+            return spec_sweep.SweptRuns()
+        if not tasks and len(here) > 1 and chosen.loops:
             entries = self._entries(walk, chosen)
         if len(entries) < 2:
-            if tasks:
+            if len(tasks) == 1:
                 self._job.fates.append(self._array_fate(NOT_NEEDED, "it is an array of one task"))
+            elif tasks:
+                what = f"of its {len(tasks)} tasks, one starts the program"
+                self._job.fates.append(self._array_fate(LEFT, what))
             return spec_sweep.SweptRuns()
         swept = spec_sweep.sweep(entries)
         if chosen.loops and len(here) > 1 and (swept.grid or swept.zip):

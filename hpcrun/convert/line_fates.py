@@ -130,7 +130,7 @@ def of_command(words: Sequence[str], hosts: bool) -> tuple[str, str, str | None]
     hosts
         It reads or writes a list of hosts.
     """
-    first = PurePath(words[0]).name
+    first = PurePath(words[0]).name or words[0]
     rest = " ".join(words[1:])
     if hosts:
         return NOT_NEEDED, "hpcrun starts the ranks of all nodes: there is no hostfile", None

@@ -615,6 +615,14 @@ FOLLOWED: dict[str, tuple[str, dict[str, Any]]] = {
         "while read lr wd; do;srun python train.py --lr $lr;done < params.txt",
         {"config": {"lr": "???"}},
     ),
+    "environment elsewhere": (
+        "cd /me;source env/bin/activate;source setup.sh;srun python train.py",
+        {"environment": {"python": "/me/env/bin/python", "setup": ["source /me/setup.sh"]}},
+    ),
+    "dot": (
+        ". v/bin/activate;. ~/x;python train.py",
+        {"environment": {"python": "v/bin/python", "setup": [". ~/x"]}},
+    ),
     "not": ("! srun python train.py || echo failed", {"entry": "train.py"}),
 }
 
@@ -656,6 +664,15 @@ def test_what_cannot_be_followed_is_left(lines: str, line: int, words: str) -> N
 def test_the_input_and_output_of_the_program_are_lost() -> None:
     lost = made(job("srun python train.py < in.txt > result.json 2> x.err")).lost
     assert ["< in.txt" in lost[0], "> result.json" in lost[1], len(lost)] == [True, True, 2]
+
+
+@pytest.mark.timeout(20)
+def test_long_lines_and_large_arrays_end_soon() -> None:
+    loop = ["for i in {1..900}; do", "X=$i", "done"]
+    done = made(job(*loop, "python train.py --n $SLURM_ARRAY_TASK_ID", options="--array=0-1999"))
+    assert any("too many to follow; write the sweep" in str(one) for one in done.of(LEFT))
+    line = "a;" * 15_000
+    assert made(f"#!/bin/bash\n#SBATCH{' ' * 100_000}x\n{line}\npython train.py\n").fates
 
 
 def test_a_loop_that_tries_again_is_not_needed() -> None:

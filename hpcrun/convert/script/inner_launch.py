@@ -26,6 +26,7 @@ HOSTS = re.compile(
     re.IGNORECASE,
 )
 FILTERS = ("tee", "cat", "grep", "sed", "awk")
+_FILE = re.compile(r"[\w.${}-]+")
 MOST_CALLS = 12
 
 
@@ -41,7 +42,7 @@ class LaunchWalk(WalkState):
         launch = launch_line.read(words)
         hosts = bool(HOSTS.search(written) or (HOSTS.search(text) and len(words) < 8))
         inner = [] if launch is None else program_words(launch)
-        first = PurePath(words[0]).name
+        first = PurePath(words[0]).name or words[0]
         known = of_command(
             [self.result.unknowns.shown(word) for word in words],
             hosts and first in ("echo", "cat", "sed", "scontrol", "rm", "touch", "printf", "awk"),
@@ -89,8 +90,10 @@ class LaunchWalk(WalkState):
         if one.operator not in (">", ">>", ">|", "&>", "&>>", ">&") or not one.target:
             return False
         name = PurePath(one.target.strip("\"'")).name
-        others = [*self._source[: node.line - 1], *self._source[node.last :]]
-        is_named = any(name in line for line in others if not line.startswith("#"))
+        if not self._named:
+            self._named.update(_FILE.findall("\n".join(self._source)))
+        here = _FILE.findall("\n".join(self._source[node.line - 1 : node.last]))
+        is_named = self._named[name] > here.count(name)
         return not is_log(one.target, is_named)
 
     def _program(self, node: ShellCommand, launch: ProgramLaunch) -> None:

@@ -32,7 +32,6 @@ _FLAGS = frozenset(
 _OPTIONAL = frozenset(
     {"exclusive", "immediate", "no-kill", "oversubscribe", "propagate", "nice", "x11"}
 )
-_HETEROGENEOUS = re.compile(r"^#SBATCH\s+(?:.*\s)?(?:hetjob|packjob|:)(?:\s|$)")
 
 
 @dataclass
@@ -82,7 +81,7 @@ def read(lines: Sequence[str], first_command: int | None) -> SbatchLines:
             why = f"Slurm does not read it: it stands after the first command, line {first_command}"
             found.fates.append(LineFate(number, number, text, NOT_NEEDED, why))
             continue
-        if _HETEROGENEOUS.match(line):
+        if not {"hetjob", "packjob", ":"}.isdisjoint(line.split()):
             raise UsageError(
                 f"line {number}: {text}: heterogeneous jobs cannot be converted: a run of hpcrun "
                 "has nodes of one kind",

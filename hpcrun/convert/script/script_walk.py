@@ -37,6 +37,7 @@ class ScriptWalk(CommandWalk):
         self._names = set(_assigned(nodes))
         with contextlib.suppress(_TooLong):
             self._nodes(nodes)
+        self.result.steps = self._steps
         for name, block in self._functions.items():
             if name in self._called:
                 continue

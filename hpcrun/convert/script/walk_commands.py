@@ -46,7 +46,7 @@ class CommandWalk(LaunchWalk):
         if not words:
             self._say(node, NOT_NEEDED, "it is an empty command as the script stands")
             return
-        first = PurePath(words[0]).name
+        first = PurePath(words[0]).name or words[0]
         if before is not None and node.joined.startswith("|") and node.joined != "||":
             kept = self.result.fates.get(id(before))
             starts = kept is not None and kept[1].what == "a program"
@@ -171,7 +171,7 @@ class CommandWalk(LaunchWalk):
         if len(words) < 2:
             self._say(node, NOT_NEEDED, "it names no file")
             return
-        path = words[1]
+        path = self._from_here(words[1]) if "/" in words[1] or "." in words[1] else words[1]
         if path == "activate" and len(words) > 2:
             self._conda(node, words)
             return
@@ -182,7 +182,13 @@ class CommandWalk(LaunchWalk):
             return
         if is_venv:
             self.result.python = path.removesuffix("activate") + "python"
-        self._setup(node, words)
+        self._setup(node, [words[0], path, *words[2:]])
+
+    def _from_here(self, path: str) -> str:
+        """Return a path as the script's directory has it."""
+        here = self._directory[-1]
+        is_absolute = path.startswith(("/", "~")) or MARK.match(path) or here == "."
+        return path if is_absolute else f"{here}/{path}"
 
     def _conda(self, node: ShellCommand, words: Sequence[str]) -> None:
         if "deactivate" in words[:2]:
@@ -205,8 +211,8 @@ class CommandWalk(LaunchWalk):
             target = self._previous if words[1:] == ["-"] else "~"
         elif target == "." and not submitted:
             target = here
-        elif not (submitted or target.startswith(("/", "~")) or MARK.match(target) or here == "."):
-            target = f"{here}/{target}"
+        elif not submitted:
+            target = self._from_here(target)
         self._directory[-1], self._previous = target, here
         if target == here:
             self._say(node, NOT_NEEDED, "ranks run at the place of the spec's directory")

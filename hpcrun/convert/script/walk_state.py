@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -73,6 +74,8 @@ class WalkResult:
     decides: set[str] = field(default_factory=set)
     """Variables that conditions were decided by."""
     stop_signal: str | None = None
+    steps: int = 0
+    """The commands that were walked through."""
     python: str | None = None
     """The Python of a virtual environment that is activated."""
 
@@ -106,6 +109,8 @@ class WalkState:
         self._in_condition = False
         self._is_inner = False
         self._left_inside: list[str] = []
+        self._named: Counter[str] = Counter()
+        self._quoted: dict[tuple[int, int], str] = {}
 
     def _look(self, name: str) -> str | list[str] | None:
         self._reads.add(name)
@@ -209,7 +214,9 @@ class WalkState:
             and (fate != CARRIED or self.result.fates[id(node)][1].fate == CARRIED)
         ):
             return
-        text = quoted("\n".join(self._source[node.line - 1 : node.last]))
+        place = (node.line, node.last)
+        text = self._quoted.get(place) or quoted("\n".join(self._source[node.line - 1 : node.last]))
+        self._quoted[place] = text
         made = LineFate(node.line, node.last, text, fate, what, hint)
         self.result.fates[id(node)] = (node, made)
 
