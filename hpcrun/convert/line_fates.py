@@ -147,6 +147,8 @@ def of_command(words: Sequence[str], hosts: bool) -> tuple[str, str, str | None]
         return NOT_NEEDED, "hpcrun hears the signals, saves and requeues (recovery)", None
     if first == "env" and any("=" not in one and one[:1] != "-" for one in words[1:]):
         return None
+    if first == "command" and words[1:2] in (["-v"], ["-V"]):
+        return NOT_NEEDED, _printed(first), None
     if first in _PRINTS and _changes(first, words[1:]):
         what, hint = "it makes or changes a file", "do it before `hpcrun submit`"
         return LEFT, what, hint

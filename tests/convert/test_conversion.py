@@ -623,6 +623,11 @@ FOLLOWED: dict[str, tuple[str, dict[str, Any]]] = {
         ". v/bin/activate;. ~/x;python train.py",
         {"environment": {"python": "v/bin/python", "setup": [". ~/x"]}},
     ),
+    "default": (": ${LR:=0.3};" + LR, {"config": {"lr": "${oc.env:LR,0.3}"}}),
+    "module": (
+        "command -v module && module load x;python train.py",
+        {"environment": {"setup": ["command -v module && module load x"]}},
+    ),
     "not": ("! srun python train.py || echo failed", {"entry": "train.py"}),
 }
 
@@ -663,6 +668,7 @@ def test_what_cannot_be_followed_is_left(lines: str, line: int, words: str) -> N
 
 def test_the_input_and_output_of_the_program_are_lost() -> None:
     lost = made(job("srun python train.py < in.txt > result.json 2> x.err")).lost
+    assert "> out.json" in made(job("{ srun python train.py; } > out.json")).lost[0]
     assert ["< in.txt" in lost[0], "> result.json" in lost[1], len(lost)] == [True, True, 2]
 
 

@@ -85,7 +85,7 @@ class LaunchWalk(WalkState):
         """Check whether what a command prints goes to a file that is no log."""
         return any(self._kept(node, one) for one in node.redirects)
 
-    def _kept(self, node: ShellCommand, one: Redirect) -> bool:
+    def _kept(self, node: ShellNode, one: Redirect) -> bool:
         """Check whether a redirection makes a file that is no log."""
         if one.operator not in (">", ">>", ">|", "&>", "&>>", ">&") or not one.target:
             return False
@@ -96,14 +96,18 @@ class LaunchWalk(WalkState):
         is_named = self._named[name] > here.count(name)
         return not is_log(one.target, is_named)
 
-    def _program(self, node: ShellCommand, launch: ProgramLaunch) -> None:
-        place = self._directory[-1]
+    def _redirected(self, node: ShellNode, launch: ProgramLaunch) -> None:
+        """Note that a program read from a file, or wrote to one."""
         for one in node.redirects:
             shown = quoted(f"{one.operator} {one.target}")
             if one.operator in ("<", "<<", "<<-", "<<<") and one.target != "/dev/null":
                 launch.lost.append(f"{shown}: ranks have no input; give the program an option")
             elif self._kept(node, one):
                 launch.lost.append(f"{shown}: what ranks print is kept; see `hpcrun logs`")
+
+    def _program(self, node: ShellCommand, launch: ProgramLaunch) -> None:
+        place = self._directory[-1]
+        self._redirected(node, launch)
         found = StartedProgram(launch, node, place, frozenset(self._reads), self._loops)
         self.result.programs.append(found)
         self._say(node, "", "a program")

@@ -16,7 +16,7 @@ from hpcrun.convert.script.inner_launch import ASSIGNMENT, HOSTS
 from hpcrun.convert.script.walk_commands import CHANGE, CommandWalk
 from hpcrun.convert.script.walk_state import AssignedName, WalkResult
 from hpcrun.convert.shell import shell_conditions
-from hpcrun.convert.shell.shell_conditions import ChainState, is_condition
+from hpcrun.convert.shell.shell_conditions import ChainState, is_condition, is_question
 from hpcrun.convert.shell.shell_syntax import ShellBlock, ShellCommand, ShellNode
 from hpcrun.convert.shell.shell_tokens import ShellSyntaxError
 from hpcrun.convert.shell.shell_values import MARK
@@ -73,8 +73,11 @@ class ScriptWalk(CommandWalk):
 
     def _one(self, node: ShellNode, before: ShellNode | None) -> None:
         if isinstance(node, ShellBlock):
+            programs = len(self.result.programs)
             self._block(node)
-        elif is_condition(node) and not CHANGE.search(node.words[-1]):
+            for one in self.result.programs[programs:]:
+                self._redirected(node, one.launch)
+        elif is_condition(node) and not CHANGE.search(node.words[-1]) and node.words[0] != ":":
             self._say(node, NOT_NEEDED, "it is a condition, which changes nothing")
         else:
             self._command(node, before)
@@ -90,7 +93,7 @@ class ScriptWalk(CommandWalk):
             and not self._loops
             and not self._is_inner
             and len(beside) == len(chain) + 1
-            and all(map(is_condition, chain))
+            and all(is_condition(one) or is_question(one) for one in chain)
         ):
             self.result.setup.append(("\n".join(self._source[first - 1 : last]).strip(), node))
             self._say(node, CARRIED, "environment.setup")

@@ -14,6 +14,7 @@ from hpcrun.convert.shell.shell_tokens import ShellSyntaxError
 from hpcrun.convert.shell.shell_values import MARK, MOST_TEXT
 
 _HOOK = re.compile(r"\"?[$`].*(?:\bhook\b|conda shell\.|ssh-agent).*[)`]\"?", re.DOTALL)
+_DEFAULT = re.compile(r"\"?\$\{([A-Za-z_]\w*):?=.*\}\"?", re.DOTALL)
 CHANGE = re.compile(
     r"(?:\+\+|--)\s*([A-Za-z_]\w*)|([A-Za-z_]\w*)\s*(\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))(?:(.*)\)\))?",
     re.DOTALL,
@@ -53,6 +54,9 @@ class CommandWalk(LaunchWalk):
             if starts and first in FILTERS:
                 self._say(node, NOT_NEEDED, "the output of ranks is kept; see `hpcrun logs`")
                 return
+        if words[0] == ":" and (defaults := [_DEFAULT.fullmatch(one) for one in raw[1:]]):
+            self._defaults(node, [one for one in defaults if one])
+            return
         if words[0] in _STRAY:
             what = "it belongs to a block that is not closed: bash would not read this script"
             self._say(node, LEFT, what, "correct it")
@@ -92,6 +96,15 @@ class CommandWalk(LaunchWalk):
             self._set(node, found)
         names = ", ".join(found[1] for found in assignments)
         self._say(node, "", names)
+
+    def _defaults(self, node: ShellCommand, defaults: Sequence[re.Match[str]]) -> None:
+        """Follow ``: ${NAME:=default}``."""
+        for found in defaults:
+            self._reads = set()
+            self.result.variables[found[1]] = self._expander.text(found[0])
+            reads = frozenset(self._reads - {found[1]})
+            self.result.assigned[found[1]] = AssignedName(node, reads)
+        self._say(node, "", ", ".join(found[1] for found in defaults))
 
     def _set(self, node: ShellNode, found: re.Match[str]) -> None:
         name, index, adds, raw = found.groups()

@@ -69,6 +69,12 @@ def is_condition(node: ShellNode) -> bool:
     return words[0] in ("test", "true", "false", ":", "[") or words[0].startswith(("[[", "(("))
 
 
+def is_question(node: ShellNode) -> bool:
+    """Check whether a node asks whether a command is there."""
+    words = node.words[:2] if isinstance(node, ShellCommand) else []
+    return words == ["command", "-v"] or words[:1] in (["which"], ["type"], ["hash"])
+
+
 def decide(nodes: Sequence[ShellNode], expander: Expander) -> bool | None:
     """Return whether a condition holds; None where only a job can tell."""
     result: bool | None = None
