@@ -91,9 +91,11 @@ class LaunchWalk(WalkState):
             return False
         name = PurePath(one.target.strip("\"'")).name
         if not self._named:
-            self._named.update(_FILE.findall("\n".join(self._source)))
-        here = _FILE.findall("\n".join(self._source[node.line - 1 : node.last]))
-        is_named = self._named[name] > here.count(name)
+            for number, line in enumerate(self._source, 1):
+                for each in _FILE.findall(line):
+                    self._named.setdefault(each, set()).add(number)
+        numbers = self._named.get(name, set())
+        is_named = len(numbers) > sum(at in numbers for at in range(node.line, node.last + 1))
         return not is_log(one.target, is_named)
 
     def _redirected(self, node: ShellNode, launch: ProgramLaunch) -> None:

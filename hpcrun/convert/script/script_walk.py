@@ -23,6 +23,7 @@ from hpcrun.convert.shell.shell_values import MARK
 
 _COUNTER = re.compile(r"\(\(\s*(\w+)\s*=\s*(-?\d+)\s*;\s*\1\s*(<=?)\s*(\S+?)\s*;\s*\1\+\+\s*\)\)")
 MOST_STEPS = 20_000
+_MOST_JOINED = 10
 
 
 class _TooLong(Exception):
@@ -63,7 +64,7 @@ class ScriptWalk(CommandWalk):
                 if runs is False:
                     self._all(node, NOT_NEEDED, f"line {chain[0].line} decides otherwise")
                 elif runs is None:
-                    self._may_run(node, chain, nodes)
+                    self._may_run(nodes, at, chain)
                 else:
                     self._one(node, nodes[at - 1] if at and node.joined else None)
                     state.ran(node, self._decide)
@@ -82,17 +83,19 @@ class ScriptWalk(CommandWalk):
         else:
             self._command(node, before)
 
-    def _may_run(
-        self, node: ShellNode, chain: Sequence[ShellNode], nodes: Sequence[ShellNode]
-    ) -> None:
+    def _may_run(self, nodes: Sequence[ShellNode], at: int, chain: Sequence[ShellNode]) -> None:
         """Look at what stands after a ``&&`` or ``||`` that only a job can decide."""
+        node = nodes[at]
         first, last = chain[0].line, node.last
-        beside = [one for one in nodes if one.last >= first and one.line <= last]
+        begin = at - len(chain)
+        stands_alone = not (begin and nodes[begin - 1].last >= first) and not (
+            at + 1 < len(nodes) and nodes[at + 1].line <= last
+        )
         if (
             _is_environment(node)
-            and not self._loops
-            and not self._is_inner
-            and len(beside) == len(chain) + 1
+            and not (self._loops or self._is_inner)
+            and stands_alone
+            and len(chain) < _MOST_JOINED
             and all(is_condition(one) or is_question(one) for one in chain)
         ):
             self.result.setup.append(("\n".join(self._source[first - 1 : last]).strip(), node))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -109,7 +108,7 @@ class WalkState:
         self._in_condition = False
         self._is_inner = False
         self._left_inside: list[str] = []
-        self._named: Counter[str] = Counter()
+        self._named: dict[str, set[int]] = {}
         self._quoted: dict[tuple[int, int], str] = {}
 
     def _look(self, name: str) -> str | list[str] | None:
