@@ -226,6 +226,7 @@ def test_nothing_of_it_is_executed(tmp_path: Path) -> None:
         "a" * 500_000,
         'cat > d.json <<EOF\n{"a": "${FOO:-it\'s}", "b": "${X:-$\'}"}\nEOF\n',
         "X=$'\\",
+        "[ -f x ] && " * 5_000 + "source x",
         "case $(seq 1 \u00b2) in\n1) X=1;;\nesac\nfor i in $(seq "
         + "9" * 5_000
         + "); do :; done\n",
@@ -234,7 +235,7 @@ def test_nothing_of_it_is_executed(tmp_path: Path) -> None:
     ],
     ids=[
         *("doubling", "loops", "blocks", "substitutions", "recursion", "parentheses", "powers"),
-        *("defaults", "long", "apostrophe", "open quote", "digits", "negations", "eval"),
+        *("defaults", "long", "apostrophe", "open quote", "joined", "digits", "negations", "eval"),
     ],
 )
 @pytest.mark.timeout(20)

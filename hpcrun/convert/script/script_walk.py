@@ -192,7 +192,8 @@ class ScriptWalk(CommandWalk):
             if _has_program(one):
                 self._nodes([one])
                 continue
-            hosts = any(HOSTS.search(line) for line in self._source[one.line - 1 : one.last])
+            lines = self._source[one.line - 1 : one.last]
+            hosts = any(HOSTS.search(line[:2_000]) for line in lines)
             self._untaken(one, hosts)
 
     def _untaken(self, node: ShellNode, hosts: bool) -> None:

@@ -163,6 +163,7 @@ class WalkState:
         if (numbers := _sequence(words)) is not None:
             if len(numbers) > MOST_WORDS:
                 raise ShellSyntaxError(f"seq gives more than {MOST_WORDS:,} numbers", 0)
+            self._steps += len(numbers) // 50
             return " ".join(map(str, numbers))
         if words and words[0] == "expr" and "|" not in text:
             number = self._expander.number(" ".join(words[1:]).replace("\\", ""))
