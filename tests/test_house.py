@@ -156,7 +156,6 @@ COVERED_BY: dict[str, str] = {
     "run/checkpoint/trust": "security/test_checkpoints.py",
     "run/checkpoint/transfer": "run/checkpoint/test_node_copy.py",
     "run/check_in/link_rates": "run/check_in/test_start_check.py",
-    "run/diagnose/conductor": "cluster/test_doctor.py",
     "run/diagnose/examiner": "cluster/test_doctor.py",
     "run/diagnose/tensor_test": "run/diagnose/test_tensor_ranks.py",
     "run/health/progress": "run/health/test_stack_summary.py",
