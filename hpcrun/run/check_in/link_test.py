@@ -10,8 +10,9 @@ from hpcrun.run.node import network
 from hpcrun.run.protocol import messages
 from hpcrun.run.protocol.job_secret import JobSecret
 
-# Seconds of each direction: some MB on a fast fabric.
-SECONDS = 0.03
+# Seconds of each direction: the first time (some MB on a fast fabric); again, so that a processor
+# that had something else to do for a moment does not count; and at most.
+SECONDS, LONGER, MOST = 0.03, 0.25, 1.0
 
 
 class LinkTest:
@@ -21,7 +22,7 @@ class LinkTest:
 
     def __init__(self, secret: JobSecret) -> None:
         self._secret = secret
-        self._address = ""
+        self._address, self._seconds = "", SECONDS
         self._listener: PairListener | None = None
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any] | None:
@@ -32,7 +33,7 @@ class LinkTest:
             return None
         try:
             if kind == "listen":
-                return {"type": "listening", **number, **self._listen(str(message["interface"]))}
+                return {"type": "listening", **number, **self._listen(message)}
             return {"type": "measured", **number, **self._measure(message)}
         except (OSError, ValueError) as error:
             done = "listening" if kind == "listen" else "measured"
@@ -44,17 +45,19 @@ class LinkTest:
             self._listener.close()
             self._listener = None
 
-    def _listen(self, interface: str) -> dict[str, Any]:
+    def _listen(self, message: dict[str, Any]) -> dict[str, Any]:
         self.close()
+        interface = str(message["interface"])
+        self._seconds = min(MOST, max(SECONDS, float(message["seconds"])))
         self._address = network.address(interface) or ""
         if not self._address:
             raise OSError(f"{interface} has no address")
-        self._listener = PairListener(self._address, self._secret, SECONDS)
+        self._listener = PairListener(self._address, self._secret, self._seconds)
         return {"address": self._address, "port": self._listener.port}
 
     def _measure(self, message: dict[str, Any]) -> dict[str, Any]:
         if not self._address:
             raise OSError("it has no address to measure from")
         peer = messages.ipv4(message["address"]), int(message["port"])
-        speed = pair_link.measure(peer, self._address, self._secret, SECONDS)
+        speed = pair_link.measure(peer, self._address, self._secret, self._seconds)
         return {"sends": speed.sends, "receives": speed.receives, "latency": speed.latency}

@@ -13,7 +13,7 @@ from typing import Any
 
 from hpcrun.policy import causes, node_health
 from hpcrun.policy.node_health import HealthFinding
-from hpcrun.run.check_in import link_rates
+from hpcrun.run.check_in import link_rates, link_test
 from hpcrun.run.check_in.link_rates import StartRates
 from hpcrun.run.diagnose import pairing
 from hpcrun.run.diagnose.pairing import Pair
@@ -141,16 +141,18 @@ class StartCheck:
         spares = [node for node in self._agents.usable if node in self._agents.links.up]
         own |= {node: usual for node in spares if node not in own}
         deadline = time.monotonic() + LINKS
-        questions = {node: {"type": "listen", "interface": own[node]} for node in own}
-        found = self._agents.ask_each(questions, "listening", ANSWER)
+        found = self._listen(own, link_test.SECONDS)
         there = [node for node in self._launcher.nodes if isinstance(found.get(node), tuple)]
         problems = {node: str(found[node]) for node in found if node not in there}
         rates = StartRates(there)
         for pairs in pairing.ring(there):
             self._measure(pairs, found, rates, deadline)
         for _ in range(AGAIN):
-            for pairs in _apart(rates.doubtful_pairs()):
-                self._measure(pairs, found, rates, deadline)
+            doubtful = rates.doubtful_pairs()
+            asked = {node: own[node] for pair in doubtful for node in pair}
+            where = self._listen(asked, link_test.LONGER) if asked else {}
+            for pairs in _apart(doubtful):
+                self._measure(pairs, where, rates, deadline)
         for node in own:
             self._agents.send(node, {"type": "listened"})
         if rates.rates:
@@ -165,6 +167,14 @@ class StartCheck:
         self._bad_spares |= {one.node for one in told} - names
         return [one for one in told if one.node in names]
 
+    def _listen(self, interfaces: Mapping[str, str], seconds: float) -> dict[str, Any]:
+        """Have nodes listen, and return where: address and port, or what hinders them."""
+        questions = {
+            node: {"type": "listen", "interface": name, "seconds": seconds}
+            for node, name in interfaces.items()
+        }
+        return self._agents.ask_each(questions, "listening", ANSWER)
+
     def _measure(
         self,
         pairs: Sequence[Pair],
@@ -178,6 +188,7 @@ class StartCheck:
         questions = {
             one: {"type": "measure", "address": where[other][0], "port": where[other][1]}
             for one, other in pairs
+            if isinstance(where.get(other), tuple)
         }
         answers = self._agents.ask_each(questions, "measured", limit)
         for pair in pairs:

@@ -10,7 +10,7 @@ from hpcrun.run.check_in.link_test import LinkTest
 from hpcrun.run.protocol import messages
 from hpcrun.run.protocol.job_secret import JobSecret
 
-LISTEN = {"type": "listen", "interface": "lo", "number": 1}
+LISTEN = {"type": "listen", "interface": "lo", "number": 1, "seconds": 0.03}
 
 
 def _there(test: LinkTest) -> tuple[str, int]:
@@ -50,7 +50,7 @@ def test_a_job_with_another_secret_measures_nothing() -> None:
 
 def test_what_goes_wrong_is_an_answer() -> None:
     test = LinkTest(JobSecret.new())
-    answer = test.answer({"type": "listen", "interface": "none7", "number": 1})
+    answer = test.answer({**LISTEN, "interface": "none7"})
     assert answer == {"type": "listening", "number": 1, "error": "none7 has no address"}
     _, port = _there(test)
     test.close()
