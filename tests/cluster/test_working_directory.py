@@ -38,7 +38,10 @@ def test_a_requeue_and_a_restart_in_place_find_what_was_written(slurm22: Cluster
 
     def printed(attempt: int) -> list[str]:
         logs = [run / "attempts" / str(attempt) / f"rank-0000{rank}.log" for rank in (0, 1)]
-        until(lambda: all(log.exists() and log.read_text() for log in logs), "all ranks", 120)
+        try:
+            until(lambda: all(log.exists() and log.read_text() for log in logs), "all ranks", 120)
+        except TimeoutError as error:
+            raise AssertionError(bench.explain("written")) from error
         return [log.read_text() for log in logs]
 
     assert printed(1) == ["cat dog 1 1\n"] * 2
