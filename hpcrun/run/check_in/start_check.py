@@ -103,16 +103,17 @@ class StartCheck:
             raise NodesUnhealthy(decision.message, decision.nodes, decision.action)
 
     def _spares(self, nodes: Sequence[str]) -> int:
-        """Return how many spares could take a place in this allocation, and are known to be well.
+        """Return how many spares could take a place in this allocation; those known to be bad not.
 
-        0 where the run is not to be started again in it.
+        One that has not said hello yet may be a moment late. 0 where the run is not to be started
+        again in this allocation.
         """
         if not self._run.recovery.requeue or not self._run.recovery.in_place:
             return 0
-        usable, has_said_hello = self._agents.usable, self._agents.links.up
+        usable = self._agents.usable
         down = {one.node for one in self._interfaces_down(usable)}
         out = {*nodes, *self._bad_spares, *down}
-        return sum(node in has_said_hello and node not in out for node in usable)
+        return sum(node not in out for node in usable)
 
     def _interfaces_down(self, nodes: Sequence[str]) -> list[HealthFinding]:
         links, named = self._agents.links, self._launcher.fabric.get("fast_interface")
