@@ -180,6 +180,7 @@ def main() -> int:
     sys.stdout.write(table(rows))
     if arguments.output:
         result = {"slurm": arguments.version, "scripts": rows}
+        arguments.output.mkdir(parents=True, exist_ok=True)
         path = arguments.output / "published_scripts.json"
         path.write_text(json.dumps(result, indent=1) + "\n")
         path.with_suffix(".txt").write_text(table(rows))
