@@ -49,8 +49,9 @@ def left_out(
     usable = {row["name"] for row in rows if _USABLE.fullmatch(row["state"])} & nodes
     wanted = _nodes({**cluster.get("sbatch", {}), **resources.sbatch}.get("nodelist"))
     share = float(block.get("others_share", suspect_choice.OTHERS_SHARE))
-    bounds = {"wanted": wanted, "usable": usable}
-    choice = suspect_choice.choose(reading.used, nodes, needed, share=share, **bounds)
+    choice = suspect_choice.choose(
+        reading.used, nodes, needed, wanted=wanted, usable=usable, share=share
+    )
     for left in range(_TRIES if script else 0, 0, -1):
         names = exclusion(resources.exclude, choice)
         problem = client.start_problem(str(script), partition, needed, names) if names else None

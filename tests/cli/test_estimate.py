@@ -164,7 +164,7 @@ def test_processors(place: Path) -> None:
 
 
 def test_a_measured_speed_is_used(place: Path) -> None:
-    """Of a run of the same model under the root, on the same kind of GPU."""
+    """The pace comes from a run of the same model under the root, on the same kind of GPU."""
     study = Experiment(place / "root")
     entry = Entry(kind="function", module="train", function="train", import_root=".")
     spec = {

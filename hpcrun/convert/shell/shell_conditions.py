@@ -33,7 +33,7 @@ _PLAIN = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=[^`]*", re.DOTALL)
 
 @dataclass
 class ChainState:
-    """How far commands joined by ``&&`` and ``||`` got: what the last one returned."""
+    """The result of the last command in a chain of ``&&`` and ``||``, on which the next depends."""
 
     value: bool | None = True
     is_presumed: bool = False

@@ -150,8 +150,10 @@ class StartCheck:
             self._measure(pairs, found, rates, deadline)
         for _ in range(AGAIN):
             doubtful = rates.doubtful_pairs()
+            if not doubtful or time.monotonic() > deadline:
+                break
             asked = {node: own[node] for pair in doubtful for node in pair}
-            where = self._listen(asked, link_test.LONGER) if asked else {}
+            where = self._listen(asked, link_test.LONGER)
             for pairs in _apart(doubtful):
                 self._measure(pairs, where, rates, deadline)
         for node in own:
@@ -169,7 +171,7 @@ class StartCheck:
         return [one for one in told if one.node in names]
 
     def _listen(self, interfaces: Mapping[str, str], seconds: float) -> dict[str, Any]:
-        """Have nodes listen, and return where: address and port, or what hinders them."""
+        """Tell nodes to listen; return the address and port of each, or the error as text."""
         questions = {
             node: {"type": "listen", "interface": name, "seconds": seconds}
             for node, name in interfaces.items()

@@ -143,7 +143,7 @@ def _exactly(connection: socket.socket, size: int, until: float | None = None) -
 
 
 def _limit(connection: socket.socket, until: float) -> None:
-    """Have the next call on the connection end by a time; raise TimeoutError if that is over."""
+    """Set the socket's timeout to what is left until a time; raise TimeoutError if none is."""
     left = until - time.monotonic()
     if left <= 0:
         raise TimeoutError("timed out")
