@@ -7,12 +7,9 @@ saves nothing and logs nowhere.
 from __future__ import annotations
 
 import atexit
-import copy
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import EXIT_SAVED, HpcrunError
@@ -27,17 +24,16 @@ from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.rank import model_parallel, process_groups, rng, samples, warm_up
 from hpcrun.run.rank.collectives import Collectives
-from hpcrun.run.rank.config import Config
 from hpcrun.run.rank.metrics import MetricsLog
+from hpcrun.run.rank.rank_view import RankView
 from hpcrun.run.rank.session_writer import SessionLogWriter, versions
 from hpcrun.state.node_layout import ScratchPaths
-from hpcrun.state.spec.blocks import SpecBlocks
 
 # Seconds that a failing rank waits for an asynchronous save.
 _LAST_SAVE = 10.0
 
 
-class Session:
+class Session(RankView):
     """One rank's view of the attempt it belongs to.
 
     Attributes
@@ -61,25 +57,9 @@ class Session:
     """
 
     def __init__(self, launch: Launch | None, total_steps: int | None = None) -> None:
-        self._launch = launch
-        self.rank = int(os.environ.get("RANK", 0))
-        self.world_size = int(os.environ.get("WORLD_SIZE", 1))
-        self.local_rank = int(os.environ.get("LOCAL_RANK", 0))
-        self.local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-        if launch and self.world_size != launch.world_size:
-            # DeepSpeed's launcher leaves the variable as the worker has set it.
-            self.local_world_size = int(os.environ.get("LOCAL_SIZE") or self.local_world_size)
-        self.attempt = launch.attempt if launch else 0
-        self.directory = Path(launch.directory) if launch else None
-        self.scratch = Path(os.environ["HPCRUN_SCRATCH"]) if launch else None
+        super().__init__(launch)
         self.total_steps = total_steps
         self.restored_step: int | None = None
-        self._spec = SpecBlocks({})
-        if launch:
-            self._spec = SpecBlocks(launch.fill(launch.spec, launch.own_node))
-        self.config = Config(self._spec.config)
-        self.seed = int(self.config.get("seed") or 0)
-        self._engine: Any = None
         self._states: dict[str, Any] = {}
         self._last_step = 0
         self._step_began = time.perf_counter()
@@ -117,19 +97,6 @@ class Session:
                 node_copies=copies,
             )
             stop_flag.outlive_signals(self.scratch)
-
-    @property
-    def deepspeed_config(self) -> dict[str, Any]:
-        return copy.deepcopy(self._spec.deepspeed)
-
-    @property
-    def device(self) -> Any:
-        """``torch.device`` of this rank."""
-        import torch
-
-        if torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR") != "cpu":
-            return torch.device("cuda", self.local_rank)
-        return torch.device("cpu")
 
     def initialize(self, *, model: Any, **arguments: Any) -> tuple[Any, Any, Any, Any]:
         """``deepspeed.initialize`` with this run's configuration filled in.
@@ -251,13 +218,6 @@ class Session:
             self._after_step(step, began)
         self._save_last()
         self._progress.write(progress.ENDING)
-
-    def micro_batches(self, step: int) -> Iterator[list[int]]:
-        """Yield this rank's samples of global batch ``step``; see `hpcrun.run.rank.samples`."""
-        sizes = samples.batch_sizes(self._spec.deepspeed, self._engine)
-        return samples.micro_batches(
-            sizes, step, self.rank, self.world_size, process_groups.data_rank
-        )
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         """Log metrics of a finished step.

@@ -20,7 +20,7 @@ from hpcrun import host
 from hpcrun.errors import UsageError
 from hpcrun.state import files, permissions
 from hpcrun.state.layout import SubmissionPaths
-from hpcrun.state.spec.experiment import Tracking
+from hpcrun.state.spec.tracking_block import Tracking
 from hpcrun.submit.local.processes import clean_environment
 from hpcrun.text import one_line, shortened
 

@@ -24,7 +24,13 @@ from hpcrun.compile.sweep import expansion, values
 from hpcrun.compile.target import slurm_options
 from hpcrun.compile.target.slurm_options import OWNED, OWNED_BY_FIELD
 from hpcrun.policy import resume
-from hpcrun.state.spec import cluster_profile, experiment, recovery_block, sweep_block
+from hpcrun.state.spec import (
+    cluster_profile,
+    experiment,
+    recovery_block,
+    sweep_block,
+    tracking_block,
+)
 from hpcrun.text import size
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "spec.md"
@@ -98,8 +104,8 @@ def page() -> str:
             parts += _section(recovery_block.Resume, "recovery.resume.", "`recovery.resume`")
             parts += _recipes()
         if name == "tracking":
-            parts += _section(experiment.Wandb, "tracking.wandb.", "`tracking.wandb`")
-            parts += _section(experiment.Mlflow, "tracking.mlflow.", "`tracking.mlflow`")
+            parts += _section(tracking_block.Wandb, "tracking.wandb.", "`tracking.wandb`")
+            parts += _section(tracking_block.Mlflow, "tracking.mlflow.", "`tracking.mlflow`")
         if name == "sweep":
             parts.append(_SWEEPS)
             parts += _section(sweep_block.Draw, "random.", "`sweep.random`")

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
         Checkpoint,
         Code,
         Environment,
-        Notify,
         Objective,
         Resources,
         Telemetry,
     )
+    from hpcrun.state.spec.notify_block import Notify
     from hpcrun.state.spec.progress_block import Progress
     from hpcrun.state.spec.recovery_block import Recovery
 

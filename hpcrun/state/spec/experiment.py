@@ -1,7 +1,7 @@
 """The blocks and keys of a spec.
 
-The reference page docs/spec.md is generated from this file, `progress_block`, `recovery_block`,
-`sweep_block` and `cluster_profile`.
+The reference page docs/spec.md is generated from this file, the other blocks of this folder and
+`cluster_profile`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from dataclasses import field
 from typing import Any, Literal
 
 from hpcrun.state.spec.estimate_block import Estimate
+from hpcrun.state.spec.notify_block import Notify
 from hpcrun.state.spec.progress_block import Progress
 from hpcrun.state.spec.recovery_block import Recovery
 from hpcrun.state.spec.spec_dataclass import spec_dataclass
 from hpcrun.state.spec.sweep_block import Sweep
+from hpcrun.state.spec.tracking_block import Tracking
 
 
 @spec_dataclass
@@ -129,31 +131,6 @@ class Environment:
 
 
 @spec_dataclass
-class Notify:
-    """Who is told how a run ended."""
-
-    mail: str | None = None
-    """Address that Slurm writes to (sbatch's ``--mail-user``). Slurm knows the job alone: it tells
-    that an array has ended, not what became of each run."""
-
-    mail_types: list[str] = field(default_factory=lambda: ["END", "FAIL", "INVALID_DEPEND"])
-    """What it writes of (``--mail-type``). By default one mail an array, and none of requeues;
-    ``ARRAY_TASKS`` adds one a run."""
-
-    command: list[str] = field(default_factory=list)
-    """A command that the batch node runs when a run has come to its end, with a JSON object on
-    standard input and HPCRUN_EVENT, HPCRUN_RUN, HPCRUN_DIRECTORY, HPCRUN_ATTEMPT, HPCRUN_STEP and
-    HPCRUN_MESSAGE in its environment. No shell reads it. It is run once an end and has a minute;
-    the batch log has what it prints, and nothing depends on how it ends. A path is relative to this
-    file, a name without a slash is looked up."""
-
-    events: list[str] = field(default_factory=lambda: ["finished", "failed", "needs_person"])
-    """What the command is run for: ``finished``; ``failed``, where a run stopped for good by what
-    it did itself; ``needs_person``, where it stopped though it could not help it (too many lost
-    nodes), or Slurm did not requeue it."""
-
-
-@spec_dataclass
 class Objective:
     """What "best" means, everywhere."""
 
@@ -171,62 +148,6 @@ class Telemetry:
     every: int | None = 10
     """Seconds between two samples of a node, kept in the attempt's ``telemetry-NODE.jsonl``; null
     for none. GPUs need the package ``nvidia-ml-py`` in the job's Python."""
-
-
-@spec_dataclass
-class Wandb:
-    """Weights & Biases, by the package ``wandb`` of the job's Python. Each run is one of its runs,
-    through all attempts."""
-
-    project: str | None = None
-    """The project; null for the experiment's name."""
-
-    entity: str | None = None
-    """The user or team that the project belongs to; null for the default of the account."""
-
-    mode: Literal["online", "offline"] = "online"
-    """``online`` sends to the server, with the ``WANDB_API_KEY`` of ``environment.secrets_file``;
-    ``offline`` keeps in the run's directory what ``wandb sync`` sends later."""
-
-    group: str | None = None
-    """Under which the runs are put together; null for the experiment's name."""
-
-    tags: list[str] = field(default_factory=list)
-    """Tags of the runs."""
-
-
-@spec_dataclass
-class Mlflow:
-    """MLflow, by the package ``mlflow`` or ``mlflow-skinny`` of the job's Python. Each run is one
-    of its runs, through all attempts."""
-
-    uri: str = ""
-    """Its tracking server or database: ``https://…``, ``postgresql://…``,
-    ``sqlite:////shared/mlflow.db``; ``${oc.env:MLFLOW_TRACKING_URI}`` takes that of your shell. A
-    password or token belongs into ``environment.secrets_file``, as ``MLFLOW_TRACKING_PASSWORD`` or
-    ``MLFLOW_TRACKING_TOKEN``."""
-
-    experiment: str | None = None
-    """MLflow's experiment; null for this experiment's name."""
-
-    tags: dict[str, str] = field(default_factory=dict)
-    """Tags of the runs."""
-
-
-@spec_dataclass
-class Tracking:
-    """Where the logged metrics go, beside the run's own files. A process of its own forwards them,
-    which neither stops nor slows the training."""
-
-    tensorboard: bool = False
-    """Event files for TensorBoard in the run's ``tracking/tensorboard``, by the package
-    ``tensorboard`` of the job's Python."""
-
-    wandb: Wandb | None = None
-    """Weights & Biases; ``{}`` is enough, null is without."""
-
-    mlflow: Mlflow | None = None
-    """MLflow; ``{uri: …}`` is enough, null is without."""
 
 
 @spec_dataclass
