@@ -63,7 +63,7 @@ def command(
     """
     from hpcrun.observe.read import value_columns
     from hpcrun.observe.results import results
-    from hpcrun.observe.status.status import statuses
+    from hpcrun.observe.status.status import observe
     from hpcrun.observe.tables import Table
 
     selected = select(output, where, conditions)
@@ -71,7 +71,10 @@ def command(
     keys, more = value_columns.choose(selected, [value_columns.ALL] if chosen else [])
     if chosen == [value_columns.ALL]:
         chosen = []
-    known = statuses(selected, warn=output.say)
+    observed = observe(selected, warn=output.say)
+    known = [one.status for one in observed]
+    for line in results.smaller_batches(observed):
+        output.say(line)
     found = results.collect(selected, known, warn=output.say, keys=keys)
     if filters:
         found = results.narrowed(found, filters, selected, known, keys, output.say)

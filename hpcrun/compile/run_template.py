@@ -15,7 +15,7 @@ from hpcrun.compile.source.marked_tree import Key
 from hpcrun.compile.source.problems import Problems, Reporter
 from hpcrun.compile.spec import checks, schema
 from hpcrun.compile.sweep.resolver import Resolved
-from hpcrun.compile.target import deepspeed, entry, framework_detection
+from hpcrun.compile.target import deepspeed, entry, framework_detection, smaller_batches
 from hpcrun.errors import Problem, UsageError
 from hpcrun.policy import batch, frameworks
 from hpcrun.state.spec.experiment import Spec
@@ -136,6 +136,8 @@ class RunTemplates:
             note(
                 f"recovery.shrink does nothing: no deepspeed.{batch.TRAIN} says what is to be kept"
             )
+        if not problems.under("deepspeed", "recovery", "framework"):
+            smaller_batches.check(spec, kind, framework, report, note)
         spec = {name: spec[name] for name in spec if name not in ("extends", "sweep")}
         found, own = problems.found, self._directory
         return RunTemplate(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,12 @@ class Triple:
     accumulation: int
     """Forward passes of one optimizer step."""
 
+    @classmethod
+    def known(cls, deepspeed: Mapping[str, Any]) -> Triple | None:
+        """Return the triple of a DeepSpeed configuration; None where it leaves a part open."""
+        found = [one for key in KEYS if type(one := deepspeed.get(key)) is int and one > 0]
+        return cls(*found) if len(found) == len(KEYS) else None
+
     def as_keys(self) -> dict[str, int]:
         """Return the triple under DeepSpeed's names."""
         return {TRAIN: self.train, MICRO: self.micro, ACCUMULATION: self.accumulation}
@@ -38,8 +44,25 @@ class Triple:
         share, rest = divmod(self.train, ranks)
         if rest or not share:
             return None
-        micro = max(one for one in _divisors(share) if one <= self.micro)
+        return Triple(self.train, share, 1).within(self.micro)
+
+    def within(self, most: int) -> Triple:
+        """Return the same share of each rank in the largest micro batches of at most ``most``."""
+        share = self.micro * self.accumulation
+        micro = max(one for one in _divisors(share) if one <= most)
         return Triple(self.train, micro, share // micro)
+
+    def halved(self, times: int) -> Triple:
+        """Return the same share of each rank with its micro batch halved so often, at least 1."""
+        found = self
+        for _ in range(times):
+            found = found.within(max(1, found.micro // 2))
+        return found
+
+    @property
+    def most_halvings(self) -> int:
+        """How often `halved` makes the micro batch smaller."""
+        return 0 if self.micro == 1 else 1 + self.halved(1).most_halvings
 
     def __str__(self) -> str:
         return f"{self.train} = {self.micro} x {self.accumulation}"

@@ -7,6 +7,7 @@ outweigh the exit code of whatever carried them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,6 +67,13 @@ _EXCEPTIONS = {
     "OutOfMemoryError": OUT_OF_MEMORY,
     "MemoryError": OUT_OF_MEMORY,
 }
+
+# Exceptions by which torch tells much, and its words for memory that an allocator did not get.
+_OF_ALLOCATORS = ("RuntimeError", "AcceleratorError")
+_NO_MEMORY = re.compile(
+    r"DefaultCPUAllocator: can't allocate memory|CUDA error: out of memory|CUDA out of memory"
+    r"|HIP out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+)
 
 
 @dataclass(frozen=True)
@@ -236,6 +244,9 @@ def _rank_failed(evidence: Evidence, failure: Mapping[str, Any]) -> End:
         return _end(SAVED, "saved its state and asks to be started again")
     where = f"rank {rank}" + (f" on {failure['node']}" if failure.get("node") else "")
     kind = _EXCEPTIONS.get(str(failure.get("exception")), RANK_CRASH)
+    if kind == RANK_CRASH and failure.get("exception") in _OF_ALLOCATORS:
+        no_memory = _NO_MEMORY.search(str(failure.get("message") or ""))
+        kind = OUT_OF_MEMORY if no_memory else RANK_CRASH
     if failure.get("exception"):
         said = str(failure.get("message") or "")
         message = f"{where} raised {failure['exception']}: {said}".rstrip(": ")

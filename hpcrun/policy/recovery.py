@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcrun.policy import causes, node_health
+from hpcrun.policy.batch import Triple
 from hpcrun.state.ledger import Attempt, same_start
 from hpcrun.text import plural
 
@@ -62,11 +63,17 @@ class Action:
     """Nodes that the next start must not use."""
 
 
-def decide(attempts: Sequence[Attempt], policy: Recovery, *, here: bool = False) -> Action:
+def decide(
+    attempts: Sequence[Attempt],
+    policy: Recovery,
+    *,
+    here: bool = False,
+    planned: Triple | None = None,
+) -> Action:
     """Decide the action after the end of the last attempt.
 
     The last of the attempts has an end. ``here``: the allocation has enough nodes that can be used,
-    and enough time.
+    and enough time. ``planned``: the run's batch as it was frozen; None where a part is open.
     """
     last = attempts[-1]
     kind = str(last.kind)
@@ -81,12 +88,13 @@ def decide(attempts: Sequence[Attempt], policy: Recovery, *, here: bool = False)
         return Action(STOP, "health in the cluster profile refuses such a node")
     if not policy.requeue:
         return Action(STOP, "recovery.requeue is false")
-    number = sum(attempt.kind == kind for attempt in mine)
+    halved = _answered_by_halving(mine, policy, planned)
+    number = sum(attempt.kind == kind and attempt.number not in halved for attempt in mine)
     budget = {**BUDGETS, **policy.budgets}.get(kind)
     if budget is not None and number >= budget:
         return Action(STOP, f"{_times(number, kind)}; recovery.budgets.{kind} is {budget}")
     known = dict(zip((one.number for one in attempts), kept_steps(attempts), strict=True))
-    failures = _without_progress(mine, known)
+    failures = _without_progress(mine, known, halved)
     if kind in causes.OWN and failures >= policy.max_failures:
         return Action(
             STOP,
@@ -97,6 +105,8 @@ def decide(attempts: Sequence[Attempt], policy: Recovery, *, here: bool = False)
     reason = "it goes on from its newest checkpoint" if kept else "it starts again"
     if kept and any(map(_saves_itself, attempts)):
         reason = "it starts again, and has saved something by itself"
+    if planned is not None and last.number in halved:
+        reason += f", with micro batches of {planned.halved(len(halved)).micro}"
     # What is wrong with all nodes at once takes longer to mend.
     stays = kind in _IN_PLACE and not (kind == causes.LAUNCH and not last.cause.get("nodes"))
     # What may be the fault of its node is tried on another.
@@ -169,14 +179,48 @@ def _of_submission(attempts: Sequence[Attempt]) -> list[Attempt]:
     return [attempt for attempt in attempts if attempt.submission == submission]
 
 
-def _without_progress(attempts: Sequence[Attempt], known: Mapping[int, int]) -> int:
-    """Count the ends that the run itself caused since it last got further than ever before."""
+def halvings(attempts: Sequence[Attempt], policy: Recovery, planned: Triple | None) -> int:
+    """Return how often the next attempt halves the micro batch that was frozen.
+
+    Once for each end out of memory among the attempts, which are those since a person last
+    submitted the run; as often as ``recovery.shrink_micro_batch`` allows, and down to 1.
+    """
+    if planned is None:
+        return 0
+    ends = sum(attempt.kind == causes.OUT_OF_MEMORY for attempt in attempts)
+    return min(ends, policy.shrink_micro_batch, planned.most_halvings)
+
+
+def _answered_by_halving(
+    attempts: Sequence[Attempt], policy: Recovery, planned: Triple | None
+) -> frozenset[int]:
+    """Return the numbers of the attempts after which the micro batch was, or is, halved."""
+    ends = [attempt.number for attempt in attempts if attempt.kind == causes.OUT_OF_MEMORY]
+    return frozenset(ends[: halvings(attempts, policy, planned)])
+
+
+def smaller_batch(attempt: Attempt) -> str | None:
+    """Return in words that an attempt had smaller micro batches than planned; None if not."""
+    micro, planned = (attempt.started.get(key) for key in ("micro_batch", "planned_micro_batch"))
+    if micro is None or planned is None:
+        return None
+    times = attempt.started.get("accumulation")
+    return f"micro batches of {micro} ({times} accumulated) in place of {planned}: memory ran out"
+
+
+def _without_progress(
+    attempts: Sequence[Attempt], known: Mapping[int, int], halved: frozenset[int]
+) -> int:
+    """Count the ends that the run itself caused since it last got further than ever before.
+
+    Those that a halved micro batch answered are no failures.
+    """
     furthest, failures = 0, 0
     for attempt in attempts:
         reached = known[attempt.number]
         if reached > furthest or _saved_somewhere(attempt):
             furthest, failures = max(furthest, reached), 0
-        elif attempt.kind in causes.OWN:
+        elif attempt.kind in causes.OWN and attempt.number not in halved:
             failures += 1
     return failures
 

@@ -13,7 +13,7 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from types import FrameType
 
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.policy import causes, recovery
+from hpcrun.policy.batch import Triple
 from hpcrun.policy.causes import End, Evidence, JobFacts
 from hpcrun.run.job import fewer_nodes, notify
 from hpcrun.run.job.agents import Agents
@@ -83,7 +84,8 @@ class Supervisor:
         try:
             while True:
                 assert run is not None
-                attempt = self._begin(run, nodes)
+                run, smaller = self._in_smaller_batches(run)
+                attempt = self._begin(run, nodes, smaller)
                 if self._trackers is None:
                     self._trackers = TrackerProcesses(self.submission, run, attempt)
                 stop_request = StopRequest(run, self.paths, attempt, self._launcher, self._ends)
@@ -134,6 +136,21 @@ class Supervisor:
         run = fewer_nodes.to_fit(self.run, self.paths, len(nodes))
         return run, self._agents.seats(run.nodes) if run is not None else ()
 
+    def _in_smaller_batches(self, run: RunPlan) -> tuple[RunPlan, dict[str, int]]:
+        """Return the run with its micro batch halved after ends out of memory, and what to record.
+
+        The global batch and each rank's share of it stay as they are.
+        """
+        planned, now = Triple.known(self.run.deepspeed), Triple.known(run.deepspeed)
+        mine = [one for one in ledger.read(self.paths) if one.submission == self.submission.number]
+        times = recovery.halvings(mine, self.run.recovery, planned)
+        if not times or planned is None or now is None:
+            return run, {}
+        divided = now.within(planned.halved(times).micro)
+        spec = {**run.spec, "deepspeed": {**run.deepspeed, **divided.as_keys()}}
+        smaller = {"micro_batch": divided.micro, "accumulation": divided.accumulation}
+        return replace(run, spec=spec), {**smaller, "planned_micro_batch": planned.micro}
+
     @cached_property
     def _launcher(self) -> Launcher:
         network = self.plan.cluster.get("fabric") or {}
@@ -141,8 +158,10 @@ class Supervisor:
             return SlurmLauncher(self.run, network)
         return LocalLauncher(self.run, network)
 
-    def _begin(self, run: RunPlan, nodes: Sequence[str]) -> AttemptPaths:
-        """Claim the next attempt and put it on record.
+    def _begin(
+        self, run: RunPlan, nodes: Sequence[str], smaller: Mapping[str, int] | None = None
+    ) -> AttemptPaths:
+        """Claim the next attempt and put it on record, with its ``smaller`` micro batches.
 
         Raises HpcrunError if the file system takes no files: nothing of the attempt would be kept.
         """
@@ -161,6 +180,7 @@ class Supervisor:
                 host=os.uname().nodename,
                 pid=os.getpid(),
                 world_size=run.world_size,
+                **(smaller or {}),
             )
         except OSError as error:
             if attempt is not None:

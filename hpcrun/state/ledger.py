@@ -6,7 +6,7 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
 ``attempt_started``
     ``job_id`` (``123``, ``123_4`` or ``local:PID``), ``submission``, ``nodes`` (list of names),
     ``spare_nodes`` (those that stand by, if any), ``restart_count``, ``host``, ``pid``,
-    ``world_size``.
+    ``world_size``; after out of memory ``micro_batch``, ``accumulation``, ``planned_micro_batch``.
 ``workers_started``
     The agents are ready and the ranks were started; ``warm`` where they had been waiting.
     ``notice``: the network interface that was guessed, and what to write instead.
@@ -144,6 +144,7 @@ _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
             **{**_HEAD, "job_id": _JOB_ID, "submission": INDEX, "host": TEXT},
             **dict.fromkeys(("nodes", "spare_nodes"), TEXTS),
             **dict.fromkeys(("restart_count", "pid", "world_size"), INDEX),
+            **dict.fromkeys(("micro_batch", "accumulation", "planned_micro_batch"), INDEX),
         },
         (),
     ),

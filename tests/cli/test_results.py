@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.state import ledger
 from tests.support.command import hpcrun
 from tests.support.experiment import Experiment, path_with, slurm_shim
 
@@ -206,3 +207,14 @@ def test_a_metric_with_a_slash_and_max(tmp_path: Path) -> None:
     assert data["eval/accuracy.best"] == 0.9
     assert data["eval/accuracy.best_step"] == 2
     assert data["eval/accuracy"] is None
+
+
+def test_runs_that_had_smaller_micro_batches_are_named(root: Path) -> None:
+    batch = {"micro_batch": 2, "accumulation": 8, "planned_micro_batch": 4}
+    study = Experiment(root)
+    for run in (2, 4):
+        ledger.write(study.run(run), ledger.STARTED, 2, job_id=f"100_{run}", **batch)
+        study.end(run, 2)
+    said = hpcrun("results", "study", root=root).stderr
+    told = "micro batches of 2 (8 accumulated) in place of 4: memory ran out"
+    assert f"study/2, study/4: {told}" in said

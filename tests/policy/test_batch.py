@@ -60,6 +60,34 @@ def test_the_nearest_is_no_further_than_keeping_the_micro_batch(
     assert min(abs(train - one.train) for one in offered if one.micro == micro) <= kept
 
 
+@given(micro=small, accumulation=small, times=st.integers(0, 12))
+def test_a_halved_micro_batch_keeps_the_share(micro: int, accumulation: int, times: int) -> None:
+    whole = Triple(micro * accumulation * 4, micro, accumulation)
+    found, before = whole.halved(times), whole.halved(max(0, times - 1))
+    assert (found.train, found.micro * found.accumulation) == (whole.train, micro * accumulation)
+    assert found.micro <= max(1, before.micro // 2) if times else found == whole
+    assert (found.micro == 1) == (times >= whole.most_halvings)
+
+
+@pytest.mark.parametrize(
+    ("micro", "accumulation", "sizes"),
+    [(8, 1, [8, 4, 2, 1, 1]), (6, 1, [6, 3, 1, 1]), (5, 2, [5, 2, 1]), (9, 4, [9, 4, 2, 1])],
+)
+def test_an_odd_micro_batch_takes_the_next_smaller_divisor(
+    micro: int, accumulation: int, sizes: list[int]
+) -> None:
+    whole = Triple(micro * accumulation * 2, micro, accumulation)
+    assert [whole.halved(times).micro for times in range(len(sizes))] == sizes
+
+
+def test_a_configuration_that_leaves_a_part_open_has_no_triple() -> None:
+    whole = Triple(32, 4, 4)
+    assert Triple.known(whole.as_keys()) == whole
+    for key in KEYS:
+        assert Triple.known({**whole.as_keys(), key: "auto"}) is None
+        assert Triple.known({**whole.as_keys(), key: True}) is None
+
+
 @pytest.mark.parametrize("bad", [0, -4, 2.0, "8", True])
 def test_what_is_no_positive_whole_number_is_named(bad: object) -> None:
     with pytest.raises(Unsolvable) as error:

@@ -80,6 +80,31 @@ TABLE: dict[str, tuple[Evidence, tuple[str, int, str | None, str]]] = {
         Evidence(failure=_failure(exit_code=1, exception="OutOfMemoryError", message="CUDA …")),
         ("failed", 1, "out_of_memory", "raised OutOfMemoryError: CUDA"),
     ),
+    "torch's allocator of the CPU": (
+        Evidence(
+            failure=_failure(
+                exit_code=1,
+                exception="RuntimeError",
+                message="[enforce fail at alloc_cpu.cpp:122] err == 0. DefaultCPUAllocator: can't "
+                "allocate memory: you tried to allocate 4503599627370496 bytes.",
+            )
+        ),
+        ("failed", 1, "out_of_memory", "can't allocate memory"),
+    ),
+    "a CUDA error that is no exception of its own": (
+        Evidence(
+            failure=_failure(
+                exit_code=1, exception="AcceleratorError", message="CUDA error: out of memory"
+            )
+        ),
+        ("failed", 1, "out_of_memory", "raised AcceleratorError: CUDA error: out of memory"),
+    ),
+    "an error with such words of another kind": (
+        Evidence(
+            failure=_failure(exit_code=1, exception="ValueError", message="CUDA out of memory")
+        ),
+        ("failed", 1, "rank_crash", "raised ValueError"),
+    ),
     "a loss that is none": (
         Evidence(failure=_failure(exit_code=1, exception="NonFiniteLossError", message="step 9")),
         ("failed", 1, "non_finite_loss", "step 9"),

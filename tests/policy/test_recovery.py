@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from hpcrun.policy import causes, recovery
+from hpcrun.policy.batch import Triple
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.spec.experiment import Recovery
 
@@ -109,6 +110,60 @@ def test_a_run_that_is_over_stays_so(outcome: str) -> None:
     attempts = ledger(CRASH, CRASH)
     attempts[-1].ended = {"outcome": outcome, "cause": None}
     assert recovery.decide(attempts, Recovery()).kind == NOTHING
+
+
+OOM, HALVE = causes.OUT_OF_MEMORY, Recovery(shrink_micro_batch=3)
+# Ends since the last submission, what of the batch is planned, and what follows: the micro batch of
+# the next attempt, or that it stops.
+HALVINGS: dict[str, tuple[list[Attempt], Recovery, Triple | None, int | None]] = {
+    "off by default": (ledger(OOM), Recovery(), Triple(64, 8, 4), 8),
+    "one end": (ledger(OOM), HALVE, Triple(64, 8, 4), 4),
+    "three ends": (ledger(OOM, OOM, OOM), HALVE, Triple(64, 8, 4), 1),
+    "an odd size": (ledger(OOM), HALVE, Triple(36, 9, 2), 3),
+    "crashes do not halve": (ledger(CRASH, OOM, CRASH), HALVE, Triple(64, 8, 4), 4),
+    "no more than allowed": (ledger(OOM, OOM), Recovery(shrink_micro_batch=1), Triple(64, 8, 4), 4),
+    "at 1 the budget counts again": (ledger(OOM, OOM, OOM), HALVE, Triple(8, 2, 2), 1),
+    "and stops it": (ledger(OOM, OOM, OOM, OOM), HALVE, Triple(8, 2, 2), None),
+    "a micro batch of 1 from the start": (ledger(OOM, OOM, OOM), HALVE, Triple(8, 1, 4), None),
+    "an open batch": (ledger(OOM, OOM, OOM), HALVE, None, None),
+    "a user's budget is for what halving does not answer": (
+        ledger(OOM, OOM),
+        Recovery(shrink_micro_batch=2, budgets={OOM: 1}),
+        Triple(64, 8, 4),
+        2,
+    ),
+    "two failures before": (ledger(CRASH, CRASH, OOM), HALVE, Triple(64, 8, 4), 4),
+}
+
+
+@pytest.mark.parametrize("name", HALVINGS)
+def test_micro_batches_after_out_of_memory(name: str) -> None:
+    attempts, policy, planned, expected = HALVINGS[name]
+    action = recovery.decide(attempts, policy, planned=planned)
+    assert (action.kind == STOP) == (expected is None)
+    times = recovery.halvings(attempts, policy, planned)
+    if planned is not None and expected is not None:
+        assert planned.halved(times).micro == expected
+        told = f"with micro batches of {expected}" in action.reason
+        assert told == (attempts[-1].number in _halved(attempts, times))
+
+
+def _halved(attempts: list[Attempt], times: int) -> list[int]:
+    return [one.number for one in attempts if one.kind == OOM][:times]
+
+
+def test_ends_before_the_last_submission_halve_nothing() -> None:
+    attempts = [*ledger(OOM, OOM), *ledger(OOM, submission=2)]
+    attempts[-1].number = 3
+    action = recovery.decide(attempts, HALVE, planned=Triple(64, 8, 4))
+    assert action.reason.endswith("with micro batches of 4")
+
+
+def test_a_smaller_batch_is_told() -> None:
+    started = {"micro_batch": 2, "accumulation": 8, "planned_micro_batch": 4}
+    said = recovery.smaller_batch(Attempt(2, started))
+    assert said == "micro batches of 2 (8 accumulated) in place of 4: memory ran out"
+    assert recovery.smaller_batch(Attempt(1)) is None
 
 
 def test_nodes_that_were_lost_are_excluded() -> None:

@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -258,6 +259,41 @@ def test_a_run_shrinks_where_a_node_is_gone_and_no_spare_is_left(place: Place) -
         **batch,
         "gradient_accumulation_steps": 4,
     }
+
+
+def test_out_of_memory_halves_the_micro_batch_and_keeps_the_global_one(place: Place) -> None:
+    # With GPUs nothing of DeepSpeed is compiled on the node.
+    batch = {
+        "train_batch_size": 4,
+        "train_micro_batch_size_per_gpu": 4,
+        "gradient_accumulation_steps": 1,
+    }
+    # Each sample takes 128 MB of the 320 MB that there are.
+    program = (
+        "import json, resource, sys; found = json.load(open(sys.argv[1])); "
+        "resource.setrlimit(resource.RLIMIT_AS, (320 << 20, 320 << 20)); "
+        "held = bytearray(found['train_micro_batch_size_per_gpu'] << 27); print(json.dumps(found))"
+    )
+    place.submit(
+        f'exec {sys.executable} -c "{program}" ${{hpcrun:deepspeed_config}}',
+        resources={**RESOURCES, "gpus_per_node": 1},
+        recovery={"shrink_micro_batch": 2, "max_failures": 1, "budgets": {"out_of_memory": 1}},
+        deepspeed=batch,
+    )
+    supervisor = place.start(CUDA_VISIBLE_DEVICES="0")
+    said, _ = supervisor.communicate(timeout=60)
+    assert supervisor.returncode == 0, said
+    first, second = ledger.read(place.run)
+    assert first.kind == "out_of_memory"
+    assert first.action == "restart"
+    assert "micro_batch" not in first.started
+    assert second.started["micro_batch"] == 2
+    assert json.loads(place.output(0, 2)) == {
+        "train_batch_size": 4,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 2,
+    }
+    assert "restart: it starts again, with micro batches of 2" in said
 
 
 def test_a_spare_that_is_lost_is_missed_when_it_is_needed(place: Place) -> None:

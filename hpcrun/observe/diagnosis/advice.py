@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcrun.observe.diagnosis.attempts import CANCELLED, NO_END, RunStory
 from hpcrun.observe.status import run_state
-from hpcrun.policy import causes, node_health, recovery, resume
+from hpcrun.policy import batch, causes, node_health, recovery, resume
 from hpcrun.state import history
 from hpcrun.state.plan import RunPlan
 
@@ -20,6 +20,7 @@ _FIGURES = (
     (re.compile(r"total capacity of ([\d.]+ ?\w+)|([\d.]+ ?\w+) total capacity"), "the GPU has {}"),
     (re.compile(r"of which ([\d.]+ ?\w+) is free|([\d.]+ ?\w+) free"), "{} were free"),
 )
+_OF_GPUS = ("OutOfMemoryError", "RuntimeError", "AcceleratorError")
 # Kinds whose advice needs no more than a run's name and what leads it on.
 _OUTSIDE = "The run did nothing wrong. {go_on}."
 _OTHER = "`hpcrun logs {name} --stream all --tail 50` may tell more. {go_on}."
@@ -54,6 +55,15 @@ class _Case:
     @property
     def cause(self) -> Mapping[str, Any]:
         return self.run.bad.attempt.cause if self.run.bad else {}
+
+    @property
+    def deepspeed(self) -> Mapping[str, Any]:
+        """The DeepSpeed configuration, with the batch of the attempt that ended badly."""
+        started = self.run.bad.attempt.started if self.run.bad else {}
+        if "micro_batch" not in started:
+            return self.plan.deepspeed
+        now = (started.get("micro_batch"), started.get("accumulation"))
+        return {**self.plan.deepspeed, **dict(zip(batch.KEYS[1:], now, strict=True))}
 
     @property
     def zero(self) -> Mapping[str, Any]:
@@ -175,7 +185,7 @@ def _crash(case: _Case) -> str:
 
 
 def _memory(case: _Case) -> str:
-    if case.cause.get("exception") == "OutOfMemoryError":
+    if case.cause.get("exception") in _OF_GPUS and "CPUAlloc" not in str(case.cause.get("message")):
         return _gpu_memory(case)
     resources, ranks = case.plan.resources, case.plan.ranks_per_node
     more = "not set, so the partition's default holds: set it"
@@ -201,8 +211,12 @@ def _gpu_memory(case: _Case) -> str:
     found = [(pattern.search(message), words) for pattern, words in _FIGURES]
     figures = [words.format(next(filter(None, hit.groups()))) for hit, words in found if hit]
     text = "The memory of the GPU ran out" + (f" ({', '.join(figures)})" if figures else "") + "."
-    ways = [*_smaller_batch(case.plan.deepspeed), *_more_sharding(case)]
+    ways = [*_smaller_batch(case.deepspeed), *_more_sharding(case)]
     ways.append("recompute activations in the model (activation checkpointing)")
+    if case.deepspeed.get("train_micro_batch_size_per_gpu") == 1:
+        ways.append("more nodes, which share the states of ZeRO and the accumulated micro batches")
+    elif not case.plan.recovery.shrink_micro_batch:
+        ways.append("recovery.shrink_micro_batch=3 lets the next attempt halve the micro batch")
     return f"{text} What lowers it: {'; '.join(ways)}. Note that {_NEW_RUN}."
 
 

@@ -98,9 +98,9 @@ class AttemptStory:
             "replayed_steps": self.replayed,
             "decided": _without_head(found.decided),
             "straggler": _without_head(found.straggler),
-            "resume": _without_head(found.resume),
-            "began_over": _without_head(found.began_over),
+            **{name: _without_head(getattr(found, name)) for name in ("resume", "began_over")},
             **{name: _without_head(one) for name in _WHERE_ANY if (one := getattr(found, name))},
+            "micro_batch": found.started.get("micro_batch"),
             "events": list(self.events),
         }
 

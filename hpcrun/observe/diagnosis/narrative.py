@@ -50,6 +50,7 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
     parts = [
         _beginning(one),
         _progress(one),
+        f"It had {smaller}." if (smaller := recovery.smaller_batch(one.attempt)) else "",
         f"{listed(spares, _MOST)} stood by." if spares else "",
         _did_nothing(one, run) or (_read_from(one, run) if one is run.attempts[-1] else ""),
         _alone(one),

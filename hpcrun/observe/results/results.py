@@ -17,10 +17,11 @@ from hpcrun.observe.read.metric_curves import Curve
 from hpcrun.observe.read.run_values import show
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.read.value_columns import swept_keys, tagged, value
-from hpcrun.observe.status.status import RunStatus
+from hpcrun.observe.status.status import Observed, RunStatus
 from hpcrun.observe.tables import number
+from hpcrun.policy import recovery
 from hpcrun.state.layout import RunPaths
-from hpcrun.text import Say, one_line
+from hpcrun.text import Say, listed, one_line
 
 # Column -> value; None for an empty cell.
 Row = dict[str, Any]
@@ -124,6 +125,16 @@ class Results:
                 cells.append(f"${cell} \\pm {number(error)}$" if error is not None else cell)
             lines.append(" & ".join(cells) + r" \\")
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+
+
+def smaller_batches(observed: Sequence[Observed]) -> list[str]:
+    """Return a sentence for each kind of smaller micro batches that runs had, with their names."""
+    runs: dict[str, list[str]] = {}
+    for one in observed:
+        last = next((it for at in one.attempts[::-1] if (it := recovery.smaller_batch(at))), None)
+        if last is not None:
+            runs.setdefault(last, []).append(one.status.name)
+    return [f"{listed(names, 8)}: {words}" for words, names in runs.items()]
 
 
 def collect(

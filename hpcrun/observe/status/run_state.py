@@ -133,7 +133,9 @@ def _decide(evidence: RunEvidence) -> Verdict:
         return Verdict(UNKNOWN, evidence.broken)
     last = evidence.current
     if evidence.intent == INTENT_FINISHED or (last and last.outcome == "completed"):
-        found = _notices(last.alone, last.overwriting) if last else None
+        found = (
+            _notices(last.alone, last.overwriting, recovery.smaller_batch(last)) if last else None
+        )
         return Verdict(COMPLETED, found, over=True)
     if evidence.intent == INTENT_CANCELLED:
         return _cancelled(evidence, last)
@@ -247,7 +249,7 @@ def _attempt_open(evidence: RunEvidence, last: Attempt) -> Verdict:
     if not job.is_alive:
         return Verdict(UNKNOWN, job.reason or None)
     beginning = last.beginning if last.workers_started else PREPARING
-    return Verdict(RUNNING, _notices(beginning, last.overwriting))
+    return Verdict(RUNNING, _notices(beginning, last.overwriting, recovery.smaller_batch(last)))
 
 
 def _notices(*sentences: str | None) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.policy import causes, faults, recovery
+from hpcrun.policy.batch import Triple
 from hpcrun.policy.causes import End, Evidence, JobFacts
 from hpcrun.policy.recovery import Action
 from hpcrun.run.job import evidence
@@ -106,7 +107,8 @@ class AttemptEnd:
         attempts[-1].ended = fields
         if not concluded:
             self._record_suspects(attempts[-1])
-        action = recovery.decide(attempts, self._run.recovery, here=here)
+        planned = Triple.known(self._run.deepspeed)
+        action = recovery.decide(attempts, self._run.recovery, here=here, planned=planned)
         action = self._bearable(attempts, action)
         why, exclude = action.reason, list(action.exclude)
         decided = {"action": action.kind, "reason": why, "exclude": exclude}

@@ -70,6 +70,14 @@ class Recovery:
     of ranks, so this is the user's choice. Values that were interpolated from the batch or the
     nodes stay what they were: ask ``session.deepspeed_config``."""
 
+    shrink_micro_batch: int = 0
+    """How many times a run that ended out of memory may halve its micro batch: its next attempt
+    accumulates the more, so that the global batch, and which samples a rank gets, stay as they are.
+    Such an end counts for nothing else. Sizes that do not halve take the next smaller divisor of a
+    rank's share. For functions, and programs that read ``${hpcrun:deepspeed_config}`` or ask
+    ``session.deepspeed_config``; values that were interpolated from the batch stay what they
+    were."""
+
     max_failures: int = 3
     """Ends in a row that the run itself caused (a crash, out of memory, a time limit, …) and that
     brought no new checkpointed step, after which it stops. Preemptions and lost nodes do not

@@ -288,6 +288,7 @@ HOST = {
                 "stage is 1: over the 2 ranks, 2 shards gradients too, 3 shards parameters too",
                 "offload_optimizer={device: cpu}",
                 "activation checkpointing",
+                "recovery.shrink_micro_batch=3 lets the next attempt halve the micro batch",
                 "changed, it begins at step 0",
             ],
         ),
@@ -391,6 +392,30 @@ def test_a_micro_batch_of_one_is_not_made_smaller(study: Experiment) -> None:
     assert "micro_batch" not in text
     assert "stage is" not in text
     assert "offload_param={device: cpu}" in text
+
+
+def _smaller(study: Experiment, micro: int, accumulation: int, attempt: int = 2) -> None:
+    """The start of an attempt with smaller micro batches."""
+    batch = {"micro_batch": micro, "accumulation": accumulation, "planned_micro_batch": 8}
+    started = {"event": ledger.STARTED, "time": T0, "attempt": attempt, "nodes": ["node1"]}
+    files.append(study.run(0).ledger, {**started, "job_id": "100", "submission": 1, **batch})
+
+
+def test_advice_on_memory_is_of_the_batch_that_the_attempt_had(study: Experiment) -> None:
+    study.submit((0,), spec={"deepspeed": DEEPSPEED, "recovery": {"shrink_micro_batch": 3}})
+    study.start()
+    end(study, cause=GPU)
+    _smaller(study, 1, 32)
+    end(study, attempt=2, cause=GPU)
+    run = one(study)
+    assert "It had micro batches of 1 (32 accumulated) in place of 8: memory ran out." in lines(
+        run, 2
+    )
+    assert [one.to_data()["micro_batch"] for one in run.attempts] == [None, 1]
+    text = advice(run)
+    assert "micro_batch" not in text
+    assert "activation checkpointing" in text
+    assert "more nodes, which share" in text
 
 
 def test_out_of_memory_before_anything_was_saved(study: Experiment) -> None:

@@ -47,6 +47,12 @@ def attempt(
     return Attempt(number, started, T + 61 if workers else None, ended)
 
 
+def smaller(found: Attempt) -> Attempt:
+    """An attempt whose micro batch was halved."""
+    batch = {"micro_batch": 2, "accumulation": 8, "planned_micro_batch": 4}
+    return replace(found, started={**found.started, **batch})
+
+
 CRASH = {"kind": "rank_crash", "message": "rank 1 was ended by SIGKILL"}
 TERM = {"kind": "signal", "message": "the supervisor received SIGTERM"}
 REQUEUED = replace(attempt(1, "failed", **CRASH), decided={"action": "requeue"})
@@ -198,6 +204,20 @@ TABLE: list[tuple[str, dict[str, Any], str, str | None, bool]] = [
         {"attempts": [replace(attempt(1, "completed"), shared_write=SHARED)]},
         "completed",
         "its ranks 0-2,5 write one file",
+        True,
+    ),
+    (
+        "memory ran out before",
+        {"attempts": [smaller(attempt(2))], "job": RUNNING},
+        "running",
+        "micro batches of 2 (8 accumulated) in place of 4: memory ran out",
+        False,
+    ),
+    (
+        "memory ran out before, completed",
+        {"attempts": [smaller(attempt(2, "completed"))]},
+        "completed",
+        "micro batches of 2 (8 accumulated) in place of 4: memory ran out",
         True,
     ),
     (
