@@ -156,6 +156,8 @@ COVERED_BY: dict[str, str] = {
     "run/checkpoint/trust": "security/test_checkpoints.py",
     "run/checkpoint/transfer": "run/checkpoint/test_node_copy.py",
     "run/check_in/link_rates": "run/check_in/test_start_check.py",
+    "run/data/numbered_dataset": "run/data/test_sample_loader.py",
+    "run/data/order_record": "run/data/test_sample_loader.py",
     "run/diagnose/examiner": "cluster/test_doctor.py",
     "run/diagnose/tensor_test": "run/diagnose/test_tensor_ranks.py",
     "run/health/progress": "run/health/test_stack_summary.py",

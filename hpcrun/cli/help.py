@@ -28,6 +28,7 @@ TOPICS = {
     "bad-nodes": ("health", "the check of a job's nodes, and the record of suspect ones"),
     "checks": ("check", "what is checked against the cluster before the queue"),
     "estimates": ("estimate", "memory, time and money of a run: formulas and their sources"),
+    "data": ("data", "session.loader: samples in an order that restarts do not change"),
     "frameworks": ("frameworks", "a spec for Hugging Face, Accelerate, Lightning, JAX, …"),
     "deepspeed": ("deepspeed-configs", "published DeepSpeed configurations"),
     "screen": ("top", "the live screen of hpcrun top, and its keys"),

@@ -20,13 +20,12 @@ from hpcrun.run.checkpoint.restore import CheckpointStore
 from hpcrun.run.checkpoint.save_policy import SavePolicy
 from hpcrun.run.health import progress
 from hpcrun.run.protocol import stop_flag
-from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.rank import model_parallel, process_groups, rng, samples, warm_up
 from hpcrun.run.rank.collectives import Collectives
 from hpcrun.run.rank.metrics import MetricsLog
 from hpcrun.run.rank.rank_view import RankView
-from hpcrun.run.rank.session_writer import SessionLogWriter, versions
+from hpcrun.run.rank.session_writer import versions
 from hpcrun.state.node_layout import ScratchPaths
 
 # Seconds that a failing rank waits for an asynchronous save.
@@ -65,12 +64,11 @@ class Session(RankView):
         self._step_began = time.perf_counter()
         self._own_seconds = self._step_seconds = 0.0
         self._metrics: MetricsLog | None = None
-        fence = AttemptFence(launch.successor) if launch else None
-        self._events = SessionLogWriter(launch, self.rank, fence)
         self._progress = progress.writer(self.scratch, self.rank)
         self._ranks = Collectives(self.rank, self.world_size)
         self._store: CheckpointStore | None = None
         self._saves: SavePolicy | None = None
+        fence = self._fence
         if launch and self.scratch and fence:
             checkpoint = self._spec.checkpoint
             self._non_finite_steps = self._spec.recovery.non_finite_steps
@@ -320,7 +318,10 @@ class Session(RankView):
         self._progress.write(progress.STEPPING, step)
         if self._metrics is None or self._saves is None:
             return
-        self._metrics.log({"step_seconds": began - self._step_began}, step)
+        seconds = {"step_seconds": began - self._step_began}
+        if self._loaders:
+            seconds["data_seconds"] = sum(loader.take_wait() for loader in self._loaders)
+        self._metrics.log(seconds, step)
         self._metrics.check(self._non_finite_steps)
         last = step == self.total_steps
         leaving = self._metrics.stop_agreed(step) and not last

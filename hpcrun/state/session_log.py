@@ -10,6 +10,9 @@ Each line has ``event`` and ``time`` (seconds since the epoch); the events are
     A checkpoint that was not restored: ``checkpoint``, ``message``.
 ``restored``
     ``step`` (0 for a fresh start), ``checkpoint`` (None then), ``seconds``.
+``data``
+    A loader of `hpcrun.run.data` begins: ``loader`` (its number, in the order of their making), and
+    what its order follows from: ``samples`` (examples in an epoch), ``seed``, ``shuffle``.
 ``saved``
     ``step``, ``checkpoint``, ``bytes``, ``seconds`` that it took, of which the training stood still
     for ``blocked``.
@@ -49,6 +52,7 @@ from hpcrun.state.layout import AttemptPaths
 
 STARTED = "started"
 RESTORED = "restored"
+DATA = "data"
 SAVED = "saved"
 SAVED_NEARBY = "saved_nearby"
 FINISHED = "finished"

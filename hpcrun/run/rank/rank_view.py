@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hpcrun.run.data import order_record
+from hpcrun.run.data.order_record import SampleOrder
+from hpcrun.run.data.sample_loader import SampleLoader
+from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.rank import process_groups, samples
 from hpcrun.run.rank.config import Config
+from hpcrun.run.rank.session_writer import SessionLogWriter
 from hpcrun.state.spec.blocks import SpecBlocks
 
 
@@ -34,7 +40,16 @@ class RankView:
             self._spec = SpecBlocks(launch.fill(launch.spec, launch.own_node))
         self.config = Config(self._spec.config)
         self.seed = int(self.config.get("seed") or 0)
+        self.total_steps: int | None = None
         self._engine: Any = None
+        self._fence = AttemptFence(launch.successor) if launch else None
+        self._events = SessionLogWriter(launch, self.rank, self._fence)
+        self._loaders: list[SampleLoader] = []
+
+    @property
+    def finished_steps(self) -> int:
+        """Optimizer steps that the engine has taken in the whole run; 0 before `restore`."""
+        return int(getattr(self._engine, "global_steps", 0))
 
     @property
     def deepspeed_config(self) -> dict[str, Any]:
@@ -55,3 +70,63 @@ class RankView:
         return samples.micro_batches(
             sizes, step, self.rank, self.world_size, process_groups.data_rank
         )
+
+    def loader(
+        self,
+        dataset: Any,
+        num_workers: int = 0,
+        *,
+        shuffle: bool = True,
+        length: int | None = None,
+        pool: Callable[[int], int] | None = None,
+        **options: Any,
+    ) -> SampleLoader:
+        """Return a loader of this run's samples: ``for batch in loader(step)``.
+
+        It yields this rank's micro batches of a step, on its device. Their samples depend on the
+        step alone, and what the dataset draws from random generators on the sample, so that they
+        are the same after a restart, on another number of ranks and with other workers.
+
+        Parameters
+        ----------
+        dataset
+            A map-style dataset: ``dataset[index]`` and ``len(dataset)``.
+        num_workers
+            Processes that read ahead; with 0 the rank reads when it is asked.
+        shuffle
+            Each epoch in an order that follows from ``config.seed`` and its number; False: in that
+            of the dataset. Epochs follow each other without a gap.
+        length
+            Examples in an epoch, the first of the dataset; None for all.
+        pool
+            For a curriculum: of how many of the first examples the samples of a step are drawn.
+        **options
+            Options of ``torch.utils.data.DataLoader``, such as ``collate_fn``, ``prefetch_factor``
+            or ``worker_init_fn``. ``pin_memory`` is on where the rank has a GPU.
+
+        Returns
+        -------
+        SampleLoader
+            Called with a step; or iterated, in a loop of one's own with `Session.step`.
+
+        Raises
+        ------
+        UsageError
+            The dataset is empty or iterable, an option is the run's own, or (when the first step is
+            asked for) the run took earlier steps with another order.
+        """
+        number, begin = len(self._loaders), self._begin_data
+        made = SampleLoader(
+            *(self, dataset, num_workers),
+            shuffle=shuffle,
+            length=length,
+            pool=pool,
+            begin=partial(begin, number),
+            options=options,
+        )
+        self._loaders.append(made)
+        return made
+
+    def _begin_data(self, number: int, order: SampleOrder, done: int) -> None:
+        if self._launch is not None and self.rank == 0:
+            order_record.begin(self._launch, self._events, number, order, done)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import random
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -22,14 +24,31 @@ def seed_all(seed: int) -> None:
     """
     import torch
 
-    random.seed(seed)
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed(seed % 2**32)
-    torch.default_generator.manual_seed(seed)
+    seed_host(seed)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(seed)
     if (other := _other_accelerator()) is not None:
         other.manual_seed_all(seed)
+
+
+def seed_host(seed: int) -> None:
+    """Seed Python, NumPy where it is loaded, and torch on the CPU; allowed in forked processes."""
+    import torch
+
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed % 2**32)
+    torch.default_generator.manual_seed(seed)
+
+
+@contextlib.contextmanager
+def host_kept() -> Iterator[None]:
+    """Restore, after a block, the generators that `seed_host` seeds."""
+    saved = _host_state()
+    try:
+        yield
+    finally:
+        _restore_host(saved)
 
 
 def state() -> dict[str, Any]:
@@ -39,9 +58,7 @@ def state() -> dict[str, Any]:
     """
     import torch
 
-    saved: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    if (numpy := sys.modules.get("numpy")) is not None:
-        saved["numpy"] = numpy.random.get_state()
+    saved = _host_state()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         saved["cuda"] = torch.cuda.get_rng_state_all()
         saved["cuda_device"] = torch.cuda.current_device()
@@ -56,10 +73,7 @@ def restore(saved: dict[str, Any]) -> None:
     """Restore what `state` returned."""
     import torch
 
-    random.setstate(saved["python"])
-    torch.set_rng_state(saved["torch"])
-    if (numpy := sys.modules.get("numpy")) is not None and "numpy" in saved:
-        numpy.random.set_state(saved["numpy"])
+    _restore_host(saved)
     if "cuda" in saved and torch.cuda.is_available():
         if len(saved["cuda"]) == torch.cuda.device_count():
             torch.cuda.set_rng_state_all(saved["cuda"])
@@ -70,6 +84,24 @@ def restore(saved: dict[str, Any]) -> None:
         other.set_rng_state(saved[other.device_name()])
     if (tracker := _tracker()) is not None and "tracker" in saved:
         tracker.set_states(saved["tracker"])
+
+
+def _host_state() -> dict[str, Any]:
+    import torch
+
+    saved: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    if (numpy := sys.modules.get("numpy")) is not None:
+        saved["numpy"] = numpy.random.get_state()
+    return saved
+
+
+def _restore_host(saved: dict[str, Any]) -> None:
+    import torch
+
+    random.setstate(saved["python"])
+    torch.set_rng_state(saved["torch"])
+    if (numpy := sys.modules.get("numpy")) is not None and "numpy" in saved:
+        numpy.random.set_state(saved["numpy"])
 
 
 def _other_accelerator() -> Any:

@@ -1,0 +1,53 @@
+"""A map-style dataset that is read by the numbers of a run's samples, also in workers."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from hpcrun.run.data.sample_order import example_of
+from hpcrun.run.protocol.output import tell
+from hpcrun.run.rank import rng
+
+
+class SampleRequest(NamedTuple):
+    """One sample, as a worker is asked for it."""
+
+    sample: int
+    """Its number, counted over the whole run."""
+    pool: int
+    """The examples that it is drawn from: the first so many of the dataset."""
+
+
+class NumberedDataset:
+    """A dataset by sample: its example is read with generators seeded from (seed, sample).
+
+    So what an augmentation draws is the same whichever worker, rank or attempt reads the sample.
+    What ``collate_fn`` draws follows from the last sample of its micro batch.
+    """
+
+    def __init__(self, dataset: Any, seed: int, shuffle: bool) -> None:
+        self._dataset, self._seed, self._shuffle = dataset, seed, shuffle
+        # One that the dataset would import first is not seeded for its first sample.
+        with contextlib.suppress(ImportError):
+            importlib.import_module("numpy")
+
+    def __getitems__(self, requests: Sequence[SampleRequest]) -> list[Any]:
+        """Return the examples of these samples; `torch.utils.data.DataLoader` calls this."""
+        return [self._read(*request) for request in requests]
+
+    def __getitem__(self, request: SampleRequest) -> Any:
+        """Return the example of one sample."""
+        return self._read(*request)
+
+    def _read(self, sample: int, pool: int) -> Any:
+        index = example_of(sample, pool, self._seed, shuffle=self._shuffle)
+        rng.seed_host(rng.derive(self._seed, sample))
+        try:
+            return self._dataset[index]
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}"
+            tell(f"sample {sample} of the run, dataset[{index}], cannot be read: {message}")
+            raise
