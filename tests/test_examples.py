@@ -38,6 +38,7 @@ GENERATED = "drawn by docs/make_tree.py, and compared: tests/test_docs.py"
 NETWORK = (
     "installs from the network; what is installed: tests/test_packaging.py, `make first-minute`"
 )
+TUNES = "trials take a minute: tests/cli/test_tune.py"
 TRAINS = "trains with DeepSpeed for minutes: tests/test_training.py"
 NODES = "needs nodes of a Slurm: tests/cluster/test_doctor.py"
 CONVERTED = "an sbatch script, and its spec: tests/convert/test_conversion.py"
@@ -91,11 +92,21 @@ NOT_RUN: dict[str, dict[str, str]] = {
         ),
     },
     "docs/report.md": {"hpcrun report finetune --serve": SERVES},
+    "docs/tune.md": dict.fromkeys(
+        (
+            "hpcrun tune language-model",
+            "hpcrun tune language-model --space deepspeed.zero_optimization.stage=0,1 --space "
+            "deepspeed.train_micro_batch_size_per_gpu=2,4,8",
+        ),
+        TUNES,
+    ),
     "docs/top.md": {"pip install 'hpcrun[top]'": NETWORK, "hpcrun top": TERMINAL},
     "docs/working-directory.md": {
         "ROOT/NAME/runs/3/work/                 mirrors the root of the frozen code": DRAWING,
     },
     HELP: {
+        "hpcrun tune language-model": TUNES,
+        "hpcrun tune language-model --time 00:05:00 -o fast.yaml": TUNES,
         "hpcrun init --from job.sbatch": CONVERTED,
         "hpcrun run hello": "run as a line of README.md",
         "hpcrun top": TERMINAL,

@@ -47,8 +47,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observe": {"submit", "slurm", "policy", "state"},
     "estimate": {"site", "observe", "submit", "compile", "slurm", "policy", "state"},
     "control": {"observe", "submit", "compile", "slurm", "policy", "state"},
+    "tune": {
+        *("estimate", "control", "observe", "submit", "compile", "slurm", "policy", "state"),
+    },
     "cli": {
-        "estimate",
+        *("estimate", "tune"),
         *("check", "site", "control", "observe", "submit", "compile", "slurm", "policy", "state"),
         *("starter", "doctor", "convert"),
     },

@@ -17,6 +17,11 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "hpcrun estimate language-model": "memory, hours and money of a run",
         "hpcrun estimate finetune.yaml --parameters 7.5B --gpu h100 --fit": "what fits a GPU",
     },
+    "tune": {
+        "hpcrun tune finetune.yaml -n": "what would be tried, and what not, and why",
+        "hpcrun tune language-model": "micro batch and ZeRO stage, on this machine",
+        "hpcrun tune language-model --time 00:05:00 -o fast.yaml": "in five minutes",
+    },
     "plan": {
         "hpcrun plan finetune.yaml": "every run, its script and configuration",
         "hpcrun plan finetune.yaml config.lr=3e-4 --sweep config.seed=0,1": "with other values",

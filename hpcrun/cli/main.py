@@ -23,6 +23,7 @@ GROUPS = {
         "plan": "Compile only: runs, resources, script, DeepSpeed JSON.",
         "check": "Whether the cluster, as it is now, takes SPEC and runs it.",
         "estimate": "Memory, time, hours and money of SPEC's runs, before the queue.",
+        "tune": "The fastest configuration of SPEC, found by trials.",
         "submit": "Check and submit an experiment or a sweep.",
         "run": "Run in the foreground: in this allocation or on this machine.",
     },

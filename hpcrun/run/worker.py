@@ -35,6 +35,7 @@ from hpcrun.run.work import links
 from hpcrun.state import files, session_log
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.spec import secrets_file
+from hpcrun.state.trials import trial_log
 from hpcrun.text import signal_name
 
 _LOOK_EVERY = 0.2
@@ -116,6 +117,10 @@ def call_function(launch: Launch, node: LaunchNode, rank: int) -> int:
     # torch 2.13 warns at every step of ZeRO, once a collective, about a call of DeepSpeed's own.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     function = getattr(importlib.import_module(entry.module), entry.function)
+    if trial_log.KEY in launch.spec:
+        from hpcrun.run.tune.trial_ranks import run_trials
+
+        function = partial(run_trials, launch, function)
     current = session()
     try:
         function(current)

@@ -4,7 +4,7 @@ In reading order: `layout` and `node_layout` (every name), `files` (how lines an
 written), `spec` (the spec's dataclasses), `plan`, `plan_file` and `patched` (the frozen plan),
 `journal` and `history` (what was submitted), `ledger` (a run's attempts), `session_log` and
 `metrics_file` (an attempt's events and metrics), `manifest` and `init_from` (checkpoints),
-`permissions` (umask and group), `annotations` (tags and notes).
+`permissions` (umask and group), `annotations` (tags and notes), `trials` (of configurations).
 
 To add a file: its name to `layout`, its format to a module that writes and reads it; nobody else
 parses it.

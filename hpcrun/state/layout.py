@@ -23,6 +23,8 @@
         runs/3/                         one run; made when its first attempt starts
           intent.json                   finished or cancelled; every start reads it first
           origin.json                   the source of its weights (checkpoint.initialize_from)
+          trials.jsonl                  of `hpcrun tune`: trials of configurations
+                                        (hpcrun.state.trials)
           ledger.jsonl                  events, by supervisors alone (hpcrun.state.ledger)
           work/                         what the program writes to relative paths: mirrors the code
           work/rank-00000/              the same of one rank (`working_directory: rank`)
@@ -163,6 +165,7 @@ class RunPaths(Directory):
 
     intent = NamedFile("intent.json")
     ledger = NamedFile("ledger.jsonl")
+    trials = NamedFile("trials.jsonl")
     origin = NamedFile("origin.json")
     work = NamedFile("work")
     tracking = NamedFile("tracking")

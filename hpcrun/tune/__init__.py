@@ -1,0 +1,10 @@
+"""The fastest configuration of a spec, found by trials: ``hpcrun tune``.
+
+In reading order: `search_space` (the keys and values to try), `trial_candidates` (each combination
+compiled, pruned by the compiler and by `hpcrun.estimate`, and put in order), `trial_run` (the run
+that tries them: here, in this allocation or as a job), `tuning` (all of it, and the result),
+`tuned_spec` (the spec to submit). What runs on the nodes is `hpcrun.run.tune`; a trial's record is
+`hpcrun.state.trials`.
+
+To try another key by default, add it in `search_space.usual`.
+"""
