@@ -28,6 +28,7 @@ PACKAGE = ROOT / "hpcrun"
 # Modules at the top that every package may import.
 BASE = {
     *("activity", "errors", "bounded_json", "fields", "host", "mounts", "text", "resources"),
+    "gpu_catalogue",
     "terminal",
 }
 # Package -> the packages that it may import, beside itself and the modules above. No circles.
@@ -60,7 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 ON_COMPUTE_NODES = {"base", "state", "policy", "slurm", "run"}
 TRAINING = {"torch", "deepspeed", "numpy", "xxhash"}
 # Of the job's Python too, and done without where they are not.
-OPTIONAL = {"mlflow", "pynvml", "tensorboard", "wandb"}
+OPTIONAL = {"mlflow", "pynvml", "tensorboard", "torchao", "transformer_engine", "wandb"}
 NEVER = {"torch", "deepspeed", "submitit", "textual", *OPTIONAL}
 NOT_FOR_HELP = {*NEVER, "omegaconf", "rich", "jinja2", "yaml", "pathspec"}
 

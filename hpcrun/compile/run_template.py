@@ -15,7 +15,14 @@ from hpcrun.compile.source.marked_tree import Key
 from hpcrun.compile.source.problems import Problems, Reporter
 from hpcrun.compile.spec import checks, schema
 from hpcrun.compile.sweep.resolver import Resolved
-from hpcrun.compile.target import deepspeed, entry, framework_detection, smaller_batches
+from hpcrun.compile.target import (
+    deepspeed,
+    entry,
+    framework_detection,
+    memory_settings,
+    precision_keys,
+    smaller_batches,
+)
 from hpcrun.errors import Problem, UsageError
 from hpcrun.policy import batch, frameworks
 from hpcrun.state.spec.experiment import Spec
@@ -121,7 +128,12 @@ class RunTemplates:
         config = spec["deepspeed"] = deepspeed.without_nulls(spec["deepspeed"], of_file)
         wanted, below, note = spec["resources"], report.below("deepspeed"), self.notes.setdefault
         framework = self._framework(located, spec, report)
-        deepspeed.check(config, kind, wanted["gpus_per_node"], below, note)
+        gpus, wanted_precision = wanted["gpus_per_node"], spec["precision"]
+        deepspeed.check(config, kind, gpus, below, note)
+        config = precision_keys.filled(config, wanted_precision, kind, framework, gpus, report)
+        spec["deepspeed"] = config
+        precision_keys.check_gpu(config, wanted_precision, gpus, wanted["gpu_type"], report)
+        ranks = None
         if not problems.under(*_SHAPE):
             # Also where one process of a node has all its GPUs, and starts the others.
             per_node = wanted["gpus_per_node"] or wanted["ntasks_per_node"] or 1
@@ -131,6 +143,7 @@ class RunTemplates:
                 spec["deepspeed"] = deepspeed.solve_batch(
                     config, kind or "script", ranks, below, of_file, note
                 )
+        memory_settings.check(config, ranks, gpus, below, note)
         kept = isinstance(spec["deepspeed"].get(batch.TRAIN), int)
         if spec["recovery"]["shrink"] and kind != "function" and not kept:
             note(

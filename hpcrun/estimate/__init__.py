@@ -1,13 +1,13 @@
 """Estimates of a spec before the queue: memory, time, hours, energy and money, for ``estimate``.
 
 In reading order: `model_facts` (what is known of a model), `training_setup` (what a DeepSpeed
-configuration decides), `memory_formulas` (all formulas of memory, pure), `gpu_catalogue` (facts on
-GPUs), `fitting` (what fits them, and what is nearest), `run_costs` (time, hours, money; pure),
-`model_program` (counts a model in the job's Python), `model_counter` (starts it), `model_source`
-(where a run's model comes from), `earlier_runs` (what was measured), `estimate` (asks all of them
-for each group of runs), `estimate_report` and `estimate_text` (what it says).
+configuration decides), `memory_formulas` (all formulas of memory, pure), `fitting` (what fits them,
+and what is nearest), `run_costs` (time, hours, money; pure), `model_program` (counts a model in the
+job's Python), `model_counter` (starts it), `model_source` (where a run's model comes from),
+`earlier_runs` (what was measured), `estimate` (asks all of them for each group of runs),
+`estimate_report` and `estimate_text` (what it says).
 
-To add a GPU: a line of `gpu_catalogue.GPUS` and its data sheet in docs/estimate.md. To follow a new
-DeepSpeed: ``python -m bench.estimate`` measures what its ranks hold beside what `memory_formulas`
-says.
+To add a GPU: a line of `hpcrun.gpu_catalogue.GPUS` and its data sheet in docs/estimate.md. To
+follow a new DeepSpeed: ``python -m bench.estimate`` measures what its ranks hold beside what
+`memory_formulas` says.
 """

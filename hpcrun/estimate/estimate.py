@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hpcrun import activity
+from hpcrun import activity, gpu_catalogue
 from hpcrun.compile.freeze import Compiled
 from hpcrun.errors import UsageError
 from hpcrun.estimate import (
     earlier_runs,
     fitting,
-    gpu_catalogue,
     memory_formulas,
     run_costs,
     training_setup,
@@ -25,10 +24,10 @@ from hpcrun.estimate import (
 from hpcrun.estimate.earlier_runs import Measured
 from hpcrun.estimate.estimate_report import EstimateReport, ShapeEstimate, Wishes
 from hpcrun.estimate.fitting import Setting
-from hpcrun.estimate.gpu_catalogue import Gpu
 from hpcrun.estimate.model_source import ModelSource, sequence_length
 from hpcrun.estimate.run_costs import JobShape, TrainingPace
 from hpcrun.estimate.training_setup import TrainingSetup
+from hpcrun.gpu_catalogue import Gpu
 from hpcrun.observe.diagnosis.price_list import PriceList
 from hpcrun.policy import batch
 from hpcrun.site import slurm_records

@@ -8,11 +8,11 @@ from typing import Any
 
 from hpcrun.estimate import run_costs
 from hpcrun.estimate.fitting import Nearest, Setting
-from hpcrun.estimate.gpu_catalogue import Gpu
 from hpcrun.estimate.memory_formulas import Memory
 from hpcrun.estimate.model_facts import ModelFacts
 from hpcrun.estimate.run_costs import RunCosts
 from hpcrun.estimate.training_setup import TrainingSetup
+from hpcrun.gpu_catalogue import Gpu
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hpcrun.estimate import memory_formulas
-from hpcrun.estimate.gpu_catalogue import Gpu
 from hpcrun.estimate.memory_formulas import CONTEXT, FRAGMENTATION, Memory
 from hpcrun.estimate.model_facts import ModelFacts
 from hpcrun.estimate.training_setup import CPU, NONE, TrainingSetup
+from hpcrun.gpu_catalogue import Gpu
 
 _MOST_MICRO = 1 << 16
 _MOST_RANKS = 1 << 14

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hpcrun.estimate import memory_formulas
-from hpcrun.estimate.gpu_catalogue import Gpu
 from hpcrun.estimate.model_facts import ModelFacts
 from hpcrun.estimate.training_setup import TrainingSetup
+from hpcrun.gpu_catalogue import Gpu
 from hpcrun.observe.diagnosis import price_list
 from hpcrun.observe.diagnosis.price_list import PriceList
 

@@ -21,7 +21,7 @@ from hpcrun.run.checkpoint.save_policy import SavePolicy
 from hpcrun.run.health import progress
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import Launch
-from hpcrun.run.rank import model_parallel, process_groups, rng, samples, warm_up
+from hpcrun.run.rank import device_precision, model_parallel, process_groups, rng, samples, warm_up
 from hpcrun.run.rank.collectives import Collectives
 from hpcrun.run.rank.metrics import MetricsLog
 from hpcrun.run.rank.rank_view import RankView
@@ -114,7 +114,8 @@ class Session(RankView):
         Raises
         ------
         UsageError
-            The engine would train wrong without a word; see `hpcrun.run.rank.model_parallel`.
+            The engine would train wrong without a word (`hpcrun.run.rank.model_parallel`), or the
+            rank's GPU lacks the precision that is asked for (`hpcrun.run.rank.device_precision`).
         """
         import deepspeed
 
@@ -122,6 +123,8 @@ class Session(RankView):
             arguments["config"] = samples.without_auto(self.deepspeed_config)
         if self.world_size > 1 or self._launch is not None:
             deepspeed.init_distributed(dist_init_required=None)
+        device_precision.check(self._spec.spec, arguments.get("config"), self.device)
+        model = device_precision.in_fp8(model, self._spec.spec)
         made = model_parallel.initialize(model, arguments)
         self._engine = made[0]
         return made

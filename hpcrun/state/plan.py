@@ -293,6 +293,7 @@ _RUN: Kinds = {"number": INDEX, "identity": TEXT, "label": TEXT, "swept": MAPPIN
 _SPEC: Kinds = {
     **dict.fromkeys((*BLOCKS, "config", "deepspeed", "tracking"), MAPPING),
     **{"model_parallel_size": INDEX, "framework": TEXT, "tags": TEXTS, "notes": TEXT},
+    "precision": TEXT,
 }
 _CLUSTER: Kinds = {
     **dict.fromkeys(("name", "executor", "group"), TEXT),

@@ -5,7 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.estimate import fitting, gpu_catalogue, memory_formulas
+from hpcrun import gpu_catalogue
+from hpcrun.estimate import fitting, memory_formulas
 from hpcrun.estimate.model_facts import ModelFacts, of_number
 from hpcrun.estimate.training_setup import TrainingSetup
 

@@ -115,6 +115,7 @@ class Rank:
         optimizer: str = "AdamW",
         states: dict[str, str] | None = None,
         zero: dict[str, Any] | None = None,
+        autocast: str | None = None,
     ) -> None:
         """Begin with a new engine of another kind: see `Mixed`; three groups of parameters."""
         torch.manual_seed(seed)
@@ -138,6 +139,7 @@ class Rank:
             },
             "zero_allow_untested_optimizer": True,
             "bf16": {"enabled": bf16},
+            "torch_autocast": {"enabled": autocast is not None, "dtype": autocast or "bfloat16"},
         }
         self._engine, *_ = deepspeed.initialize(
             model=model, optimizer=getattr(torch.optim, optimizer)(groups, lr=0.01), config=config
@@ -159,6 +161,18 @@ class Rank:
             torch.distributed.all_reduce(both)
             losses.append(both.item() / WORLD)
         return losses
+
+    def overflow(self) -> None:
+        """Take a step whose gradients are not finite, so that a loss scaler skips it."""
+        x = torch.full((12 // WORLD, 7), 1e30)
+        self._engine.backward((self._engine(x) - x).square().mean())
+        self._engine.step()
+
+    def scale(self) -> dict[str, Any]:
+        """The state of the loss scaler of torch_autocast."""
+        engine = self._engine
+        own = engine.torch_autocast_z0_gradscaler or engine.optimizer.torch_autocast_gradscaler
+        return dict(own.state_dict())
 
     def contents(self) -> dict[str, Any]:
         """All that the engine holds, whole and exactly, whatever the number of ranks."""

@@ -122,6 +122,15 @@ def nvme_files(engine: Any, directory: Path, rank: int) -> list[Path]:
 
 
 def with_scaler(engine: Any, states: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Add the loss scale of fp16 autocast without ZeRO, which DeepSpeed does not save."""
-    scaler = getattr(engine, "torch_autocast_z0_gradscaler", None)
-    return states if scaler is None else {**states, "torch_autocast_z0_gradscaler": scaler}
+    """Add the loss scale of fp16 through torch_autocast, which DeepSpeed 0.19.8 does not save.
+
+    The engine has the scaler without ZeRO, and the optimizer with it.
+    """
+    found = dict(states)
+    for owner, name in (
+        (engine, "torch_autocast_z0_gradscaler"),
+        (getattr(engine, "optimizer", None), "torch_autocast_gradscaler"),
+    ):
+        if (scaler := getattr(owner, name, None)) is not None:
+            found[name] = scaler
+    return found

@@ -8,6 +8,7 @@ from hpcrun.policy import frameworks
 from hpcrun.policy.frameworks import RankPlace
 from hpcrun.run.node import rank_processes
 from hpcrun.run.protocol.launch import NODE_VARIABLE, VARIABLE, Launch, LaunchNode
+from hpcrun.run.rank import device_precision
 from hpcrun.state.spec.blocks import is_late
 
 
@@ -53,6 +54,7 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
         "NCCL_SOCKET_IFNAME": node.interface,
         "OMP_NUM_THREADS": str(max(1, (resources.cpus_per_task or 1) // processes)),
     }
+    defaults |= device_precision.variables(launch.spec)
     if node.hca:
         defaults["NCCL_IB_HCA"] = node.hca
     if not resources.gpus_per_node:

@@ -272,6 +272,12 @@ class Spec:
     are solved; for a script or command, only if one of them is given here. What the file alone
     leaves open stays so, as does any other ``auto``: a Trainer fills it in."""
 
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16", "fp8"] = "auto"
+    """What the run computes in; see docs/precision.md. ``auto``: as the DeepSpeed configuration and
+    the program say. The others fill in DeepSpeed's keys, and are refused where these say something
+    else, or the GPU has no such units. ``fp32`` has no TF32 in it; ``tf32`` is fp32 with matrix
+    products in TF32; ``fp8`` is bf16 with linear layers in fp8, for ``session.initialize``."""
+
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     """When the session saves by itself."""
 

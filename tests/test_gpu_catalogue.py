@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from hpcrun import gpu_catalogue
 from hpcrun.errors import UsageError
-from hpcrun.estimate import gpu_catalogue
-from hpcrun.estimate.gpu_catalogue import GPUS
+from hpcrun.gpu_catalogue import GPUS
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,11 @@ class Gpu:
         rate = (self.tf32 or self.fp32) if precision == FP32 else self.half
         return rate * 1e12
 
+    def computes(self, precision: str) -> bool:
+        """Return whether it has units for ``fp32``, ``tf32``, ``bf16``, ``fp16`` or ``fp8``."""
+        has = {TF32: self.tf32 is not None, HALF: self.bf16, FP8: self.fp8 is not None}
+        return has.get(precision, True)
+
     def to_data(self) -> dict[str, Any]:
         """Return plain data."""
         return {**asdict(self), "other_names": list(self.other_names)}
