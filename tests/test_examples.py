@@ -97,6 +97,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
             "hpcrun tune language-model",
             "hpcrun tune language-model --space deepspeed.zero_optimization.stage=0,1 --space "
             "deepspeed.train_micro_batch_size_per_gpu=2,4,8",
+            "hpcrun scaling language-model --ranks 1,2,4",
         ),
         TUNES,
     ),
@@ -106,6 +107,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
     },
     HELP: {
         "hpcrun tune language-model": TUNES,
+        "hpcrun scaling language-model --ranks 1,2,4": TUNES,
         "hpcrun tune language-model --time 00:05:00 -o fast.yaml": TUNES,
         "hpcrun init --from job.sbatch": CONVERTED,
         "hpcrun run hello": "run as a line of README.md",

@@ -37,6 +37,8 @@ COVERED_BY: dict[str, str] = {
     "cli/run_names": "cli/test_completion.py",
     "cli/spec_keys": "cli/test_completion.py",
     "run/tune/trial_ranks": "cli/test_tune.py",
+    "tune/scaling": "cli/test_scaling.py",
+    "tune/written_file": "cli/test_tune.py",
     "tune/trial_candidates": "cli/test_tune.py",
     "tune/trial_run": "cli/test_tune.py",
     "tune/tuned_spec": "cli/test_tune.py",

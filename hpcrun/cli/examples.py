@@ -18,9 +18,13 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "hpcrun estimate finetune.yaml --parameters 7.5B --gpu h100 --fit": "what fits a GPU",
     },
     "tune": {
-        "hpcrun tune finetune.yaml -n": "what would be tried, and what not, and why",
+        "hpcrun tune language-model -n": "what would be tried, and what not, and why",
         "hpcrun tune language-model": "micro batch and ZeRO stage, on this machine",
         "hpcrun tune language-model --time 00:05:00 -o fast.yaml": "in five minutes",
+    },
+    "scaling": {
+        "hpcrun scaling language-model --nodes 1,2,4 -n": "the batches that would be compared",
+        "hpcrun scaling language-model --ranks 1,2,4": "on this machine",
     },
     "plan": {
         "hpcrun plan finetune.yaml": "every run, its script and configuration",

@@ -24,6 +24,7 @@ GROUPS = {
         "check": "Whether the cluster, as it is now, takes SPEC and runs it.",
         "estimate": "Memory, time, hours and money of SPEC's runs, before the queue.",
         "tune": "The fastest configuration of SPEC, found by trials.",
+        "scaling": "SPEC's speed on one node or rank against many, measured.",
         "submit": "Check and submit an experiment or a sweep.",
         "run": "Run in the foreground: in this allocation or on this machine.",
     },

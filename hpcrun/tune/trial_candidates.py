@@ -86,7 +86,7 @@ def compiled(
         try:
             run = compile_spec(spec, [*overrides, *fixed, *typed], root=root).runs[0]
         except HpcrunError as error:
-            found.append(SpacePoint(dict(one), None, _refusal(error)))
+            found.append(SpacePoint(dict(one), None, refusal(error)))
             continue
         content = _content(run)
         place = known.setdefault(content, len(found))
@@ -195,7 +195,8 @@ def _content(run: CompiledRun) -> str:
     return json.dumps(parts, sort_keys=True, default=str)
 
 
-def _refusal(error: HpcrunError) -> str:
+def refusal(error: HpcrunError) -> str:
+    """Return the compiler's words in one line: of several problems the first."""
     problem = error.problems[0] if isinstance(error, SpecError) else None
     told = error.message if problem is None else f"{problem.key}: {problem.message}"
     return shortened(one_line(told), 300)

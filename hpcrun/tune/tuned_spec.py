@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 
 from hpcrun.compile import Compiled, CompiledRun, compile_spec
-from hpcrun.errors import HpcrunError, UsageError
+from hpcrun.errors import HpcrunError
 from hpcrun.policy import batch
-from hpcrun.state import files
+from hpcrun.tune import written_file
 
 _FIRST = "# Written by hpcrun tune"
 
@@ -29,23 +29,8 @@ def place(spec: str, base: Compiled, wanted: str | None) -> Path:
         path = own.with_name(f"{own.stem}.tuned.yaml").absolute()
     else:
         path = Path.cwd() / f"{base.name}.tuned.yaml"
-    if not path.parent.is_dir():
-        raise UsageError(
-            f"{path}: there is no directory {path.parent}", hint="-o another/file.yaml"
-        )
-    if path.exists() and not _is_ours(path):
-        raise UsageError(
-            f"{path}: a file of this name is there, which `hpcrun tune` did not write",
-            hint="choose another: -o FILE",
-        )
+    written_file.check(path, _FIRST, "tune")
     return path
-
-
-def _is_ours(path: Path) -> bool:
-    try:
-        return files.read_bytes(path).startswith(_FIRST.encode())
-    except OSError:
-        return False
 
 
 def text(
@@ -76,12 +61,7 @@ def text(
 
 def write(path: Path, content: str, run: CompiledRun, root: Path) -> None:
     """Write the spec; raise HpcrunError if it does not compile to the configuration measured."""
-    try:
-        files.write_bytes(path, content.encode())
-    except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be written: {error.strerror or error}", hint="choose another: -o FILE"
-        ) from None
+    written_file.write(path, content)
     found = compile_spec(path, root=root).runs[0]
     if (found.config, found.deepspeed) != (run.config, run.deepspeed):
         raise HpcrunError(

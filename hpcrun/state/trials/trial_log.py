@@ -61,15 +61,15 @@ class TrialPlan:
     """Seconds after which a trial that has not ended is failed."""
 
     def to_data(self) -> dict[str, Any]:
-        """Return the block; no limit of time is null."""
+        """Return the block; infinity is null."""
         data = dataclasses.asdict(self)
-        return {**data, "seconds": None if math.isinf(self.seconds) else self.seconds}
+        return {name: None if data[name] == math.inf else data[name] for name in data}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> TrialPlan:
         candidates = tuple(TrialCandidate(**one) for one in data["candidates"])
-        seconds = math.inf if data["seconds"] is None else data["seconds"]
-        return cls(**{**data, "candidates": candidates, "seconds": seconds})
+        endless = {name: math.inf for name in ("seconds", "slower") if data[name] is None}
+        return cls(**{**data, **endless, "candidates": candidates})
 
 
 @dataclass(frozen=True)
