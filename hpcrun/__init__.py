@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hpcrun.run.data.curriculum import Ramp
+    from hpcrun.run.data.packed_documents import PackedDocuments
     from hpcrun.run.session import Session, session
 
 __version__ = "0.1.0"
-__all__ = ["Session", "__version__", "session"]
+__all__ = ["PackedDocuments", "Ramp", "Session", "__version__", "session"]
 
 
 def __getattr__(name: str) -> Any:
@@ -16,4 +18,12 @@ def __getattr__(name: str) -> Any:
         from hpcrun.run import session as module
 
         return getattr(module, name)
+    if name == "PackedDocuments":
+        from hpcrun.run.data.packed_documents import PackedDocuments
+
+        return PackedDocuments
+    if name == "Ramp":
+        from hpcrun.run.data.curriculum import Ramp
+
+        return Ramp
     raise AttributeError(f"module 'hpcrun' has no attribute {name!r}")
