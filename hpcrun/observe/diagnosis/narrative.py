@@ -1,6 +1,7 @@
 """Sentences about a run and its attempts.
 
-`attempts` reads the files, but for the log of a program whose steps nothing reads.
+`attempts` reads the files, but for the log of a program whose steps nothing reads, and the metrics
+that `data_wait` judges.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hpcrun.observe.diagnosis import unread_progress
+from hpcrun.observe.diagnosis import data_wait, unread_progress
 from hpcrun.observe.diagnosis.attempts import AttemptStory, RunStory, one_line
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
 from hpcrun.observe.status import run_state
@@ -56,6 +57,7 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
         _alone(one),
         _health(one),
         _straggler(one),
+        _starved(one, run) if one is run.attempts[-1] else "",
         *_events(one.events),
         *_kept(one),
         _followed(one, run),
@@ -237,6 +239,10 @@ def _straggler(one: AttemptStory) -> str:
         f"Rank {found['rank']} on {found['node']} held up the others: each of them waited for "
         f"{found['others_wait']:.0%} of the time or more, it for {found['waits']:.0%}."
     )
+
+
+def _starved(one: AttemptStory, run: RunStory) -> str:
+    return data_wait.told(run.selected.paths.attempt(one.attempt.number))
 
 
 def _kept(one: AttemptStory) -> Iterator[str]:

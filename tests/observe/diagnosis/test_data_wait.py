@@ -1,0 +1,53 @@
+"""A starved loader is told by `hpcrun why`, from the metrics of its attempt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.observe.diagnosis import data_wait, narrative
+from hpcrun.observe.diagnosis.attempts import stories
+from hpcrun.observe.read.selection import Finder
+from hpcrun.state import files
+from hpcrun.state.layout import AttemptPaths
+from tests.support.experiment import Experiment
+
+
+def _attempt(directory: Path, lines: list[dict[str, Any]]) -> AttemptPaths:
+    directory.mkdir(exist_ok=True)
+    attempt = AttemptPaths(directory)
+    files.append(attempt.metrics, *lines)
+    return attempt
+
+
+def _steps(data: float, count: int = 10) -> list[dict[str, Any]]:
+    one = {"time": 1.0, "step_seconds": 2.0, "data_seconds": data}
+    return [{"step": step, **one} for step in range(1, count + 1)]
+
+
+def test_the_share(tmp_path: Path) -> None:
+    assert data_wait.share(_attempt(tmp_path / "a", _steps(0.5))) == pytest.approx(0.25)
+    assert "waited for data for 25% of its newest steps" in data_wait.told(
+        AttemptPaths(tmp_path / "a")
+    )
+    assert data_wait.told(_attempt(tmp_path / "b", _steps(0.1))) == ""
+    # Too few steps, none with a loader, lines of anybody's, no file.
+    assert data_wait.share(_attempt(tmp_path / "c", _steps(0.5, count=3))) is None
+    without = [{"step": step, "step_seconds": 1.0} for step in range(9)]
+    assert data_wait.share(_attempt(tmp_path / "d", without)) is None
+    wrong = [{**line, "data_seconds": -5.0} for line in _steps(0.5)]
+    assert data_wait.share(_attempt(tmp_path / "e", wrong)) is None
+    assert data_wait.share(AttemptPaths(tmp_path / "none")) is None
+
+
+def test_why_tells_it_of_the_newest_attempt(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, "study")
+    experiment.submit(range(1))
+    experiment.start(0)
+    experiment.metrics(0, 1, range(1, 9), step_seconds=1.0, data_seconds=0.31)
+    experiment.end(0)
+    [story] = stories(Finder(tmp_path).runs(experiment.paths))
+    said = "\n".join(narrative.attempt(story.attempts[-1], story, 0.0))
+    assert "Rank 0 waited for data for 31% of its newest steps: more num_workers" in said
