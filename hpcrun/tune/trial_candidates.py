@@ -41,14 +41,14 @@ class SpacePoint:
         """What the ranks need of it."""
         assert self.run is not None
         deepspeed = self.run.deepspeed
-        layout = json.dumps(self.run.spec.get("parallel"), sort_keys=True, default=str)
+        parallel = self.run.spec.get("parallel")
         without = {key: value for key, value in deepspeed.items() if key not in batch.KEYS}
-        alike = json.dumps([self.run.config, without, layout], sort_keys=True, default=str)
+        alike = json.dumps([self.run.config, without, parallel], sort_keys=True, default=str)
         micro = deepspeed.get(batch.MICRO)
         return TrialCandidate(
             dict(self.run.config),
             dict(deepspeed),
-            layout,
+            parallel,
             alike,
             micro if isinstance(micro, int) else 1,
         )
@@ -134,7 +134,8 @@ def in_order(found: Sequence[SpacePoint]) -> list[int]:
         if one.pruned is not None:
             continue
         candidate = one.candidate
-        group = layouts.setdefault(candidate.layout, len(layouts))
+        parallel = json.dumps(candidate.parallel, sort_keys=True, default=str)
+        group = layouts.setdefault(parallel, len(layouts))
         block = candidate.deepspeed.get(_SECTION) or {}
         offloads = sum(
             str((block.get(name) or {}).get("device", "none")) != "none"

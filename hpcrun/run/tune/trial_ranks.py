@@ -23,7 +23,7 @@ from hpcrun.run.tune.trial_session import TrialOver, TrialSession
 from hpcrun.state import ledger
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.trials import trial_log
-from hpcrun.state.trials.trial_log import TrialPlan, TrialRecord
+from hpcrun.state.trials.trial_log import TrialCandidate, TrialPlan, TrialRecord
 
 Function = Callable[[Any], object]
 _FAILED = " failed: "
@@ -55,7 +55,7 @@ class _TrialLoop:
         found: list[TrialRecord] = self._ranks.from_rank_0(self._so_far, "trials")
         self._began = found[0].time if found else time.time()
         self._records = [one for one in found if one.outcome != trial_log.BEGAN]
-        self._layout: str | None = None
+        self._tried: TrialCandidate | None = None
 
     def next_trial(self) -> Trial | None:
         """Return the next trial, the same on all ranks; None if the search is over."""
@@ -69,12 +69,12 @@ class _TrialLoop:
     def run(self, trial: Trial) -> None:
         """Run one trial and record its end."""
         candidate = self._plan.candidates[trial.candidate]
-        if self._layout not in (None, candidate.layout):
+        if self._tried is not None and self._tried.parallel != candidate.parallel:
             raise HpcrunError(
                 "the next trial divides the model between ranks in another way, which takes new "
                 "ranks"
             )
-        self._layout = candidate.layout
+        self._tried = candidate
         self._write(TrialRecord(trial.candidate, trial.round, trial_log.BEGAN, time.time()))
         import torch
 

@@ -37,6 +37,8 @@ class TrialSession(Session):
 
     def __init__(self, launch: Launch, candidate: TrialCandidate, goes_on: GoesOn) -> None:
         spec = {**launch.spec, "config": candidate.config, "deepspeed": candidate.deepspeed}
+        if candidate.parallel is not None:
+            spec["parallel"] = candidate.parallel
         super().__init__(dataclasses.replace(launch, spec=spec))
         self._metrics, self._saves, self._store = None, None, None
         self._goes_on = goes_on

@@ -32,8 +32,8 @@ class TrialCandidate:
     """The program's ``config``."""
     deepspeed: dict[str, Any]
     """The complete DeepSpeed configuration."""
-    layout: str = ""
-    """How ranks share the model; ranks that were started for one cannot try another."""
+    parallel: dict[str, Any] | None = None
+    """The block ``parallel``: ranks that were started for one cannot try another."""
     alike: str = ""
     """All but the micro batch: of candidates that are alike, a larger one needs more memory."""
     micro: int = 1

@@ -23,7 +23,7 @@ from hpcrun.state.trials.trial_log import (
 
 
 def _plan(micros: Sequence[int], **others: Any) -> TrialPlan:
-    return TrialPlan(tuple(TrialCandidate({}, {}, "", "same", one) for one in micros), **others)
+    return TrialPlan(tuple(TrialCandidate({}, {}, None, "same", one) for one in micros), **others)
 
 
 def _record(
@@ -82,7 +82,7 @@ def test_what_needs_more_memory_than_one_that_ran_out_of_it_is_not_tried() -> No
 
 
 def test_other_settings_are_not_judged_by_those_that_differ_in_more_than_the_micro_batch() -> None:
-    candidates = (TrialCandidate({}, {}, "", "one", 1), TrialCandidate({}, {}, "", "two", 8))
+    candidates = (TrialCandidate({}, {}, None, "one", 1), TrialCandidate({}, {}, None, "two", 8))
     records = _search(TrialPlan(candidates), ("out_of_memory", 1.0))
     assert trial_log.best(trial_log.scores(records, 2)) == 1
 

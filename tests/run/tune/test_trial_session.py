@@ -13,7 +13,7 @@ from tests.support.place import FakeEngine, launch_of
 
 pytest.importorskip("torch")
 
-CANDIDATE = TrialCandidate({"width": 7}, {"train_batch_size": 4})
+CANDIDATE = TrialCandidate({"width": 7}, {"train_batch_size": 4}, {"tensor": 1})
 
 
 @pytest.fixture
@@ -30,6 +30,7 @@ def test_a_program_gets_the_candidates_configuration_and_leaves_no_trace(
 ) -> None:
     assert made.config.width == 7
     assert made.deepspeed_config == {"train_batch_size": 4}
+    assert made._spec.spec["parallel"] == {"tensor": 1}
     engine = FakeEngine()
     assert made.restore(engine) == 0
     taken = []

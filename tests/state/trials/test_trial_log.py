@@ -11,7 +11,7 @@ from hpcrun.state.trials.trial_log import TrialCandidate, TrialPlan, TrialRecord
 
 
 def test_a_plan_survives_json() -> None:
-    candidate = TrialCandidate({"a": 1}, {"train_batch_size": 8}, "x", "y", 4)
+    candidate = TrialCandidate({"a": 1}, {"train_batch_size": 8}, {"tensor": 2}, "y", 4)
     for seconds in (12.5, math.inf):
         plan = TrialPlan((candidate,), seconds=seconds, baseline=0)
         assert TrialPlan.from_data(json.loads(json.dumps(plan.to_data()))) == plan
