@@ -20,6 +20,7 @@ from hpcrun.compile.target import (
     entry,
     framework_detection,
     memory_settings,
+    parallel_layout,
     precision_keys,
     smaller_batches,
 )
@@ -137,12 +138,12 @@ class RunTemplates:
         if not problems.under(*_SHAPE):
             # Also where one process of a node has all its GPUs, and starts the others.
             per_node = wanted["gpus_per_node"] or wanted["ntasks_per_node"] or 1
-            world_size, size = wanted["nodes"] * per_node, spec["model_parallel_size"]
-            ranks = deepspeed.data_parallel(config, world_size, size, report)
+            ranks = parallel_layout.data_parallel(spec, kind, per_node, report)
             if ranks is not None:
                 spec["deepspeed"] = deepspeed.solve_batch(
                     config, kind or "script", ranks, below, of_file, note
                 )
+                parallel_layout.tell(spec, kind or "script", per_node, note)
         memory_settings.check(config, ranks, gpus, below, note)
         kept = isinstance(spec["deepspeed"].get(batch.TRAIN), int)
         if spec["recovery"]["shrink"] and kind != "function" and not kept:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hpcrun.errors import EXIT_SAVED, HpcrunError
@@ -19,9 +19,10 @@ from hpcrun.run.checkpoint.node_copy import NodeCopies
 from hpcrun.run.checkpoint.restore import CheckpointStore
 from hpcrun.run.checkpoint.save_policy import SavePolicy
 from hpcrun.run.health import progress
+from hpcrun.run.parallel import engine_setup
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import Launch
-from hpcrun.run.rank import device_precision, model_parallel, process_groups, rng, samples, warm_up
+from hpcrun.run.rank import device_precision, process_groups, rng, samples, warm_up
 from hpcrun.run.rank.collectives import Collectives
 from hpcrun.run.rank.metrics import MetricsLog
 from hpcrun.run.rank.rank_view import RankView
@@ -96,15 +97,22 @@ class Session(RankView):
             )
             stop_flag.outlive_signals(self.scratch)
 
-    def initialize(self, *, model: Any, **arguments: Any) -> tuple[Any, Any, Any, Any]:
-        """``deepspeed.initialize`` with this run's configuration filled in.
+    def initialize(
+        self, *, model: Any, loss: Callable[..., Any] | None = None, **arguments: Any
+    ) -> tuple[Any, Any, Any, Any]:
+        """``deepspeed.initialize`` with this run's configuration filled in; collective.
+
+        The model is divided as the spec's ``parallel`` says; see docs/parallelism.md.
 
         Parameters
         ----------
         model
-            A ``torch.nn.Module``.
+            A ``torch.nn.Module`` that returns the loss; with ``loss``, one that returns outputs. A
+            pipeline is made of a ``torch.nn.Sequential``.
+        loss
+            A function of the model's outputs and the labels.
         **arguments
-            Anything else that ``deepspeed.initialize`` takes. ``mpu`` is filled in for AutoTP.
+            Anything else that ``deepspeed.initialize`` takes.
 
         Returns
         -------
@@ -114,8 +122,8 @@ class Session(RankView):
         Raises
         ------
         UsageError
-            The engine would train wrong without a word (`hpcrun.run.rank.model_parallel`), or the
-            rank's GPU lacks the precision that is asked for (`hpcrun.run.rank.device_precision`).
+            The model cannot be divided so, the engine would train wrong without a word, or
+            the rank's GPU lacks the precision that is asked for (`device_precision`).
         """
         import deepspeed
 
@@ -125,7 +133,7 @@ class Session(RankView):
             deepspeed.init_distributed(dist_init_required=None)
         device_precision.check(self._spec.spec, arguments.get("config"), self.device)
         model = device_precision.in_fp8(model, self._spec.spec)
-        made = model_parallel.initialize(model, arguments)
+        made = engine_setup.initialize(model, loss, arguments, self.layout)
         self._engine = made[0]
         return made
 
@@ -206,7 +214,10 @@ class Session(RankView):
         self._announce(total)
         for step in range(self.restored_step + 1, total + 1):
             self._step_began = time.perf_counter()
-            rng.seed_all(rng.derive(self.seed, step, self.rank))
+            # Ranks of a tensor group have the same activations, so also the same dropout.
+            rng.seed_all(
+                rng.derive(self.seed, step, self.rank - self.layout.place(self.rank, "tensor"))
+            )
             self._own_seconds += time.perf_counter() - self._step_began
             yield step
             began = time.perf_counter()

@@ -8,12 +8,14 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from hpcrun.fields import METRICS, TEXTS, TIME, WHOLE
+from hpcrun.fields import MAPPING, METRICS, TEXTS, TIME, WHOLE
 from hpcrun.state import files as state_files
+from hpcrun.state.spec.parallel_block import divided
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -63,8 +65,15 @@ class Manifest:
     """Name -> the last finite value logged before the save."""
     fixed_size: str | None = None
     """The reason why another number of ranks cannot resume from it; None if it can."""
+    parallel: dict[str, int] = field(default_factory=dict)
+    """Axes along which the model was divided -> ranks, as in the spec's ``parallel``."""
     own_states: list[str] = field(default_factory=list)
     """Names of the user's states that cannot be restored on another number of ranks."""
+
+    @property
+    def ranks(self) -> str:
+        """The ranks that saved, and how they divided the model, in words."""
+        return ranks_text(self.world_size, self.parallel)
 
     @property
     def bytes(self) -> int:
@@ -81,6 +90,12 @@ class Manifest:
         data = {"format": FORMAT, **asdict(self)}
         state_files.write_json(directory / NAME, {**data, "sha256": _digest(data)})
         sync_directory(directory)
+
+
+def ranks_text(world_size: int, parallel: Mapping[str, int]) -> str:
+    """Return a number of ranks, and how they divide a model, in words."""
+    axes = ", ".join(f"{axis} {size}" for axis, size in parallel.items())
+    return f"{world_size} ranks" + (f" ({axes})" if axes else "")
 
 
 def read(directory: Path) -> Manifest | None:
@@ -123,6 +138,8 @@ def _implausible(found: Manifest) -> Fault | None:
         and TIME.accepts(found.time)
         and METRICS.accepts(found.metrics)
         and (found.fixed_size is None or isinstance(found.fixed_size, str))
+        and MAPPING.accepts(found.parallel)
+        and divided(found.parallel) == found.parallel
         and TEXTS.accepts(found.own_states)
     ):
         return Fault(f"{NAME} is not that of a checkpoint")

@@ -10,7 +10,7 @@ import errno
 import functools
 import os
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.manifest import Manifest
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.state.spec.blocks import early
+from hpcrun.state.spec.parallel_block import divided
 from hpcrun.submit import entry_imports
 from hpcrun.submit.code import code_files
 from hpcrun.submit.python_probe import Probe, Unchecked, probe
@@ -177,6 +178,15 @@ def _inside(run: RunPlan, paths: RunPaths, newest: Manifest) -> int:
     return newest.world_size // (sizes.get(newest.attempt) or newest.world_size) or 1
 
 
+def _unreachable(newest: Manifest, layout: Mapping[str, int]) -> str | None:
+    """Return why a layout cannot go on from a checkpoint of another one; None if it can."""
+    if "sequence" in layout:
+        return "DeepSpeed converts nothing for parallel.sequence"
+    if newest.zero_stage == 0:
+        return "DeepSpeed converts the saves of ZeRO 1 to 3 alone to another layout"
+    return None
+
+
 def check_world_sizes(runs: Sequence[RunPlan], experiment: ExperimentPaths, say: Say) -> None:
     """Raise UsageError if a checkpoint cannot be resumed with the new number of ranks.
 
@@ -190,22 +200,29 @@ def check_world_sizes(runs: Sequence[RunPlan], experiment: ExperimentPaths, say:
             continue
         directory, newest = found[0]
         ranks = run.world_size * _inside(run, experiment.run(run.number), newest)
-        if newest.world_size == ranks:
+        # Without the block the program may divide the model itself, as it did before.
+        layout = newest.parallel if run.parallel is None else divided(run.spec["parallel"])
+        if newest.world_size == ranks and newest.parallel == layout:
             continue
         sizes = f"{newest.world_size} to {ranks} ranks"
-        if newest.fixed_size is not None:
-            refused.append(f"run {run.number}, {sizes}: {newest.fixed_size} ({directory})")
+        if newest.parallel != layout:
+            sizes = f"{newest.ranks} to {manifest.ranks_text(ranks, layout)}"
+        why = newest.fixed_size
+        if why is None and newest.parallel != layout:
+            why = _unreachable(newest, layout)
+        if why is not None:
+            refused.append(f"run {run.number}, {sizes}: {why} ({directory})")
         else:
             converted.append(f"run {run.number}, {sizes}")
     if refused:
         raise UsageError(
-            "these runs cannot go on with another number of ranks:\n"
+            "these runs cannot go on with other ranks:\n"
             + listed(refused, _SHOWN, "\n", "\nand {} more"),
-            hint="ask for as many ranks as before, or start afresh with --new",
+            hint="ask for the ranks, and the parallel, of before; or start afresh with --new",
         )
     if converted:
         say(
-            "checkpoints that are converted for another number of ranks as the jobs start: "
+            "checkpoints that are converted for other ranks as the jobs start: "
             + listed(converted, _SHOWN, "; ", "; and {} more")
         )
 

@@ -64,8 +64,7 @@ def test_what_is_converted_is_told(saved_by_four: ExperimentPaths) -> None:
     said: list[str] = []
     preflight.check_world_sizes([run_of(3, 1), run_of(5, 1)], saved_by_four, said.append)
     assert said == [
-        "checkpoints that are converted for another number of ranks as the jobs start: "
-        "run 3, 4 to 2 ranks"
+        "checkpoints that are converted for other ranks as the jobs start: run 3, 4 to 2 ranks"
     ]
 
 
@@ -82,7 +81,10 @@ def test_what_cannot_be_converted_is_refused(saved_by_four: ExperimentPaths) -> 
     with pytest.raises(UsageError) as caught:
         preflight.check_world_sizes([run_of(3, 1), run_of(4, 4)], saved_by_four, pytest.fail)
     assert "run 4, 4 to 8 ranks: the model is a pipeline" in str(caught.value)
-    assert "hint: ask for as many ranks as before, or start afresh with --new" in str(caught.value)
+    assert (
+        "hint: ask for the ranks, and the parallel, of before; or start afresh with --new"
+        in str(caught.value)
+    )
 
 
 def _limited(time: str, stop_before: str | None = None) -> RunPlan:

@@ -28,16 +28,18 @@ from hpcrun.state.annotations import annotation
 from hpcrun.state.init_from import Origin
 from hpcrun.state.spec import secrets_file
 from hpcrun.state.spec.blocks import is_late
+from hpcrun.state.spec.parallel_block import DIVIDING
 from hpcrun.state.spec.recovery_block import NEWEST, NEWEST_DIRECTORY
 
 ADDRESS = re.compile(r"[^\s,@]+(?:@[^\s,@]+)?")
 # Blocks that are used before an attempt starts.
 _PLAN_TIME = (
-    *("name", "cluster", "resources", "model_parallel_size", "deepspeed_config", "checkpoint"),
-    *("environment", "objective", "notify", "tracking", "code"),
+    *("name", "cluster", "resources", "parallel", "model_parallel_size", "deepspeed_config"),
+    *("checkpoint", "environment", "objective", "notify", "tracking", "code"),
 )
 AT_LEAST = {
     "model_parallel_size": 1,
+    **{f"parallel.{axis}": 1 for axis in DIVIDING},
     "checkpoint.every": 1,
     "checkpoint.nearby_every": 1,
     "checkpoint.keep": 1,

@@ -152,6 +152,11 @@ class SchemaChecker:
             return None
         rest = [option for option in options if option is not types.NoneType]
         block = dataclass_of(annotation)
+        words = [one for one in rest if get_origin(one) is Literal]
+        if words:
+            if isinstance(value, str) and not WHOLE.fullmatch(value):
+                return self._literal(value, words[0], key)
+            return self._int(value, key)
         if len(rest) == 1 or (block and isinstance(value, dict)):
             return self.value(value, block or rest[0], key)
         if block:

@@ -4,8 +4,9 @@ In reading order: `entry` (finds a script, function or command), `command_line` 
 flags, at first and as it resumes), `framework_detection` (the framework of its words and imports),
 `deepspeed` (checks the configuration and solves the batch triple), `precision_keys` and
 `memory_settings` (what it computes in, and settings that do not go together), `deepspeed_keys` (the
-keys that DeepSpeed reads), `smaller_batches` (``recovery.shrink_micro_batch``), `slurm_options`
-(the values and options that sbatch accepts) and `sbatch_script` (renders the job script).
+keys that DeepSpeed reads), `parallel_layout` (ranks that share a model), `smaller_batches`
+(``recovery.shrink_micro_batch``), `slurm_options` (the values and options that sbatch accepts) and
+`sbatch_script` (renders the job script).
 
 To add an option of sbatch with a field of its own, add the field to ``Resources`` in
 `hpcrun.state.spec.experiment`, its form to ``_FORMS`` and its name to ``OWNED_BY_FIELD`` in

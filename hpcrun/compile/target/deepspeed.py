@@ -162,25 +162,6 @@ def check(
                 )
 
 
-def data_parallel(
-    config: dict[str, Any], world_size: int, model_parallel: int | None, report: Reporter
-) -> int | None:
-    """Return the number of ranks that see different samples; None after a problem."""
-    size = model_parallel
-    if size is None:
-        block = config.get("tensor_parallel")
-        tensor = (block.get("autotp_size") if isinstance(block, dict) else None) or 1
-        sequence = config.get("sequence_parallel_size") or 1
-        if not isinstance(tensor, int) or not isinstance(sequence, int):
-            return world_size
-        size = max(1, tensor) * max(1, sequence)
-    if size < 1 or world_size % size:
-        found = f"{size} ranks that hold one copy of the model do not divide the {world_size} ranks"
-        report.at("model_parallel_size", found)
-        return None
-    return world_size // size
-
-
 def solve_batch(
     config: dict[str, Any],
     kind: str,

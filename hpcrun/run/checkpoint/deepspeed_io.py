@@ -88,15 +88,52 @@ def local_reads(engine: Any) -> Iterator[Callable[[], None]]:
         del engine._optimizer_has_ckpt_event_epilogue
 
 
+# Where `note_parallel` leaves the axes along which an engine's model is divided.
+_PARALLEL = "hpcrun_parallel"
+
+
+def note_parallel(engine: Any, divided: Mapping[str, int]) -> None:
+    """Note the axes along which an engine's model is divided -> ranks."""
+    setattr(engine, _PARALLEL, dict(divided))
+
+
+def parallel(engine: Any) -> dict[str, int]:
+    """Return the axes along which an engine's model is divided -> ranks."""
+    if (noted := getattr(engine, _PARALLEL, None)) is not None:
+        return dict(noted)
+    if getattr(engine, "pipeline_parallelism", False):
+        stages = int(engine.num_stages)
+        return {"pipeline": stages} if stages > 1 else {}
+    tensor = getattr(engine, "autotp_size", int)() or 1
+    return {"tensor": int(tensor)} if tensor > 1 else {}
+
+
 def model_division(engine: Any) -> str | None:
-    """Return how the model itself is divided, so that ranks read each other's files, or None."""
+    """Return how the model itself is divided, so that DeepSpeed converts no save, or None."""
     if getattr(engine, "has_moe_layers", False):
         return "the model has mixture-of-experts layers"
-    if getattr(engine, "pipeline_parallelism", False):
-        return "the model is a pipeline"
-    if int(getattr(engine, "mp_world_size", 1)) > 1:
+    divided = parallel(engine)
+    if "sequence" in divided:
+        return "sequences are divided (parallel.sequence)"
+    if divided and engine.zero_optimization_stage() == 0:
+        return "the model is divided, and ZeRO 0 saves nothing that DeepSpeed converts"
+    if not divided and int(getattr(engine, "mp_world_size", 1)) > 1:
         return "the model is divided between ranks"
+    if divided and _unconverted(engine.module):
+        return "the model is divided and has buffers or frozen parameters, which are not converted"
     return None
+
+
+def _unconverted(module: Any) -> bool:
+    """Check for what is in a module's state and no trained parameter."""
+    if any(not each.requires_grad for each in module.parameters()):
+        return True
+    return any(
+        name not in getattr(owner, "_non_persistent_buffers_set", ())
+        for owner in module.modules()
+        for name, buffer in owner._buffers.items()
+        if buffer is not None
+    )
 
 
 def writes_with_torch(engine: Any) -> bool:

@@ -39,6 +39,8 @@ _TAIL_BYTES = 1 << 14
 _RANK_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "HPCRUN_LAUNCH")
 # Settings that DeepSpeed's optimizers keep. With the first, names and positions do not match.
 _UNCONVERTED = ("round_robin_gradients", "elastic_checkpoint")
+_TIED = re.compile(r"tied_modules\.layer(\d+)\.(.+)")
+_NUMBERED = re.compile(r"(\d+)\.(.+)")
 _STAGE_3_PART = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_\d+_model_states\.pt")
 
 
@@ -104,6 +106,7 @@ def convert(directory: Path, target: Path, log: Path, ranks: Collectives) -> Non
                 f"{what}: {said[-1] if said else f'exit code {code}'}",
                 hint=f"what DeepSpeed said is in {log}",
             )
+        _name_tied_layers_both_ways(target / "zero")
         manifest.sync_tree(target)
         files.write_json(target / _DONE, {"time": time.time()})
         return True
@@ -116,6 +119,18 @@ def convert(directory: Path, target: Path, log: Path, ranks: Collectives) -> Non
         if child is not None and child.poll() is None:
             child.kill()
             child.wait()
+
+
+def _name_tied_layers_both_ways(zero: Path) -> None:
+    """Link parameters of tied layers under the name that they have outside a pipeline, and in one.
+
+    `hpcrun.run.parallel.pipeline_stages` gives the names.
+    """
+    for folder in sorted(zero.iterdir()):
+        if match := _TIED.fullmatch(folder.name):
+            (zero / f"{match[1]}.{match[2]}").symlink_to(folder.name)
+        elif match := _NUMBERED.fullmatch(folder.name):
+            (zero / f"tied_modules.layer{match[1]}.{match[2]}").symlink_to(folder.name)
 
 
 def states_of_all(
@@ -190,8 +205,13 @@ def local_reads(engine: Any) -> Iterator[Callable[[], None]]:
                 delattr(optimizer, loader)
 
 
-def load(engine: Any, directory: Path, universal: Path, rank: int) -> dict[str, Any]:
+def load(
+    engine: Any, directory: Path, universal: Path, rank: int, *, alike: bool
+) -> dict[str, Any]:
     """Load both forms of a checkpoint, without collectives.
+
+    ``alike`` says that the model was divided as it is now; otherwise there is nothing to load but
+    what is converted.
 
     Returns the frozen parameters of ZeRO 3 for `scatter`: by name, whole on rank 0, None elsewhere.
     """
@@ -201,7 +221,10 @@ def load(engine: Any, directory: Path, universal: Path, rank: int) -> dict[str, 
         return engine.checkpoint_engine.load(str(path), map_location="cpu")
 
     frozen: dict[str, Any] = {}
-    if engine.zero_optimization_stage() < 3:
+    if not alike or deepspeed_io.parallel(engine):
+        if (what := deepspeed_io.model_division(engine)) is not None:
+            raise CheckpointError(f"{directory} cannot be divided anew: {what}")
+    elif engine.zero_optimization_stage() < 3:
         # The optimizer's parameters are overwritten below.
         whole = read(Path(engine._get_ckpt_name(str(directory.parent), directory.name)))
         engine.load_module_state_dict(whole)
@@ -242,8 +265,14 @@ def _load_groups(optimizer: Any, groups: str, universal: str) -> None:
     """Load this rank's part of each ZeRO 1 or 2 group; replaces a method of DeepSpeed's."""
     import torch
     from deepspeed.utils import map_to_flat_opt_states
+    from deepspeed.utils.bwc import (
+        bwc_tensor_model_parallel_rank,
+        bwc_tensor_model_parallel_world_size,
+    )
 
     zero = Path(universal, "zero")
+    tensor_rank = bwc_tensor_model_parallel_rank(optimizer.mpu)
+    tensor_size = bwc_tensor_model_parallel_world_size(optimizer.mpu)
     saved = torch.load(zero / "optimizer_state.pt", weights_only=False)
     optimizer._load_global_state(saved)
     inner = optimizer.optimizer
@@ -253,7 +282,7 @@ def _load_groups(optimizer: Any, groups: str, universal: str) -> None:
         folders = [zero / optimizer.param_names[each] for each in parameters]
         for folder, each in zip(folders, parameters, strict=True):
             if each._hp_mapping is not None:
-                each.load_hp_checkpoint_state(str(folder), 0, 1)
+                each.load_hp_checkpoint_state(str(folder), tensor_rank, tensor_size)
         part = group["params"][0]
         map_to_flat_opt_states(part, parameters, inner.state, _MOMENTS)
         steps = folders[0] / "step.pt"

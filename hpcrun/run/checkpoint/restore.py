@@ -133,7 +133,8 @@ class CheckpointStore:
             elif (foreign := self._strangers(directory)) is not None:
                 return foreign
             elif (fault := verify(directory, entry, self._ranks)) is None:
-                if entry.world_size == self._ranks.world_size:
+                same = entry.world_size == self._ranks.world_size
+                if same and entry.parallel == deepspeed_io.parallel(self._engine):
                     fault = self._load_as_saved(directory, entry.files)
                 else:
                     fault = self._load_resized(directory, entry)
@@ -158,15 +159,24 @@ class CheckpointStore:
 
     def _load_resized(self, directory: Path, entry: Manifest) -> Fault | None:
         """Restore a checkpoint of another number of ranks; return its fault, if any."""
+        engine = self._engine
+        now = manifest.ranks_text(self._ranks.world_size, deepspeed_io.parallel(engine))
+        alike = entry.parallel == deepspeed_io.parallel(engine)
         if entry.fixed_size is not None:
             raise CheckpointError(
-                f"{directory} was saved by {entry.world_size} ranks, and this attempt's "
-                f"{self._ranks.world_size} cannot go on from it: {entry.fixed_size}",
-                hint=f"ask for {entry.world_size} ranks again, or submit with --new",
+                f"{directory} was saved by {entry.ranks}, and this attempt's {now} cannot go on "
+                f"from it: {entry.fixed_size}",
+                hint=f"ask for {entry.ranks} again, or submit with --new",
+            )
+        if not alike and engine.zero_optimization_stage() == 0:
+            raise CheckpointError(
+                f"{directory} was saved by {entry.ranks}, and this attempt's {now} cannot go on "
+                "from it: DeepSpeed converts the saves of ZeRO 1 to 3 alone",
+                hint=f"ask for {entry.ranks} again, or submit with --new",
             )
         if self._ranks.rank == 0:
-            tell(f"{directory.name} of {entry.world_size} ranks is divided anew")
-        engine, states, rank = self._engine, self._states, self._ranks.rank
+            tell(f"{directory.name} of {entry.ranks} is divided anew")
+        states, rank = self._states, self._ranks.rank
         own = resize.states_of_all(directory, entry.world_size, states, self._ranks)
         universal = self._run.universal(directory.name)
         divided = engine.zero_optimization_stage() > 0
@@ -178,7 +188,7 @@ class CheckpointStore:
             def load() -> tuple[Mapping[str, Any], Callable[[], None]]:
                 frozen: dict[str, Any] = {}
                 if divided:
-                    frozen = resize.load(engine, directory, universal, rank)
+                    frozen = resize.load(engine, directory, universal, rank, alike=alike)
                 else:
                     engine.load_checkpoint(str(directory.parent), tag=directory.name)
                 generators = None

@@ -172,6 +172,7 @@ class CheckpointSaver:
             files={},
             metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
             fixed_size=resize.refusal(engine),
+            parallel=deepspeed_io.parallel(engine),
             own_states=resize.own_states(states),
         )
 

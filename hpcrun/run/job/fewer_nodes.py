@@ -8,6 +8,7 @@ from hpcrun.policy import batch
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.plan import RunPlan
+from hpcrun.state.spec.parallel_block import model_ranks
 
 
 def to_fit(run: RunPlan, paths: RunPaths, most: int) -> RunPlan | None:
@@ -28,15 +29,17 @@ def to_fit(run: RunPlan, paths: RunPaths, most: int) -> RunPlan | None:
     train, micro, accumulation = (deepspeed.get(key) for key in batch.KEYS)
     if not isinstance(train, int) or batch.AUTO in (micro, accumulation):
         return None
+    copy = model_ranks(run.spec.get("parallel"))
     # Also where one process of a node has all its GPUs, and starts the others.
     per_node = run.resources.gpus_per_node or run.ranks_per_node
     try:
-        whole = batch.solve(train, micro, accumulation, run.nodes * per_node)
+        whole = batch.solve(train, micro, accumulation, run.nodes * per_node // copy)
     except batch.Unsolvable:
         # Several ranks share a copy of the model.
         return None
     for nodes in range(most, 0, -1):
-        divided = whole.among(nodes * per_node)
+        ranks, rest = divmod(nodes * per_node, copy)
+        divided = None if rest or not ranks else whole.among(ranks)
         if divided is not None:
             resources = {**run.spec["resources"], "nodes": nodes}
             deepspeed = {**deepspeed, **divided.as_keys()}

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hpcrun.errors import UsageError
 from hpcrun.run.data import order_record
 from hpcrun.run.data.order_record import SampleOrder
 from hpcrun.run.data.sample_loader import SampleLoader
+from hpcrun.run.parallel import train_batch
+from hpcrun.run.parallel.rank_layout import RankLayout
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.rank import process_groups, samples
@@ -41,6 +44,7 @@ class RankView:
         self.config = Config(self._spec.config)
         self.seed = int(self.config.get("seed") or 0)
         self.total_steps: int | None = None
+        self.layout = RankLayout(self._spec.spec.get("parallel") or {}, self.world_size)
         self._engine: Any = None
         self._fence = AttemptFence(launch.successor) if launch else None
         self._events = SessionLogWriter(launch, self.rank, self._fence)
@@ -67,9 +71,10 @@ class RankView:
     def micro_batches(self, step: int) -> Iterator[list[int]]:
         """Yield this rank's samples of global batch ``step``; see `hpcrun.run.rank.samples`."""
         sizes = samples.batch_sizes(self._spec.deepspeed, self._engine)
-        return samples.micro_batches(
-            sizes, step, self.rank, self.world_size, process_groups.data_rank
-        )
+        own = process_groups.data_rank
+        if self.layout.divided:
+            own = partial(self.layout.place, self.rank, "data")
+        return samples.micro_batches(sizes, step, self.rank, self.world_size, own)
 
     def loader(
         self,
@@ -130,3 +135,70 @@ class RankView:
     def _begin_data(self, number: int, order: SampleOrder, done: int) -> None:
         if self._launch is not None and self.rank == 0:
             order_record.begin(self._launch, self._events, number, order, done)
+
+    def sequence_part(self, *tensors: Any, dim: int = 1) -> Any:
+        """Return this rank's part of sequences; all of them without ``parallel.sequence``.
+
+        Parameters
+        ----------
+        *tensors
+            Tensors with the sequence along ``dim``, such as inputs and labels (batch, sequence).
+            Labels are shifted before.
+
+        Returns
+        -------
+        Tensor or tuple of Tensor
+            As many as were given.
+
+        Raises
+        ------
+        UsageError
+            The sequence cannot be shared out evenly.
+        """
+        size = self.layout.size["sequence"]
+        place = self.layout.place(self.rank, "sequence")
+        parts = []
+        for tensor in tensors:
+            if tensor.shape[dim] % size:
+                raise UsageError(
+                    f"a sequence of {tensor.shape[dim]} cannot be divided between {size} ranks "
+                    "(parallel.sequence)",
+                    hint="pad it, or take a length that is a multiple",
+                )
+            length = tensor.shape[dim] // size
+            parts.append(tensor.narrow(dim, place * length, length).contiguous())
+        return parts[0] if len(parts) == 1 else tuple(parts)
+
+    def train_batch(self, step: int, read: Callable[[list[int]], Any] | SampleLoader) -> Any:
+        """Take one optimizer step on this rank's share of global batch ``step``; collective.
+
+        It is what a loop over `micro_batches` does, in a pipeline too, whose engine takes whole
+        batches alone.
+
+        Parameters
+        ----------
+        step
+            The optimizer step, from 1.
+        read
+            Makes what the model is called with from a list of sample numbers: a tuple, a mapping or
+            one value; or a loader, whose micro batches are that. In a pipeline a pair of inputs and
+            labels.
+
+        Returns
+        -------
+        Tensor
+            The mean loss of this rank's micro batches, detached.
+        """
+        if isinstance(read, SampleLoader):
+            return train_batch.train_batch(self._engine, read(step))
+        return train_batch.train_batch(self._engine, map(read, self.micro_batches(step)))
+
+    def eval_batch(self, batches: Iterable[Any]) -> Any:
+        """Return the mean loss of this rank's micro batches without gradients; collective.
+
+        Parameters
+        ----------
+        batches
+            What the model is called with, as ``read`` of `train_batch` makes it.
+        """
+        return train_batch.eval_batch(self._engine, batches)

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
         Telemetry,
     )
     from hpcrun.state.spec.notify_block import Notify
+    from hpcrun.state.spec.parallel_block import Parallel
     from hpcrun.state.spec.progress_block import Progress
     from hpcrun.state.spec.recovery_block import Recovery
 
 BLOCKS = frozenset(
     {
         *("resources", "checkpoint", "recovery", "progress", "environment"),
-        *("objective", "notify", "telemetry", "code"),
+        *("objective", "notify", "parallel", "telemetry", "code"),
     }
 )
 # A plan that was frozen before such a key existed does without what it switches on.
@@ -31,6 +32,8 @@ _ABSENT: dict[str, dict[str, Any]] = {
     "recovery": {"hang_after": None, "warm_after": None},
     "telemetry": {"every": None},
 }
+# Blocks that may be null.
+_OPTIONAL = ("objective", "parallel")
 
 
 class SpecBlocks:
@@ -69,6 +72,7 @@ class SpecBlocks:
         environment: Environment
         objective: Objective | None
         notify: Notify
+        parallel: Parallel | None
         telemetry: Telemetry
         code: Code
     else:
@@ -82,7 +86,7 @@ class SpecBlocks:
             kind = getattr(experiment, name.capitalize())
             given = self.spec.get(name)
             block = None
-            if given is not None or name != "objective":
+            if given is not None or name not in _OPTIONAL:
                 data = {**_ABSENT.get(name, {}), **(given or {})}
                 fields = kind.__dataclass_fields__
                 block = kind(

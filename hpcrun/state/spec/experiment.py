@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from hpcrun.state.spec.estimate_block import Estimate
 from hpcrun.state.spec.notify_block import Notify
+from hpcrun.state.spec.parallel_block import Parallel
 from hpcrun.state.spec.progress_block import Progress
 from hpcrun.state.spec.recovery_block import Recovery
 from hpcrun.state.spec.spec_dataclass import spec_dataclass
@@ -258,9 +259,13 @@ class Spec:
     resources: Resources = field(default_factory=Resources)
     """What one run asks of Slurm."""
 
+    parallel: Parallel | None = None
+    """How a model and its batch are divided between ranks; null for data parallel alone."""
+
     model_parallel_size: int | None = None
-    """Ranks that hold one copy of the model together (tensor x pipeline x sequence parallel); null
-    for what the DeepSpeed configuration says, else 1. The data-parallel size is the rest."""
+    """Ranks that hold one copy of the model together, for a program that divides it itself; null
+    for what ``parallel`` or the DeepSpeed configuration says, else 1. The data-parallel size is the
+    rest."""
 
     deepspeed_config: str | None = None
     """A DeepSpeed JSON file, relative to this file and never edited, or the name of a preset that

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.run.rank.model_parallel import tensor_parallel_size
+from hpcrun.run.parallel.engine_setup import tensor_parallel_size
 from hpcrun.state.plan import Entry
 from tests.support import operators
 from tests.support.place import Place

@@ -1,0 +1,11 @@
+"""Models and batches that are divided between ranks, by the spec's ``parallel`` block.
+
+In reading order: `rank_layout` (which rank lies where), `rank_groups` (their process groups),
+`tensor_rules` (matrices that a tensor group holds together), `pipeline_stages` (a model as stages),
+`ulysses` (attention over a sequence that is divided), `engine_setup` (``deepspeed.initialize`` with
+all of these) and `train_batch` (one optimizer step of any layout).
+
+To add an axis, such as experts: name it in `hpcrun.state.spec.parallel_block`, check it in
+`hpcrun.compile.target.parallel_layout`, give it groups in `rank_groups` and divide the model in
+`engine_setup`.
+"""

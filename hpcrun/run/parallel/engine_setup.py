@@ -1,0 +1,214 @@
+"""``deepspeed.initialize`` for a model that is divided between ranks.
+
+AutoTP of DeepSpeed 0.19.8 asserts the batch triple for all ranks, unless ``deepspeed.initialize``
+is given the groups of ranks that hold one copy of the model together. What makes these, and what
+holds them, is private (``deepspeed.utils.groups``); tests/run/parallel holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hpcrun.errors import UsageError
+from hpcrun.run.checkpoint import deepspeed_io
+from hpcrun.run.parallel import pipeline_stages, tensor_rules, ulysses
+from hpcrun.run.parallel.rank_groups import RankGroups
+from hpcrun.run.parallel.rank_layout import RankLayout
+
+Engine = tuple[Any, Any, Any, Any]
+
+
+def initialize(
+    model: Any, loss: Callable[..., Any] | None, arguments: dict[str, Any], layout: RankLayout
+) -> Engine:
+    """Divide a model by a layout, and make DeepSpeed's engine of it; collective.
+
+    Parameters
+    ----------
+    model
+        A ``torch.nn.Module`` that returns the loss; with ``loss``, one that returns outputs.
+    loss
+        A function of outputs and labels, or None.
+    arguments
+        Those of ``deepspeed.initialize``, with the configuration as ``config``.
+
+    Raises
+    ------
+    UsageError
+        The model cannot be divided so, or the engine would train wrong without a word.
+    """
+    import deepspeed
+
+    config = arguments.get("config")
+    if not layout.divided:
+        return _undivided(_with_loss(model, loss), arguments)
+    if not isinstance(config, Mapping):
+        raise UsageError(
+            "parallel needs the DeepSpeed configuration as a mapping, which session.initialize "
+            "fills in by itself",
+            hint="leave out config=…, or give a dict",
+        )
+    groups = RankGroups(layout)
+    if "sequence" in layout.divided:
+        ulysses.use(groups.group("sequence"))
+    if "pipeline" in layout.divided or pipeline_stages.is_pipeline(model):
+        made, arguments = _pipeline(model, loss, arguments, groups)
+    else:
+        made, arguments = _whole(_with_loss(model, loss), arguments, groups)
+    engine, optimizer, loader, scheduler = deepspeed.initialize(model=made, **arguments)
+    if "tensor" in layout.divided:
+        tensor_rules.check_divided(engine.module)
+    deepspeed_io.note_parallel(engine, layout.divided)
+    _check(engine)
+    return engine, optimizer, loader, scheduler
+
+
+def tensor_parallel_size(config: Any) -> int:
+    """Return ``tensor_parallel.autotp_size`` of a DeepSpeed configuration; 1 without it."""
+    block = config.get("tensor_parallel") if isinstance(config, Mapping) else None
+    size = block.get("autotp_size") if isinstance(block, Mapping) else None
+    return size if isinstance(size, int) and size > 1 else 1
+
+
+def _undivided(model: Any, arguments: dict[str, Any]) -> Engine:
+    """Make an engine without ``parallel``; DeepSpeed's own keys and modules may divide it."""
+    import deepspeed
+    from deepspeed.utils import groups
+
+    tensor = tensor_parallel_size(arguments.get("config"))
+    if tensor > 1 and "mpu" not in arguments:
+        groups._init_tp_mesh_device(tensor_model_parallel_size=tensor)
+        arguments = {**arguments, "mpu": groups}
+    engine, optimizer, loader, scheduler = deepspeed.initialize(model=model, **arguments)
+    _check(engine)
+    return engine, optimizer, loader, scheduler
+
+
+def _whole(model: Any, arguments: dict[str, Any], groups: RankGroups) -> tuple[Any, dict[str, Any]]:
+    """Return the arguments of a model that each rank runs from its first layer to its last."""
+    if "tensor" not in groups.layout.divided:
+        return model, {**arguments, "mpu": groups}
+    from deepspeed.utils import groups as of_deepspeed
+
+    tensor_rules.use(groups.group("tensor"), groups.group("data"))
+    if "sequence" in groups.layout.divided:
+        for name in ("group", "world_size", "rank"):
+            method = f"get_sequence_data_parallel_{name}"
+            setattr(of_deepspeed, method, getattr(groups, method))
+    config = {**arguments["config"], "tensor_parallel": _tensor_block(model, arguments, groups)}
+    return model, {**arguments, "config": config, "mpu": of_deepspeed}
+
+
+def _pipeline(
+    model: Any, loss: Callable[..., Any] | None, arguments: dict[str, Any], groups: RankGroups
+) -> tuple[Any, dict[str, Any]]:
+    """Return a pipeline's stage and its arguments."""
+    config = dict(arguments["config"])
+    stages = groups.layout.size["pipeline"]
+    if pipeline_stages.is_pipeline(model):
+        if model.num_stages != stages or groups.layout.divided.keys() != {"pipeline"}:
+            raise UsageError(
+                f"the program's PipelineModule has {model.num_stages} stages, and parallel is "
+                f"{groups.layout}: a PipelineModule goes with pipeline and data alone",
+                hint=f"set parallel to {{pipeline: {model.num_stages}}}, or give the model as a "
+                "torch.nn.Sequential with loss=…",
+            )
+        made = model
+    elif loss is None:
+        raise UsageError(
+            "parallel.pipeline needs the loss as a function of outputs and labels, for the last "
+            "stage",
+            hint="call session.initialize(model=torch.nn.Sequential(…), loss=FUNCTION)",
+        )
+    else:
+        made = pipeline_stages.staged(model, loss, groups, config.get("pipeline") or {})
+    # What a rank sends on is whole: a part of the sequence, or the same in a tensor group.
+    parts = {"pipe_partitioned": False, "grad_partitioned": False}
+    config["pipeline"] = {**parts, **(config.get("pipeline") or {})}
+    block = config.pop("tensor_parallel", None)
+    if "tensor" in groups.layout.divided:
+        given = {**arguments, "config": {"tensor_parallel": block or {}}}
+        size = groups.layout.size["tensor"]
+        rules = _tensor_block(made, given, groups)
+        tensor_rules.use(groups.group("tensor"), groups.group("data"))
+        tensor_rules.divide(made, rules, groups.group("tensor"), size)
+    return made, {**_of_stage(made, arguments), "config": config}
+
+
+def _tensor_block(model: Any, arguments: Mapping[str, Any], groups: RankGroups) -> dict[str, Any]:
+    block = dict(arguments["config"].get("tensor_parallel") or {})
+    if not block.keys() & {"partition_config", "preset_model"}:
+        rules = tensor_rules.partition_config(model)
+        block.update({} if rules is None else {"partition_config": rules})
+    return {**block, "autotp_size": groups.layout.size["tensor"]}
+
+
+def _of_stage(model: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments with the parameters of this stage alone."""
+    given = arguments.get("model_parameters")
+    own = {id(one) for one in model.parameters()}
+    if given is None:
+        return {**arguments, "model_parameters": [p for p in model.parameters() if p.requires_grad]}
+    kept: list[Any] = []
+    for each in given:
+        if isinstance(each, Mapping):
+            part = [one for one in each["params"] if id(one) in own]
+            kept += [{**each, "params": part}] if part else []
+        elif id(each) in own:
+            kept.append(each)
+    return {**arguments, "model_parameters": kept}
+
+
+def _with_loss(model: Any, loss: Callable[..., Any] | None) -> Any:
+    """Return a module that returns the loss of a model's outputs."""
+    if loss is None:
+        return model
+    import torch
+
+    of_outputs = loss
+
+    class ModelWithLoss(torch.nn.Module):  # type: ignore[misc, unused-ignore]
+        """Calls a model with the inputs, and the loss with what it returns and the labels.
+
+        The layers of a Sequential are numbered, as in a pipeline, so that a checkpoint has one name
+        for each parameter whatever the layout.
+        """
+
+        def __init__(self) -> None:
+            super().__init__()
+            layers = list(model) if isinstance(model, torch.nn.Sequential) else None
+            if layers is None:
+                self.model = model
+            for number, layer in enumerate(layers or ()):
+                self.add_module(str(number), layer)
+
+        def forward(self, inputs: Any, labels: Any) -> Any:
+            outputs = inputs
+            for layer in self.children():
+                outputs = layer(outputs)
+            return of_outputs(outputs, labels)
+
+    return ModelWithLoss()
+
+
+def _check(engine: Any) -> None:
+    """Raise UsageError for an engine that would train wrong without a word.
+
+    A pipeline in fp32 without ZeRO clips every stage's gradients by the norm of the first one's
+    parameters; DeepSpeed clips at 1.0 where the configuration says nothing.
+    """
+    clipping = float(engine.gradient_clipping() or 0.0)
+    if (
+        getattr(engine, "pipeline_parallelism", False)
+        and getattr(engine, "num_stages", 1) > 1
+        and engine.zero_optimization_stage() == 0
+        and not (engine.bfloat16_enabled() or engine.fp16_enabled())
+        and clipping > 0
+    ):
+        raise UsageError(
+            f"this pipeline trains in fp32 without ZeRO, and clips gradients at {clipping:g}: "
+            "DeepSpeed takes the norm of the first stage for that of all, so that the others train "
+            "wrong",
+            hint="set deepspeed.zero_optimization.stage to 1, or deepspeed.gradient_clipping to 0",
+        )

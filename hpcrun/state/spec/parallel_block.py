@@ -1,0 +1,46 @@
+"""The ``parallel`` block of a spec: how a model and its batch are divided between ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from hpcrun.state.spec.spec_dataclass import spec_dataclass
+
+# In the order in which ranks lie: those of a tensor group are neighbours.
+AXES = ("pipeline", "data", "sequence", "tensor")
+# What divides the model, or each sample.
+DIVIDING = ("tensor", "pipeline", "sequence")
+
+
+@spec_dataclass
+class Parallel:
+    """How a model and its batch are divided between the ranks of a run, by ``session.initialize``.
+    Ranks of one tensor group are neighbours, within a node where they fit; the stages of a pipeline
+    lie across nodes."""
+
+    tensor: int = 1
+    """Ranks that hold each matrix together, by DeepSpeed's AutoTP."""
+
+    pipeline: int = 1
+    """Stages of the model, each on ranks of its own, by DeepSpeed's PipelineModule; with ZeRO 0
+    or 1."""
+
+    sequence: int = 1
+    """Ranks that have a part of each sequence, by DeepSpeed's Ulysses attention."""
+
+    data: int | Literal["auto"] = "auto"
+    """Ranks that have different samples: ``auto`` is what is left of nodes x ranks per node, a
+    number is checked against it."""
+
+
+def divided(parallel: Mapping[str, Any] | None) -> dict[str, int]:
+    """Return the axes of `DIVIDING` with more than one rank, of a block or of a manifest."""
+    sizes = {axis: (parallel or {}).get(axis) for axis in DIVIDING}
+    return {axis: size for axis, size in sizes.items() if isinstance(size, int) and size > 1}
+
+
+def model_ranks(parallel: Mapping[str, Any] | None) -> int:
+    """Return the number of ranks that hold one copy of the model together."""
+    return math.prod(divided(parallel).values())
