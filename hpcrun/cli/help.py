@@ -29,6 +29,7 @@ TOPICS = {
     "checks": ("check", "what is checked against the cluster before the queue"),
     "estimates": ("estimate", "memory, time and money of a run: formulas and their sources"),
     "data": ("data", "session.loader: samples in an order that restarts do not change"),
+    "parallelism": ("parallelism", "tensor, pipeline and sequence parallelism: one model for all"),
     "tuning": ("tune", "the fastest configuration that fits, found by trials"),
     "frameworks": ("frameworks", "a spec for Hugging Face, Accelerate, Lightning, JAX, …"),
     "deepspeed": ("deepspeed-configs", "published DeepSpeed configurations"),

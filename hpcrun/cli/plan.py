@@ -16,6 +16,7 @@ from hpcrun.cli.options import Output, common, spec_arguments
 from hpcrun.policy import batch, resume
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.state.spec.parallel_block import divided
 from hpcrun.text import duration, listed, one_line, plural, runs_text
 
 # Configurations that are compared, and the lines of two: the comparison takes their cube.
@@ -195,6 +196,9 @@ def _row(run: RunPlan) -> list[str]:
     if all(isinstance(config.get(key), int) for key in batch.KEYS):
         train, micro, accumulation = (config[key] for key in batch.KEYS)
         product = f"batch {train} = micro {micro} x accumulation {accumulation}"
+        if axes := divided(run.spec.get("parallel")):
+            product += f" x data {train // (micro * accumulation)} ("
+            product += ", ".join(f"{axis} {size}" for axis, size in axes.items()) + ")"
     return [str(run.number), run.label, where, _time(run.resources.time), product]
 
 

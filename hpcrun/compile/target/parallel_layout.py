@@ -103,8 +103,8 @@ def tell(spec: Mapping[str, Any], kind: str, per_node: int, note: Callable[[str]
     tensor, stages = sizes.get("tensor", 1), sizes.get("pipeline", 1)
     if per_node % tensor:
         note(
-            f"parallel.tensor: groups of {tensor} ranks span nodes of {per_node}, and reduce something "
-            "in every layer: that goes over the network"
+            f"parallel.tensor: groups of {tensor} ranks span nodes of {per_node}: what they reduce "
+            "in every layer goes over the network"
         )
     if kind != "function":
         note(

@@ -129,10 +129,9 @@ def _pipeline(
     block = config.pop("tensor_parallel", None)
     if "tensor" in groups.layout.divided:
         given = {**arguments, "config": {"tensor_parallel": block or {}}}
-        size = groups.layout.size["tensor"]
         rules = _tensor_block(made, given, groups)
         tensor_rules.use(groups.group("tensor"), groups.group("data"))
-        tensor_rules.divide(made, rules, groups.group("tensor"), size)
+        tensor_rules.divide(made, rules, groups.group("tensor"), groups.group("pipeline"))
     return made, {**_of_stage(made, arguments), "config": config}
 
 

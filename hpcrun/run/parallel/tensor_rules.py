@@ -8,6 +8,7 @@ own plan is DeepSpeed's business, and a spec's ``tensor_parallel.partition_confi
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -48,7 +49,7 @@ def use(tensor: Any, data: Any) -> None:
     groups._DATA_PARALLEL_GROUP = data
 
 
-def divide(model: Any, config: dict[str, Any], group: Any, size: int) -> None:
+def divide(model: Any, config: dict[str, Any], group: Any, stages: Any) -> None:
     """Divide a pipeline's stage as DeepSpeed's engine divides a whole model; in place.
 
     The engine itself would put its own groups in place of the pipeline's. What is used here is
@@ -58,6 +59,8 @@ def divide(model: Any, config: dict[str, Any], group: Any, size: int) -> None:
     ----------
     config
         The block ``tensor_parallel`` of DeepSpeed's configuration, with its partition.
+    group, stages
+        The process groups of the tensor and of the pipeline axis.
     """
     import torch
     from deepspeed.checkpoint.constants import UNIVERSAL_CHECKPOINT_INFO
@@ -65,7 +68,7 @@ def divide(model: Any, config: dict[str, Any], group: Any, size: int) -> None:
     from deepspeed.module_inject.auto_tp import AutoTP
     from deepspeed.runtime.tensor_parallel.config import TPTrainingConfig
 
-    typed = TPTrainingConfig(**{**config, "autotp_size": size})
+    typed = TPTrainingConfig(**config)
     layers.set_autotp_mode(training=True)
     layers.configure_tensor_parallel_runtime(typed)
     divider = AutoTP(
@@ -82,14 +85,30 @@ def divide(model: Any, config: dict[str, Any], group: Any, size: int) -> None:
         tp_grain_size=1,
         training_mode=True,
     )
-    divider.set_tensor_parallel_config(size, group)
+    divider.set_tensor_parallel_config(typed.autotp_size, group)
     divider.update_linear_policies()
     divider._replace_module(model)
     divider.register_replicated_grad_hooks(model)
-    rules = layers.collect_autotp_universal_checkpoint_info(model)
+    # DeepSpeed converts a checkpoint by the rules of its first stage.
+    found: list[dict[str, Any]] = [{}] * stages.size()
+    own = layers.collect_autotp_universal_checkpoint_info(model)
+    torch.distributed.all_gather_object(found, own, group=stages)
+    rules = functools.reduce(_merged, found)
     setattr(
         model, UNIVERSAL_CHECKPOINT_INFO, {**getattr(model, UNIVERSAL_CHECKPOINT_INFO, {}), **rules}
     )
+
+
+def _merged(one: Any, other: Any) -> Any:
+    """Return the rules of two stages together."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return {
+            key: _merged(one[key], other[key]) if key in one and key in other else value
+            for key, value in {**one, **other}.items()
+        }
+    if isinstance(one, list) and isinstance(other, list):
+        return [*one, *(each for each in other if each not in one)]
+    return one
 
 
 def check_divided(model: Any) -> None:

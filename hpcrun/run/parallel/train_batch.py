@@ -20,7 +20,8 @@ def train_batch(engine: Any, batches: Iterable[Any]) -> Any:
         pipeline the pair of inputs and labels; its first and last stage alone take them.
     """
     if _is_pipeline(engine):
-        return engine.train_batch(data_iter=_pairs(batches)).detach()
+        # The engine writes the next loss into the same tensor.
+        return engine.train_batch(data_iter=_pairs(batches)).detach().clone()
     import torch
 
     losses = []
@@ -44,9 +45,12 @@ def eval_batch(engine: Any, batches: Iterable[Any]) -> Any:
 
     given = list(batches)
     if _is_pipeline(engine):
+        # Micro batches of another size than those of the training.
+        engine.reset_activation_shape()
         loss = engine.eval_batch(_pairs(given), num_micro_batches=len(given))
+        engine.reset_activation_shape()
         engine.train()
-        return loss.detach()
+        return loss.detach().clone()
     was = engine.module.training
     engine.eval()
     with torch.no_grad():
