@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from hpcrun.run.session import Session, session
 
 __version__ = "0.1.0"
-__all__ = [
-    *("PackedDocuments", "Ramp", "Session", "__version__", "session", "ulysses_attention"),
-]
+__all__ = ["PackedDocuments", "Ramp", "Session", "__version__", "session", "ulysses_attention"]
 # Public name -> its module below `hpcrun.run`, and its name there.
 _FROM = {
     "PackedDocuments": ("data.packed_documents", "PackedDocuments"),
