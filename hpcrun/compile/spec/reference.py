@@ -204,7 +204,7 @@ def _default(field: dataclasses.Field[Any], annotation: Any) -> str:
 
 
 def _accepts(annotation: Any) -> str:
-    if isinstance(annotation, types.UnionType):
+    if schema.is_union(annotation):
         options = [one for one in get_args(annotation) if one is not types.NoneType]
         return " or ".join(_accepts(one) for one in options)
     if schema.dataclass_of(annotation):
