@@ -207,6 +207,7 @@ COVERED_BY: dict[str, str] = {
     "run/parallel/ulysses": "run/parallel/test_engine_setup.py",
     "state/spec/notify_block": "compile/spec/test_reference.py",
     "state/spec/parallel_block": "compile/target/test_parallel_layout.py",
+    "state/spec/optimization_block": "compile/target/test_learning_rate.py",
     "state/spec/progress_block": "compile/spec/test_reference.py",
     "state/spec/recovery_block": "compile/spec/test_reference.py",
     "state/spec/sweep_block": "compile/spec/test_reference.py",

@@ -28,6 +28,7 @@ TOPICS = {
     "bad-nodes": ("health", "the check of a job's nodes, and the record of suspect ones"),
     "checks": ("check", "what is checked against the cluster before the queue"),
     "estimates": ("estimate", "memory, time and money of a run: formulas and their sources"),
+    "optimizers": ("optimizers", "which optimizer runs where; schedules, scaled rates, layers"),
     "data": ("data", "session.loader: samples in an order that restarts do not change"),
     "parallelism": ("parallelism", "tensor, pipeline and sequence parallelism: one model for all"),
     "tuning": ("tune", "the fastest configuration that fits, found by trials"),

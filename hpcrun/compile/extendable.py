@@ -68,6 +68,7 @@ def known(compiled: Compiled, plans: Iterable[Plan]) -> dict[str, int]:
 def _kin(source: Compiled | Plan, run: CompiledRun | RunPlan, without: Collection[Key]) -> str:
     """Return the identity of a run without the values of some keys."""
     spec = {name: run.spec[name] for name in ("config", "deepspeed", "args", "entry")}
+    spec["optimization"] = run.spec.get("optimization")
     for key in without:
         spec = _without(spec, key)
     spec["args"] = [str(each) for each in spec["args"]]

@@ -7,12 +7,14 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from hpcrun.compile.target.deepspeed_keys import is_comment
 from hpcrun.policy.batch import ACCUMULATION, AUTO, MICRO, TRAIN
 from hpcrun.state.plan import Entry
+from hpcrun.state.spec.optimization_block import Optimization
 
 Digester = Callable[[Entry, dict[str, Any], dict[str, Any]], str]
 
@@ -36,7 +38,8 @@ def digester(
         An entry with the file and import root of all that the function is called with. They count
         relative to the spec's ``directory``: the code root moves, with ``git init``.
     spec
-        Gives ``args``, ``deepspeed``, ``precision`` and ``checkpoint.initialize_from``.
+        Gives ``args``, ``deepspeed``, ``precision``, ``optimization`` and
+        ``checkpoint.initialize_from``.
     count
         Called with the length of what each run computes, as text.
     """
@@ -48,6 +51,9 @@ def digester(
     started = f',"origin":{_text(origin)}' if origin is not None else ""
     precision = spec.get("precision") or AUTO
     started += f',"precision":{_text(precision)}' if precision != AUTO else ""
+    optimization = spec.get("optimization")
+    if optimization is not None and optimization != asdict(Optimization()):
+        started += f',"optimization":{_text(optimization)}'
     arguments, engine = _text(spec["args"]), _text(_undivided(spec["deepspeed"]))
 
     def digest(entry: Entry, config: dict[str, Any], swept: dict[str, Any]) -> str:

@@ -19,7 +19,9 @@ from hpcrun.compile.target import (
     deepspeed,
     entry,
     framework_detection,
+    learning_rate,
     memory_settings,
+    optimizers,
     parallel_layout,
     precision_keys,
     smaller_batches,
@@ -131,6 +133,7 @@ class RunTemplates:
         framework = self._framework(located, spec, report)
         gpus, wanted_precision = wanted["gpus_per_node"], spec["precision"]
         deepspeed.check(config, kind, gpus, below, note)
+        optimizers.check(config, kind, gpus, below, note)
         config = precision_keys.filled(config, wanted_precision, kind, framework, gpus, report)
         spec["deepspeed"] = config
         precision_keys.check_gpu(config, wanted_precision, gpus, wanted["gpu_type"], report)
@@ -152,6 +155,7 @@ class RunTemplates:
             )
         if not problems.under("deepspeed", "recovery", "framework"):
             smaller_batches.check(spec, kind, framework, report, note)
+        learning_rate.settle(spec, kind, framework, report, note)
         spec = {name: spec[name] for name in spec if name not in ("extends", "sweep")}
         found, own = problems.found, self._directory
         return RunTemplate(

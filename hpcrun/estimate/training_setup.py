@@ -28,6 +28,8 @@ BUCKETS = {
 STATES = {
     **{"adam": 2, "adamw": 2, "lamb": 2, "nadam": 2, "radam": 2, "adamax": 2, "adadelta": 2},
     **{"sgd": 0, "adagrad": 1, "rmsprop": 1, "lion": 1, "muon": 2},
+    # Of a matrix it keeps a row and a column.
+    "adafactor": 0,
 }
 _DTYPES = {
     **{"fp32": FP32, "float32": FP32, "torch.float32": FP32},
@@ -155,7 +157,8 @@ def _optimizer(block: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     if not isinstance(name, str):
         notes.append("no optimizer in the DeepSpeed configuration: taken as AdamW")
         return {"optimizer": "adamw", "numbers": 2.0}
-    kind = name.lower()
+    is_library = "." in name
+    kind = name.lower().rpartition(".")[2]
     options = _block(block, "params")
     if kind not in STATES:
         notes.append(f"the states of the optimizer {name} are not known: taken as those of AdamW")
@@ -168,6 +171,7 @@ def _optimizer(block: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
         numbers = 3.0
     # DeepSpeed has its own Adam, Lamb, Lion; everything else is torch's.
     own = kind in ("adam", "adamw", "lamb", "lion", "muon") and not options.get("torch_adam")
+    own = own and not is_library
     return {"optimizer": kind, "numbers": numbers, "is_torch": not own}
 
 

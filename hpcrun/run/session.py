@@ -22,7 +22,14 @@ from hpcrun.run.health import progress
 from hpcrun.run.parallel import engine_setup
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import Launch
-from hpcrun.run.rank import device_precision, process_groups, rng, samples, warm_up
+from hpcrun.run.rank import (
+    device_precision,
+    optimization,
+    process_groups,
+    rng,
+    samples,
+    warm_up,
+)
 from hpcrun.run.rank.collectives import Collectives
 from hpcrun.run.rank.metrics import MetricsLog
 from hpcrun.run.rank.rank_view import RankView
@@ -133,6 +140,7 @@ class Session(RankView):
             deepspeed.init_distributed(dist_init_required=None)
         device_precision.check(self._spec.spec, arguments.get("config"), self.device)
         model = device_precision.in_fp8(model, self._spec.spec)
+        arguments = optimization.fill(model, arguments, self._spec.optimization)
         made = engine_setup.initialize(model, loss, arguments, self.layout)
         self._engine = made[0]
         return made

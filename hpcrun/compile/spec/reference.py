@@ -212,7 +212,8 @@ def _accepts(annotation: Any) -> str:
     if get_origin(annotation) is Literal:
         return " or ".join(f"`{one}`" for one in get_args(annotation))
     if get_origin(annotation) is list:
-        return "list of strings" if get_args(annotation)[0] is str else "list of mappings"
+        items = {str: "strings", float: "numbers"}
+        return f"list of {items.get(get_args(annotation)[0], 'mappings')}"
     if get_origin(annotation) is dict:
         return "mapping of strings" if get_args(annotation)[1] is str else "mapping"
     return {int: "whole number", float: "number", bool: "true or false", str: "string"}[annotation]

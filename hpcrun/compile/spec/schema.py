@@ -177,8 +177,8 @@ class SchemaChecker:
 
     def _list(self, value: Any, item: Any, key: Key) -> Any:
         if not isinstance(value, list):
-            accepted = "strings" if item is str else "mappings"
-            is_item = isinstance(value, (str, int, float) if item is str else dict)
+            accepted = {str: "strings", float: "numbers"}.get(item, "mappings")
+            is_item = isinstance(value, (str, int, float) if item in (str, float) else dict)
             hint = f"write a list: [{value}]" if is_item else None
             return self._wrong(key, value, f"a list of {accepted}", hint)
         items = [self.value(one, item, (*key, str(index))) for index, one in enumerate(value)]

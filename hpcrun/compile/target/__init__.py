@@ -4,7 +4,8 @@ In reading order: `entry` (finds a script, function or command), `command_line` 
 flags, at first and as it resumes), `framework_detection` (the framework of its words and imports),
 `deepspeed` (checks the configuration and solves the batch triple), `precision_keys` and
 `memory_settings` (what it computes in, and settings that do not go together), `deepspeed_keys` (the
-keys that DeepSpeed reads), `parallel_layout` (ranks that share a model), `smaller_batches`
+keys that DeepSpeed reads), `optimizers` (what each takes, and where it runs), `learning_rate` (the
+``optimization`` block), `parallel_layout` (ranks that share a model), `smaller_batches`
 (``recovery.shrink_micro_batch``), `slurm_options` (the values and options that sbatch accepts) and
 `sbatch_script` (renders the job script).
 

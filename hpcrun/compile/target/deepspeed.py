@@ -16,7 +16,6 @@ from hpcrun.compile.target.deepspeed_keys import (
     BLOCKS,
     LENIENT,
     REMOVED,
-    REMOVED_OPTIMIZERS,
     TOP_LEVEL,
     VERSION,
     is_comment,
@@ -252,7 +251,3 @@ def _check_values(config: dict[str, Any], gpus: int, report: Reporter) -> None:
     elif fp16 and gpus == 0:
         found = "fp16 does not run on CPUs (gpus_per_node is 0)"
         report.at("fp16.enabled", found, "use bf16, or ask for GPUs")
-    kind = str(get_at(config, ("optimizer", "type"), ""))
-    if kind.lower() in REMOVED_OPTIMIZERS:
-        found = f"DeepSpeed {VERSION} has removed the optimizer {kind}"
-        report.at("optimizer.type", found, "use AdamW")

@@ -70,6 +70,7 @@ def data_parallel(
         return None
     if kind is not None:
         _check_pipeline(sizes, config, report)
+        _check_groups(sizes, spec["optimization"], report)
     return ranks
 
 
@@ -93,6 +94,21 @@ def _check_pipeline(sizes: Mapping[str, int], config: dict[str, Any], report: Re
             "of the first one's gradients, so that the others train wrong",
             "set it to 1, or deepspeed.gradient_clipping to 0",
         )
+
+
+def _check_groups(
+    sizes: Mapping[str, int], optimization: Mapping[str, Any], report: Reporter
+) -> None:
+    """Report groups of parameters that each stage of a pipeline would have others of."""
+    if "pipeline" not in sizes:
+        return
+    if optimization["layer_decay"] is not None:
+        report.at(
+            "optimization.layer_decay", "does not work with parallel.pipeline", "leave it out"
+        )
+    if optimization["weight_decay_on"] == "matrices":
+        found = "matrices alone does not work with parallel.pipeline"
+        report.at("optimization.weight_decay_on", found, "leave it out")
 
 
 def tell(spec: Mapping[str, Any], kind: str, per_node: int, note: Callable[[str], object]) -> None:

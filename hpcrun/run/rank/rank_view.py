@@ -17,7 +17,7 @@ from hpcrun.run.parallel import train_batch
 from hpcrun.run.parallel.rank_layout import RankLayout
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.launch import Launch
-from hpcrun.run.rank import process_groups, samples
+from hpcrun.run.rank import optimization, process_groups, samples
 from hpcrun.run.rank.config import Config
 from hpcrun.run.rank.session_writer import SessionLogWriter
 from hpcrun.state.spec.blocks import SpecBlocks
@@ -67,6 +67,14 @@ class RankView:
         if torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR") != "cpu":
             return torch.device("cuda", self.local_rank)
         return torch.device("cpu")
+
+    def parameter_groups(self, model: Any, layers: str | None = None) -> list[dict[str, Any]]:
+        """Return the model's parameters in the groups that ``optimization`` asks for.
+
+        `Session.initialize` does so itself where it finds the layers; otherwise ``layers`` is the
+        name of the module whose children they are, and this is its ``model_parameters``.
+        """
+        return optimization.of_spec(model, self._spec.optimization, self.deepspeed_config, layers)
 
     def micro_batches(self, step: int) -> Iterator[list[int]]:
         """Yield this rank's samples of global batch ``step``; see `hpcrun.run.rank.samples`."""

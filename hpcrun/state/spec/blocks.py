@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Telemetry,
     )
     from hpcrun.state.spec.notify_block import Notify
+    from hpcrun.state.spec.optimization_block import Optimization
     from hpcrun.state.spec.parallel_block import Parallel
     from hpcrun.state.spec.progress_block import Progress
     from hpcrun.state.spec.recovery_block import Recovery
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 BLOCKS = frozenset(
     {
         *("resources", "checkpoint", "recovery", "progress", "environment"),
-        *("objective", "notify", "parallel", "telemetry", "code"),
+        *("objective", "optimization", "notify", "parallel", "telemetry", "code"),
     }
 )
 # A plan that was frozen before such a key existed does without what it switches on.
@@ -71,6 +72,7 @@ class SpecBlocks:
         progress: Progress
         environment: Environment
         objective: Objective | None
+        optimization: Optimization
         notify: Notify
         parallel: Parallel | None
         telemetry: Telemetry

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from hpcrun.state.spec.estimate_block import Estimate
 from hpcrun.state.spec.notify_block import Notify
+from hpcrun.state.spec.optimization_block import Optimization
 from hpcrun.state.spec.parallel_block import Parallel
 from hpcrun.state.spec.progress_block import Progress
 from hpcrun.state.spec.recovery_block import Recovery
@@ -282,6 +283,9 @@ class Spec:
     the program say. The others fill in DeepSpeed's keys, and are refused where these say something
     else, or the GPU has no such units. ``fp32`` has no TF32 in it; ``tf32`` is fp32 with matrix
     products in TF32; ``fp8`` is bf16 with linear layers in fp8, for ``session.initialize``."""
+
+    optimization: Optimization = field(default_factory=Optimization)
+    """The learning rate over steps, batch sizes and layers."""
 
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     """When the session saves by itself."""

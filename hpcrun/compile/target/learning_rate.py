@@ -1,0 +1,185 @@
+"""Checks the ``optimization`` block, and scales the learning rates of the DeepSpeed configuration.
+
+What the ranks make of the rest is in `hpcrun.run.rank.optimization`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hpcrun.compile.source.marked_tree import Key, dotted, get_at
+from hpcrun.compile.source.problems import Reporter
+from hpcrun.policy import batch
+
+# What makes optimizers and schedules of its own.
+_OTHERS = ("accelerate", "composer", "huggingface", "jax", "lightning", "tensorflow")
+# Parameters of optimizers and schedulers that are learning rates.
+_RATES = frozenset(
+    [
+        "lr",
+        "muon_lr",
+        "adam_lr",
+        "warmup_min_lr",
+        "warmup_max_lr",
+        "cycle_min_lr",
+        "cycle_max_lr",
+        "lr_range_test_min_lr",
+        "eta_min",
+        "base_lr",
+        "max_lr",
+        "min_lr",
+    ]
+)
+# DeepSpeed's schedulers that give all parameters one rate.
+_ONE_RATE = ("LRRangeTest", "OneCycle", "WarmupDecayLR")
+
+
+def settle(
+    spec: dict[str, Any],
+    kind: str | None,
+    framework: str,
+    report: Reporter,
+    note: Callable[[str], object],
+) -> None:
+    """Report what is wrong in ``optimization``, and put the scaled rates into ``deepspeed``.
+
+    Parameters
+    ----------
+    spec
+        The checked spec, its batch triple solved; ``deepspeed`` is replaced where rates change.
+    kind
+        The kind of the entry; None if it was not found.
+    framework
+        The name of what the program trains with.
+    report
+        For keys of the whole spec.
+    note
+        Takes what the user should know about a spec that is accepted.
+    """
+    block, config = spec["optimization"], spec["deepspeed"]
+    _check_schedule(block, config, report)
+    _check_groups(block, config, report)
+    used = [key for key in ("warmup", "decay", "layer_decay") if block[key]]
+    used += ["weight_decay_on"] if block["weight_decay_on"] != "all" else []
+    if used and framework in _OTHERS:
+        found = f"is made by session.initialize(…), and {framework} makes its own"
+        report.at(f"optimization.{used[0]}", found, "give it to the program instead")
+    elif used and kind not in (None, "function"):
+        note(
+            f"optimization.{used[0]} is made by session.initialize(…) of hpcrun.session() alone: a "
+            "program that does not call it trains without"
+        )
+    if not report.problems.under("optimization", "deepspeed"):
+        _scale(spec, report, note)
+
+
+def _check_schedule(block: dict[str, Any], config: dict[str, Any], report: Reporter) -> None:
+    below = report.below("optimization")
+    total, decay = block["total_steps"], block["decay"]
+    report.at_least("optimization.total_steps", total, 1)
+    steps = [("warmup", block["warmup"])]
+    steps += [(f"milestones.{n}", each) for n, each in enumerate(block["milestones"])]
+    for key, value in steps:
+        if not math.isfinite(value) or value < 0 or (value >= 1 and value != int(value)):
+            found = f"found {value}; accepted is a whole number of steps, or a fraction below 1"
+            below.at(key, found)
+        elif 0 < value < 1 and total is None:
+            _needs_total(key, below)
+    for key, value in (("end", block["end"]), ("factor", block["factor"])):
+        if not 0 <= value <= 1:
+            below.at(key, f"found {value}; accepted is a number from 0 to 1")
+    if decay in ("linear", "cosine") and total is None:
+        _needs_total("decay", below)
+    if block["end"] and decay not in ("linear", "cosine"):
+        below.at("end", f"does nothing with decay: {decay or 'null'}", "use linear or cosine")
+    if bool(block["milestones"]) != (decay == "step"):
+        found = "decay: step and milestones go together"
+        below.at("milestones", found, "decay: step, milestones: [0.5, 0.75]")
+    if sorted(set(block["milestones"])) != block["milestones"]:
+        below.at("milestones", f"found {block['milestones']}; accepted is an ascending list")
+    scheduler = get_at(config, ("scheduler", "type"))
+    if (decay or block["warmup"]) and scheduler is not None:
+        found = f"deepspeed.scheduler is {scheduler}, and a run has one schedule"
+        below.at("decay" if decay else "warmup", found, "set deepspeed.scheduler to null")
+    warmup = block["warmup"]
+    if total is not None and warmup >= 1 and warmup > total:
+        below.at("warmup", f"found {warmup:g}, and total_steps {total}")
+
+
+def _needs_total(key: str, report: Reporter) -> None:
+    found = "needs optimization.total_steps, the optimizer steps of the run"
+    report.at(key, found, "total_steps: ${config.total_steps}")
+
+
+def _check_groups(block: dict[str, Any], config: dict[str, Any], report: Reporter) -> None:
+    decay = block["layer_decay"]
+    if decay is None:
+        return
+    at = "optimization.layer_decay"
+    if not 0 < decay <= 1:
+        report.at(at, f"found {decay}; accepted is a number above 0, up to 1")
+    params = get_at(config, ("optimizer", "params"), {})
+    if not _is_rate(get_at(config, ("optimizer", "params", "lr"))):
+        report.at(at, "needs the rate of the last layers", "give deepspeed.optimizer.params.lr")
+    for key in ("muon_lr", "adam_lr"):
+        if isinstance(params, dict) and key in params:
+            found = f"gives each layer one rate, and deepspeed.optimizer.params.{key} another"
+            report.at(at, found, f"leave {key} out")
+    scheduler = get_at(config, ("scheduler", "type"))
+    fixed = get_at(config, ("scheduler", "params", "warmup_max_lr")) is not None
+    if scheduler in _ONE_RATE or (scheduler == "WarmupLR" and fixed):
+        found = f"deepspeed.scheduler {scheduler} gives all layers one rate"
+        hint = "set deepspeed.scheduler to null, and optimization.decay to linear or cosine"
+        report.at(at, found, hint)
+
+
+def _scale(spec: dict[str, Any], report: Reporter, note: Callable[[str], object]) -> None:
+    """Replace the learning rates of ``deepspeed`` by the scaled ones, and note them."""
+    block, config = spec["optimization"], spec["deepspeed"]
+    scale, reference = block["scale_lr"], block["reference_batch"]
+    report.at_least("optimization.reference_batch", reference, 1)
+    if (scale is None) != (reference is None):
+        key = "reference_batch" if reference is None else "scale_lr"
+        hint = "scale_lr: linear, reference_batch: 256"
+        report.at(f"optimization.{key}", "scale_lr and reference_batch go together", hint)
+        return
+    if scale is None or reference < 1:
+        return
+    whole = config.get(batch.TRAIN)
+    keys: list[Key] = [
+        (part, "params", key)
+        for part in ("optimizer", "scheduler")
+        for key, value in _params(config, part).items()
+        if key in _RATES and _is_rate(value)
+    ]
+    if type(whole) is not int or ("optimizer", "params", "lr") not in keys:
+        missing = f"deepspeed.{batch.TRAIN}" if type(whole) is not int else _LR
+        report.at("optimization.scale_lr", f"needs a number in {missing}", f"give {missing}")
+        return
+    ratio = whole / reference
+    factor = ratio if scale == "linear" else math.sqrt(ratio)
+    told = f"{whole}/{reference}" if scale == "linear" else f"sqrt({whole}/{reference})"
+    for part in ("optimizer", "scheduler"):
+        params = _params(config, part)
+        scaled = {key: params[key] * factor for own, _, key in keys if own == part}
+        if scaled:
+            config = {**config, part: {**config[part], "params": {**params, **scaled}}}
+    given = get_at(spec["deepspeed"], ("optimizer", "params", "lr"))
+    others = [f"deepspeed.{dotted(key)}" for key in keys if dotted(key) != "optimizer.params.lr"]
+    also = f"; so are {', '.join(others)}" if others else ""
+    note(f"{_LR} is {given * factor:.6g} = {given:g} x {told} (optimization.scale_lr){also}")
+    spec["deepspeed"] = config
+
+
+_LR = "deepspeed.optimizer.params.lr"
+
+
+def _params(config: dict[str, Any], part: str) -> dict[str, Any]:
+    found = get_at(config, (part, "params"), {})
+    return found if isinstance(found, dict) else {}
+
+
+def _is_rate(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
