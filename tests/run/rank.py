@@ -26,6 +26,7 @@ from hpcrun.run.checkpoint.restore import CheckpointStore
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.rank import rng
 from hpcrun.run.rank.collectives import Collectives
+from hpcrun.run.rank.replica_engine import ReplicaEngine
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.manifest import Fault, Manifest
@@ -161,6 +162,22 @@ class Rank:
             torch.distributed.all_reduce(both)
             losses.append(both.item() / WORLD)
         return losses
+
+    def replicas(self, seed: int = 0, **options: Any) -> None:
+        """Begin with a model that every rank holds whole, without DeepSpeed."""
+        torch.manual_seed(seed + RANK)
+        model = torch.nn.Sequential(torch.nn.Linear(7, 16), torch.nn.Tanh(), torch.nn.Linear(16, 7))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        self._engine = ReplicaEngine(model, optimizer, train_batch=12, **options)
+        self._dtype, self._others = torch.float32, {}
+
+    def replica(self) -> str:
+        """Digest of this rank's weights, optimizer and outer state."""
+        engine = self._engine
+        held = [engine.module.state_dict(), engine.optimizer.state_dict(), engine._velocity]
+        torch.set_printoptions(precision=17, threshold=10**6)
+        text = repr([held, engine._anchor, engine.global_steps])
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def overflow(self) -> None:
         """Take a step whose gradients are not finite, so that a loss scaler skips it."""

@@ -48,6 +48,8 @@ def refusal(engine: Any) -> str | None:
     """Return why another number of ranks cannot resume from this engine's saves; None if it can."""
     if (what := deepspeed_io.model_division(engine)) is not None:
         return what
+    if (own := getattr(engine, "fixed_size", None)) is not None:
+        return str(own)
     if engine.zero_optimization_stage() == 0:
         return None
     if deepspeed_io.offloads_to_nvme(engine):

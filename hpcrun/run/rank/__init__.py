@@ -2,9 +2,9 @@
 
 In reading order: `rank_environment`, `warm_up` (before the user's code begins), `rank_view`,
 `config` and `samples` (what a training function asks for), `device_precision` (what a rank's device
-computes in), `optimization` (schedules and parameter groups), `rng`, `metrics` (what it logs),
-`async_allreduce`, `collectives` and `process_groups` (how ranks agree), `session_writer`
-(session.jsonl).
+computes in), `optimization` (schedules and parameter groups), `replica_engine` (models without
+DeepSpeed), `rng`, `metrics` (what it logs), `async_allreduce`, `collectives` and `process_groups`
+(how ranks agree), `session_writer` (session.jsonl).
 
 To add an event to session.jsonl: write it through `session_writer.SessionLogWriter`, and give it a
 type in `hpcrun.state.session_log`, from where all readers have it.

@@ -52,3 +52,12 @@ def data_rank() -> int:
     from deepspeed.utils import groups
 
     return int(groups._get_data_parallel_rank())
+
+
+def begin(world_size: int, device: Any) -> None:
+    """Initialise torch.distributed for several ranks, unless that has been done."""
+    if world_size == 1 or distributed():
+        return
+    import torch
+
+    torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
