@@ -29,6 +29,7 @@ TOPICS = {
     "checks": ("check", "what is checked against the cluster before the queue"),
     "estimates": ("estimate", "memory, time and money of a run: formulas and their sources"),
     "optimizers": ("optimizers", "which optimizer runs where; schedules, scaled rates, layers"),
+    "jobs": ("jobs", "programs to copy: language models, images; exact evaluation"),
     "data": ("data", "session.loader: samples in an order that restarts do not change"),
     "parallelism": ("parallelism", "tensor, pipeline and sequence parallelism: one model for all"),
     "tuning": ("tune", "the fastest configuration that fits, found by trials"),

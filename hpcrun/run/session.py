@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hpcrun.errors import EXIT_SAVED, HpcrunError
-from hpcrun.policy.batch import Triple
 from hpcrun.policy.retention import Retention
 from hpcrun.run.checkpoint import init_weights
 from hpcrun.run.checkpoint.node_copy import NodeCopies
@@ -31,10 +30,8 @@ from hpcrun.run.rank import (
     samples,
     warm_up,
 )
-from hpcrun.run.rank.collectives import Collectives
 from hpcrun.run.rank.metrics import MetricsLog
 from hpcrun.run.rank.rank_view import RankView
-from hpcrun.run.rank.replica_engine import ReplicaEngine
 from hpcrun.run.rank.session_writer import versions
 from hpcrun.state.node_layout import ScratchPaths
 
@@ -75,7 +72,6 @@ class Session(RankView):
         self._own_seconds = self._step_seconds = 0.0
         self._metrics: MetricsLog | None = None
         self._progress = progress.writer(self.scratch, self.rank)
-        self._ranks = Collectives(self.rank, self.world_size)
         self._store: CheckpointStore | None = None
         self._saves: SavePolicy | None = None
         fence = self._fence
@@ -146,30 +142,6 @@ class Session(RankView):
         made = engine_setup.initialize(model, loss, arguments, self.layout)
         self._engine = made[0]
         return made
-
-    def replicas(self, model: Any, optimizer: Any, **options: Any) -> ReplicaEngine:
-        """Return an engine for a model that every rank holds whole, without DeepSpeed.
-
-        Parameters
-        ----------
-        model, optimizer
-            On this rank's device.
-        **options
-            Of `hpcrun.run.rank.replica_engine.ReplicaEngine`: ``every``, ``outer``, ``hook``, …
-            The batch is that of the DeepSpeed configuration, where there is one.
-
-        Raises
-        ------
-        UsageError
-            The options do not go together.
-        """
-        batch = Triple.known(self.deepspeed_config)
-        if batch is not None:
-            options = {"accumulation": batch.accumulation, "train_batch": batch.train, **options}
-        process_groups.begin(self.world_size, self.device)
-        engine = ReplicaEngine(model, optimizer, **options)
-        self._engine = engine
-        return engine
 
     def restore(self, engine: Any, loader: Any = None, **states: Any) -> int:
         """Restore the newest complete checkpoint, on which all ranks agree.

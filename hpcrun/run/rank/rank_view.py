@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.run.data import order_record
+from hpcrun.policy.batch import Triple
+from hpcrun.run.data import evaluation, order_record
 from hpcrun.run.data.order_record import SampleOrder
 from hpcrun.run.data.sample_loader import SampleLoader
 from hpcrun.run.parallel import train_batch
@@ -18,7 +19,9 @@ from hpcrun.run.parallel.rank_layout import RankLayout
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.rank import optimization, process_groups, samples
+from hpcrun.run.rank.collectives import Collectives
 from hpcrun.run.rank.config import Config
+from hpcrun.run.rank.replica_engine import ReplicaEngine
 from hpcrun.run.rank.session_writer import SessionLogWriter
 from hpcrun.state.spec.blocks import SpecBlocks
 
@@ -49,6 +52,7 @@ class RankView:
         self._fence = AttemptFence(launch.successor) if launch else None
         self._events = SessionLogWriter(launch, self.rank, self._fence)
         self._loaders: list[SampleLoader] = []
+        self._ranks = Collectives(self.rank, self.world_size)
 
     @property
     def finished_steps(self) -> int:
@@ -75,6 +79,30 @@ class RankView:
         name of the module whose children they are, and this is its ``model_parameters``.
         """
         return optimization.of_spec(model, self._spec.optimization, self.deepspeed_config, layers)
+
+    def replicas(self, model: Any, optimizer: Any, **options: Any) -> ReplicaEngine:
+        """Return an engine for a model that every rank holds whole, without DeepSpeed.
+
+        Parameters
+        ----------
+        model, optimizer
+            On this rank's device.
+        **options
+            Of `hpcrun.run.rank.replica_engine.ReplicaEngine`: ``every``, ``outer``, ``hook``, …
+            The batch is that of the DeepSpeed configuration, where there is one.
+
+        Raises
+        ------
+        UsageError
+            The options do not go together.
+        """
+        batch = Triple.known(self.deepspeed_config)
+        if batch is not None:
+            options = {"accumulation": batch.accumulation, "train_batch": batch.train, **options}
+        process_groups.begin(self.world_size, self.device)
+        engine = ReplicaEngine(model, optimizer, **options)
+        self._engine = engine
+        return engine
 
     def micro_batches(self, step: int) -> Iterator[list[int]]:
         """Yield this rank's samples of global batch ``step``; see `hpcrun.run.rank.samples`."""
@@ -139,6 +167,56 @@ class RankView:
         )
         self._loaders.append(made)
         return made
+
+    def shard(self, count: int, batch: int = 1) -> Iterator[list[int]]:
+        """Yield this rank's share of ``range(count)`` in batches: each sample is on one rank, once.
+
+        The batches of ``batch`` consecutive samples are the same on any number of ranks, which take
+        turns. Every rank gets as many, so that the last may be empty; nothing is padded.
+
+        Parameters
+        ----------
+        count
+            Samples of the evaluation, at least 1.
+        batch
+            Samples of a batch; the last of all may have fewer.
+        """
+        return evaluation.batches(count, batch, *self._data_place())
+
+    def total(self, values: Mapping[str, Any]) -> dict[str, float]:
+        """Return sums over all ranks; collective, and the same on every rank.
+
+        They are exact before they are rounded, so that they are the same to the last bit however
+        the values are divided between ranks. Ranks that share a copy of the model count once.
+
+        Parameters
+        ----------
+        values
+            Names to the numbers of this rank's samples: a tensor of any shape, a sequence or one
+            number. Every rank gives the same names; a rank without samples gives an empty one.
+
+        Raises
+        ------
+        HpcrunError
+            Ranks gave different names.
+        """
+        own = {name: evaluation.partial_sums(given) for name, given in values.items()}
+        # Ranks of a sequence have other tokens of the same samples.
+        size, part = self.layout.size["sequence"], self.layout.place(self.rank, "sequence")
+        place = self._data_place()[0] * size + part
+        return evaluation.totals(self._ranks.gather((place, own)))
+
+    def _data_place(self) -> tuple[int, int]:
+        """Return this rank's place among those that see different samples, and their number."""
+        if self.layout.divided:
+            return self.layout.place(self.rank, "data"), self.layout.size["data"]
+        if not self._spec.deepspeed:
+            return self.rank, self.world_size
+        places = samples.ranks_with_own_samples(
+            samples.batch_sizes(self._spec.deepspeed, self._engine)
+        )
+        own = self.rank if places == self.world_size else process_groups.data_rank()
+        return own, places
 
     def _begin_data(self, number: int, order: SampleOrder, done: int) -> None:
         if self._launch is not None and self.rank == 0:

@@ -47,6 +47,12 @@ def batch_sizes(deepspeed: Mapping[str, Any], engine: Any) -> Mapping[str, Any]:
     )
 
 
+def ranks_with_own_samples(deepspeed: Mapping[str, Any]) -> int:
+    """Return how many ranks see different samples, of the three batch sizes."""
+    share = int(deepspeed[batch.MICRO]) * int(deepspeed[batch.ACCUMULATION])
+    return int(deepspeed[batch.TRAIN]) // share
+
+
 def micro_batches(
     deepspeed: Mapping[str, Any],
     step: int,
