@@ -121,6 +121,19 @@ def find(name: str, key: str = "--gpu") -> Gpu:
     )
 
 
+def of_device(name: str) -> Gpu | None:
+    """Return the GPU of the name that its driver gives it; None if the catalogue has none.
+
+    Such names go on: ``NVIDIA H100 80GB HBM3`` is an h100, ``Tesla V100-SXM2-16GB`` a v100-16gb.
+    """
+    words = _normal(_normal(name)).split("-")
+    for count in range(len(words), 0, -1):
+        begin = "-".join(words[:count])
+        if found := _BY_NAME.get(begin) or _BY_NAME.get(_AMBIGUOUS.get(begin, ("",))[0]):
+            return found
+    return None
+
+
 def is_ambiguous(name: str) -> bool:
     """Return whether a name stands for GPUs of different memory."""
     return _normal(name) in _AMBIGUOUS

@@ -38,6 +38,7 @@ GENERATED = "drawn by docs/make_tree.py, and compared: tests/test_docs.py"
 NETWORK = (
     "installs from the network; what is installed: tests/test_packaging.py, `make first-minute`"
 )
+PROFILES = "takes half a minute: tests/cli/test_profile.py"
 TUNES = "trials take a minute: tests/cli/test_tune.py"
 TRAINS = "trains with DeepSpeed for minutes: tests/test_training.py"
 NODES = "needs nodes of a Slurm: tests/cluster/test_doctor.py"
@@ -91,6 +92,13 @@ NOT_RUN: dict[str, dict[str, str]] = {
             DRAWING
         ),
     },
+    "docs/profile.md": dict.fromkeys(
+        (
+            "hpcrun profile language-model",
+            "hpcrun profile finetune/0 --steps 10 -o profile.html",
+        ),
+        PROFILES,
+    ),
     "docs/report.md": {"hpcrun report finetune --serve": SERVES},
     "docs/tune.md": dict.fromkeys(
         (
@@ -106,6 +114,8 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "ROOT/NAME/runs/3/work/                 mirrors the root of the frozen code": DRAWING,
     },
     HELP: {
+        "hpcrun profile language-model": PROFILES,
+        "hpcrun profile finetune/0 --steps 10 -o profile.html": PROFILES,
         "hpcrun tune language-model": TUNES,
         "hpcrun scaling language-model --ranks 1,2,4": TUNES,
         "hpcrun tune language-model --time 00:05:00 -o fast.yaml": TUNES,

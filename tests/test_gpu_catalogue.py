@@ -46,3 +46,25 @@ def test_the_catalogue_is_plausible() -> None:
         assert gpu.memory == gpu.memory_gb * 1e9
     assert gpu_catalogue.is_ambiguous("A100")
     assert not gpu_catalogue.is_ambiguous("h100")
+
+
+@pytest.mark.parametrize(
+    ("driver", "found"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA GH200 480GB", "gh200"),
+        ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
+        ("NVIDIA A100-PCIE-40GB", "a100-40gb"),
+        ("Tesla V100-SXM2-16GB", "v100-16gb"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("NVIDIA L40S", "l40s"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("Voodoo 2", None),
+        ("", None),
+    ],
+)
+def test_a_gpu_by_the_name_of_its_driver(driver: str, found: str | None) -> None:
+    gpu = gpu_catalogue.of_device(driver)
+    assert (gpu.name if gpu else None) == found

@@ -5,8 +5,8 @@
   SPEC with overrides and sweeps; `spec_here`: SPEC where none is typed; `where`: WHERE and
   ``--where``; `only`: ``--only``; `foreign_options`: what to type for an option that another
   program has.
-- From spec to runs: `plan`, `check`, `estimate`, `tune`, `scaling`, `submit`, `run`, `drill`;
-  `verdict` says at their end what became of the runs, and what to type.
+- From spec to runs: `plan`, `check`, `estimate`, `tune`, `scaling`, `profile`, `submit`, `run`,
+  `drill`; `verdict` says at their end what became of the runs, and what to type.
 - Reading: `list`, `status`, `top`, `logs`, `results`, `why`, `show`, `diff`, `report`, `export`.
 - Acting on runs: `cancel`, `requeue`, `tag`, `note`, `rename`, `clean`, `delete`.
 - `init`: a profile and a project; `doctor`: this cluster and its nodes; `schema`: the JSON Schema

@@ -26,6 +26,10 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "hpcrun scaling language-model --nodes 1,2,4 -n": "the batches that would be compared",
         "hpcrun scaling language-model --ranks 1,2,4": "on this machine",
     },
+    "profile": {
+        "hpcrun profile language-model": "a few steps of it, as a run of their own",
+        "hpcrun profile finetune/0 --steps 10 -o profile.html": "of a run, as it was frozen",
+    },
     "plan": {
         "hpcrun plan finetune.yaml": "every run, its script and configuration",
         "hpcrun plan finetune.yaml config.lr=3e-4 --sweep config.seed=0,1": "with other values",

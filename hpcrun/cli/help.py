@@ -32,6 +32,7 @@ TOPICS = {
     "jobs": ("jobs", "programs to copy: language models, images; exact evaluation"),
     "data": ("data", "session.loader: samples in an order that restarts do not change"),
     "parallelism": ("parallelism", "tensor, pipeline and sequence parallelism: one model for all"),
+    "profiling": ("profile", "where a step's time goes, MFU, memory by kind"),
     "tuning": ("tune", "the fastest configuration that fits, found by trials"),
     "frameworks": ("frameworks", "a spec for Hugging Face, Accelerate, Lightning, JAX, …"),
     "deepspeed": ("deepspeed-configs", "published DeepSpeed configurations"),

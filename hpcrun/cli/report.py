@@ -79,7 +79,7 @@ def command(
             hint="leave one of them out",
         )
     if not to_stdout:
-        _check(file, force)
+        check_file(file, force)
     found = collect(selected, say=output.say)
     with activity.doing("drawing the page"):
         page = render(found).encode("utf-8", "replace")
@@ -94,7 +94,7 @@ def command(
         output.line(f"{file}: {runs}, {len(page) / 1000:,.0f} kB")
 
 
-def _check(file: Path, force: bool) -> None:
+def check_file(file: Path, force: bool) -> None:
     """Raise UsageError, before anything is read, if the file cannot or should not be written."""
     from hpcrun.observe.report.page import is_report
 

@@ -11,6 +11,7 @@ In reading order:
 - `annotate`: put tags and notes on runs.
 - `removal`: remove files through no link, whoever changes the directories meanwhile.
 - `drill`: submit a run that is hurt on purpose, and measure what each fault cost.
+- `profile_run`: submit a run of which a few steps are profiled.
 
 To add a command that acts on runs: write what it does here, as a function of the selected runs
 (`hpcrun.observe.read.selection`) that prints nothing; and a thin ``hpcrun/cli/NAME.py`` that

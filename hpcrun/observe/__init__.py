@@ -1,8 +1,9 @@
 """Readers of runs' files and of Slurm, on the login node; nothing here writes.
 
 In reading order: `read` selects runs and reads their files, `status` decides their states, `logs`
-shows their output; `diagnosis` explains ends and costs, `results` compares runs, `report` draws
-them. `top` is the live screen, which only ``hpcrun top`` imports. `tables` prints tables.
+shows their output; `diagnosis` explains ends and costs, `results` compares runs, `profile`
+tells where steps' time went, `report` draws them. `top` is the live screen, which only ``hpcrun
+top`` imports. `tables` prints tables.
 
 To add a command that reads: its rows in one of these rooms, its options and printing in `cli`.
 """

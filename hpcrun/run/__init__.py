@@ -5,7 +5,7 @@ for each rank (`script` where that is warm), and `tracker` beside them; `session
 rank. They stay where they are: batch scripts start them with ``python -m hpcrun.run.NAME``. The
 rooms: `protocol` (between the programs), `job` (the supervisor), `node` (the agent), `fabric`
 (adapters and links), `health` (progress and hangs), `program` (programs without a session, read
-from outside), `rank`, `parallel`, `checkpoint` and `data` (the session), `tracking`.
+from outside), `rank`, `parallel`, `checkpoint` and `data` (the session), `tracking`, `profile`.
 
 To change what ranks find in their environment: `rank.rank_environment`.
 """

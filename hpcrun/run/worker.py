@@ -25,6 +25,7 @@ from typing import TypeAlias
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.policy import frameworks
 from hpcrun.run.node import rank_processes
+from hpcrun.run.profile import step_recorder
 from hpcrun.run.protocol import output, stop_flag
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
 from hpcrun.run.protocol.launch import VARIABLE, Launch, LaunchNode
@@ -114,6 +115,7 @@ def call_function(launch: Launch, node: LaunchNode, rank: int) -> int:
     sys.path[:0] = import_paths(launch, node)
     from hpcrun.run.session import session
 
+    step_recorder.begin()
     # torch 2.13 warns at every step of ZeRO, once a collective, about a call of DeepSpeed's own.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     function = getattr(importlib.import_module(entry.module), entry.function)

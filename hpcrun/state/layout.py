@@ -45,6 +45,9 @@
             metrics.jsonl               one line a logged step, by rank 0 (or the user's script)
             session.jsonl               restored, saved, finished (hpcrun.state.session_log)
             exit-00000.json             the end of a rank that failed
+            profile-00000.json          a rank's profile (hpcrun.run.profile)
+            trace-00000.json.gz         its trace, for Perfetto
+            profile.json                what `hpcrun profile` made of them
             stacks-00000.txt            a rank's stacks when the run hung
             kept/NODE/                  on its way into work: written into a node's copy of the code
             orphaned.json               an agent lost its supervisor and has the job requeued
@@ -104,6 +107,7 @@ class AttemptPaths(Directory):
     warm_log = NamedFile("warm.log")
     orphaned = NamedFile("orphaned.json")
     kept = NamedFile("kept")
+    whole_profile = NamedFile("profile.json")
 
     @property
     def run(self) -> RunPaths:
@@ -152,6 +156,16 @@ class AttemptPaths(Directory):
 
     def stacks(self, rank: int) -> Path:
         return self.directory / f"stacks-{rank:05d}.txt"
+
+    def profile(self, rank: int) -> Path:
+        return self.directory / f"profile-{rank:05d}.json"
+
+    def trace(self, rank: int) -> Path:
+        return self.directory / self.trace_name(rank)
+
+    @staticmethod
+    def trace_name(rank: int) -> str:
+        return f"trace-{rank:05d}.json.gz"
 
     def exit_record(self, rank: int) -> Path:
         return self.directory / f"exit-{rank:05d}.json"

@@ -21,6 +21,7 @@ from hpcrun.host import current_user
 from hpcrun.observe.diagnosis import attempts, narrative
 from hpcrun.observe.diagnosis.advice import advise
 from hpcrun.observe.diagnosis.goodput import WORDS
+from hpcrun.observe.profile import profile_lines
 from hpcrun.observe.read import detail
 from hpcrun.observe.read.run_values import MISSING, show
 from hpcrun.observe.report import curves, page_data, svg, tracker_links
@@ -100,6 +101,7 @@ def render(found: Report, live: float | None = None) -> str:
             for name, one in found.bases.items()
         },
         runs=[_run(found, run) for run in found.runs],
+        profiles=[profile_lines.section(run.profile) for run in found.runs if run.profile],
         sampled=[
             (run, node, [_mean_and_peak(node.values.get(one.key)) for one in series])
             for run, node in sampled

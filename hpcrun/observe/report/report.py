@@ -17,6 +17,8 @@ from hpcrun.observe.diagnosis.attempts import RunStory, stories
 from hpcrun.observe.diagnosis.cost import Cost
 from hpcrun.observe.diagnosis.goodput import Goodput, Span, summed
 from hpcrun.observe.diagnosis.price_list import PriceList
+from hpcrun.observe.profile import step_profile
+from hpcrun.observe.profile.step_profile import StepProfile
 from hpcrun.observe.read import metric_curves
 from hpcrun.observe.read.metric_curves import Curve
 from hpcrun.observe.read.selection import Selected
@@ -29,6 +31,7 @@ from hpcrun.observe.results.diff import Change
 from hpcrun.observe.results.results import Results
 from hpcrun.state import history
 from hpcrun.state.layout import RunPaths, SubmissionPaths
+from hpcrun.state.spec import profiling
 from hpcrun.submit.code.code_diff import ADDED, CHANGED, REMOVED
 from hpcrun.text import Say, plural
 
@@ -49,6 +52,8 @@ class RunReport:
     """The differences of its resolved spec to that of its experiment's first run here."""
     log: LogTail | None = None
     """The last lines that it printed."""
+    profile: StepProfile | None = None
+    """Where the time of its steps went, if `hpcrun profile` made the run."""
 
     @property
     def selected(self) -> Selected:
@@ -180,7 +185,15 @@ def _run(
         cost=cost.of_run(one.experiment.name, story.plan_of, spans, PriceList.of(one.plan.cluster)),
         changes=() if one is base else diff.changes(base.run.spec, one.run.spec),
         log=log_tails.read(story, runs),
+        profile=_profile(story),
     )
+
+
+def _profile(story: RunStory) -> StepProfile | None:
+    if profiling.KEY not in story.selected.run.spec or not story.attempts:
+        return None
+    number = story.attempts[-1].attempt.number
+    return step_profile.read(story.selected.paths.attempt(number))
 
 
 def _ranked(found: Results, objective: str, mode: str) -> tuple[int, ...]:

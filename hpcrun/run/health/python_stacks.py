@@ -5,7 +5,8 @@ Python that starts with it has `faulthandler` write its stacks, on a signal, to 
 that only this process has open. A process is sent the signal only while it has that file and a
 handler, as the signal ends any other process. ``HPCRUN_STACKS=0`` leaves the directory out.
 
-The same file has a process that leaves with its process group wait a moment, as a session does.
+The same file has a process that leaves with its process group wait a moment, as a session does, and
+begins the profile of a rank that `hpcrun profile` looks at.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from hpcrun.host import process_stat
 from hpcrun.run.health.progress import STACKS_SIGNAL
 from hpcrun.run.rank.process_groups import GLOO_SETTLES
 from hpcrun.state import files
+from hpcrun.state.spec import profiling
 
 SWITCH = "HPCRUN_STACKS"
 _FILE = "sitecustomize.py"
@@ -64,6 +66,16 @@ def _settle():
         time.sleep({settles})
 
 
+def _profile():
+    if os.environ.get("{profiled}"):
+        try:
+            from hpcrun.run.profile import step_recorder
+            step_recorder.begin()
+        except Exception:
+            error = sys.exc_info()[1]
+            sys.stderr.write("hpcrun: this Python is not profiled: %s\\n" % error)
+
+
 def _run_the_next():
     own = sys.modules.pop("sitecustomize")
     here = os.path.dirname(os.path.abspath(__file__))
@@ -86,6 +98,7 @@ try:
     _register()
 except Exception:
     pass
+_profile()
 _run_the_next()
 '''
 
@@ -93,7 +106,12 @@ _run_the_next()
 def write_start_up(directory: Path) -> None:
     """Write the start-up file into a new directory."""
     directory.mkdir(exist_ok=True)
-    text = _START_UP.format(name=_MEMORY, signal=int(STACKS_SIGNAL), settles=GLOO_SETTLES)
+    text = _START_UP.format(
+        name=_MEMORY,
+        signal=int(STACKS_SIGNAL),
+        settles=GLOO_SETTLES,
+        profiled=profiling.VARIABLE,
+    )
     (directory / _FILE).write_text(text)
 
 

@@ -22,6 +22,7 @@ from hpcrun.state import files, history
 from hpcrun.state.layout import SubmissionPaths, extension_caches
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.state.spec import profiling
 from hpcrun.text import listed
 
 # Twice the bytes that a submission freezes at most.
@@ -95,7 +96,8 @@ class NodePreparation:
             node["extensions"] = str(paths.extensions)
         elif self._builds_apart():
             node["extensions"] = str(paths.extensions)
-        if self._is_watched and self._run.entry.kind != "function":
+        is_looked_into = self._is_watched or self._run.spec.get(profiling.KEY)
+        if is_looked_into and self._run.entry.kind != "function":
             python_stacks.write_start_up(paths.start_up)
         answer: dict[str, Any] = {"node": node}
         self.release_ports()

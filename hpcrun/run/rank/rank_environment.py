@@ -9,6 +9,7 @@ from hpcrun.policy.frameworks import RankPlace
 from hpcrun.run.node import rank_processes
 from hpcrun.run.protocol.launch import NODE_VARIABLE, VARIABLE, Launch, LaunchNode
 from hpcrun.run.rank import device_precision
+from hpcrun.state.spec import profiling
 from hpcrun.state.spec.blocks import is_late
 
 
@@ -41,6 +42,8 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
         rank_processes.SCRATCH_VARIABLE: node.scratch,
         "PYTHONUNBUFFERED": "1",
     }
+    if wanted := launch.spec.get(profiling.KEY):
+        forced[profiling.VARIABLE] = f"{wanted['steps']},{wanted['warmup']}"
     if ports := launch.ports_of(rank):
         forced["HPCRUN_PORTS"] = ",".join(map(str, ports))
     if node.extensions:

@@ -16,6 +16,7 @@ from hpcrun.run.data.order_record import SampleOrder
 from hpcrun.run.data.sample_loader import SampleLoader
 from hpcrun.run.parallel import train_batch
 from hpcrun.run.parallel.rank_layout import RankLayout
+from hpcrun.run.profile import step_recorder
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.rank import optimization, process_groups, samples
@@ -110,7 +111,8 @@ class RankView:
         own = process_groups.data_rank
         if self.layout.divided:
             own = partial(self.layout.place, self.rank, "data")
-        return samples.micro_batches(sizes, step, self.rank, self.world_size, own)
+        found = samples.micro_batches(sizes, step, self.rank, self.world_size, own)
+        return step_recorder.marked(found)
 
     def loader(
         self,

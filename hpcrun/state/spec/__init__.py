@@ -4,7 +4,7 @@ In reading order: `experiment` (a spec's blocks), `estimate_block`, `notify_bloc
 `optimization_block`, `parallel_block`, `progress_block`, `recovery_block`, `sweep_block` and
 `tracking_block`, `cluster_profile` (a site), `spec_dataclass` (their decorator), `blocks` (typed
 views of a frozen spec), `secrets_file` (the reader of the file that ``environment.secrets_file``
-names).
+names), `profiling` (the block that `hpcrun profile` adds).
 
 To add a key: a field with its documentation here, a check in `hpcrun.compile.spec.checks` if it has
 limits, and ``python -m hpcrun.compile.spec.reference``, which writes docs/spec.md. It is read as

@@ -1,0 +1,284 @@
+"""What a profile measured, by rank: parts of a step, flops, memory; and the slowest rank."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from hpcrun import fields
+from hpcrun.errors import UsageError
+from hpcrun.fields import INDEX, LIST, METRICS, NAME, NUMBER, TEXT, TEXTS, WHOLE
+from hpcrun.state import files
+from hpcrun.state.layout import AttemptPaths
+from hpcrun.state.spec.profiling import COMMUNICATION, PARTS
+
+# The part of a step by which ranks may differ and still count as even.
+EVEN = 0.02
+
+
+@dataclass(frozen=True)
+class RankProfile:
+    """What one rank measured; times in seconds a step, sizes in bytes."""
+
+    rank: int
+    node: str
+    device: str
+    """``cpu``, or the GPU's name as its driver has it."""
+    dtype: str
+    """What its matrices are made of, such as ``bfloat16``."""
+    steps: int
+    """Steps that were profiled; as many were timed without."""
+    bare: float
+    """A step as it is, without the profiler."""
+    step: float
+    """A step while it was profiled, by the program's clock."""
+    parts: dict[str, float]
+    """By `hpcrun.state.spec.profiling.PARTS`, from the trace: together a profiled step."""
+    hidden: float
+    """Communication behind other parts."""
+    phases: dict[str, float]
+    """``forward``, ``backward``, ``step`` of a DeepSpeed engine, as the host sees them."""
+    collectives: dict[str, float]
+    """Communication by name, hidden or not."""
+    flops: int
+    """Floating point operations of a step on this rank; 0 where none were seen."""
+    peak: float | None
+    """Operations a second that the device can do: a GPU's by its data sheet, of a CPU what matrix
+    products were measured to reach. None for a GPU that is not in the catalogue."""
+    memory: dict[str, int]
+    """Bytes by kind while gradients are there; ``activations`` at most."""
+    process_bytes: int
+    """Most memory of the process."""
+    device_bytes: int | None
+    """Most memory of its tensors on a GPU."""
+    trace_bytes: int
+    problems: tuple[str, ...] = ()
+
+    @property
+    def busy(self) -> float:
+        """Seconds of a step in which it does not wait for communication."""
+        return sum(self.parts.values()) - self.parts[COMMUNICATION]
+
+    @property
+    def sum_of_parts(self) -> float:
+        """All parts together."""
+        return sum(self.parts.values())
+
+    @property
+    def utilization(self) -> float | None:
+        """Part of the device's peak that a step without the profiler reaches: its MFU."""
+        if not self.peak or not self.flops or not self.bare:
+            return None
+        return self.flops / self.bare / self.peak
+
+
+@dataclass(frozen=True)
+class SlowRank:
+    """The rank that the others wait for."""
+
+    rank: int
+    node: str
+    behind: float
+    """Seconds a step that it is busy longer than the median of the others."""
+    part: str
+    """What takes it longer, most of all."""
+    part_behind: float
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """The profile of a run."""
+
+    name: str
+    """The run's, such as ``fine-profile/0``."""
+    directory: str
+    """Where its traces are: the attempt's."""
+    warmup: int
+    ranks: tuple[RankProfile, ...]
+
+    @property
+    def bare(self) -> float:
+        """Seconds of a step without the profiler, of the rank in the middle."""
+        return median(one.bare for one in self.ranks)
+
+    @property
+    def step(self) -> float:
+        """The same while it is profiled."""
+        return median(one.step for one in self.ranks)
+
+    @property
+    def flops(self) -> int:
+        """Operations of a step on all ranks."""
+        return sum(one.flops for one in self.ranks)
+
+    @property
+    def utilization(self) -> float | None:
+        """The mean MFU of the ranks; None where that of some is unknown."""
+        found = [one.utilization for one in self.ranks]
+        known = [one for one in found if one is not None]
+        return sum(known) / len(known) if len(known) == len(found) else None
+
+    @property
+    def slowest(self) -> SlowRank | None:
+        """The rank that waits least; None where ranks are even, or there is one."""
+        if len(self.ranks) < 2:
+            return None
+        slow = max(self.ranks, key=lambda one: one.busy)
+        behind = slow.busy - median(one.busy for one in self.ranks if one is not slow)
+        if behind < EVEN * slow.sum_of_parts:
+            return None
+        others = [one for one in self.ranks if one is not slow]
+        later = {
+            part: slow.parts[part] - median(one.parts[part] for one in others)
+            for part in PARTS
+            if part != COMMUNICATION
+        }
+        part = max(later, key=later.__getitem__)
+        return SlowRank(slow.rank, slow.node, behind, part, later[part])
+
+    def to_data(self) -> dict[str, Any]:
+        """Return what ``hpcrun profile --json`` prints."""
+        slow = self.slowest
+        ranks = [
+            {
+                **dataclasses.asdict(one),
+                "utilization": one.utilization,
+                "trace": AttemptPaths.trace_name(one.rank),
+            }
+            for one in self.ranks
+        ]
+        return {
+            "run": self.name,
+            "directory": self.directory,
+            "warmup": self.warmup,
+            "step_seconds": self.bare,
+            "profiled_step_seconds": self.step,
+            "flops": self.flops,
+            "utilization": self.utilization,
+            "slowest": None if slow is None else dataclasses.asdict(slow),
+            "ranks": ranks,
+        }
+
+
+_SUMMARY = {
+    **dict.fromkeys(("rank", "steps", "taken"), INDEX),
+    "node": NAME,
+    **dict.fromkeys(("device", "dtype"), TEXT),
+    **dict.fromkeys(("bare_seconds", "profiled_seconds", "hidden", "peak"), NUMBER),
+    **dict.fromkeys(("parts", "phases", "collectives", "memory"), METRICS),
+    **dict.fromkeys(("process_bytes", "device_bytes", "trace_bytes"), WHOLE),
+    "flops": fields.NUMBER,
+    "problems": TEXTS,
+}
+_RANK = {
+    **{name: kind for name, kind in _SUMMARY.items() if not name.endswith("_seconds")},
+    "bare": NUMBER,
+    "step": NUMBER,
+}
+_OPTIONAL = ("peak", "device_bytes", "taken")
+# Of a GPU's name and precision the operations a second; None where they are not known.
+PeakOf = Callable[[str, str, bool], float | None]
+
+
+def of_summaries(
+    name: str, attempt: AttemptPaths, world_size: int, warmup: int, peak_of: PeakOf
+) -> StepProfile:
+    """Return the profile that the ranks of an attempt have written.
+
+    Raises
+    ------
+    UsageError
+        A rank wrote none, or ended before its profile was done.
+    """
+    ranks = []
+    for rank in range(world_size):
+        found = _read(attempt, rank)
+        if "parts" not in found:
+            raise UsageError(_too_short(name, rank, found.get("taken")))
+        ranks.append(_rank(found, peak_of))
+    return StepProfile(name, str(attempt.directory), warmup, tuple(ranks))
+
+
+def _read(attempt: AttemptPaths, rank: int) -> dict[str, Any]:
+    path = attempt.profile(rank)
+    try:
+        found = files.read_json(path)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    problem = "it is no mapping"
+    if isinstance(found, dict):
+        needed = [one for one in _SUMMARY if one not in _OPTIONAL] if "parts" in found else ()
+        problem = fields.wrong(found, _SUMMARY, needed) or _wrong_parts(found)
+    if problem:
+        raise UsageError(f"{path} is no profile of a rank: {problem}")
+    return dict(found)
+
+
+def _wrong_parts(found: Mapping[str, Any]) -> str:
+    missing = [part for part in PARTS if part not in found.get("parts", PARTS)]
+    return f"parts has no {missing[0]}" if missing else ""
+
+
+def _too_short(name: str, rank: int, taken: int | None) -> str:
+    if not taken:
+        return (
+            f"rank {rank} of {name} took no optimizer step that can be seen: of Python programs, "
+            "torch.optim and DeepSpeed engines are looked at"
+        )
+    return f"rank {rank} of {name} ended after {taken} optimizer steps, before its profile was done"
+
+
+def _rank(found: dict[str, Any], peak_of: PeakOf) -> RankProfile:
+    steps = max(1, found["steps"])
+    peak = found.get("peak")
+    if peak is None:
+        peak = peak_of(found["device"], found["dtype"], found.get("tf32") is True)
+
+    def each(values: Mapping[str, float]) -> dict[str, float]:
+        return {key: value / steps for key, value in values.items()}
+
+    return RankProfile(
+        **{key: found[key] for key in ("rank", "node", "device", "dtype", "steps", "memory")},
+        bare=found["bare_seconds"] / steps,
+        step=found["profiled_seconds"] / steps,
+        parts=each({part: found["parts"][part] for part in PARTS}),
+        hidden=found["hidden"] / steps,
+        phases=each(found["phases"]),
+        collectives=each(found["collectives"]),
+        flops=int(found["flops"]),
+        peak=peak,
+        process_bytes=found["process_bytes"],
+        device_bytes=found.get("device_bytes"),
+        trace_bytes=found["trace_bytes"],
+        problems=tuple(found["problems"]),
+    )
+
+
+def read(attempt: AttemptPaths) -> StepProfile | None:
+    """Return the profile that was kept beside the traces; None if there is none that is one."""
+    try:
+        found = files.read_json(attempt.whole_profile)
+    except (OSError, ValueError):
+        return None
+    kinds = {"run": TEXT, "directory": TEXT, "warmup": INDEX, "ranks": LIST}
+    if not isinstance(found, dict) or fields.wrong(found, kinds, tuple(kinds)):
+        return None
+    ranks = tuple(_ranks(found["ranks"]))
+    if not ranks or len(ranks) != len(found["ranks"]):
+        return None
+    return StepProfile(found["run"], found["directory"], found["warmup"], ranks)
+
+
+def _ranks(found: Sequence[Any]) -> Iterator[RankProfile]:
+    names = [one.name for one in dataclasses.fields(RankProfile)]
+    needed = [name for name in names if name not in _OPTIONAL]
+    for one in found:
+        if not isinstance(one, dict) or fields.wrong(one, _RANK, needed) or _wrong_parts(one):
+            return
+        given: dict[str, Any] = {name: one.get(name) for name in names}
+        yield RankProfile(**{**given, "problems": tuple(one["problems"])})
