@@ -253,7 +253,10 @@ class _Endless:
         (Numbers(), {"num_workers": -1}, r"session.loader: num_workers"),
         (Numbers(), {"no_such": 1}, r"session.loader: .*no_such"),
     ],
-    ids=str,
+    ids=[
+        *("empty", "iterable", "iterator", "endless"),
+        *("longer", "batch size", "negative workers", "unknown"),
+    ],
 )
 def test_bad_input(start: Start, dataset: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
