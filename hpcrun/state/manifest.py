@@ -95,7 +95,7 @@ class Manifest:
 def ranks_text(world_size: int, parallel: Mapping[str, int]) -> str:
     """Return a number of ranks, and how they divide a model, in words."""
     axes = ", ".join(f"{axis} {size}" for axis, size in parallel.items())
-    return f"{world_size} ranks" + (f" ({axes})" if axes else "")
+    return plural(world_size, "rank") + (f" ({axes})" if axes else "")
 
 
 def read(directory: Path) -> Manifest | None:
