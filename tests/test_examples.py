@@ -43,6 +43,7 @@ TUNES = "trials take a minute: tests/cli/test_tune.py"
 TRAINS = "trains with DeepSpeed for minutes: tests/test_training.py"
 NODES = "needs nodes of a Slurm: tests/cluster/test_doctor.py"
 CONVERTED = "an sbatch script, and its spec: tests/convert/test_conversion.py"
+SAVED = "needs a checkpoint: tests/cli/test_weights.py, tests/frameworks/test_llama_weights.py"
 SERVES = "serves until Ctrl-C: tests/observe/report/test_live_server.py"
 # What `--help` prints, in docs/cli.md, is compared by tests/test_docs.py.
 COMPARED = "Usage: hpcrun "
@@ -79,6 +80,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "PYTHONPATH=ROOT/NAME/submissions/1/hpcrun.zip python -m hpcrun.run.tracker wandb "
         "ROOT/NAME/submissions/1 --run 3 --once": "needs a run with W&B: tests/run/test_tracker.py",
     },
+    "docs/finding-files.md": {"hpcrun weights study/0 -o out": SAVED},
     "docs/health.md": {
         "suspect node left out: node07: its ib0 is down, and that of node08 is up (by alice, "
         "until 2026-01-31 12:00)": "needs a bad node: tests/cluster/test_health.py",
@@ -113,12 +115,21 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "docs/working-directory.md": {
         "ROOT/NAME/runs/3/work/                 mirrors the root of the frozen code": DRAWING,
     },
+    "docs/weights.md": {
+        "hpcrun weights study/0 -o out": SAVED,
+        "hpcrun weights study/0@1200 -o out --dtype bf16": SAVED,
+        "hpcrun weights study/0 --best --dry-run": SAVED,
+        "from safetensors.torch import load_model": SAVED,
+        "if session.rank == 0:": SAVED,
+    },
     HELP: {
         "hpcrun profile language-model": PROFILES,
         "hpcrun profile finetune/0 --steps 10 -o profile.html": PROFILES,
         "hpcrun tune language-model": TUNES,
         "hpcrun scaling language-model --ranks 1,2,4": TUNES,
         "hpcrun tune language-model --time 00:05:00 -o fast.yaml": TUNES,
+        "hpcrun weights finetune/0 -o out": SAVED,
+        "hpcrun weights finetune/0@1200 -o out --dtype bf16": SAVED,
         "hpcrun init --from job.sbatch": CONVERTED,
         "hpcrun run hello": "run as a line of README.md",
         "hpcrun top": TERMINAL,

@@ -7,7 +7,8 @@
   program has.
 - From spec to runs: `plan`, `check`, `estimate`, `tune`, `scaling`, `profile`, `submit`, `run`,
   `drill`; `verdict` says at their end what became of the runs, and what to type.
-- Reading: `list`, `status`, `top`, `logs`, `results`, `why`, `show`, `diff`, `report`, `export`.
+- Reading: `list`, `status`, `top`, `logs`, `results`, `why`, `show`, `diff`, `report`, `export`,
+  `weights`.
 - Acting on runs: `cancel`, `requeue`, `tag`, `note`, `rename`, `clean`, `delete`.
 - `init`: a profile and a project; `doctor`: this cluster and its nodes; `schema`: the JSON Schema
   of specs.

@@ -73,6 +73,10 @@ EXAMPLES: dict[str, dict[str, str]] = {
     "diff": {"hpcrun diff finetune/0 finetune/1": "what differs between two runs"},
     "report": {"hpcrun report finetune -o finetune.html": "to look at, or to send"},
     "export": {"hpcrun export finetune -o finetune.tar.gz": "for the archive of a paper"},
+    "weights": {
+        "hpcrun weights finetune/0 -o out": "the newest checkpoint, in safetensors",
+        "hpcrun weights finetune/0@1200 -o out --dtype bf16": "that of a step, rounded",
+    },
     "cancel": {
         "hpcrun cancel finetune/0": "one run",
         "hpcrun cancel finetune -n": "what would be cancelled",

@@ -38,6 +38,7 @@ TOPICS = {
     "deepspeed": ("deepspeed-configs", "published DeepSpeed configurations"),
     "screen": ("top", "the live screen of hpcrun top, and its keys"),
     "reports": ("report", "the HTML page"),
+    "exported-weights": ("weights", "a run's weights as safetensors, whatever divided the model"),
     "checkpoints": ("checkpoints", "what is saved, when, and how it is checked"),
     "recovery-rules": ("recovery", "how causes are found, and what follows from them"),
     "observing": ("observing", "how status, logs and why know what they say"),

@@ -40,6 +40,7 @@ GROUPS = {
         "diff": "What changed between two experiments or runs.",
         "report": "All about runs in one HTML file that opens offline.",
         "export": "Runs without their checkpoints, as one archive.",
+        "weights": "A run's weights, whole, as safetensors for other programs.",
     },
     "Act": {
         "cancel": "Cancel runs; they stay cancelled.",
@@ -86,6 +87,7 @@ _OTHER_NAMES = {
     "submit": "go launch sbatch start sweep train",
     "tag": "label tags untag",
     "top": "htop monitor screen ui",
+    "weights": "consolidate convert safetensors zero_to_fp32",
     "why": "cause explain sacct",
 }
 # A command that changes or ends runs is suggested to those who nearly typed it, to nobody else.

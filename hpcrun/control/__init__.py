@@ -10,6 +10,7 @@ In reading order:
 - `rename`: give an experiment another name.
 - `annotate`: put tags and notes on runs.
 - `removal`: remove files through no link, whoever changes the directories meanwhile.
+- `weights`: have a run's own Python write the weights of a checkpoint for other programs.
 - `drill`: submit a run that is hurt on purpose, and measure what each fault cost.
 - `profile_run`: submit a run of which a few steps are profiled.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ import hpcrun
 from hpcrun import host
 from hpcrun.errors import UsageError
 from hpcrun.estimate import model_program
-from hpcrun.submit.local.processes import clean_environment
+from hpcrun.submit.python_probe import in_job_environment
 from hpcrun.text import duration, one_line, shortened
 
 TIMEOUT = 300.0
@@ -71,11 +70,7 @@ def _command(
     argv = [*python, os.path.realpath(model_program.__file__)]
     # The meta device takes no GPU; the user's code, as it is imported, gets none either.
     own = {**variables, **dict.fromkeys(_GPUS, ""), "PYTHONDONTWRITEBYTECODE": "1"}
-    environment = clean_environment()
-    if not setup:
-        return argv, {**environment, **own}
-    exports = [f"export {name}={shlex.quote(value)}" for name, value in own.items()]
-    return ["bash", "-lc", "\n".join([*setup, *exports, 'exec "$@"']), "bash", *argv], environment
+    return in_job_environment(argv, setup, own)
 
 
 def _answer(output: str, words: str, code: int) -> dict[str, Any]:

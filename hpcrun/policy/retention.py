@@ -36,11 +36,18 @@ class Retention:
         kept = {path for path, _ in complete[: self.newest]}
         if self.every:
             kept |= {path for path, found in complete if found.step % self.every == 0}
+        kept |= {*self.best_first(complete)[: self.best]}
+        return [path for path, _ in complete if path not in kept]
+
+    def best_first(self, complete: Sequence[tuple[Path, Manifest]]) -> list[Path]:
+        """Return the checkpoints that have a value of the objective, the best first.
+
+        Of equals the oldest comes first: evaluated more rarely than saved, the later ones carry its
+        value.
+        """
         rated = [
             (value if self.mode == "min" else -value, found.step, path)
             for path, found in complete
             if math.isfinite(value := found.metrics.get(self.metric, math.nan))
         ]
-        # Of equals the oldest: evaluated more rarely than saved, the later ones carry its value.
-        kept |= {path for _, _, path in sorted(rated)[: self.best]}
-        return [path for path, _ in complete if path not in kept]
+        return [path for _, _, path in sorted(rated)]

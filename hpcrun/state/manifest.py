@@ -16,6 +16,7 @@ from typing import Any
 from hpcrun.fields import MAPPING, METRICS, TEXTS, TIME, WHOLE
 from hpcrun.state import files as state_files
 from hpcrun.state.spec.parallel_block import divided
+from hpcrun.text import plural
 
 FORMAT = 1
 NAME = "manifest.json"

@@ -154,6 +154,20 @@ def probe(
     return answer
 
 
+def in_job_environment(
+    argv: Sequence[str], setup: Sequence[str], variables: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """Return a command and its environment, so that it finds here what it finds in a job.
+
+    It runs after the job's ``setup`` lines of bash, and has the job's ``variables``.
+    """
+    environment = clean_environment()
+    if not setup:
+        return [*argv], {**environment, **variables}
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    return ["bash", "-lc", "\n".join([*setup, *exports, 'exec "$@"']), "bash", *argv], environment
+
+
 def _failed_setup(output: str, words: str) -> tuple[str, ...]:
     found = []
     for line in output.splitlines():

@@ -31,10 +31,22 @@ class Ranks:
         A warm TORCH_EXTENSIONS_DIR.
     directory
         Where their logs go.
+    module
+        What each of them runs.
+    python
+        Their Python.
     """
 
-    def __init__(self, world_size: int, operators: Path, directory: Path) -> None:
+    def __init__(
+        self,
+        world_size: int,
+        operators: Path,
+        directory: Path,
+        module: str = "tests.run.rank",
+        python: str = sys.executable,
+    ) -> None:
         self._world_size = world_size
+        self._program = [python, "-m", module]
         self._operators = operators
         self._directory = directory
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -64,7 +76,7 @@ class Ranks:
             }
             with open(self._log(rank), "ab") as log:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "tests.run.rank", str(questions), str(answers)],
+                    [*self._program, str(questions), str(answers)],
                     pass_fds=(questions, answers),
                     stdin=subprocess.DEVNULL,
                     stdout=log,

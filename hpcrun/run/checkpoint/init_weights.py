@@ -1,7 +1,6 @@
 """Initialization with another run's weights, of any size and ZeRO stage.
 
-Rank 0 reads them and broadcasts each tensor. DeepSpeed's ``zero_to_fp32`` assembles those of a
-ZeRO 3 checkpoint; all others hold the whole model in one file.
+Rank 0 reads them (`hpcrun.run.weights.saved_weights`) and broadcasts each tensor.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import CheckpointError, UsageError
-from hpcrun.run.checkpoint import deepspeed_io, rank_state, trust
+from hpcrun.run.checkpoint import deepspeed_io, rank_state
 from hpcrun.run.checkpoint.restore import PAUSES, verify
 from hpcrun.run.rank.collectives import Collectives
+from hpcrun.run.weights import saved_weights
 from hpcrun.state import files, manifest
 from hpcrun.state.init_from import KEY, Origin
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.manifest import Manifest
 from hpcrun.text import listed
 
-_WHOLE = "mp_rank_00_model_states.pt"
 _SHOWN = 5
 
 
@@ -53,8 +52,8 @@ def initialize(engine: Any, text: str, run: RunPaths, ranks: Collectives) -> tup
     refusal = None
     if ranks.rank == 0:
         try:
-            found = _read(directory, entry)
-            weights = {name: value for name, value in found.items() if hasattr(value, "shape")}
+            # Without the optimizer's copies, which are larger: this model gets new ones.
+            weights = saved_weights.collect(directory, entry.files, masters=False).tensors
             _compare(weights, targets, engine.module, what)
         except CheckpointError as error:
             refusal = error.message
@@ -97,17 +96,6 @@ def _targets(module: Any) -> Iterator[tuple[str, Any]]:
     for name, buffer in module.named_buffers():
         if name in kept:
             yield name, buffer
-
-
-def _read(directory: Path, entry: Manifest) -> dict[str, Any]:
-    """Read the weights, without executing anything: the run may be another user's."""
-    if entry.zero_stage == 3:
-        from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint as gather
-
-        with trust.tensors_only():
-            found: dict[str, Any] = gather(str(directory.parent), directory.name, lazy_mode=True)
-        return found
-    return dict(trust.load_tensors(directory / _WHOLE)["module"])
 
 
 def _compare(

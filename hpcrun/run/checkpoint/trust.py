@@ -61,14 +61,17 @@ def load_tensors(path: str | Path, load: Callable[..., Any] | None = None) -> An
     operating system.
     """
     import torch
-    from deepspeed.runtime.zero.config import ZeroStageEnum
     from torch import serialization
 
     with files.open_stream(path) as stream:
         # This very file: whoever owns the directory may put a FIFO in its place.
         opened = f"/proc/self/fd/{stream.fileno()}"
         names = serialization.get_unsafe_globals_in_checkpoint(opened)
-        known: list[Any] = [(ZeroStageEnum if name == _PLAIN else Inert, name) for name in names]
+        known: list[Any] = [(Inert, name) for name in names if name != _PLAIN]
+        if _PLAIN in names:
+            from deepspeed.runtime.zero.config import ZeroStageEnum
+
+            known.append((ZeroStageEnum, _PLAIN))
         with serialization.safe_globals(known):
             return (load or torch.load)(opened, map_location="cpu", mmap=True, weights_only=True)
 

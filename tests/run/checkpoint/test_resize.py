@@ -75,7 +75,8 @@ def test_an_optimizer_that_deepspeed_does_not_convert_is_refused(
 ) -> None:
     save(worlds(2), run, stage=1, optimizer="RMSprop")
     (error,) = restored(worlds(1), run, stage=1, optimizer="RMSprop")
-    assert "was saved by 2 ranks, and this attempt's 1 rank cannot go on from it: RMSprop keeps" in error
+    assert "was saved by 2 ranks, and this attempt's 1 rank cannot go on" in error
+    assert "RMSprop keeps" in error
     assert "DeepSpeed converts the state of Adam\n\nhint: ask for 2 ranks again" in error
     assert restored(worlds(2), run, stage=1, optimizer="RMSprop") == [[3, THREE]] * 2
 

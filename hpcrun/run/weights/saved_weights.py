@@ -1,0 +1,287 @@
+"""The weights in a checkpoint, whole, whatever divided them: ZeRO, a pipeline, tensor parallelism.
+
+DeepSpeed's ``zero_to_fp32`` assembles what ZeRO has partitioned. It takes all files of a directory
+for those of one model; here it is given the files of one part of a model at a time. Nothing of a
+file is executed (`hpcrun.run.checkpoint.trust`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcrun.errors import CheckpointError
+from hpcrun.run.checkpoint import trust
+from hpcrun.run.weights import tensor_slices
+from hpcrun.text import listed, plural
+
+_MODEL = re.compile(r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
+_OPTIMIZER = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
+_LAYER = re.compile(r"layer_(\d+)-(?:model_(\d+)-)?model_states\.pt")
+_EXPERT = re.compile(r"layer_.*_?expert_\d+_mp_rank_\d+_model_states\.pt")
+_TIED = "tied_modules."
+_SHOWN = 3
+
+
+@dataclass
+class SavedWeights:
+    """The whole tensors of a model, in the order of its ``state_dict``.
+
+    Each has ``shape``, ``dtype`` and ``contiguous()``, which reads it.
+    """
+
+    tensors: dict[str, Any]
+    tied: dict[str, str] = field(default_factory=dict)
+    """Name -> the earlier name of the same parameter. Both are in ``tensors``."""
+    buffers: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+    """What a person should know of them."""
+    info: Any = None
+    """How tensors are divided between tensor parallel ranks, where they are."""
+
+
+def collect(directory: Path, names: Iterable[str], *, masters: bool = True) -> SavedWeights:
+    """Return the weights of the checkpoint in ``directory``, whose files have these ``names``.
+
+    Of a model in 16 bits these are the optimizer's copies in fp32, where it saves such, unless not
+    wanted (``masters``); ZeRO 3 saves nothing else. Raises CheckpointError if they cannot be put
+    together.
+    """
+    found = _Files.of(directory, names)
+    if found.layers:
+        return _pipeline(found, masters)
+    parts = [
+        _part(found.models[rank], found.optimizers.get(rank, {}), masters=masters)
+        for rank in sorted(found.models)
+    ]
+    if not parts:
+        raise CheckpointError(
+            f"{directory} has no file of DeepSpeed's with a model's weights (mp_rank_00_model_"
+            "states.pt or the like)",
+            hint="an engine with another writer than torch's (checkpoint.writer, datastates) saves "
+            "in a form of its own, which is not read",
+        )
+    return parts[0] if len(parts) == 1 else _merged(parts)
+
+
+@dataclass
+class _Files:
+    """The files of a checkpoint: model parallel rank -> data parallel rank -> file."""
+
+    models: dict[int, dict[int, Path]]
+    optimizers: dict[int, dict[int, Path]]
+    layers: dict[int, Path]
+
+    @classmethod
+    def of(cls, directory: Path, names: Iterable[str]) -> _Files:
+        found = cls({}, {}, {})
+        for name in sorted(names):
+            if name.startswith("offloaded_tensors/"):
+                raise CheckpointError(
+                    f"{directory} has its weights in the files of an offload to NVMe, which are "
+                    "not read",
+                    hint="offload_optimizer.device: cpu saves them where they are read",
+                )
+            if _EXPERT.fullmatch(name):
+                raise CheckpointError(
+                    f"{directory} is of a mixture of experts, whose experts DeepSpeed saves in "
+                    "files of their own; they are not merged, since no test shows them exact",
+                    hint="have the program gather its experts and save them itself",
+                )
+            if match := _LAYER.fullmatch(name):
+                if int(match[2] or 0):
+                    raise CheckpointError(
+                        f"{directory} is of a pipeline whose stages are divided between tensor "
+                        "parallel ranks too, and nothing in it says how to put these together"
+                    )
+                found.layers[int(match[1])] = directory / name
+            elif match := _MODEL.fullmatch(name):
+                found.models.setdefault(int(match[2]), {})[int(match[1] or 0)] = directory / name
+            elif match := _OPTIMIZER.fullmatch(name):
+                found.optimizers.setdefault(int(match[2]), {})[int(match[1])] = directory / name
+        return found
+
+
+def _part(
+    models: Mapping[int, Path], optimizers: Mapping[int, Path], *, masters: bool
+) -> SavedWeights:
+    """Return what one model parallel rank holds, of all its data parallel ranks."""
+    states = _states(models)
+    own = states[0]
+    module = {
+        name: value for name, value in (own.get("module") or {}).items() if hasattr(value, "shape")
+    }
+    buffers = {name for name in own.get("buffer_names") or () if name in module}
+    if _is_partitioned(models):
+        whole = _masters(states, optimizers, partitioned=True)
+        order = dict.fromkeys([*module, *whole])
+        tensors = {
+            name: module[name] if name in buffers else whole[name]
+            for name in order
+            if name in buffers or name in whole
+        }
+        tied = _shared(own)
+    else:
+        tensors, tied = module, {**_same_storage(module), **_shared(own)}
+        if masters and optimizers and _in_16_bits(tensors):
+            whole = _masters(states, optimizers, partitioned=False)
+            tensors.update({name: whole[name] for name in tensors if name in whole})
+    found = SavedWeights(tensors, {}, buffers, info=own.get("universal_checkpoint_info"))
+    for name, first in tied.items():
+        if first in tensors and name != first:
+            tensors[name] = tensors[first]
+            found.tied[name] = first
+    if masters:
+        _note_16_bits(found)
+    return found
+
+
+def _states(models: Mapping[int, Path]) -> list[Mapping[str, Any]]:
+    """Load the files of one model parallel rank; raise CheckpointError if one is no such file."""
+    states = []
+    for rank in sorted(models):
+        state = trust.load_tensors(models[rank])
+        # What was not loaded, as it would execute something, stands there empty.
+        if not isinstance(state, Mapping) or "module" not in state:
+            raise CheckpointError(f"{models[rank]} cannot be read: it has no state of a model")
+        states.append(state)
+    return states
+
+
+def _merged(parts: Sequence[SavedWeights]) -> SavedWeights:
+    """Return the whole of what tensor parallel ranks hold."""
+    first = parts[0]
+    info = tensor_slices.check(first.info)
+    # What is tied, the first rank alone has told DeepSpeed.
+    own = [name for name in first.tensors if name not in first.tied]
+    if any(not {*own} <= part.tensors.keys() <= first.tensors.keys() for part in parts):
+        raise CheckpointError("the ranks that hold parts of the model have different tensors")
+    whole: dict[str, Any] = {}
+    for name in own:
+        slices = [part.tensors[name] for part in parts]
+        if name not in first.buffers:
+            whole[name] = tensor_slices.MergedTensor(info, name, slices)
+        elif all(each.equal(slices[0]) for each in slices[1:]):
+            whole[name] = slices[0]
+        else:
+            raise CheckpointError(f"the buffer {name} differs between ranks of one model")
+    ordered = {name: whole[first.tied.get(name, name)] for name in first.tensors}
+    return SavedWeights(ordered, first.tied, first.buffers, first.notes)
+
+
+def _pipeline(found: _Files, masters: bool) -> SavedWeights:
+    """Return the weights of a pipeline, named as in ``torch.nn.Sequential``: ``LAYER.name``."""
+    tensors: dict[str, Any] = {}
+    for number, path in sorted(found.layers.items()):
+        for name, value in trust.load_tensors(path).items():
+            if hasattr(value, "shape"):
+                tensors[f"{number}.{name}"] = value
+    weights = SavedWeights(tensors)
+    if masters and _in_16_bits(tensors):
+        whole: dict[str, Any] = {}
+        for rank, models in sorted(found.models.items()):
+            if rank in found.optimizers:
+                whole |= _masters(_states(models), found.optimizers[rank], partitioned=False)
+        tensors.update({name: whole[name] for name in tensors if name in whole})
+        for name, master in whole.items():
+            if name.startswith(_TIED):
+                _put_tied(tensors, name.removeprefix(_TIED).partition(".")[2], master)
+        _note_16_bits(weights)
+    return weights
+
+
+def _put_tied(tensors: dict[str, Any], own: str, master: Any) -> None:
+    """Put the fp32 copy of a tied layer's parameter in each layer that has it rounded.
+
+    A pipeline's files do not say which of its layers are tied: the values do.
+    """
+    for name, value in tensors.items():
+        if (
+            name.partition(".")[2] == own
+            and value.dtype != master.dtype
+            and value.shape == master.shape
+            and value.equal(master.to(value.dtype))
+        ):
+            tensors[name] = master
+
+
+def _masters(
+    states: Sequence[Mapping[str, Any]], optimizers: Mapping[int, Path], *, partitioned: bool
+) -> dict[str, Any]:
+    """Return the parameters that the files of the optimizer hold in fp32, and the frozen ones."""
+    from deepspeed.utils import zero_to_fp32
+
+    if not all(state.get("param_shapes") for state in states):
+        return {}
+    parts = [
+        zero_to_fp32.zero_model_state(
+            buffers={},
+            param_shapes=state["param_shapes"],
+            shared_params=[],
+            ds_version=state.get("ds_version"),
+            frozen_param_shapes=state.get("frozen_param_shapes"),
+            frozen_param_fragments=state.get("frozen_param_fragments"),
+        )
+        for state in states
+    ]
+    files = [str(optimizers[rank]) for rank in sorted(optimizers)]
+    try:
+        with trust.tensors_only():
+            _, count, groups, paddings = zero_to_fp32.parse_optim_states(files, "the checkpoint")
+        if partitioned:
+            whole = zero_to_fp32._get_fp32_state_dict_from_zero3_checkpoint(
+                count, groups, parts, False
+            )
+        else:
+            whole = zero_to_fp32._get_fp32_state_dict_from_zero2_checkpoint(
+                count, groups, parts, False, paddings
+            )
+    except (ValueError, KeyError, NotImplementedError) as error:
+        raise CheckpointError(
+            f"DeepSpeed cannot put the optimizer's parts together: {error}"
+        ) from None
+    return dict(whole)
+
+
+def _is_partitioned(models: Mapping[int, Path]) -> bool:
+    return any(path.name.startswith("zero_pp_rank_") for path in models.values())
+
+
+def _shared(state: Mapping[str, Any]) -> dict[str, str]:
+    found = state.get("shared_params")
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def _same_storage(module: Mapping[str, Any]) -> dict[str, str]:
+    """Return name -> first name of tensors that are one in memory, and so were saved once."""
+    first: dict[Any, str] = {}
+    tied = {}
+    for name, value in module.items():
+        if value.numel():
+            place = value.untyped_storage().data_ptr(), value.storage_offset()
+            key = (*place, value.dtype, tuple(value.shape), value.stride())
+            if first.setdefault(key, name) != name:
+                tied[name] = first[key]
+    return tied
+
+
+def _in_16_bits(tensors: Mapping[str, Any]) -> list[str]:
+    return [
+        name
+        for name, value in tensors.items()
+        if value.dtype.is_floating_point and value.dtype.itemsize == 2
+    ]
+
+
+def _note_16_bits(found: SavedWeights) -> None:
+    """Say of which parameters no copy in fp32 was found."""
+    left = _in_16_bits({n: value for n, value in found.tensors.items() if n not in found.buffers})
+    if left:
+        found.notes.append(
+            f"{plural(len(left), 'parameter')} ({listed(left, _SHOWN, rest=', …')}) as the model "
+            "has them, in 16 bits: frozen ones, and those of an optimizer that is not ZeRO's, have "
+            "no copy in fp32"
+        )
