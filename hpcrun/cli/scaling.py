@@ -23,9 +23,7 @@ _HEADERS = (
 @spec_arguments
 @click.option("--nodes", metavar="1,2,4", help="Numbers of nodes to compare.")
 @click.option("--ranks", metavar="1,2,4", help="Numbers of ranks on a node, in place of --nodes.")
-@click.option(
-    "-o", "--output", "out", metavar="FILE", help="The page; by default NAME.scaling.html here."
-)
+@click.option("-o", "--output", "out", metavar="FILE", help="The page, NAME.scaling.html.")
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would be measured.")
 @common
 def command(

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     help="The longest that the trials take, such as 00:10:00; by default what the job's limit "
     "allows.",
 )
-@click.option(
-    "-o", "--output", "out", metavar="FILE", help="The spec to write; by default SPEC.tuned.yaml."
-)
+@click.option("-o", "--output", "out", metavar="FILE", help="The spec to write, SPEC.tuned.yaml.")
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would be tried, and what not.")
 @common
 def command(

@@ -67,6 +67,7 @@ DEEPSPEED: dict[str, Any] = {
 }
 
 
+@pytest.mark.usually
 @pytest.mark.training
 def test_images_on_one_rank_and_on_two(place: Place, warm_operators: Path, tmp_path: Path) -> None:
     """Batch norm sees the images of all ranks, so that the losses are those of one rank."""
