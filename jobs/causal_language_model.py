@@ -97,6 +97,16 @@ def build_layers(layers: int, width: int, heads: int, vocabulary: int) -> nn.Seq
     return model
 
 
+def build_model(config: Any) -> nn.Sequential:
+    """Return the model of bytes; `hpcrun estimate` counts it on the meta device."""
+    return build_layers(**config.model, vocabulary=BYTES)
+
+
+def sample_batch(config: Any, micro_batch: int) -> Tensor:
+    """Return what the model is called with, in shape: `hpcrun estimate` follows one step of it."""
+    return torch.zeros((micro_batch, config.context), dtype=torch.int64)
+
+
 def read_tokens(config: Any) -> tuple[Tensor, int]:
     """Return the standard library's modules as tokens, and the size of the vocabulary.
 

@@ -7,6 +7,7 @@ written or submitted.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -34,6 +35,7 @@ from hpcrun.site import slurm_records
 from hpcrun.slurm import client, site_queries
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.state.spec.parallel_block import divided
 from hpcrun.text import runs_text
 
 _STEPS = ("total_steps", "max_steps", "num_steps", "train_steps", "num_train_steps", "steps")
@@ -95,6 +97,8 @@ def _memory(
         _model_ranks(run),
         checkpointing=_checkpointing(run, block),
     )
+    if "sequence" in divided(run.spec.get("parallel")):
+        notes.append("activations are those of whole sequences, which parallel.sequence divides")
     gpu = asked or _own_gpu(plan, run, notes)
     on_cpu = not gpus and asked is None
     notes += setup.notes
@@ -182,6 +186,9 @@ def _own_gpu(plan: Plan, run: RunPlan, notes: list[str]) -> Gpu | None:
 
 
 def _model_ranks(run: RunPlan) -> int:
+    if axes := divided(run.spec.get("parallel")):
+        # Ranks of a sequence hold whole weights, and ZeRO divides its states between them.
+        return math.prod(size for axis, size in axes.items() if axis != "sequence")
     given = run.spec.get("model_parallel_size")
     if given is None:
         parallel = run.deepspeed.get("tensor_parallel")

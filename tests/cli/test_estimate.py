@@ -233,3 +233,11 @@ def test_a_wrong_price_is_refused(place: Path) -> None:
     said = estimate(place, "study.yaml", code=2)[1]
     assert "prices.gpu_hour: found -1.0; accepted is a number from 0" in said
     assert "prices.gpu_types.a: found -2.0" in said
+
+
+def test_ranks_that_hold_a_model_together(place: Path) -> None:
+    told, _ = estimate(place, "study.yaml", "parallel.tensor=4")
+    assert "divide evenly among 4 model-parallel ranks" in told
+    told, _ = estimate(place, "study.yaml", "parallel.sequence=2")
+    assert "activations are those of whole sequences, which parallel.sequence divides" in told
+    assert "model-parallel ranks" not in told
