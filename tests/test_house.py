@@ -161,7 +161,6 @@ COVERED_BY: dict[str, str] = {
     "state/annotations/annotation": "state/annotations/test_annotation_log.py",
     "run/agent": "run/test_supervisor.py",
     "run/checkpoint/checkpoint_files": "state/test_manifest.py",
-    "run/checkpoint/deepspeed_io": "run/checkpoint/test_restore.py",
     "run/checkpoint/rank_state": "run/checkpoint/test_restore.py",
     "run/checkpoint/save": "run/checkpoint/test_torn.py",
     "run/checkpoint/save_policy": "run/test_session.py",

@@ -109,22 +109,31 @@ def parallel(engine: Any) -> dict[str, int]:
 
 
 def model_division(engine: Any) -> str | None:
-    """Return how the model itself is divided, so that DeepSpeed converts no save, or None."""
+    """Return how the model itself is divided, so that ranks read each other's files, or None."""
     if getattr(engine, "has_moe_layers", False):
         return "the model has mixture-of-experts layers"
+    if getattr(engine, "pipeline_parallelism", False):
+        return "the model is a pipeline"
+    if parallel(engine) or int(getattr(engine, "mp_world_size", 1)) > 1:
+        return "the model is divided between ranks"
+    return None
+
+
+def unconverted(engine: Any) -> str | None:
+    """Return why DeepSpeed converts no save of this engine to another layout, or None."""
     divided = parallel(engine)
+    if not divided or getattr(engine, "has_moe_layers", False):
+        return model_division(engine)
     if "sequence" in divided:
         return "sequences are divided (parallel.sequence)"
-    if divided and engine.zero_optimization_stage() == 0:
+    if engine.zero_optimization_stage() == 0:
         return "the model is divided, and ZeRO 0 saves nothing that DeepSpeed converts"
-    if not divided and int(getattr(engine, "mp_world_size", 1)) > 1:
-        return "the model is divided between ranks"
-    if divided and _unconverted(engine.module):
+    if _has_more_state(engine.module):
         return "the model is divided and has buffers or frozen parameters, which are not converted"
     return None
 
 
-def _unconverted(module: Any) -> bool:
+def _has_more_state(module: Any) -> bool:
     """Check for what is in a module's state and no trained parameter."""
     if any(not each.requires_grad for each in module.parameters()):
         return True

@@ -46,7 +46,7 @@ _STAGE_3_PART = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_\d+_model_stat
 
 def refusal(engine: Any) -> str | None:
     """Return why another number of ranks cannot resume from this engine's saves; None if it can."""
-    if (what := deepspeed_io.model_division(engine)) is not None:
+    if (what := deepspeed_io.unconverted(engine)) is not None:
         return what
     if (own := getattr(engine, "fixed_size", None)) is not None:
         return str(own)
@@ -224,7 +224,7 @@ def load(
 
     frozen: dict[str, Any] = {}
     if not alike or deepspeed_io.parallel(engine):
-        if (what := deepspeed_io.model_division(engine)) is not None:
+        if (what := deepspeed_io.unconverted(engine)) is not None:
             raise CheckpointError(f"{directory} cannot be divided anew: {what}")
     elif engine.zero_optimization_stage() < 3:
         # The optimizer's parameters are overwritten below.
