@@ -211,7 +211,6 @@ COVERED_BY: dict[str, str] = {
     "run/parallel/rank_groups": "run/parallel/test_engine_setup.py",
     "run/parallel/tensor_rules": "run/parallel/test_engine_setup.py",
     "run/parallel/train_batch": "run/parallel/test_engine_setup.py",
-    "run/parallel/ulysses": "run/parallel/test_engine_setup.py",
     "state/spec/notify_block": "compile/spec/test_reference.py",
     "state/spec/parallel_block": "compile/target/test_parallel_layout.py",
     "state/spec/optimization_block": "compile/target/test_learning_rate.py",

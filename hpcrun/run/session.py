@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from hpcrun.errors import EXIT_SAVED, HpcrunError
+from hpcrun.errors import EXIT_SAVED, HpcrunError, UsageError
 from hpcrun.policy.retention import Retention
-from hpcrun.run.checkpoint import init_weights
+from hpcrun.run.checkpoint import deepspeed_io, init_weights
 from hpcrun.run.checkpoint.node_copy import NodeCopies
 from hpcrun.run.checkpoint.restore import CheckpointStore
 from hpcrun.run.checkpoint.save_policy import SavePolicy
@@ -173,6 +173,13 @@ class Session(RankView):
                     f"restore({key}=…): {type(stateful).__name__} has no state_dict() and "
                     "load_state_dict(), so its position cannot be saved"
                 )
+        if (made := deepspeed_io.parallel(engine)) != self.layout.divided and self.layout.divided:
+            raise UsageError(
+                f"the spec's parallel divides the model ({self.layout}), and this engine's is "
+                f"divided by {', '.join(made) or 'nothing'}",
+                hint="make the engine with session.initialize(…), or say model_parallel_size in "
+                "place of parallel",
+            )
         step, began = 0, time.perf_counter()
         name: str | None = None
         if self._launch is not None and self._store is not None and self._saves is not None:

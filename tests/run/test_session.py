@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hpcrun
-from hpcrun.errors import CheckpointError, HpcrunError
+from hpcrun.errors import CheckpointError, HpcrunError, UsageError
 from hpcrun.run.checkpoint import checkpoint_files
 from hpcrun.run.session import Session
 from hpcrun.state import files, manifest
@@ -103,6 +103,15 @@ def test_a_plain_launcher_outside_hpcrun_is_believed(monkeypatch: pytest.MonkeyP
     session = hpcrun.session()
     assert (session.rank, session.world_size) == (3, 4)
     assert (session.local_rank, session.local_world_size) == (1, 2)
+
+
+def test_an_engine_that_the_spec_s_parallel_did_not_divide_is_refused(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    session = start(ranks_per_node=2, parallel={"tensor": 2})
+    with pytest.raises(UsageError, match=r"divides the model \(tensor 2\), .* divided by nothing"):
+        session.restore(FakeEngine())
 
 
 def test_what_the_spec_says(start: Start) -> None:

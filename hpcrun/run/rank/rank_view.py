@@ -14,7 +14,7 @@ from hpcrun.policy.batch import Triple
 from hpcrun.run.data import evaluation, order_record
 from hpcrun.run.data.order_record import SampleOrder
 from hpcrun.run.data.sample_loader import SampleLoader
-from hpcrun.run.parallel import train_batch
+from hpcrun.run.parallel import train_batch, ulysses
 from hpcrun.run.parallel.rank_layout import RankLayout
 from hpcrun.run.profile import step_recorder
 from hpcrun.run.protocol.attempt_fence import AttemptFence
@@ -50,6 +50,7 @@ class RankView:
         self.total_steps: int | None = None
         self.layout = RankLayout(self._spec.spec.get("parallel") or {}, self.world_size)
         self._engine: Any = None
+        self._took_part = False
         self._fence = AttemptFence(launch.successor) if launch else None
         self._events = SessionLogWriter(launch, self.rank, self._fence)
         self._loaders: list[SampleLoader] = []
@@ -245,6 +246,7 @@ class RankView:
         """
         size = self.layout.size["sequence"]
         place = self.layout.place(self.rank, "sequence")
+        self._took_part = True
         parts = []
         for tensor in tensors:
             if tensor.shape[dim] % size:
@@ -277,9 +279,17 @@ class RankView:
         Tensor
             The mean loss of this rank's micro batches, detached.
         """
-        if isinstance(read, SampleLoader):
-            return train_batch.train_batch(self._engine, read(step))
-        return train_batch.train_batch(self._engine, map(read, self.micro_batches(step)))
+        if not isinstance(read, SampleLoader):
+            loss = train_batch.train_batch(self._engine, map(read, self.micro_batches(step)))
+        elif "sequence" in self.layout.divided:
+            raise UsageError(
+                "parallel.sequence: what a loader gives are whole sequences",
+                hint="give session.train_batch a function that returns session.sequence_part(…)",
+            )
+        else:
+            loss = train_batch.train_batch(self._engine, read(step))
+        ulysses.check_use(self.layout.divided, has_parts=self._took_part)
+        return loss
 
     def eval_batch(self, batches: Iterable[Any]) -> Any:
         """Return the mean loss of this rank's micro batches without gradients; collective.
