@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcrun.estimate import gpu_catalogue, run_costs
+from hpcrun import gpu_catalogue
+from hpcrun.estimate import run_costs
 from hpcrun.estimate.model_facts import of_number
 from hpcrun.estimate.run_costs import JobShape, TrainingPace
 from hpcrun.estimate.training_setup import TrainingSetup
