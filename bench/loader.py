@@ -1,4 +1,4 @@
-"""How long a step waits for ``session.loader``, with 0, 1 and 2 workers.
+"""Measure how long a step waits for ``session.loader``, with 0, 1 and 2 workers.
 
     python -m bench.loader [--where DIRECTORY] [--steps 40] [--output bench/results] [--json]
 

@@ -1,4 +1,4 @@
-"""What `hpcrun tune` finds, and how long it takes, against trying everything.
+"""Compare `hpcrun tune` with trying everything: the configuration found, and the time.
 
     python -m bench.tune [--steps 20] [--rounds 3] [--output bench/results]
 

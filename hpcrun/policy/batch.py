@@ -61,7 +61,7 @@ class Triple:
 
     @property
     def most_halvings(self) -> int:
-        """How often `halved` makes the micro batch smaller."""
+        """Return the number of times that `halved` makes the micro batch smaller."""
         return 0 if self.micro == 1 else 1 + self.halved(1).most_halvings
 
     def __str__(self) -> str:

@@ -202,14 +202,14 @@ def check_world_sizes(runs: Sequence[RunPlan], experiment: ExperimentPaths, say:
         ranks = run.world_size * _inside(run, experiment.run(run.number), newest)
         # Without the block the program may divide the model itself, as it did before.
         layout = newest.parallel if run.parallel is None else divided(run.spec["parallel"])
-        if newest.world_size == ranks and newest.parallel == layout:
-            continue
-        sizes = f"{newest.world_size} to {ranks} ranks"
+        why = newest.fixed_size
         if newest.parallel != layout:
             sizes = f"{newest.ranks} to {manifest.ranks_text(ranks, layout)}"
-        why = newest.fixed_size
-        if why is None and newest.parallel != layout:
-            why = _unreachable(newest, layout)
+            why = why or _unreachable(newest, layout)
+        elif newest.world_size != ranks:
+            sizes = f"{newest.world_size} to {ranks} ranks"
+        else:
+            continue
         if why is not None:
             refused.append(f"run {run.number}, {sizes}: {why} ({directory})")
         else:

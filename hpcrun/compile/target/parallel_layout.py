@@ -68,15 +68,14 @@ def data_parallel(
         hint = f"ask for resources.nodes: {fits}, or leave it auto" if not rest and fits else None
         report.at("parallel.data", found, hint or "leave it auto")
         return None
-    if kind is not None:
-        _check_pipeline(sizes, config, report)
-        _check_groups(sizes, spec["optimization"], report)
+    if kind is not None and "pipeline" in sizes:
+        _check_stages(config, report)
+        _check_groups(spec["optimization"], report)
     return ranks
 
 
-def _check_pipeline(sizes: Mapping[str, int], config: dict[str, Any], report: Reporter) -> None:
-    if "pipeline" not in sizes:
-        return
+def _check_stages(config: dict[str, Any], report: Reporter) -> None:
+    """Report a configuration with which DeepSpeed refuses a pipeline, or trains it wrong."""
     stage = get_at(config, ("zero_optimization", "stage"), 0)
     if stage in (2, 3):
         report.at(
@@ -96,12 +95,8 @@ def _check_pipeline(sizes: Mapping[str, int], config: dict[str, Any], report: Re
         )
 
 
-def _check_groups(
-    sizes: Mapping[str, int], optimization: Mapping[str, Any], report: Reporter
-) -> None:
+def _check_groups(optimization: Mapping[str, Any], report: Reporter) -> None:
     """Report groups of parameters that each stage of a pipeline would have others of."""
-    if "pipeline" not in sizes:
-        return
     if optimization["layer_decay"] is not None:
         report.at(
             "optimization.layer_decay", "does not work with parallel.pipeline", "leave it out"

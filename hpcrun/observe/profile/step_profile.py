@@ -1,4 +1,4 @@
-"""What a profile measured, by rank: parts of a step, flops, memory; and the slowest rank."""
+"""Measurements of a profile by rank: parts of a step, flops, memory; and the slowest rank."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ EVEN = 0.02
 
 @dataclass(frozen=True)
 class RankProfile:
-    """What one rank measured; times in seconds a step, sizes in bytes."""
+    """Measurements of one rank; times in seconds a step, sizes in bytes."""
 
     rank: int
     node: str
     device: str
     """``cpu``, or the GPU's name as its driver has it."""
     dtype: str
-    """What its matrices are made of, such as ``bfloat16``."""
+    """Data type of its matrix products, such as ``bfloat16``."""
     steps: int
     """Steps that were profiled; as many were timed without."""
     bare: float
@@ -84,7 +84,7 @@ class SlowRank:
     behind: float
     """Seconds a step that it is busy longer than the median of the others."""
     part: str
-    """What takes it longer, most of all."""
+    """Part of the step that takes it longer by most."""
     part_behind: float
 
 
@@ -95,7 +95,7 @@ class StepProfile:
     name: str
     """The run's, such as ``fine-profile/0``."""
     directory: str
-    """Where its traces are: the attempt's."""
+    """The attempt's directory, which holds the traces."""
     warmup: int
     ranks: tuple[RankProfile, ...]
 

@@ -53,7 +53,7 @@ class RunReport:
     log: LogTail | None = None
     """The last lines that it printed."""
     profile: StepProfile | None = None
-    """Where the time of its steps went, if `hpcrun profile` made the run."""
+    """The profile of its steps, if `hpcrun profile` made the run."""
 
     @property
     def selected(self) -> Selected:

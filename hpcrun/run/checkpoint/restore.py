@@ -160,8 +160,9 @@ class CheckpointStore:
     def _load_resized(self, directory: Path, entry: Manifest) -> Fault | None:
         """Restore a checkpoint of another number of ranks; return its fault, if any."""
         engine = self._engine
-        now = manifest.ranks_text(self._ranks.world_size, deepspeed_io.parallel(engine))
-        alike = entry.parallel == deepspeed_io.parallel(engine)
+        parallel = deepspeed_io.parallel(engine)
+        now = manifest.ranks_text(self._ranks.world_size, parallel)
+        alike = entry.parallel == parallel
         if entry.fixed_size is not None:
             raise CheckpointError(
                 f"{directory} was saved by {entry.ranks}, and this attempt's {now} cannot go on "

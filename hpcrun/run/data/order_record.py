@@ -17,7 +17,7 @@ from hpcrun.state import session_log
 
 @dataclass(frozen=True)
 class SampleOrder:
-    """What the order of a loader's samples follows from."""
+    """The values that determine the order of a loader's samples."""
 
     samples: int
     """Examples in an epoch."""

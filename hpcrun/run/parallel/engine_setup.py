@@ -93,10 +93,9 @@ def _whole(model: Any, arguments: dict[str, Any], groups: RankGroups) -> tuple[A
 
     tensor_rules.use(groups.group("tensor"), groups.group("data"))
     if "sequence" in groups.layout.divided:
-        for name in ("group", "world_size", "rank"):
-            method = f"get_sequence_data_parallel_{name}"
-            setattr(of_deepspeed, method, getattr(groups, method))
-    config = {**arguments["config"], "tensor_parallel": _tensor_block(model, arguments, groups)}
+        groups.lend(of_deepspeed, "get_sequence_data_parallel_")
+    config = arguments["config"]
+    config = {**config, "tensor_parallel": _tensor_block(model, config, groups)}
     return model, {**arguments, "config": config, "mpu": of_deepspeed}
 
 
@@ -126,17 +125,18 @@ def _pipeline(
     # What a rank sends on is whole: a part of the sequence, or the same in a tensor group.
     parts = {"pipe_partitioned": False, "grad_partitioned": False}
     config["pipeline"] = {**parts, **(config.get("pipeline") or {})}
-    block = config.pop("tensor_parallel", None)
     if "tensor" in groups.layout.divided:
-        given = {**arguments, "config": {"tensor_parallel": block or {}}}
-        rules = _tensor_block(made, given, groups)
+        rules = _tensor_block(made, config, groups)
         tensor_rules.use(groups.group("tensor"), groups.group("data"))
         tensor_rules.divide(made, rules, groups.group("tensor"), groups.group("pipeline"))
+    # The engine would divide the stage once more.
+    config.pop("tensor_parallel", None)
     return made, {**_of_stage(made, arguments), "config": config}
 
 
-def _tensor_block(model: Any, arguments: Mapping[str, Any], groups: RankGroups) -> dict[str, Any]:
-    block = dict(arguments["config"].get("tensor_parallel") or {})
+def _tensor_block(model: Any, config: Mapping[str, Any], groups: RankGroups) -> dict[str, Any]:
+    """Return DeepSpeed's ``tensor_parallel``, with the model's own plans where it names none."""
+    block = dict(config.get("tensor_parallel") or {})
     if not block.keys() & {"partition_config", "preset_model"}:
         rules = tensor_rules.partition_config(model)
         block.update({} if rules is None else {"partition_config": rules})

@@ -89,8 +89,8 @@ class RankGroups:
     def get_tensor_model_parallel_rank(self) -> int:
         return self._place("tensor")
 
-    def lend(self, mpu: Any) -> None:
-        """Give another ``mpu`` of DeepSpeed's these groups in place of its own."""
+    def lend(self, mpu: Any, prefix: str = "get_") -> None:
+        """Replace the methods of another ``mpu`` whose names begin so by those of these groups."""
         for name in dir(self):
-            if name.startswith("get_"):
+            if name.startswith(prefix):
                 setattr(mpu, name, getattr(self, name))

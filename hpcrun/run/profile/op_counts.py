@@ -1,4 +1,4 @@
-"""What one step's operations come to: floating point operations, and the most bytes that it holds.
+"""Counts of one step's operations: floating point operations, and the most bytes that it holds.
 
 Both follow the operators that torch dispatches, on any device, so the step they look at is slow,
 and no time of it counts. A matrix product of (m, k) by (k, n) is 2·m·k·n operations; what is

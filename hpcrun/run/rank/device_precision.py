@@ -106,7 +106,7 @@ def _fits_fp8(module: Any, _name: str) -> bool:
 
 
 def _in_autocast(model: Any, engine: Any) -> Any:
-    """Have each forward pass of the model run in Transformer Engine's fp8."""
+    """Wrap the model's forward pass in Transformer Engine's autocast, and return the model."""
     forward = model.forward
     autocast = getattr(engine, "autocast", None) or engine.fp8_autocast
 
