@@ -1,9 +1,10 @@
 """The peer: the same training as a script of DeepSpeed and srun, without hpcrun.
 
 Written as careful people write it: environment from SLURM_*, ``deepspeed.initialize`` with a JSON
-file, the same data in the same order, and each step's loss, learning rate and tokens per second in
-a file that rank 0 writes. By default the loss is rank 0's own, as in most such scripts;
-``--loss average`` averages it over ranks first, which hpcrun does too.
+file, and each step's loss, learning rate and tokens (or images) per second in a file that rank 0
+writes. By default the loss is rank 0's own, as in most such scripts; ``--loss average`` averages it
+over ranks first, which hpcrun does too. The causal models read the same data in the same order as
+hpcrun's side; the others go through torch's DistributedSampler and DataLoader.
 """
 
 from __future__ import annotations
@@ -13,7 +14,165 @@ import json
 import os
 import time
 import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Share:
+    """What this rank reads of each global batch."""
+
+    rank: int
+    ranks: int
+    batch: int
+    micro: int
+
+    @property
+    def micro_batches(self) -> int:
+        return self.batch // (self.micro * self.ranks)
+
+    def indices(self, step: int) -> Iterator[list[int]]:
+        """The numbers of this rank's samples in a step, a list for each micro batch."""
+        for index in range(self.micro_batches):
+            start = (step - 1) * self.batch
+            start += (self.rank * self.micro_batches + index) * self.micro
+            yield list(range(start, start + self.micro))
+
+
+class Program:
+    """A program of ``jobs``: its model, and the losses of this rank's micro batches of a step.
+
+    Attributes
+    ----------
+    units
+        Tokens of a sample, or 1 where samples are images: for the speed in the log.
+    """
+
+    model: Any
+    units: int
+
+    def __init__(self, config: dict[str, Any], share: Share) -> None:
+        import torch
+
+        self.config, self.share = config, share
+        torch.manual_seed(config["seed"])
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Make the model and read the data."""
+        raise NotImplementedError
+
+    def losses(self, engine: Any, step: int) -> Iterator[Any]:
+        """Yield the loss of each micro batch; the caller goes back through it before the next."""
+        raise NotImplementedError
+
+    def read(self, dataset: Any) -> Iterator[Any]:
+        """Yield this rank's micro batches, epoch after epoch, as torch shuffles them."""
+        from torch.utils.data import DataLoader
+        from torch.utils.data.distributed import DistributedSampler
+
+        share = self.share
+        sampler: Any = DistributedSampler(
+            dataset, share.ranks, share.rank, seed=self.config["seed"]
+        )
+        loader: Any = DataLoader(dataset, share.micro, sampler=sampler, drop_last=True)
+        epoch = 0
+        while True:
+            sampler.set_epoch(epoch)
+            yield from loader
+            epoch += 1
+
+
+class LanguageModel(Program):
+    """``jobs/language_model.py``: the model returns its loss."""
+
+    def prepare(self) -> None:
+        import language_model
+
+        self.units = self.config["model"]["context"]
+        text = language_model.read_text(self.config["data_bytes"])
+        self.text = text[: -len(text) // 20]
+        self.model = language_model.LanguageModel(**self.config["model"])
+
+    def losses(self, engine: Any, step: int) -> Iterator[Any]:
+        from language_model import sample
+
+        for indices in self.share.indices(step):
+            text = sample(self.text, self.config["seed"], indices, self.units)
+            yield engine(text.to(engine.device))
+
+
+class CausalLanguageModel(Program):
+    """``jobs/causal_language_model.py``, not divided."""
+
+    def prepare(self) -> None:
+        import causal_language_model
+
+        self.units = self.config["context"]
+        tokens, vocabulary = causal_language_model.read_tokens(SimpleNamespace(**self.config))
+        self.tokens = tokens[: -len(tokens) // 20]
+        self.model = causal_language_model.build_layers(
+            **self.config["model"], vocabulary=vocabulary
+        )
+
+    def losses(self, engine: Any, step: int) -> Iterator[Any]:
+        from causal_language_model import cross_entropy, windows
+
+        for indices in self.share.indices(step):
+            inputs, labels = windows(self.tokens, self.config["seed"], indices, self.units)
+            yield cross_entropy(engine(inputs.to(engine.device)), labels.to(engine.device))
+
+
+class MaskedLanguageModel(Program):
+    """``jobs/masked_language_model.py``; masks are drawn from torch's generator as it goes."""
+
+    def prepare(self) -> None:
+        import masked_language_model
+
+        self.units = self.config["model"]["context"]
+        training, _ = masked_language_model.read_text(self.config["data_bytes"])
+        self.model = masked_language_model.MaskedLanguageModel(**self.config["model"])
+        self.batches = self.read(masked_language_model.Windows(training, self.units))
+
+    def losses(self, engine: Any, step: int) -> Iterator[Any]:
+        from masked_language_model import loss_of
+
+        smoothing = self.config["label_smoothing"]
+        for _ in range(self.share.micro_batches):
+            shown, wanted = (part.to(engine.device) for part in next(self.batches))
+            yield loss_of(engine(shown), wanted, label_smoothing=smoothing)
+
+
+class ImageClassification(Program):
+    """``jobs/image_classification.py``; images are moved by torch's generator as it goes."""
+
+    units = 1
+
+    def prepare(self) -> None:
+        from image_classification import Digits, Network, read_images
+
+        images, labels, *_ = read_images()
+        self.model = Network(**self.config["model"])
+        self.batches = self.read(Digits(images, labels))
+
+    def losses(self, engine: Any, step: int) -> Iterator[Any]:
+        from torch.nn import functional
+
+        smoothing = self.config["label_smoothing"]
+        for _ in range(self.share.micro_batches):
+            inputs, wanted = (part.to(engine.device) for part in next(self.batches))
+            yield functional.cross_entropy(engine(inputs), wanted, label_smoothing=smoothing)
+
+
+PROGRAMS: dict[str, type[Program]] = {
+    "language_model": LanguageModel,
+    "causal_language_model": CausalLanguageModel,
+    "masked_language_model": MaskedLanguageModel,
+    "image_classification": ImageClassification,
+}
 
 
 def main() -> None:
@@ -32,7 +191,6 @@ def main() -> None:
 
     import deepspeed
     import torch
-    from language_model import LanguageModel, read_text, sample
     from turns import Turns
 
     # Said by torch 2.13 about a call of DeepSpeed's at every collective of ZeRO.
@@ -41,18 +199,15 @@ def main() -> None:
     settings = json.loads(arguments.deepspeed_config.read_text())
     turns = Turns(config["turns"], "bare")
 
-    context, seed = config["model"]["context"], config["seed"]
-    text = read_text(config["data_bytes"])
-    text = text[: -len(text) // 20]
-    torch.manual_seed(seed)
-    model = LanguageModel(**config["model"])
+    batch = settings["train_batch_size"]
+    share = Share(rank, world_size, batch, settings["train_micro_batch_size_per_gpu"])
+    program = PROGRAMS[config["program"]](config, share)
     deepspeed.init_distributed()
     engine, _, _, scheduler = deepspeed.initialize(
-        model=model, model_parameters=list(model.parameters()), config=settings
+        model=program.model,
+        model_parameters=list(program.model.parameters()),
+        config=settings,
     )
-    batch = settings["train_batch_size"]
-    micro = settings["train_micro_batch_size_per_gpu"]
-    accumulation = settings["gradient_accumulation_steps"]
 
     all_losses = []
     with open(arguments.log, "w", buffering=1) as log:
@@ -60,10 +215,7 @@ def main() -> None:
             turns.at(step)
             began = time.perf_counter()
             losses = []
-            for index in range(accumulation):
-                start = (step - 1) * batch + (rank * accumulation + index) * micro
-                indices = list(range(start, start + micro))
-                loss = engine(sample(text, seed, indices, context).to(engine.device))
+            for loss in program.losses(engine, step):
                 engine.backward(loss)
                 engine.step()
                 losses.append(loss.detach())
@@ -75,8 +227,8 @@ def main() -> None:
                 torch.distributed.all_reduce(mean)
                 mean /= world_size
             if rank == 0:
-                rate, speed = scheduler.get_last_lr()[0], batch * context / seconds
-                log.write(f"step {step} loss {mean.item():.6f} lr {rate:.3e} {speed:.0f} tok/s\n")
+                rate, speed = scheduler.get_last_lr()[0], batch * program.units / seconds
+                log.write(f"step {step} loss {mean.item():.6f} lr {rate:.3e} {speed:.0f} /s\n")
     turns.finish(losses=[float(loss) for loss in all_losses])
 
 

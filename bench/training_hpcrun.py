@@ -1,11 +1,11 @@
-"""The side of hpcrun: ``language_model.train`` as it ships, with a stop-watch around its steps."""
+"""The side of hpcrun: a program of ``jobs`` as it ships, with a stop-watch around its steps."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import language_model
 from turns import Turns
 
 
@@ -25,5 +25,5 @@ def train(session: Any) -> None:
         log(metrics, step)
 
     session.steps, session.log = timed, noted
-    language_model.train(session)
+    importlib.import_module(session.config.program).train(session)
     turns.finish(losses=[float(loss) for loss in losses])
