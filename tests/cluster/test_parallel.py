@@ -127,10 +127,10 @@ def test_a_run_goes_on_at_other_layouts(ward: Ward, calm: dict[str, Losses]) -> 
 
 
 def test_a_sequence_is_refused_another_layout(ward: Ward) -> None:
-    _submit(ward, "fixed", LAYOUTS["sequence"], "config.total_steps=30")
+    _submit(ward, "fixed", LAYOUTS["sequence"], "config.total_steps=1000")
     ward.wait_for_step("fixed", 25)
     ward.hpcrun("cancel", "fixed", "--yes")
     spec = ward.spec("fixed", {**_spec(), "parallel": LAYOUTS["tensor"]})
-    done = ward.hpcrun("submit", spec, "config.total_steps=30", check=False)
+    done = ward.hpcrun("submit", spec, "config.total_steps=1000", check=False)
     assert done.returncode == 2
     assert "sequences are divided (parallel.sequence)" in done.stderr
