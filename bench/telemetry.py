@@ -32,8 +32,8 @@ from bench.training import MODEL, SPEC
 from bench.training_report import Pair, bootstrap
 from bench.turns import Referee
 from hpcrun.state import files, layout
-from hpcrun.submit.local import processes
-from hpcrun.submit.local.processes import LocalProcess
+from hpcrun.submission.local import processes
+from hpcrun.submission.local.processes import LocalProcess
 from tests.support import operators
 
 HERE = Path(__file__).parent

@@ -30,7 +30,7 @@ ORDER = (
         "slurm",
         "site",
         "compile",
-        "submit",
+        "submission",
         "check",
         "estimate",
         "run",

@@ -6,20 +6,41 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hpcrun.api.log_line import LogLine
+    from hpcrun.api.submit_call import submit
+    from hpcrun.api.submitted_experiment import Experiment, experiment
+    from hpcrun.observe.status.status import RunStatus
     from hpcrun.run.data.curriculum import Ramp
     from hpcrun.run.data.packed_documents import PackedDocuments
     from hpcrun.run.parallel.ulysses import attention as ulysses_attention
     from hpcrun.run.session import Session, session
 
 __version__ = "0.1.0"
-__all__ = ["PackedDocuments", "Ramp", "Session", "__version__", "session", "ulysses_attention"]
-# Public name -> its module below `hpcrun.run`, and its name there.
+__all__ = [
+    "Experiment",
+    "LogLine",
+    "PackedDocuments",
+    "Ramp",
+    "RunStatus",
+    "Session",
+    "__version__",
+    "experiment",
+    "session",
+    "submit",
+    "ulysses_attention",
+]
+# Public name -> its module, and its name there.
 _FROM = {
-    "PackedDocuments": ("data.packed_documents", "PackedDocuments"),
-    "Ramp": ("data.curriculum", "Ramp"),
-    "Session": ("session", "Session"),
-    "session": ("session", "session"),
-    "ulysses_attention": ("parallel.ulysses", "attention"),
+    "Experiment": ("api.submitted_experiment", "Experiment"),
+    "LogLine": ("api.log_line", "LogLine"),
+    "PackedDocuments": ("run.data.packed_documents", "PackedDocuments"),
+    "Ramp": ("run.data.curriculum", "Ramp"),
+    "RunStatus": ("observe.status.status", "RunStatus"),
+    "Session": ("run.session", "Session"),
+    "experiment": ("api.submitted_experiment", "experiment"),
+    "session": ("run.session", "session"),
+    "submit": ("api.submit_call", "submit"),
+    "ulysses_attention": ("run.parallel.ulysses", "attention"),
 }
 
 
@@ -27,4 +48,4 @@ def __getattr__(name: str) -> Any:
     if name not in _FROM:
         raise AttributeError(f"module 'hpcrun' has no attribute {name!r}")
     module, inside = _FROM[name]
-    return getattr(importlib.import_module(f"hpcrun.run.{module}"), inside)
+    return getattr(importlib.import_module(f"hpcrun.{module}"), inside)

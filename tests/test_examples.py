@@ -25,7 +25,7 @@ from hpcrun.cli.main import group
 from hpcrun.state import layout, ledger
 from hpcrun.state.history import plans
 from hpcrun.state.spec.experiment import Spec
-from hpcrun.submit.local import processes
+from hpcrun.submission.local import processes
 from tests.support.doc_blocks import PAGES, ROOT, Block, blocks
 from tests.support.doc_reader import BASE, PROGRAM, Answer, Reader
 from tests.support.experiment import Experiment
@@ -44,6 +44,7 @@ TRAINS = "trains with DeepSpeed for minutes: tests/test_training.py"
 NODES = "needs nodes of a Slurm: tests/cluster/test_doctor.py"
 CONVERTED = "an sbatch script, and its spec: tests/convert/test_conversion.py"
 SAVED = "needs a checkpoint: tests/cli/test_weights.py, tests/frameworks/test_llama_weights.py"
+LIVE = "needs live ranks: tests/cli/test_exec.py, tests/cluster/test_beside.py"
 SERVES = "serves until Ctrl-C: tests/observe/report/test_live_server.py"
 # What `--help` prints, in docs/cli.md, is compared by tests/test_docs.py.
 COMPARED = "Usage: hpcrun "
@@ -131,6 +132,15 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "hpcrun weights finetune/0 -o out": SAVED,
         "hpcrun weights finetune/0@1200 -o out --dtype bf16": SAVED,
         "hpcrun init --from job.sbatch": CONVERTED,
+        **dict.fromkeys(
+            (
+                "hpcrun exec finetune/0 nvidia-smi",
+                "hpcrun exec finetune/0 --rank 5 env",
+                "hpcrun shell finetune/0 --rank 5",
+                "hpcrun stacks finetune/0",
+            ),
+            LIVE,
+        ),
         "hpcrun run hello": "run as a line of README.md",
         "hpcrun top": TERMINAL,
         "hpcrun top finetune --where config.lr=3e-4": TERMINAL,

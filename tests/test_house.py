@@ -218,15 +218,20 @@ COVERED_BY: dict[str, str] = {
     "state/spec/recovery_block": "compile/spec/test_reference.py",
     "state/spec/sweep_block": "compile/spec/test_reference.py",
     "state/spec/tracking_block": "compile/spec/test_reference.py",
-    "submit/code/frozen_code": "security/test_archives.py",
-    "submit/code/secret_files": "security/test_archives.py",
-    "submit/code/code_files": "submit/code/test_snapshot.py",
-    "submit/code_changes": "cli/test_submit.py",
-    "submit/feeder": "cli/test_submit_full.py",
-    "submit/local/processes": "submit/local/test_executor.py",
-    "submit/run_here": "cli/test_submit.py",
-    "submit/submission_dir": "cli/test_submit.py",
-    "submit/submit": "cli/test_submit.py",
+    "submission/code/frozen_code": "security/test_archives.py",
+    **dict.fromkeys(
+        ("cli/shell", "cli/stacks", "control/beside_rank", "run/beside"), "cli/test_exec.py"
+    ),
+    "api/log_line": "api/test_submitted_experiment.py",
+    "api/submit_call": "api/test_submitted_experiment.py",
+    "submission/code/secret_files": "security/test_archives.py",
+    "submission/code/code_files": "submission/code/test_snapshot.py",
+    "submission/code_changes": "cli/test_submit.py",
+    "submission/feeder": "cli/test_submit_full.py",
+    "submission/local/processes": "submission/local/test_executor.py",
+    "submission/run_here": "cli/test_submit.py",
+    "submission/submission_dir": "cli/test_submit.py",
+    "submission/submit": "cli/test_submit.py",
 }
 
 
@@ -303,7 +308,7 @@ def test_slurm_is_named_in_one_place() -> None:
     """Its programs are called in hpcrun.slurm, and where submitit is handed a script."""
     here = {path for path in MODULES if path.parent.name == "slurm"}
     assert sum(len(list(_commands(path))) for path in here) > 8
-    outside = set(MODULES) - here - {PACKAGE / "submit" / "sbatch.py"}
+    outside = set(MODULES) - here - {PACKAGE / "submission" / "sbatch.py"}
     assert [found for path in sorted(outside) for found in _commands(path)] == []
 
 

@@ -28,7 +28,7 @@ PACKAGE = ROOT / "hpcrun"
 # Modules at the top that every package may import.
 BASE = {
     *("activity", "errors", "bounded_json", "fields", "host", "mounts", "text", "resources"),
-    "gpu_catalogue",
+    *("gpu_catalogue", "python_packages"),
     "terminal",
 }
 # Package -> the packages that it may import, beside itself and the modules above. No circles.
@@ -38,24 +38,26 @@ MAY_IMPORT: dict[str, set[str]] = {
     "slurm": {"policy", "state"},
     "run": {"slurm", "policy", "state"},
     "compile": {"slurm", "policy", "state"},
-    "submit": {"compile", "slurm", "policy", "state"},
+    "submission": {"compile", "slurm", "policy", "state"},
     "site": {"slurm", "policy", "state"},
-    "check": {"site", "submit", "compile", "slurm", "policy", "state"},
+    "check": {"site", "submission", "compile", "slurm", "policy", "state"},
     "convert": {"starter", "compile", "slurm", "policy", "state"},
     # The sysfs readers of `run` tell of the login node what they tell of others.
-    "starter": {"check", "site", "submit", "compile", "run", "slurm", "policy", "state"},
-    "doctor": {"observe", "site", "submit", "compile", "slurm", "policy", "state"},
-    "observe": {"submit", "slurm", "policy", "state"},
-    "estimate": {"site", "observe", "submit", "compile", "slurm", "policy", "state"},
-    "control": {"observe", "submit", "compile", "slurm", "policy", "state"},
+    "starter": {"check", "site", "submission", "compile", "run", "slurm", "policy", "state"},
+    "doctor": {"observe", "site", "submission", "compile", "slurm", "policy", "state"},
+    "observe": {"submission", "slurm", "policy", "state"},
+    "estimate": {"site", "observe", "submission", "compile", "slurm", "policy", "state"},
+    # Where the ranks of a live run are stands in their launch file.
+    "control": {"run", "observe", "submission", "compile", "slurm", "policy", "state"},
     "tune": {
-        *("estimate", "control", "observe", "submit", "compile", "slurm", "policy", "state"),
+        *("estimate", "control", "observe", "submission", "compile", "slurm", "policy", "state"),
     },
     "cli": {
-        *("estimate", "tune"),
-        *("check", "site", "control", "observe", "submit", "compile", "slurm", "policy", "state"),
-        *("starter", "doctor", "convert"),
+        *("estimate", "tune", "check", "site", "control", "observe", "submission", "compile"),
+        *("slurm", "policy", "state", "starter", "doctor", "convert"),
     },
+    # Calls from Python, beside the command line.
+    "api": {"check", "control", "observe", "submission", "compile", "slurm", "policy", "state"},
 }
 # Imported from hpcrun.zip on compute nodes, by a Python that need have no library of ours.
 ON_COMPUTE_NODES = {"base", "state", "policy", "slurm", "run"}

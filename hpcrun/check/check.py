@@ -24,8 +24,8 @@ from hpcrun.site import slurm_site
 from hpcrun.site.slurm_site import SlurmSite
 from hpcrun.slurm import client, site_queries
 from hpcrun.state.plan import Plan, RunPlan
-from hpcrun.submit import preflight, run_actions
-from hpcrun.submit.submit import Preview
+from hpcrun.submission import preflight, run_actions
+from hpcrun.submission.submit import Preview
 from hpcrun.text import Say, plural
 
 # Said of a job that would wait for nodes which are reserved, too.

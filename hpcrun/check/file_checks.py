@@ -15,7 +15,7 @@ from hpcrun.policy.retention import Retention
 from hpcrun.state import manifest, permissions
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.state.plan import Plan, RunPlan
-from hpcrun.submit import preflight
+from hpcrun.submission import preflight
 from hpcrun.text import plural, size
 
 _INODES_OF_A_RUN = 50

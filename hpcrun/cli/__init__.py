@@ -9,6 +9,7 @@
   `drill`; `verdict` says at their end what became of the runs, and what to type.
 - Reading: `list`, `status`, `top`, `logs`, `results`, `why`, `show`, `diff`, `report`, `export`,
   `weights`.
+- Looking inside running ones: `exec`, `shell`, `stacks`.
 - Acting on runs: `cancel`, `requeue`, `tag`, `note`, `rename`, `clean`, `delete`.
 - `init`: a profile and a project; `doctor`: this cluster and its nodes; `schema`: the JSON Schema
   of specs.

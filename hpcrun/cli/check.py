@@ -25,7 +25,7 @@ def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], outp
     from hpcrun.check.check import check
     from hpcrun.compile import compile_chain
     from hpcrun.slurm import patience
-    from hpcrun.submit.submit import Request, preview_chain
+    from hpcrun.submission.submit import Request, preview_chain
 
     with activity.doing(f"reading {spec}"):
         chain = compile_chain(spec, overrides, sweeps, root=output.root)

@@ -53,7 +53,7 @@ def command(
     """
     from hpcrun.compile import compile_spec
     from hpcrun.control import drill
-    from hpcrun.submit.submit import Request
+    from hpcrun.submission.submit import Request
 
     compiled = compile_spec(spec, overrides, sweeps, root=output.root)
     output.notes([compiled])

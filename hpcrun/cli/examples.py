@@ -77,6 +77,12 @@ EXAMPLES: dict[str, dict[str, str]] = {
         "hpcrun weights finetune/0 -o out": "the newest checkpoint, in safetensors",
         "hpcrun weights finetune/0@1200 -o out --dtype bf16": "that of a step, rounded",
     },
+    "exec": {
+        "hpcrun exec finetune/0 nvidia-smi": "the GPUs of rank 0's node",
+        "hpcrun exec finetune/0 --rank 5 env": "what rank 5 has in its environment",
+    },
+    "shell": {"hpcrun shell finetune/0 --rank 5": "beside rank 5"},
+    "stacks": {"hpcrun stacks finetune/0": "where its ranks are"},
     "cancel": {
         "hpcrun cancel finetune/0": "one run",
         "hpcrun cancel finetune -n": "what would be cancelled",

@@ -21,6 +21,8 @@ TOPICS = {
     "where": ("choosing-runs", "which runs a command is about: names, patterns, state=failed"),
     "sweeps": ("sweeps", "many runs from one spec"),
     "recovery": ("when-runs-fail", "what to type when runs fail, and what comes back by itself"),
+    "inside": ("looking-inside", "stacks, commands and shells beside live ranks"),
+    "python": ("python", "submit and read runs from a program of yours"),
     "files": ("finding-files", "where code, logs, metrics and checkpoints are"),
     "specs": ("spec", "every key of a spec and of a cluster profile"),
     "commands": ("cli", "the root, exit codes, and every command's options"),

@@ -42,6 +42,11 @@ GROUPS = {
         "export": "Runs without their checkpoints, as one archive.",
         "weights": "A run's weights, whole, as safetensors for other programs.",
     },
+    "Look inside": {
+        "exec": "A command beside a live rank, with its environment.",
+        "shell": "A shell beside a live rank.",
+        "stacks": "Where the ranks of a live run are, in one command.",
+    },
     "Act": {
         "cancel": "Cancel runs; they stay cancelled.",
         "requeue": "Start runs again, with their frozen code and plan.",
@@ -81,7 +86,10 @@ _OTHER_NAMES = {
     "rename": "move mv",
     "requeue": "continue rerun restart resume retry",
     "results": "best metrics",
-    "run": "exec srun",
+    "exec": "attach nvidia-smi ssh",
+    "run": "srun",
+    "shell": "bash login pty",
+    "stacks": "backtrace gdb hang py-spy pyspy traceback",
     "show": "config describe info inspect scontrol",
     "status": "jobs ps queue sinfo squeue st watch",
     "submit": "go launch sbatch start sweep train",

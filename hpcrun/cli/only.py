@@ -19,7 +19,7 @@ from hpcrun.state import history, ledger
 from hpcrun.state.annotations.annotation import NOTHING, Annotation
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import RunPlan
-from hpcrun.submit.submit import Only
+from hpcrun.submission.submit import Only
 from hpcrun.text import Say, ranges, shortened
 
 _RUNS = re.compile(r"[^/]+/[0-9*?\[\],-]+")

@@ -35,7 +35,7 @@ def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], outp
     from hpcrun.compile import compile_chain
     from hpcrun.compile.chain import in_order
     from hpcrun.compile.freeze import freeze
-    from hpcrun.submit import most_hours
+    from hpcrun.submission import most_hours
 
     with activity.doing(f"reading {spec}"):
         chain = compile_chain(spec, overrides, sweeps, root=output.root)

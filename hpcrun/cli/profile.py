@@ -64,7 +64,7 @@ def command(
     """
     from hpcrun.control import profile_run
     from hpcrun.control.profile_run import UnfinishedProfileError
-    from hpcrun.submit.submit import Request
+    from hpcrun.submission.submit import Request
 
     if file is not None:
         _check(file)

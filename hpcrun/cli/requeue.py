@@ -25,7 +25,7 @@ def command(
     that wait or have completed are left alone.
     """
     from hpcrun.control import requeue
-    from hpcrun.submit import most_hours
+    from hpcrun.submission import most_hours
 
     selected = select(output, where, conditions, verb="requeue")
     if not dry_run:

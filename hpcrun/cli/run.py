@@ -19,7 +19,7 @@ from hpcrun.policy import causes
 from hpcrun.state import ledger
 
 if TYPE_CHECKING:
-    from hpcrun.submit.submission_dir import Prepared
+    from hpcrun.submission.submission_dir import Prepared
 
 
 @click.command("run")
@@ -36,8 +36,8 @@ def command(
     """
     from hpcrun.compile import compile_chain
     from hpcrun.slurm import allocation, client, patience
-    from hpcrun.submit.submission_dir import chain_data
-    from hpcrun.submit.submit import Request, run_chain
+    from hpcrun.submission.submission_dir import chain_data
+    from hpcrun.submission.submit import Request, run_chain
 
     patience.act()
     inside = allocation.current()
@@ -67,7 +67,7 @@ def command(
 
 
 def _bring_to_end(prepared: Prepared, allocation: str | None, output: Output) -> int:
-    from hpcrun.submit import run_here
+    from hpcrun.submission import run_here
 
     if prepared.draft is None:
         return _nothing_to_do(prepared)

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.where import select, where_argument
+from hpcrun.cli.where import select_one, where_argument
 from hpcrun.errors import UsageError
-from hpcrun.text import plural, shortened, timestamp, visible
+from hpcrun.text import plural, timestamp, visible
 
 
 @click.command("show")
@@ -35,22 +35,13 @@ def command(
     NAME lr=3e-4.
     """
     from hpcrun.observe.read import detail
-    from hpcrun.observe.read.selection import as_where
 
     asked = [name for name, is_given in options.items() if is_given]
     if len(asked) > 1:
         found = " and ".join(f"--{name}" for name in asked)
         raise UsageError(f"found {found}; show prints one of them", hint="leave the others out")
     what = asked[0] if asked else None
-    selected = select(output, where, conditions)
-    if len(selected) > 1:
-        named = " ".join([*where, *conditions]) or "your newest experiment"
-        raise UsageError(
-            f"{shortened(named, 200)} is {len(selected)} runs ({shortened(as_where(selected))}); "
-            "show takes one",
-            hint=f"such as {selected[0].name}",
-        )
-    one = selected[0]
+    one = select_one(output, "show", where, conditions)
     data: Any
     if what == "config":
         data = one.run.spec

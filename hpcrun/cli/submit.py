@@ -23,8 +23,8 @@ from hpcrun.text import listed, plural
 
 if TYPE_CHECKING:
     from hpcrun.compile import Compiled
-    from hpcrun.submit.submission_dir import Submitted
-    from hpcrun.submit.submit import Preview
+    from hpcrun.submission.submission_dir import Submitted
+    from hpcrun.submission.submit import Preview
 
 
 @click.command("submit")
@@ -80,9 +80,9 @@ def command(
         from hpcrun.cli.only import chooser
 
         only = chooser(words, output.say)
-    from hpcrun.submit import most_hours
-    from hpcrun.submit.submission_dir import chain_data
-    from hpcrun.submit.submit import Request, preview_chain, submit_chain
+    from hpcrun.submission import most_hours
+    from hpcrun.submission.submission_dir import chain_data
+    from hpcrun.submission.submit import Request, preview_chain, submit_chain
 
     request = Request(command_line(), output.say, new, only, avoid=not no_suspects)
     if dry_run:
@@ -112,7 +112,7 @@ def command(
 
 
 def _above_limit(previews: Sequence[Preview]) -> str | None:
-    from hpcrun.submit import most_hours
+    from hpcrun.submission import most_hours
 
     submitted = [one.submitted for one in previews]
     return most_hours.above_limit((run, plan.cluster) for plan in submitted for run in plan.runs)
@@ -149,7 +149,7 @@ def _wait(done: Sequence[Submitted], output: Output) -> int:
     from hpcrun.control.wait import wait
     from hpcrun.host import interrupted_from_outside
     from hpcrun.state.layout import ExperimentPaths
-    from hpcrun.submit.run_actions import SKIPPED
+    from hpcrun.submission.run_actions import SKIPPED
 
     name = done[-1].experiment
     root = root_option(done[-1].directory.parent)

@@ -134,6 +134,23 @@ def select(
     return found
 
 
+def select_one(
+    output: Output, command: str, where: Sequence[str], conditions: Sequence[str] = ()
+) -> Selected:
+    """Return the one run that the user named; raise UsageError if there are none, or several."""
+    from hpcrun.observe.read.selection import as_where
+
+    selected = select(output, where, conditions)
+    if len(selected) > 1:
+        named = " ".join([*where, *conditions]) or "your newest experiment"
+        raise UsageError(
+            f"{shortened(named, 200)} is {len(selected)} runs ({shortened(as_where(selected))}); "
+            f"{command} takes one",
+            hint=f"such as {selected[0].name}",
+        )
+    return selected[0]
+
+
 def chooses(where: Sequence[str], conditions: Sequence[str]) -> bool:
     """Check whether runs are chosen by a pattern or a condition, and not all named."""
     from hpcrun.observe.read.selection import is_pattern

@@ -11,7 +11,7 @@ from hpcrun.observe.read.selection import Selected
 from hpcrun.slurm import client
 from hpcrun.state import ledger, permissions
 from hpcrun.state.layout import SubmissionPaths
-from hpcrun.submit.local import executor
+from hpcrun.submission.local import executor
 from hpcrun.text import Say
 
 # What is true of runs whose jobs were not ended.

@@ -23,7 +23,7 @@ from hpcrun.state import layout, manifest
 from hpcrun.state.init_from import Origin
 from hpcrun.state.layout import AttemptPaths, ExperimentPaths
 from hpcrun.state.manifest import Fault, Manifest
-from hpcrun.submit import lock
+from hpcrun.submission import lock
 from hpcrun.text import Say, listed, plural, size
 
 CHECKPOINT = "checkpoint"

@@ -26,7 +26,7 @@ from hpcrun.observe.read.selection import Finder, Selected
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.state import history, journal, layout, permissions
 from hpcrun.state.layout import DELETED, ExperimentPaths
-from hpcrun.submit import lock
+from hpcrun.submission import lock
 from hpcrun.text import Say, listed, size
 
 

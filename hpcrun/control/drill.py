@@ -15,7 +15,7 @@ from hpcrun.observe.diagnosis import fault_costs
 from hpcrun.observe.read.selection import Finder
 from hpcrun.policy import faults as policy_faults
 from hpcrun.state.layout import ExperimentPaths
-from hpcrun.submit.submit import Request, submit
+from hpcrun.submission.submit import Request, submit
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from hpcrun.observe.read.selection import Finder, Selected
 from hpcrun.state import files, permissions
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.spec import profiling
-from hpcrun.submit.code import frozen_code, snapshot
-from hpcrun.submit.submit import Request, submit
+from hpcrun.submission.code import frozen_code, snapshot
+from hpcrun.submission.submit import Request, submit
 
 _RUN = re.compile(r"[A-Za-z][\w.+-]*/[0-9]{1,9}")
 

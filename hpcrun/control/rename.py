@@ -16,7 +16,7 @@ from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.observe.read.selection import Finder
 from hpcrun.state import layout, permissions
 from hpcrun.state.layout import ExperimentPaths
-from hpcrun.submit import lock
+from hpcrun.submission import lock
 from hpcrun.text import Say, listed
 
 

@@ -19,10 +19,10 @@ from hpcrun.observe.status.status import statuses
 from hpcrun.slurm import client, queue
 from hpcrun.state import history, ledger, permissions, plan_file
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
-from hpcrun.submit import feeder, lock, preflight, python_probe, run_actions
-from hpcrun.submit.feeder import Renew
-from hpcrun.submit.run_actions import Decision
-from hpcrun.submit.submission_dir import Draft, Prepared
+from hpcrun.submission import feeder, lock, preflight, python_probe, run_actions
+from hpcrun.submission.feeder import Renew
+from hpcrun.submission.run_actions import Decision
+from hpcrun.submission.submission_dir import Draft, Prepared
 from hpcrun.text import Say, listed
 
 SUBMIT = "submit"
@@ -69,7 +69,7 @@ def look(selected: Sequence[Selected], warn: Say | None = None) -> list[RequeueS
 
     Where Slurm does not answer and ``warn`` is given, return what is known, and call it. Raise
     UsageError if all of them have completed, BrokenFile if the intent of none can be read, and as
-    `hpcrun.submit.run_actions.decide`.
+    `hpcrun.submission.run_actions.decide`.
     """
     readable, left = _readable(selected)
     if left and not readable:
@@ -103,7 +103,7 @@ def restart(selected: Sequence[Selected], *, argv: Sequence[str], say: Say) -> l
     """Start those runs again that are neither completed nor waiting.
 
     Raise UsageError if the frozen code or plan is gone or the job's Python is unusable, and as
-    `hpcrun.submit.feeder.send`.
+    `hpcrun.submission.feeder.send`.
     """
     done: list[RequeueStep] = []
     readable, left = _readable(selected)

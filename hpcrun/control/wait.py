@@ -15,18 +15,22 @@ from hpcrun.observe.status.slurm_cache import LastAnswers
 from hpcrun.observe.status.status import Ask, RunStatus, statuses
 from hpcrun.state import ledger
 from hpcrun.state.layout import ExperimentPaths
-from hpcrun.submit import run_actions
+from hpcrun.submission import run_actions
 from hpcrun.text import Say, plural
 
 # The states of more runs than this are not read on each turn.
 _MOST = 500
 
 
-def wait(experiment: ExperimentPaths, runs: Sequence[int], *, say: Say) -> list[int]:
+def wait(
+    experiment: ExperimentPaths, runs: Sequence[int], *, say: Say, timeout: float | None = None
+) -> list[int]:
     """Wait until no run is queued or running; return those that did not complete.
 
-    While the cluster does not answer, go on waiting.
+    While the cluster does not answer, go on waiting. Raises TimeoutError if some are not over after
+    ``timeout`` seconds.
     """
+    deadline = None if timeout is None else time.monotonic() + timeout
     pause, longest, silent = 0.5, 5.0, False
     told, ask = f"waiting for {plural(len(runs), 'run')} of {experiment.name}", asker()
     with activity.doing(lambda: told):
@@ -52,6 +56,10 @@ def wait(experiment: ExperimentPaths, runs: Sequence[int], *, say: Say) -> list[
                 if len(runs) <= _MOST:
                     with contextlib.suppress(OSError, HpcrunError):
                         told = standing(experiment, runs, ask)
+            if deadline is not None and (left := deadline - time.monotonic()) < pause:
+                if left <= 0:
+                    raise TimeoutError(f"after {timeout:g} s, {told}")
+                pause = left
             time.sleep(pause)
             pause = min(pause * 1.5, longest)
 

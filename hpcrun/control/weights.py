@@ -29,7 +29,7 @@ from hpcrun.policy.retention import Retention
 from hpcrun.state import manifest, permissions, session_log
 from hpcrun.state.manifest import Manifest
 from hpcrun.state.spec.blocks import early
-from hpcrun.submit import python_probe
+from hpcrun.submission import python_probe
 from hpcrun.text import one_line, shortened, size
 
 # In what is exported: where it came from.

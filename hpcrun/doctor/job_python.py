@@ -15,8 +15,8 @@ from hpcrun.doctor.doctor_profile import DoctorProfile
 from hpcrun.doctor.machine_promises import PythonFacts
 from hpcrun.errors import UsageError
 from hpcrun.state.spec.blocks import early
-from hpcrun.submit.local.processes import clean_environment
-from hpcrun.submit.python_probe import Unchecked, probe
+from hpcrun.submission.local.processes import clean_environment
+from hpcrun.submission.python_probe import Unchecked, probe
 
 OWN = ("submitit", "omegaconf")
 _PATIENCE = 60.0

@@ -26,8 +26,8 @@ from hpcrun.slurm.queue import JobState
 from hpcrun.state import files, permissions
 from hpcrun.state.layout import slurm_path
 from hpcrun.state.spec.blocks import early
-from hpcrun.submit import sbatch
-from hpcrun.submit.code import snapshot
+from hpcrun.submission import sbatch
+from hpcrun.submission.code import snapshot
 from hpcrun.text import Say, duration, plural
 
 _PREFIX = ".hpcrun-doctor-"

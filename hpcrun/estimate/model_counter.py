@@ -17,7 +17,7 @@ import hpcrun
 from hpcrun import host
 from hpcrun.errors import UsageError
 from hpcrun.estimate import model_program
-from hpcrun.submit.python_probe import in_job_environment
+from hpcrun.submission.python_probe import in_job_environment
 from hpcrun.text import duration, one_line, shortened
 
 TIMEOUT = 300.0

@@ -17,7 +17,7 @@ from hpcrun.slurm.parse import parse_duration
 from hpcrun.state import permissions
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.state.spec.blocks import early, is_late
-from hpcrun.submit.python_probe import Unchecked, probe
+from hpcrun.submission.python_probe import Unchecked, probe
 from hpcrun.text import one_line
 
 # Keys of ``config`` that name a model of Hugging Face, and those that say a sample's length.

@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from types import FrameType
 
+from hpcrun import python_packages
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.policy import causes, recovery
 from hpcrun.policy.batch import Triple
@@ -35,9 +36,10 @@ from hpcrun.run.protocol.attempt_fence import EXIT_STALE
 from hpcrun.run.protocol.output import say
 from hpcrun.run.tracking.tracker_processes import TrackerProcesses
 from hpcrun.run.work import work_directory
-from hpcrun.state import ledger, permissions, plan_file
+from hpcrun.state import files, ledger, permissions, plan_file
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import RunPlan
+from hpcrun.text import listed
 
 
 class Supervisor:
@@ -181,6 +183,7 @@ class Supervisor:
                 pid=os.getpid(),
                 world_size=run.world_size,
                 **(smaller or {}),
+                **self._changed_packages(),
             )
         except OSError as error:
             if attempt is not None:
@@ -192,6 +195,21 @@ class Supervisor:
             ) from error
         say(f"attempt {attempt.number} of {self.plan.name}/{self.run.number} on {', '.join(nodes)}")
         return attempt
+
+    def _changed_packages(self) -> dict[str, list[str]]:
+        """Return how this Python differs from the job's as it was at submission, for the ledger."""
+        try:
+            known = files.read_json(self.submission.submission).get("packages")
+        except (OSError, ValueError, AttributeError):
+            return {}
+        before = python_packages.read(known)
+        if before is None:
+            return {}
+        changed = python_packages.difference(before, python_packages.installed(sys.path))
+        if changed:
+            told = f"since it was submitted, packages of this Python changed: {listed(changed, 8)}"
+            say(told)
+        return {"packages_changed": changed} if changed else {}
 
     def _spares(self, nodes: Sequence[str]) -> dict[str, list[str]]:
         usable = self._launcher.nodes if self._agents is None else self._agents.usable

@@ -17,5 +17,5 @@ In reading order:
 
 To ask Slurm something new: a function in `client` that builds the command and returns plain values,
 with `client.command` in a test replaced by a recorded answer (``tests/slurm/recorded``). Only
-`hpcrun.submit.sbatch` submits jobs, through submitit.
+`hpcrun.submission.sbatch` submits jobs, through submitit.
 """

@@ -142,6 +142,16 @@ def reading(say: Say | None = None, limit: float | None = None) -> Iterator[None
         _current.reset(token)
 
 
+@contextlib.contextmanager
+def acting(say: Say) -> Iterator[None]:
+    """Be a command that acts during the block, in this thread: say that Slurm is waited for."""
+    token = _current.set(Patience(None, say))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
 def act() -> None:
     """Be a command that acts from now on: wait for each request as long as that may take."""
     current().limit = None

@@ -82,6 +82,24 @@ def workers_argv(
     return [*argv, *_gpu_flags(gpus), *command]
 
 
+def beside_argv(
+    job_id: str, node: str, gpus: str | None, command: Sequence[str], *, terminal: bool
+) -> list[str]:
+    """Return the ``srun`` of a command on a node of a job, which takes nothing from its ranks.
+
+    ``job_id`` is a whole number, also of an array's task; ``gpus`` is the job's
+    ``--gpus-per-node``, None without GPUs.
+    """
+    argv = [
+        *("srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1"),
+        *("--ntasks-per-node=1", "--cpus-per-task=1", f"--nodelist={node}", "--mem=0", "--quiet"),
+        *("--export=PATH", "--chdir=/", "--input=all", "--unbuffered", "--job-name=hpcrun-beside"),
+    ]
+    argv += [f"--gpus-per-node={gpus}"] if gpus else []
+    argv += ["--pty"] if terminal else []
+    return [*argv, *command]
+
+
 def workers_name(attempt: int) -> str:
     """Return the name of an attempt's step of ranks."""
     return f"{WORKERS}{attempt}"

@@ -19,7 +19,7 @@ from pathlib import Path
 from hpcrun.errors import UsageError
 from hpcrun.starter.side_task import SideTask
 from hpcrun.state import files
-from hpcrun.submit import python_probe
+from hpcrun.submission import python_probe
 
 # Pythons that are looked at, and of these started; seconds for each.
 _MOST, _STARTED, PATIENCE = 48, 12, 20.0

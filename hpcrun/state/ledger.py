@@ -6,7 +6,8 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
 ``attempt_started``
     ``job_id`` (``123``, ``123_4`` or ``local:PID``), ``submission``, ``nodes`` (list of names),
     ``spare_nodes`` (those that stand by, if any), ``restart_count``, ``host``, ``pid``,
-    ``world_size``; after out of memory ``micro_batch``, ``accumulation``, ``planned_micro_batch``.
+    ``world_size``; after out of memory ``micro_batch``, ``accumulation``, ``planned_micro_batch``;
+    ``packages_changed`` since submission (`hpcrun.python_packages`), in words.
 ``workers_started``
     The agents are ready and the ranks were started; ``warm`` where they had been waiting.
     ``notice``: the network interface that was guessed, and what to write instead.
@@ -23,12 +24,11 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     completed, ``cause``: a mapping with ``kind`` (of `hpcrun.policy.causes`) and ``message``, and
     if known ``rank``, ``node``, ``exit_code``, ``signal``, ``exception``, ``log_tail`` (list of
     lines), ``nodes`` (those that were lost, bad, or could not be used), ``response`` (to bad ones;
-    see `hpcrun.policy.node_health`), ``lock`` (a file that a rank
-    that hangs waits for), ``permanent`` (why no new start mends the error, as a clause) and
-    ``seen_on`` (the nodes that have it, where a node may be at fault). ``restored_step``,
-    ``reached_step``, ``checkpoint_step``, ``first_step``, ``saves`` and ``total_steps`` are its
-    progress, ``metrics`` their last values, ``logged`` the time of these
-    (`hpcrun.run.job.evidence.AttemptProgress`).
+    see `hpcrun.policy.node_health`), ``lock`` (a file that a rank that hangs waits for),
+    ``permanent`` (why no new start mends the error, as a clause) and ``seen_on`` (the nodes that
+    have it, where a node may be at fault). ``restored_step``, ``reached_step``,
+    ``checkpoint_step``, ``first_step``, ``saves`` and ``total_steps`` are its progress, ``metrics``
+    their last values, ``logged`` the time of these (`hpcrun.run.job.evidence.AttemptProgress`).
     An end that the attempt's own supervisor did not live to record is recorded by the next one,
     with ``time`` as Slurm has it.
 ``decided``
@@ -142,7 +142,7 @@ _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
     STARTED: (
         {
             **{**_HEAD, "job_id": _JOB_ID, "submission": INDEX, "host": TEXT},
-            **dict.fromkeys(("nodes", "spare_nodes"), TEXTS),
+            **dict.fromkeys(("nodes", "spare_nodes", "packages_changed"), TEXTS),
             **dict.fromkeys(("restart_count", "pid", "world_size"), INDEX),
             **dict.fromkeys(("micro_batch", "accumulation", "planned_micro_batch"), INDEX),
         },

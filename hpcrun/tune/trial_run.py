@@ -20,9 +20,9 @@ from hpcrun.state import ledger
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.trials import trial_log
 from hpcrun.state.trials.trial_log import TrialPlan, TrialRecord
-from hpcrun.submit import run_here
-from hpcrun.submit.submission_dir import Prepared
-from hpcrun.submit.submit import Request, run_chain, submit
+from hpcrun.submission import run_here
+from hpcrun.submission.submission_dir import Prepared
+from hpcrun.submission.submit import Request, run_chain, submit
 from hpcrun.text import Say
 
 # A run of trials restarts its ranks after each that failed.

@@ -11,7 +11,7 @@ import pytest
 
 from hpcrun.host import start_ticks
 from hpcrun.state import ledger
-from hpcrun.submit.local import processes
+from hpcrun.submission.local import processes
 from tests.support.command import hpcrun
 from tests.support.experiment import Experiment, path_with, shim_calls, slurm_shim
 

@@ -86,7 +86,7 @@ def answers(line: str, desk: Path, shell: str = "zsh", **variables: str) -> list
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("hpcrun st", ["status"]),
+        ("hpcrun st", ["status", "stacks"]),
         ("hpcrun comp", ["completion"]),
         ("hpcrun cancel zz", []),
         ("hpcrun cancel zz/", []),

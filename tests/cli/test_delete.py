@@ -15,7 +15,7 @@ from hpcrun.observe.read.selection import Finder
 from hpcrun.state import files as state_files
 from hpcrun.state import journal, layout, permissions
 from hpcrun.state.manifest import File, Manifest
-from hpcrun.submit import lock, run_actions
+from hpcrun.submission import lock, run_actions
 from tests.support.experiment import T0, Experiment, path_with, slurm_shim
 from tests.support.typed import Keyboard
 from tests.support.waiting import until

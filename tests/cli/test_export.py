@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.state import files as state_files
-from hpcrun.submit.code import code_files
+from hpcrun.submission.code import code_files
 from tests.support.command import hpcrun, start
 from tests.support.experiment import Experiment, path_with, slurm_shim
 

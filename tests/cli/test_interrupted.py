@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from hpcrun.state.layout import ExperimentPaths, experiment
-from hpcrun.submit.local import processes
+from hpcrun.submission.local import processes
 from tests.support import command
 from tests.support.waiting import until
 

@@ -16,7 +16,7 @@ import pytest
 from hpcrun.state import files as state_files
 from hpcrun.state import journal, ledger, plan_file
 from hpcrun.state.layout import ExperimentPaths, experiment
-from hpcrun.submit.local import processes
+from hpcrun.submission.local import processes
 from tests.support import command
 from tests.support.slurm_shim import Shim
 from tests.support.waiting import until

@@ -17,7 +17,7 @@ import pytest
 from hpcrun.compile.compiler import compile_plan
 from hpcrun.state import files, ledger, plan_file
 from hpcrun.state.layout import experiment
-from hpcrun.submit.local import processes
+from hpcrun.submission.local import processes
 from tests.support import command
 from tests.support.waiting import until
 

@@ -17,9 +17,9 @@ import pytest
 from hpcrun.compile import compile_spec
 from hpcrun.errors import ClusterRefused, Interrupted, UsageError
 from hpcrun.state.layout import experiment
-from hpcrun.submit import feeder
-from hpcrun.submit.submission_dir import Submitted
-from hpcrun.submit.submit import Request, submit
+from hpcrun.submission import feeder
+from hpcrun.submission.submission_dir import Submitted
+from hpcrun.submission.submit import Request, submit
 from tests.support import command
 from tests.support.desk import Desk, runs_of
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.submit.local import processes
+from hpcrun.submission.local import processes
 from tests.support import command
 from tests.support.desk import Desk, runs_of
 from tests.support.waiting import until

@@ -14,7 +14,7 @@ import pytest
 
 from hpcrun import activity
 from hpcrun.state import layout
-from hpcrun.submit.local import processes
+from hpcrun.submission.local import processes
 from tests.support import command
 from tests.support.gaps import Heard, listen
 

@@ -21,7 +21,7 @@ from hpcrun.errors import ClusterRefused, HpcrunError, Interrupted
 from hpcrun.slurm import client, queue
 from hpcrun.slurm.queue import JobState, JobStates
 from hpcrun.state.spec.cluster_profile import Profile
-from hpcrun.submit import sbatch
+from hpcrun.submission import sbatch
 
 CHOICE = NodeChoice("gpu", 2, ("n1", "n2"), 8)
 

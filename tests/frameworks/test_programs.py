@@ -21,7 +21,7 @@ from hpcrun.policy import frameworks
 from hpcrun.policy.frameworks import RankPlace
 from hpcrun.state import layout, ledger
 from hpcrun.state.layout import RunPaths
-from hpcrun.submit.local import processes
+from hpcrun.submission.local import processes
 from tests.support.command import argv, hpcrun
 from tests.support.waiting import until
 

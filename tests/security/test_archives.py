@@ -22,8 +22,8 @@ import pytest
 from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.run.node.prepare import NodePreparation
 from hpcrun.state.layout import experiment
-from hpcrun.submit.code import code_files, snapshot
-from hpcrun.submit.code.code_diff import CodeDiff
+from hpcrun.submission.code import code_files, snapshot
+from hpcrun.submission.code.code_diff import CodeDiff
 from tests.support.command import hpcrun
 from tests.support.experiment import Experiment
 from tests.support.plans import command_plan, submission_of
@@ -119,7 +119,7 @@ def test_a_fifo_that_git_would_read_is_named_at_once(code: Path) -> None:
     subprocess.run(["git", "-C", str(code), "init", "-q"], check=True)
     os.mkfifo(code / "package" / ".gitignore")
     script = (
-        "import sys; from pathlib import Path; from hpcrun.submit.code import code_files\n"
+        "import sys; from pathlib import Path; from hpcrun.submission.code import code_files\n"
         "code_files.find(Path(sys.argv[1]))"
     )
     done = subprocess.run(

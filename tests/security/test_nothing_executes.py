@@ -155,7 +155,7 @@ def test_a_checkout_executes_nothing(
     plant: Callable[[Path, Path], None], code: Path, payload: Path, ran: Path
 ) -> None:
     from hpcrun.compile import compile_plan
-    from hpcrun.submit.code import snapshot
+    from hpcrun.submission.code import snapshot
 
     plant(code, payload)
     (code / "study.yaml").write_text("name: study\nentry: train.py\ncluster: local\n")
@@ -261,7 +261,7 @@ def test_neither_setup_lines_nor_the_jobs_python_run_before_the_job(
 def test_bash_env_of_a_spec_is_not_read_on_this_node(
     tmp_path: Path, payload: Path, ran: Path
 ) -> None:
-    from hpcrun.submit.python_probe import probe
+    from hpcrun.submission.python_probe import probe
 
     wrapper = tmp_path / "python"
     wrapper.write_text(f'#!/bin/bash\nexec {sys.executable} "$@"\n')
@@ -291,7 +291,7 @@ def test_a_strangers_spec_runs_in_the_job_alone(open_place: Path) -> None:
     before = open_place / "ran"
     # The local executor runs the job here: what runs before is seen in a submission that fails.
     script = (
-        "import hpcrun.submit.feeder as feeder, hpcrun.__main__ as start\n"
+        "import hpcrun.submission.feeder as feeder, hpcrun.__main__ as start\n"
         "feeder.send = lambda *_, **__: (_ for _ in ()).throw(SystemExit(77))\n"
         f"start.main(['submit', {str(spec)!r}])"
     )
@@ -307,7 +307,7 @@ def test_a_strangers_spec_runs_in_the_job_alone(open_place: Path) -> None:
 def test_a_strangers_python_is_not_started_by_my_spec(
     setup: tuple[str, ...], open_place: Path
 ) -> None:
-    from hpcrun.submit.python_probe import Unchecked, probe
+    from hpcrun.submission.python_probe import Unchecked, probe
 
     mark = open_place / "ran"
     python = STRANGER.write(open_place / "env" / "python", f"#!/bin/sh\necho >{mark}\n", 0o755)
@@ -325,7 +325,7 @@ def test_a_strangers_python_is_not_started_by_my_spec(
 @needs_root
 def test_a_requeue_does_not_start_what_the_submission_left_alone(open_place: Path) -> None:
     from hpcrun.state.layout import experiment
-    from hpcrun.submit.python_probe import unchecked
+    from hpcrun.submission.python_probe import unchecked
 
     submission = experiment(open_place, "study").submission(1)
     submission.directory.mkdir(parents=True)

@@ -20,7 +20,7 @@ from hpcrun.run.node import op_cache
 from hpcrun.slurm import client
 from hpcrun.state import files, layout, ledger
 from hpcrun.state.manifest import File, Manifest
-from hpcrun.submit.local import processes
+from hpcrun.submission.local import processes
 from tests.support import command, users
 from tests.support.experiment import T0, Experiment, shim_calls, slurm_shim
 from tests.support.plans import command_plan, submission_of

@@ -11,8 +11,8 @@ import pytest
 
 from hpcrun.starter import python_search
 from hpcrun.starter.python_search import RUNNING, FoundPython
-from hpcrun.submit import python_probe
-from hpcrun.submit.python_probe import Probe, Unchecked
+from hpcrun.submission import python_probe
+from hpcrun.submission.python_probe import Probe, Unchecked
 
 ANSWERS = {"torch": "2.5.1", "deepspeed": "0.19.8"}
 

@@ -15,7 +15,7 @@ from hpcrun.run.protocol.launch import Launch, LaunchNode
 from hpcrun.state import files, ledger, plan_file
 from hpcrun.state.layout import experiment
 from hpcrun.state.plan import Array, Entry, Plan, RunPlan
-from hpcrun.submit.local import processes
+from hpcrun.submission.local import processes
 from tests.support.operators import PATH
 from tests.support.waiting import until
 

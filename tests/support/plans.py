@@ -9,7 +9,7 @@ from typing import Any
 from hpcrun.state import files, plan_file
 from hpcrun.state.layout import SubmissionPaths, experiment
 from hpcrun.state.plan import Array, Entry, Plan, RunPlan
-from hpcrun.submit.code import snapshot
+from hpcrun.submission.code import snapshot
 
 
 def command_plan(

@@ -148,8 +148,12 @@ def _launcher_inside(words: Sequence[str], directory: Path) -> tuple[str, str] |
     return (found, f" in {script}") if found else None
 
 
-@functools.lru_cache(maxsize=64)
 def _started_by(path: Path) -> str | None:
+    return _started_by_file(path, _version(path))
+
+
+@functools.lru_cache(maxsize=64)
+def _started_by_file(path: Path, version: tuple[int, int]) -> str | None:
     try:
         return _started_in(files.read_bytes(path, MOST_PARSED).decode(errors="replace"))
     except (OSError, ValueError):
@@ -233,8 +237,21 @@ class _Uses(NamedTuple):
     has_session: bool = False
 
 
-@functools.lru_cache(maxsize=64)
 def _of_path(path: Path) -> _Uses:
+    return _uses(path, _version(path))
+
+
+def _version(path: Path) -> tuple[int, int]:
+    """Return what tells a file from itself after an edit: a program may submit it again."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+@functools.lru_cache(maxsize=64)
+def _uses(path: Path, version: tuple[int, int]) -> _Uses:
     try:
         source = files.read_bytes(path, MOST_PARSED)
         tree = ast.parse(source, str(path))

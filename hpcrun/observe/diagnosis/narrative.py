@@ -50,6 +50,7 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
     spares = one.attempt.spare_nodes
     parts = [
         _beginning(one),
+        _packages(one),
         _progress(one),
         f"It had {smaller}." if (smaller := recovery.smaller_batch(one.attempt)) else "",
         f"{listed(spares, _MOST)} stood by." if spares else "",
@@ -149,6 +150,14 @@ def _beginning(one: AttemptStory) -> str:
     """Describe how a script or command went on from earlier attempts."""
     messages = [found["message"] for found in (one.attempt.resume, one.attempt.began_over) if found]
     return " ".join(f"It {one_line(message)}." for message in messages)
+
+
+def _packages(one: AttemptStory) -> str:
+    """Describe how the job's Python differed from what it was at submission."""
+    changed = one.attempt.started.get("packages_changed") or []
+    return f"Its Python had other packages than at submission: {listed(changed, 8)}." * bool(
+        changed
+    )
 
 
 def _progress(one: AttemptStory) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hpcrun.errors import UsageError
 from hpcrun.observe.read.selection import Selected
 from hpcrun.state import files, history, permissions
-from hpcrun.submit.code import frozen_code
+from hpcrun.submission.code import frozen_code
 
 if TYPE_CHECKING:
     from hpcrun.observe.status.status import RunStatus

@@ -32,7 +32,7 @@ from hpcrun.observe.results.results import Results
 from hpcrun.state import history
 from hpcrun.state.layout import RunPaths, SubmissionPaths
 from hpcrun.state.spec import profiling
-from hpcrun.submit.code.code_diff import ADDED, CHANGED, REMOVED
+from hpcrun.submission.code.code_diff import ADDED, CHANGED, REMOVED
 from hpcrun.text import Say, plural
 
 _ALL_SHOWN, _BEST_SHOWN = 20, 12

@@ -13,8 +13,8 @@ from hpcrun.observe.read.run_values import MISSING, flatten, lookup
 from hpcrun.observe.read.selection import Selected
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.spec import blocks
-from hpcrun.submit.code import snapshot
-from hpcrun.submit.code.code_diff import ADDED, CHANGED, REMOVED, CodeDiff
+from hpcrun.submission.code import snapshot
+from hpcrun.submission.code.code_diff import ADDED, CHANGED, REMOVED, CodeDiff
 
 
 @dataclass(frozen=True)

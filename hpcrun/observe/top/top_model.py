@@ -13,7 +13,7 @@ from hpcrun.observe.tables import Table
 from hpcrun.observe.top import views
 from hpcrun.observe.top.picture import NodeSample, Picture
 from hpcrun.observe.top.views import NODES, QUEUE, RUNS, TopView
-from hpcrun.submit import most_hours
+from hpcrun.submission import most_hours
 from hpcrun.text import one_line, plural, shortened
 
 _NOTHING = {

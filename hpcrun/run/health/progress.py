@@ -18,7 +18,7 @@ import signal
 import struct
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -206,12 +206,25 @@ def ask_for_stacks(scratch: Path) -> None:
             os.kill(found.pid, STACKS_SIGNAL)
 
 
-def stacks(scratch: Path) -> dict[int, str]:
-    """Return the Python stacks that each rank has written; the most recent call first."""
+def stacks_written(scratch: Path) -> dict[int, int]:
+    """Return the bytes of stacks that each rank has written so far."""
+    found: dict[int, int] = {}
+    for rank, path in ScratchPaths(scratch).all_stacks():
+        with contextlib.suppress(OSError):
+            found[rank] = path.stat().st_size
+    return found
+
+
+def stacks(scratch: Path, since: Mapping[int, int] | None = None) -> dict[int, str]:
+    """Return the Python stacks that each rank has written; the most recent call first.
+
+    ``since`` has what `stacks_written` returned before the ranks were asked.
+    """
     found: dict[int, str] = {}
     for rank, path in ScratchPaths(scratch).all_stacks():
         with contextlib.suppress(OSError):
-            text = files.read_tail(path, _MOST_STACKS).decode(errors="replace")
+            new = max(0, path.stat().st_size - (since or {}).get(rank, 0))
+            text = files.read_tail(path, min(_MOST_STACKS, new)).decode(errors="replace")
             if text:
                 found[rank] = text
     return found

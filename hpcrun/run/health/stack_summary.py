@@ -31,12 +31,19 @@ class ThreadPosition:
         return f"{self.own}, in {self.call}" if self.own else self.call
 
 
+def main_thread(text: str) -> list[str]:
+    """Return the main thread's lines of `faulthandler`'s text, the most recent call first."""
+    for section in reversed(re.split(r"(?m)^(?:Current t|T)hread .*$", text)):
+        lines = [line for line in section.splitlines() if _FRAME.match(line)]
+        if lines and not any(line.endswith(" in _bootstrap_inner") for line in lines):
+            return lines
+    return []
+
+
 def position(text: str) -> ThreadPosition | None:
     """Return the main thread's position from `faulthandler`'s text; None if it is not there."""
-    for section in reversed(re.split(r"(?m)^(?:Current t|T)hread .*$", text)):
-        frames = [match.groupdict() for match in map(_FRAME.match, section.splitlines()) if match]
-        if not frames or any(frame["function"] == "_bootstrap_inner" for frame in frames):
-            continue
+    if lines := main_thread(text):
+        frames = [match.groupdict() for match in map(_FRAME.match, lines) if match]
         own = next((frame for frame in frames if not _LIBRARY.search(frame["file"])), None)
         where = ""
         if own is not None:

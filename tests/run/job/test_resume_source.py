@@ -20,7 +20,7 @@ from hpcrun.run.protocol.launch import Launch, LaunchNode
 from hpcrun.state import files, ledger, session_log
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.state.plan import Entry
-from hpcrun.submit.local import processes
+from hpcrun.submission.local import processes
 from tests.support import command
 from tests.support.place import launch_of
 from tests.support.users import STRANGER, needs_root

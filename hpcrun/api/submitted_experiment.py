@@ -1,0 +1,252 @@
+"""An experiment that was submitted, for Python programs: what its commands tell and do."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcrun import activity
+from hpcrun.api.log_line import LogLine
+from hpcrun.errors import UsageError
+from hpcrun.host import expand_home
+from hpcrun.observe.read import filter
+from hpcrun.observe.read.selection import Finder, Selected, default_root
+from hpcrun.observe.results import results
+from hpcrun.observe.status.status import RunStatus, statuses
+from hpcrun.slurm import patience
+from hpcrun.state import layout
+from hpcrun.text import Say
+
+
+def tell(message: str) -> None:
+    """Print a message for the person on standard error, as the commands do."""
+    with activity.printing():
+        print(message, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def told(say: Say) -> Iterator[None]:
+    """Tell on standard error during the block what is done, unless messages go elsewhere."""
+    with activity.reported(sys.stderr if say is tell else None):
+        yield
+
+
+class Experiment:
+    """An experiment under a root, read anew at every call.
+
+    `hpcrun.experiment` and `hpcrun.submit` return it. Conditions are those of ``--where``:
+    ``"lr>=1e-3"``, ``"state=failed"``, ``"metric.loss<2"``.
+
+    Attributes
+    ----------
+    name
+        The experiment's name.
+    directory
+        Where its plans and runs lie.
+    """
+
+    def __init__(self, directory: Path, say: Say = tell) -> None:
+        self._paths = layout.ExperimentPaths(directory)
+        self._say = say
+
+    def __repr__(self) -> str:
+        return f"<experiment {self.name} in {self.directory.parent}>"
+
+    @property
+    def name(self) -> str:
+        return self._paths.name
+
+    @property
+    def directory(self) -> Path:
+        return self._paths.directory
+
+    def runs(self, *conditions: str) -> list[RunStatus]:
+        """Return the state of each run that meets all conditions, by number.
+
+        Where Slurm does not answer within seconds, that is said, and states are those on disk.
+        Raises UsageError for a condition that cannot be read, or that no run meets.
+        """
+        with self._reading():
+            return statuses(self._selected(conditions), warn=self._say)
+
+    def results(self, *conditions: str) -> list[dict[str, Any]]:
+        """Return a row for each run: ``run``, swept keys, ``state``, ``step`` and metrics.
+
+        A metric's name holds its last value; the objective has ``METRIC.first``, ``METRIC.best``
+        and ``METRIC.best_step`` beside it. Every row has all columns; None is an empty cell. Raises
+        as `runs`.
+        """
+        with self._reading():
+            selected = self._selected(conditions)
+            known = statuses(selected, warn=self._say)
+            return results.collect(selected, known, warn=self._say).to_data()
+
+    def frame(self, *conditions: str) -> Any:
+        """Return `results` as a pandas DataFrame, indexed by run.
+
+        Raises UsageError where pandas is not installed, and as `runs`.
+        """
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError:
+            raise UsageError(
+                "frame() makes a pandas DataFrame, and this Python has no pandas",
+                hint="pip install pandas, or take the rows of results()",
+            ) from None
+        rows = self.results(*conditions)
+        return pandas.DataFrame(rows).set_index("run")
+
+    def wait(
+        self, runs: Iterable[int] | None = None, *, timeout: float | None = None
+    ) -> list[RunStatus]:
+        """Wait until none of the runs is queued or running, and return their states.
+
+        Parameters
+        ----------
+        runs
+            Numbers of runs; None for all.
+        timeout
+            Seconds.
+
+        Raises
+        ------
+        TimeoutError
+            Some go on after that time.
+        UsageError
+            There is no such run.
+        """
+        from hpcrun.control.wait import wait
+
+        numbers = self._numbers(runs)
+        with told(self._say):
+            wait(self._paths, numbers, say=self._say, timeout=timeout)
+        with self._reading():
+            return statuses(Finder(self._paths.root).runs(self._paths, numbers), warn=self._say)
+
+    def logs(
+        self,
+        runs: Iterable[int] | int | None = None,
+        *,
+        rank: Iterable[int] | int | None = None,
+        attempt: int | str | None = None,
+        stream: str = "worker",
+        tail: int | None = None,
+        grep: str | None = None,
+    ) -> Iterator[LogLine]:
+        """Yield lines of logs as they are now, run by run, attempt by attempt, rank by rank.
+
+        Parameters
+        ----------
+        runs
+            Numbers of runs; None for all.
+        rank
+            Numbers of ranks; None for all.
+        attempt
+            A number from 1, ``"all"``, or None for the newest.
+        stream
+            ``worker`` (ranks), ``agent``, ``batch``, ``other`` or ``all``.
+        tail
+            At most so many of the last lines of each file.
+        grep
+            Only lines in which this regular expression finds something.
+
+        Raises
+        ------
+        UsageError
+            There is no such run, rank, attempt or stream, or the expression is wrong.
+        """
+        from hpcrun.observe.logs import log_files
+        from hpcrun.observe.logs.log_format import Printer
+        from hpcrun.observe.logs.render import LineFilter, read
+
+        if stream not in (streams := ("worker", "agent", "batch", "other", "all")):
+            raise UsageError(f"stream={stream!r} is none of {', '.join(streams)}")
+        numbers = self._numbers([runs] if isinstance(runs, int) else runs)
+        selected = Finder(self._paths.root, warn=self._say).runs(self._paths, numbers)
+        ranks = [rank] if isinstance(rank, int) else rank
+        choice = log_files.LogChoice(
+            streams=stream,
+            ranks=None if ranks is None else frozenset(ranks),
+            attempt=attempt,
+        )
+        try:
+            chosen = LineFilter(None if grep is None else re.compile(grep))
+        except re.error as error:
+            raise UsageError(f"grep={grep!r} is not a regular expression: {error}") from None
+        if dropped := log_files.check(selected, choice):
+            self._say(dropped)
+        found = read(
+            log_files.sources(selected, choice),
+            Printer(selected, as_json=True),
+            chosen,
+            begin=None if tail is None else lambda one: one.begin_with(tail, bars=False),
+            fold=False,
+        )
+        # A generator of its own, so that what is wrong is told before the first line is asked for.
+        return (LogLine(**json.loads(line)) for part in found for line in part.splitlines())
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        with told(self._say), patience.reading(self._say):
+            yield
+
+    def _numbers(self, runs: Iterable[int] | None) -> list[int]:
+        known = [one.run.number for one in self._selected(())]
+        if runs is None:
+            return known
+        wanted = sorted(set(runs))
+        if missing := sorted(set(wanted).difference(known)):
+            raise UsageError(
+                f"{self.name} has no run {missing[0]}: it has {known[0]} to {known[-1]}"
+            )
+        return wanted
+
+    def _selected(self, conditions: Sequence[str]) -> list[Selected]:
+        found = Finder(self._paths.root, warn=self._say).runs(self._paths)
+        if not found:
+            raise UsageError(
+                f"no plan of {self.name} can be read in {self.directory}",
+                hint="`hpcrun list` shows the experiments that can",
+            )
+        if not conditions:
+            return found
+
+        def look(runs: Sequence[Selected], values: bool) -> list[RunStatus]:
+            return statuses(runs, warn=self._say, values=values)
+
+        return filter.narrow(found, conditions, "condition", look=look, say=self._say)
+
+
+def experiment(
+    name: str, *, root: str | os.PathLike[str] | None = None, say: Say = tell
+) -> Experiment:
+    """Return an experiment that was submitted.
+
+    Parameters
+    ----------
+    name
+        Its name, its directory, or the spec file that it was submitted from.
+    root
+        The directory of experiments; by default ``HPCRUN_ROOT``, or ``~/hpcrun``.
+    say
+        Takes messages for the person; by default they go to standard error.
+
+    Raises
+    ------
+    UsageError
+        There is no such experiment, or the spec was submitted as several.
+    """
+    place = default_root() if root is None else expand_home(os.fspath(root)).absolute()
+    found = Finder(Path(os.path.realpath(place)), warn=say).resolve([name])
+    several = list(dict.fromkeys(one.experiment for one in found))
+    if len(several) > 1:
+        names = ", ".join(one.name for one in several)
+        raise UsageError(f"{name!r} stands for {len(several)} experiments: {names}; name one")
+    return Experiment(several[0].directory, say)

@@ -1,0 +1,235 @@
+"""A command beside a live rank of a run, and the stacks of all ranks.
+
+The job's Python need not be known, nor the modules that it was started with: bash takes both from
+the rank's own process, which only its owner can read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcrun.errors import HpcrunError, UsageError
+from hpcrun.observe.read.selection import Selected
+from hpcrun.observe.status import jobs, run_state
+from hpcrun.observe.status.status import statuses
+from hpcrun.run.health import stack_summary
+from hpcrun.run.protocol.launch import Launch
+from hpcrun.slurm import client, steps
+from hpcrun.state import ledger, permissions
+from hpcrun.state.layout import AttemptPaths
+from hpcrun.state.node_layout import ScratchPaths
+from hpcrun.text import range_text
+
+# Nodes that are asked at the same time, and the seconds that each may take.
+_AT_ONCE, _ANSWER = 16, 60.0
+# What bash exits with where the rank's process is not there.
+_NO_RANK = 66
+# $0: the file with the process id of the rank's worker. The words after it are for the program.
+_BASH = f"""\
+pid="$(cat "$0" 2> /dev/null)" &&
+mapfile -d '' -t variables < "/proc/$pid/environ" 2> /dev/null &&
+mapfile -d '' -t words < "/proc/$pid/cmdline" 2> /dev/null &&
+[ "${{#words[@]}}" -gt 0 ] || exit {_NO_RANK}
+exec env -i "${{variables[@]}}" "${{words[0]}}" -m hpcrun.run.beside "$@"
+"""
+
+
+@dataclass(frozen=True)
+class RankStack:
+    """The Python stacks of a rank; None where it does not tell."""
+
+    rank: int
+    node: str
+    text: str | None
+
+
+@dataclass(frozen=True)
+class LiveRun:
+    """A run whose ranks are at work."""
+
+    name: str
+    launch: Launch
+    attempt: AttemptPaths
+    job_id: str | None
+    """The whole number of its job; None on this machine."""
+    gpus: str | None
+
+    @property
+    def ranks(self) -> range:
+        return range(self.launch.world_size)
+
+    def argv(self, rank: int, words: Sequence[str], *, terminal: str = "") -> list[str]:
+        """Return the command line of a command beside a rank; see `beside_command`."""
+        node = self.launch.node_of(rank)
+        pid_file = ScratchPaths(Path(node.scratch)).pid(rank)
+        launch = self.attempt.launch
+        found = beside_command(pid_file, launch, rank, words, terminal=terminal)
+        if self.job_id is None:
+            return found
+        return steps.beside_argv(self.job_id, node.name, self.gpus, found, terminal=bool(terminal))
+
+
+def beside_command(
+    pid_file: Path, launch: Path, rank: int, words: Sequence[str], *, terminal: str = ""
+) -> list[str]:
+    """Return what is to be started on a rank's node; without ``words`` it tells the stacks.
+
+    Parameters
+    ----------
+    pid_file
+        Holds the id of the rank's process.
+    launch
+        The attempt's ``launch.json``.
+    terminal
+        TERM, for a command on a terminal.
+    """
+    return ["bash", "-c", _BASH, str(pid_file), str(launch), str(rank), terminal, *words]
+
+
+def living(selected: Selected, verb: str) -> LiveRun:
+    """Return a run of one's own whose ranks are at work.
+
+    Raises
+    ------
+    UsageError
+        It is another user's, or its ranks are not at work.
+    """
+    permissions.check_mine(selected.experiment, [selected.run.number], verb)
+    name, attempts = selected.name, selected.paths.attempts()
+    (status,) = statuses([selected], ask=jobs.ask, values=False)
+    if status.state != run_state.RUNNING or not attempts or not attempts[-1].launch.exists():
+        reason = f" ({status.reason})" if status.reason else ""
+        raise UsageError(
+            f"{name} is {status.state}{reason}: there is no rank to be beside",
+            hint=f"hpcrun status {name}" if not status.over else f"hpcrun logs {name}",
+        )
+    attempt = attempts[-1]
+    job = ledger.read(selected.paths)[-1].job_id
+    resources = selected.run.resources
+    kind, count = resources.gpu_type, resources.gpus_per_node
+    return LiveRun(
+        name,
+        Launch.read(attempt.launch),
+        attempt,
+        None if job is None or job.startswith("local:") else _whole_number(job),
+        f"{kind}:{count}" if kind and count else str(count) if count else None,
+    )
+
+
+def run(live: LiveRun, rank: int, words: Sequence[str], *, terminal: str = "") -> int:
+    """Run a command beside a rank, on this process's streams; return its exit code.
+
+    Raises
+    ------
+    UsageError
+        There is no such rank, or its process has ended.
+    """
+    _check(live, [rank])
+    process = subprocess.Popen(
+        live.argv(rank, words, terminal=terminal), env=client.scrubbed_environment()
+    )
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        # Ctrl-C reached the command, too; Slurm ends a step whose srun is ended.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(2.0)
+        process.terminate()
+        code = process.wait()
+    if code == _NO_RANK:
+        raise _ended(live, rank)
+    return code if code >= 0 else 128 - code
+
+
+def stacks(live: LiveRun, ranks: Iterable[int] | None = None) -> list[RankStack]:
+    """Return the Python stacks of ranks, in their order; of all by default.
+
+    The ranks go on. Raises UsageError if there is no such rank, HpcrunError if no node answers.
+    """
+    wanted = sorted(live.ranks if ranks is None else set(ranks))
+    _check(live, wanted)
+    per_node = live.launch.ranks_per_node
+    first = sorted({rank // per_node * per_node for rank in wanted})
+    with ThreadPoolExecutor(min(_AT_ONCE, len(first))) as pool:
+        answers = [*pool.map(lambda rank: _stacks_of_node(live, rank), first)]
+    if not any(isinstance(one, dict) for one in answers):
+        raise HpcrunError(
+            f"no node of {live.name} tells its ranks' stacks: {answers[0]}",
+            hint=f"hpcrun status {live.name}",
+        )
+    texts: dict[int, str] = {}
+    for one in answers:
+        texts.update(one if isinstance(one, dict) else {})
+    launch = live.launch
+    return [RankStack(rank, launch.node_of(rank).name, texts.get(rank) or None) for rank in wanted]
+
+
+def together(found: Sequence[RankStack], *, threads: bool) -> dict[str, list[RankStack]]:
+    """Return text -> the ranks that it is of, the most common first; of main threads, or of all."""
+    same: dict[str, list[RankStack]] = {}
+    for one in found:
+        text = one.text or ""
+        shown = text if threads else "\n".join(stack_summary.main_thread(text)) or text
+        same.setdefault(shown, []).append(one)
+    return dict(sorted(same.items(), key=lambda item: -len(item[1])))
+
+
+def _stacks_of_node(live: LiveRun, rank: int) -> dict[int, str] | str:
+    """Return the stacks of the node of a rank, or what went wrong."""
+    failed = "its ranks have ended"
+    # Any rank that lives tells of the others.
+    for each in range(rank, min(rank + live.launch.ranks_per_node, live.launch.world_size)):
+        try:
+            done = subprocess.run(
+                live.argv(each, ()),
+                env=client.scrubbed_environment(),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_ANSWER,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return f"no answer within {_ANSWER:.0f} s"
+        if done.returncode == 0:
+            with contextlib.suppress(ValueError):
+                return {int(one): text for one, text in json.loads(done.stdout).items()}
+        if done.returncode != _NO_RANK:
+            return " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+    return failed
+
+
+def _whole_number(job: str) -> str:
+    """Return the number by which srun knows a job, of an array's task too."""
+    if job.isdigit():
+        return job
+    with contextlib.suppress(client.CommandFailed):
+        if number := client.show("job", job).get("JobId"):
+            return number
+    raise HpcrunError(f"Slurm does not tell the number of job {job}", hint="type it again")
+
+
+def _check(live: LiveRun, ranks: Sequence[int]) -> None:
+    if unknown := sorted(set(ranks).difference(live.ranks)):
+        raise UsageError(f"{live.name} has no rank {unknown[0]}: it has {range_text(live.ranks)}")
+
+
+def _ended(live: LiveRun, rank: int) -> UsageError:
+    return UsageError(
+        f"rank {rank} of {live.name} is not at work on {live.launch.node_of(rank).name}: it has "
+        "ended, or not begun",
+        hint=f"hpcrun status {live.name}",
+    )
+
+
+def term() -> str:
+    """Return TERM, for a shell on this terminal."""
+    return os.environ.get("TERM") or "dumb"

@@ -1,0 +1,327 @@
+"""The files of the user's code, listed by git where there is git, else by a walk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import zlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcrun.compile.source import git
+from hpcrun.errors import HpcrunError, UsageError
+from hpcrun.state import files
+from hpcrun.state.layout import ExperimentPaths, is_archive
+from hpcrun.state.plan import Entry, Plan
+from hpcrun.submission.code.frozen_code import MOST_FILES
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+# Seconds for which git may look at all files.
+_LONG = 120.0
+
+_NEVER = frozenset(
+    {
+        *(".git", ".hg", ".svn", "__pycache__", "node_modules", ".ipynb_checkpoints", ".hpcrun"),
+        *(".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".tox", ".nox"),
+    }
+)
+_ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
+# What hpcrun writes in the directory of an experiment, beside its archives of code.
+_EXPERIMENT = frozenset({"submissions", "runs", "submit.lock"})
+
+
+@dataclass(frozen=True)
+class CodeListing:
+    """The files of the code."""
+
+    paths: list[str]
+    """Relative to the root, sorted."""
+    git: dict[str, Any] | None
+    """``commit`` (None before the first), ``branch`` (None when detached) and ``dirty``; None when
+    the files were not listed by git."""
+    notes: tuple[str, ...] = ()
+    """Messages for the user."""
+
+
+def find(
+    root: Path,
+    *,
+    exclude: Sequence[str] = (),
+    required: Collection[str] = (),
+    without: Collection[Path] = (),
+) -> CodeListing:
+    """List the code under ``root``; the parameters are those of `snapshot.freeze`.
+
+    Raise UsageError if a required file is missing, a pattern is invalid, or there are too many
+    files to be code.
+    """
+    notes: list[str] = []
+    rules = _Filter(root, exclude)
+    nested: list[Path] = []
+    state = _git_state(root, notes)
+    paths = _git_files(root, nested) if state is not None else None
+    if state is not None and paths:
+        state["dirty"] = state["dirty"] or any(git.is_dirty(each) for each in nested)
+    else:
+        # Nothing listed: the directory as a whole is ignored by a repository around it.
+        state = None
+        paths = _walk(root, rules, without)
+    forbidden = [part for directory in without if (part := _inside(root, directory))]
+    chosen = {
+        path
+        for path in paths
+        if not rules.leaves_out(path)
+        and not any(path == part or path.startswith(part + "/") for part in forbidden)
+    }
+    for path in required:
+        if not (root / path).is_file():
+            raise UsageError(f"{root / path}: the run needs this file, and it is not there")
+        chosen |= _steps(root, path)
+    if len(chosen) > MOST_FILES:
+        raise _too_many(root)
+    return CodeListing(sorted(chosen), state, tuple(notes))
+
+
+def _steps(root: Path, path: str) -> set[str]:
+    """Return a required file without links on the way to it, and those links.
+
+    What lies behind a link out of the root is reached through that link.
+    """
+    *parents, _ = path.split("/")
+    for index in range(1, len(parents) + 1):
+        link = "/".join(parents[:index])
+        if (root / link).is_symlink():
+            real = os.path.realpath(root / link)
+            inside = os.path.relpath(real, root.resolve())
+            if inside.startswith(".."):
+                return {link}
+            rest = path[len(link) + 1 :]
+            return {link, *_steps(root, os.path.normpath(f"{inside}/{rest}"))}
+    return {path}
+
+
+def scope(plan: Plan, experiment: ExperimentPaths) -> dict[str, Any]:
+    """Return the keyword parameters of `hpcrun.submission.code.snapshot.freeze` for a plan."""
+    code = plan.runs[0].code
+    links = (Path(plan.code_root) / plan.directory / link for link in code.link)
+    named = {run.environment.secrets_file for run in plan.runs}
+    secrets = sorted({path for file in named if file for path in (file, os.path.realpath(file))})
+    return {
+        "exclude": code.exclude,
+        "required": needed(plan),
+        "without": [experiment.directory.parent, *links],
+        "secrets": [*map(Path, secrets)],
+    }
+
+
+def needed(plan: Plan) -> list[str]:
+    """Return the files that a plan's runs cannot do without: the spec and the entries."""
+    root = Path(plan.code_root)
+    required = {file for run in plan.runs for file in entry_files(run.entry, root)}
+    spec = Path(plan.spec_file)
+    if spec.is_relative_to(root):
+        required.add(spec.relative_to(root).as_posix())
+    return sorted(required)
+
+
+def entry_files(entry: Entry, root: Path) -> set[str]:
+    """Return the file of a script or function, if the code has it; no more than one."""
+    if entry.kind == "function" and entry.module and entry.import_root is not None:
+        return _module_file(root, entry.import_root, entry.module)
+    return {entry.file} if entry.file else set()
+
+
+def _module_file(root: Path, import_root: str, module: str) -> set[str]:
+    base = root / import_root / Path(*module.split("."))
+    for candidate in (base.with_name(base.name + ".py"), base / "__init__.py"):
+        if candidate.is_file():
+            return {Path(os.path.relpath(candidate, root)).as_posix()}
+    return set()
+
+
+class _Filter:
+    """Leave out Python environments, caches, and what matches patterns by the rules of .gitignore.
+
+    As in git, no file of an excluded directory can be included again. What hpcrun wrote is left out
+    under whichever root it lies: a program of the same name may lie beside it.
+    """
+
+    def __init__(self, root: Path, patterns: Sequence[str]) -> None:
+        self._root = root
+        self._spec: GitIgnoreSpec | None = None
+        self._directories = {"": False}
+        self._experiments: dict[str, bool] = {"": False}
+        if patterns:
+            # Slow to import, and needed only where the spec has patterns.
+            from pathspec import GitIgnoreSpec
+
+            try:
+                # git knows no `./`, but people write it.
+                lines = [re.sub(r"^(!?)\./", r"\1/", pattern) for pattern in patterns]
+                self._spec = GitIgnoreSpec.from_lines(lines)
+            except (ValueError, re.error) as error:
+                raise UsageError(
+                    f"code.exclude: {', '.join(map(repr, patterns))}: {error}",
+                    hint="patterns are those of .gitignore: data/, *.pt, /notes, a/**/b, !keep.pt",
+                ) from None
+
+    def leaves_out(self, path: str) -> bool:
+        parent, _, name = path.rpartition("/")
+        return (
+            self.leaves_out_directory(parent)
+            or _never(name)
+            or self._is_ours(parent, name)
+            or self._matches(path)
+        )
+
+    def leaves_out_directory(self, path: str) -> bool:
+        if path not in self._directories:
+            parent, _, name = path.rpartition("/")
+            self._directories[path] = (
+                self.leaves_out_directory(parent)
+                or _never(name)
+                or self._is_ours(parent, name)
+                or any((self._root / path / mark).exists() for mark in _ENVIRONMENT_MARKS)
+                or self._matches(path + "/")
+            )
+        return self._directories[path]
+
+    def _is_ours(self, parent: str, name: str) -> bool:
+        """Check whether hpcrun wrote this: a report, an export, a part of an experiment."""
+        if name.endswith(".html"):
+            return _is_report(self._root / parent / name)
+        if name.endswith((".tar.gz", ".tgz")) and _is_export(self._root / parent / name):
+            return True
+        above, _, last = parent.rpartition("/")
+        if last == "code" and is_archive(name):
+            parent = above
+        elif name not in _EXPERIMENT:
+            return False
+        if parent not in self._experiments:
+            found = False
+            with contextlib.suppress(HpcrunError, OSError):
+                submissions = ExperimentPaths(self._root / parent).submissions()
+                found = any(one.submission.is_file() for one in submissions)
+            self._experiments[parent] = found
+        return self._experiments[parent]
+
+    def _matches(self, path: str) -> bool:
+        return self._spec is not None and self._spec.match_file(path)
+
+
+def _inside(root: Path, directory: Path) -> str:
+    """Return ``directory`` relative to ``root``, or "" if it is elsewhere; follow no link."""
+    try:
+        place = directory.parent.resolve() / directory.name
+        relative = place.relative_to(root.resolve()).as_posix()
+    except ValueError:
+        return ""
+    return "" if relative == "." else relative
+
+
+def _is_report(path: Path) -> bool:
+    """Check whether a page is one of ``hpcrun report``."""
+    with contextlib.suppress(OSError), files.open_stream(path) as page:
+        return b'<meta name="generator" content="hpcrun report' in page.read(400)
+    return False
+
+
+def _is_export(path: Path) -> bool:
+    """Check whether an archive is one of ``hpcrun export``, which begins with its README.txt."""
+    with contextlib.suppress(OSError, zlib.error), files.open_stream(path) as archive:
+        head = zlib.decompressobj(wbits=31).decompress(archive.read(4096), 4096)
+        return b"/README.txt\0" in head and b"exported by hpcrun without" in head
+    return False
+
+
+def _never(name: str) -> bool:
+    return name in _NEVER or name.endswith(".pyc")
+
+
+def _walk(root: Path, rules: _Filter, without: Collection[Path]) -> list[str]:
+    forbidden = {directory.resolve() for directory in without}
+    paths: list[str] = []
+
+    def failed(error: OSError) -> None:
+        raise UsageError(
+            f"{error.filename}: cannot be frozen with the code: {error.strerror}",
+            hint="make it readable, or leave it out with `code: {exclude: […]}` in the spec",
+        )
+
+    for directory, names, here_files in os.walk(root, onerror=failed):
+        here = Path(directory).relative_to(root).as_posix()
+        prefix = "" if here == "." else here + "/"
+        for name in list(names):
+            path = Path(directory, name)
+            if path.is_symlink():
+                names.remove(name)
+                here_files.append(name)
+            elif rules.leaves_out_directory(prefix + name) or path.resolve() in forbidden:
+                names.remove(name)
+        paths += [prefix + name for name in here_files]
+        if len(paths) > MOST_FILES:
+            raise _too_many(root)
+    return paths
+
+
+def _too_many(root: Path) -> UsageError:
+    return UsageError(
+        f"{root}: there are more than {MOST_FILES} files; this is hardly only code",
+        hint="put the spec and its code in a directory of their own, or leave out what is not "
+        "code: `code: {exclude: [data]}`",
+    )
+
+
+def _git_state(root: Path, notes: list[str]) -> dict[str, Any] | None:
+    """Read commit, branch and dirtiness; None if git is missing or the root is in no repository."""
+    inside = git.ask(root, "rev-parse", "--is-inside-work-tree")
+    if inside is None:
+        return None
+    if inside.returncode:
+        words = os.fsdecode(inside.stderr).strip().splitlines()
+        if words and "not a git repository" not in words[0].lower():
+            notes.append(f"git is of no use here, all files are taken: {words[0]}")
+        return None
+    if inside.stdout.strip() != b"true":
+        return None
+    return {
+        "commit": git.line(root, "rev-parse", "--verify", "--quiet", "HEAD"),
+        "branch": git.line(root, "symbolic-ref", "--short", "--quiet", "HEAD"),
+        "dirty": git.is_dirty(root, timeout=_LONG),
+    }
+
+
+def _git_files(root: Path, nested: list[Path]) -> list[str] | None:
+    """List what git tracks or does not ignore, including the files of ``nested`` repositories.
+
+    The directories of those are added to it.
+    """
+    options = ("--cached", "--others", "--exclude-standard", "-z")
+    listed = git.ask(root, "ls-files", *options, timeout=_LONG)
+    if listed is None:
+        # To go on without git would freeze all that it ignores.
+        hint = f"does `git -C {root} ls-files --others` answer?"
+        raise UsageError(f"{root}: git does not list the files", hint=hint)
+    if listed.returncode:
+        return None
+    paths: set[str] = set()
+    for raw in listed.stdout.split(b"\0"):
+        name = os.fsdecode(raw).rstrip("/")
+        path = root / name
+        if not name or not os.path.lexists(path):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            # A submodule, or a repository that is not tracked by this one.
+            inner = _git_files(path, nested) if (path / ".git").exists() else None
+            if inner is not None:
+                nested.append(path)
+            names = _walk(path, _Filter(path, ()), ()) if inner is None else inner
+            paths.update(f"{name}/{each}" for each in names)
+        else:
+            paths.add(name)
+    return sorted(paths)

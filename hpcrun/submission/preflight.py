@@ -1,0 +1,288 @@
+"""Checks before submission: what would fail in the queue is refused before it.
+
+Each function below is one check. `check_runs` holds those that need the runs to be submitted, in
+the order in which they are made.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import shlex
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcrun import activity
+from hpcrun.errors import ClusterUnreachable, UsageError
+from hpcrun.policy import stop_lead_time
+from hpcrun.slurm import client
+from hpcrun.slurm.parse import parse_duration
+from hpcrun.state import ledger, manifest, permissions
+from hpcrun.state.init_from import Origin
+from hpcrun.state.layout import ExperimentPaths, RunPaths
+from hpcrun.state.manifest import Manifest
+from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.state.spec.blocks import early
+from hpcrun.state.spec.parallel_block import divided
+from hpcrun.submission import entry_imports
+from hpcrun.submission.code import code_files
+from hpcrun.submission.python_probe import Probe, Unchecked, probe
+from hpcrun.submission.submission_dir import unwritable
+from hpcrun.text import Say, listed, runs_text
+
+_SHOWN = 5
+
+
+def check_root(root: Path) -> None:
+    """Raise UsageError unless the root is a directory, or can become one."""
+    for path in (root, *root.parents):
+        if path.is_dir():
+            return
+        if path.exists():
+            raise unwritable(path, NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)))
+
+
+def check_directory(experiment: ExperimentPaths) -> None:
+    """Raise UsageError if the experiment's directory has files of somebody's and no submission.
+
+    So has a checkout of hpcrun, in the place of the default root, `~/hpcrun`.
+    """
+    if experiment.exists:
+        return
+    own = (experiment.annotations, experiment.code, experiment.submit_lock)
+    known = {path.name for path in (*own, experiment.runs_directory)}
+    names = os.listdir(experiment.directory) if experiment.directory.is_dir() else []  # noqa: PTH208
+    others = sorted(name for name in names if name not in known and not name.startswith("."))
+    if others:
+        raise UsageError(
+            f"{experiment.directory} is there already and no experiment: it holds "
+            f"{listed(others, 4)}, and experiments have directories of their own",
+            hint="give the experiment another name (`name:` in the spec), or another place: "
+            "--root DIR, or HPCRUN_ROOT",
+        )
+
+
+def check_executor(cluster: dict[str, Any]) -> None:
+    """Raise ClusterUnreachable if the profile submits to Slurm and there is no sbatch."""
+    if cluster["executor"] == "slurm" and not client.available():
+        raise ClusterUnreachable(
+            f"the cluster profile '{cluster.get('name')}' submits to Slurm, and there is "
+            "no sbatch on PATH",
+            hint="run this on a login node of the cluster, or choose `cluster=local`",
+        )
+
+
+def tell_other_specs(plan: Plan, earlier: Iterable[Plan], say: Say) -> None:
+    """Tell that runs of the same experiment were submitted from another file, which is there still.
+
+    A file that was moved is the same spec.
+    """
+    mine = os.path.realpath(plan.spec_file)
+    others = {os.path.realpath(one.spec_file): one for one in earlier}
+    for file, one in others.items():
+        if file != mine and os.path.isfile(file):  # noqa: PTH113 - `is_file` may raise
+            say(
+                f"{plan.name}: {runs_text(one.numbers[1])} of it came from another spec, {file}: "
+                f"both are the experiment {plan.name}, and equal runs are one; if they are not "
+                f"meant to be, give one another name: hpcrun submit {shlex.quote(mine)} "
+                f"name={plan.name}-2"
+            )
+
+
+def check_counterparts(plan: Plan) -> None:
+    """Raise UsageError if a run with ``each: true`` has no run of its number to wait for."""
+    for one in plan.depends_on:
+        missing = [run.number for run in plan.runs if one.each and run.number not in one.runs]
+        if missing:
+            raise UsageError(
+                f"depends_on: there is no {one.experiment}/{missing[0]} for {plan.name}/"
+                f"{missing[0]} to wait for",
+                hint="with `each: true` runs of the same number follow each other; leave it out to "
+                "wait for all of them",
+            )
+
+
+def check_runs(
+    runs: Sequence[RunPlan],
+    experiment: ExperimentPaths,
+    cluster: dict[str, Any],
+    *,
+    resumed: Collection[int],
+    coming: Collection[str],
+    sources: Sequence[Path],
+    code_root: Path,
+    say: Say,
+) -> Probe:
+    """Check the runs that are to be submitted, and return the probe of their Python.
+
+    The runs ``resumed`` go on from a checkpoint of their own; all runs wait for the experiments
+    ``coming``, whose checkpoints exist by the time they start. They are compiled from the files
+    ``sources``, and their code is below ``code_root``.
+    """
+    check_time_limits(runs, experiment)
+    check_initial_weights(runs, experiment, coming)
+    check_world_sizes([run for run in runs if run.number in resumed], experiment, say)
+    unchecked = permissions.foreign(sources)
+    return check_python(runs, cluster, unchecked=unchecked, say=say, code_root=code_root)
+
+
+def check_time_limits(runs: Sequence[RunPlan], experiment: ExperimentPaths) -> None:
+    """Raise UsageError if stopping, as measured in earlier attempts, takes half a time limit.
+
+    Runs that never saved, and those that name ``recovery.stop_before``, were checked by the
+    compiler.
+    """
+    for run in runs:
+        wanted = run.resources.time
+        limit = parse_duration(wanted)
+        save, step = stop_lead_time.measured(experiment.run(run.number))
+        if save is None or limit is None or run.recovery.stop_before is not None:
+            continue
+        before = stop_lead_time.seconds(limit, save=save, step=step)
+        if not stop_lead_time.leaves_enough(limit, before):
+            raise UsageError(
+                f"resources.time is {wanted}, and of that run {run.number} needs {before:.0f} s to "
+                f"stop: a save took up to {save:.0f} s, a step {step:.1f} s",
+                hint=f"ask for {2 * before / 60:.0f} minutes or more, or name recovery.stop_before",
+            )
+
+
+def check_initial_weights(
+    runs: Sequence[RunPlan], experiment: ExperimentPaths, coming: Collection[str] = ()
+) -> None:
+    """Raise UsageError if a checkpoint that runs are to be initialized from does not exist.
+
+    Runs with a checkpoint of their own do not need it.
+    """
+    wanted: dict[str, list[int]] = {}
+    for run in runs:
+        text = run.checkpoint.initialize_from
+        if text is None or Origin.parse(text).run.partition("/")[0] in coming:
+            continue
+        if not experiment.run(run.number).checkpoints.is_dir():
+            wanted.setdefault(text, []).append(run.number)
+    for text, numbers in wanted.items():
+        try:
+            Origin.parse(text).find(experiment.directory.parent)
+        except UsageError as error:
+            raise UsageError(f"{runs_text(numbers)}: {error.message}", hint=error.hint) from None
+
+
+def _inside(run: RunPlan, paths: RunPaths, newest: Manifest) -> int:
+    """Return how many ranks a launcher inside, such as torchrun, started for each of the run's."""
+    if run.entry.kind == "function":
+        return 1
+    sizes = {one.number: one.started.get("world_size") for one in ledger.read(paths)}
+    return newest.world_size // (sizes.get(newest.attempt) or newest.world_size) or 1
+
+
+def _unreachable(newest: Manifest, layout: Mapping[str, int]) -> str | None:
+    """Return why a layout cannot go on from a checkpoint of another one; None if it can."""
+    if "sequence" in layout:
+        return "DeepSpeed converts nothing for parallel.sequence"
+    if newest.zero_stage == 0:
+        return "DeepSpeed converts the saves of ZeRO 1 to 3 alone to another layout"
+    return None
+
+
+def check_world_sizes(runs: Sequence[RunPlan], experiment: ExperimentPaths, say: Say) -> None:
+    """Raise UsageError if a checkpoint cannot be resumed with the new number of ranks.
+
+    Checkpoints that will be converted are reported.
+    """
+    refused: list[str] = []
+    converted: list[str] = []
+    for run in runs:
+        found = manifest.complete(experiment.run(run.number).checkpoints)
+        if not found:
+            continue
+        directory, newest = found[0]
+        ranks = run.world_size * _inside(run, experiment.run(run.number), newest)
+        # Without the block the program may divide the model itself, as it did before.
+        layout = newest.parallel if run.parallel is None else divided(run.spec["parallel"])
+        why = newest.fixed_size
+        if newest.parallel != layout:
+            sizes = f"{newest.ranks} to {manifest.ranks_text(ranks, layout)}"
+            why = why or _unreachable(newest, layout)
+        elif newest.world_size != ranks:
+            sizes = f"{newest.world_size} to {ranks} ranks"
+        else:
+            continue
+        if why is not None:
+            refused.append(f"run {run.number}, {sizes}: {why} ({directory})")
+        else:
+            converted.append(f"run {run.number}, {sizes}")
+    if refused:
+        raise UsageError(
+            "these runs cannot go on with other ranks:\n"
+            + listed(refused, _SHOWN, "\n", "\nand {} more"),
+            hint="ask for the ranks, and the parallel, of before; or start afresh with --new",
+        )
+    if converted:
+        say(
+            "checkpoints that are converted for other ranks as the jobs start: "
+            + listed(converted, _SHOWN, "; ", "; and {} more")
+        )
+
+
+def check_python(
+    runs: Sequence[RunPlan],
+    cluster: dict[str, Any],
+    *,
+    unchecked: str | None,
+    say: Say,
+    lacks: Say | None = None,
+    fails: Say | None = None,
+    code_root: Path | None = None,
+) -> Probe:
+    """`probe` each Python that the runs use, once; return the first answer.
+
+    None is started for a reason ``unchecked``, such as `hpcrun.state.permissions.foreign` returns.
+    A module that the program below ``code_root`` imports and the Python lacks is reported, to
+    ``lacks`` where that is given; setup lines that fail are, to ``fails``.
+    """
+    answers: dict[str, Probe] = {}
+    failed: set[str] = set()
+    # Runs of a sweep share their file.
+    needed_modules = functools.cache(entry_imports.needed_modules)
+    for run in runs:
+        own = run.environment
+        training = ("torch", "deepspeed") if run.entry.kind == "function" else ()
+        needs = (*training, *run.trackers)
+        modules: dict[str, str] = {}
+        for file in () if code_root is None else code_files.entry_files(run.entry, code_root):
+            modules = needed_modules(file, code_root, run.entry.import_root or ".")
+        key = repr((own.python, own.setup, own.variables, needs, [*modules]))
+        if key in answers:
+            continue
+        try:
+            if unchecked is not None:
+                raise Unchecked(unchecked)
+            setup = [*cluster["setup"], *own.setup]
+            after = " after the setup lines" if setup else ""
+            with activity.doing(
+                f"starting the job's Python, {own.python},{after} to see what it has"
+            ):
+                answers[key] = probe(
+                    str(own.python),
+                    setup=setup,
+                    variables={**cluster["variables"], **early(own.variables)},
+                    needs=needs,
+                    modules=[*modules],
+                )
+            told = "; ".join(answers[key].failed_setup)
+            if told and told not in failed:
+                failed.add(told)
+                (fails or say)(f"the setup lines fail here, and the job would go on: {told}")
+            for name in answers[key].missing:
+                (lacks or say)(
+                    f"{modules.get(name, 'the program')} imports {name}, which {own.python} does "
+                    "not have; install it there, or name another Python in environment.python"
+                )
+        except Unchecked as why:
+            needed = f", nor that it has {' and '.join(needs)}" if needs else ""
+            say(f"{own.python} is not tried before the job{needed}: {why}")
+            answers[key] = Probe(str(own.python), None, {}, str(why))
+    return next(iter(answers.values()))

@@ -1,0 +1,258 @@
+"""Probe the Python that a job will use, without importing slow libraries.
+
+It is the only program of a spec that `hpcrun submit` starts on the login node, with the setup lines
+and the variables that a job has; `hpcrun plan` and ``--dry-run`` start nothing. A Python of another
+user is not started, nor is any whose spec or profile is another user's.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from hpcrun import host, python_packages
+from hpcrun.errors import UsageError
+from hpcrun.state import files, permissions
+from hpcrun.state.layout import SubmissionPaths
+from hpcrun.state.spec.tracking_block import Tracking
+from hpcrun.submission.local.processes import clean_environment
+from hpcrun.text import one_line, shortened
+
+OLDEST = (3, 10)
+TIMEOUT = 60.0
+
+_MARK = "hpcrun-probe:"
+_NOT_MINE = "hpcrun-probe-not:"
+_FAILED = "hpcrun-probe-failed:"
+# Reports a setup line that fails, as the job goes on after it.
+_TRAP = f"""trap 'printf "\\n{_FAILED}%d %s\\n" $? "${{BASH_COMMAND//[[:cntrl:]]/ }}"' ERR"""
+_MOST_FAILED = 8
+# Files that shells execute before anything else.
+_SHELLS = ("BASH_ENV", "ENV")
+_TRACKERS = tuple(field.name for field in fields(Tracking))
+_WANTED_BY = {name: f"tracking.{name}" for name in _TRACKERS}
+
+# Valid in any Python, so that an old one can report its version.
+_QUESTION = f"""
+import sys
+sys.path[:] = [entry for entry in sys.path if entry[:1] == "/" and entry != "/"]
+import json
+answer = {{"executable": sys.executable, "version": "%d.%d.%d" % tuple(sys.version_info[:3])}}
+try:
+    from importlib import metadata, util
+except ImportError:
+    metadata = util = None
+for name in {("torch", "deepspeed", *_TRACKERS)}:
+    answer[name] = None
+    try:
+        if util is not None and getattr(util.find_spec(name), "origin", None):
+            answer[name] = "unknown"
+            answer[name] = metadata.version(name)
+    except Exception:
+        pass
+try:
+    scope = {{}}
+    exec({python_packages.SOURCE!r}, scope)
+    answer["packages"] = scope["installed"](sys.path)
+except Exception:
+    pass
+answer["missing"] = []
+for name in sys.argv[1:]:
+    try:
+        if util is not None and util.find_spec(name) is None:
+            answer["missing"].append(name)
+    except Exception:
+        pass
+sys.stdout.write("\\n{_MARK}" + json.dumps(answer) + "\\n")
+"""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The answer of a Python."""
+
+    executable: str
+    """``sys.executable``."""
+    version: str | None
+    """Such as ``3.11.2``; None if it was not started."""
+    libraries: dict[str, str | None]
+    """Versions of torch, deepspeed and the trackers; None if they are not installed."""
+    unchecked: str | None = None
+    """The reason why it was not started."""
+    missing: tuple[str, ...] = ()
+    """The modules that it was asked for and does not have."""
+    failed_setup: tuple[str, ...] = ()
+    """``module load cuda ended with exit code 1``, for each command of the setup lines that did."""
+    packages: Mapping[str, str] | None = None
+    """Name -> version of all that is installed there; None if it is not known."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The record in ``submission.json``."""
+        facts = {"executable": self.executable, "version": self.version, **self.libraries}
+        more = {"unchecked": self.unchecked, "missing": list(self.missing)}
+        return {**facts, **{name: value for name, value in more.items() if value}}
+
+
+class Unchecked(Exception):
+    """The Python is not to be started here."""
+
+
+def unchecked(submission: SubmissionPaths) -> str | None:
+    """Return why a submission's Python was not started; None if it was, or that is not known."""
+    try:
+        found = files.read_json(submission.submission)["python"].get("unchecked")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def probe(
+    python: str,
+    *,
+    setup: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+    needs: Sequence[str] = (),
+    modules: Sequence[str] = (),
+    timeout: float = TIMEOUT,
+) -> Probe:
+    """Start the job's Python once, and return its version and those of its libraries.
+
+    ``python`` is a path, or a name that PATH has once the job's ``setup`` lines of bash, such as
+    ``module load cuda``, have run, and gets the job's ``variables`` after them. ``modules`` are
+    looked for, and not imported. Raise UsageError if
+    it does not exist, gives no answer within ``timeout`` seconds, is too old or lacks a library of
+    ``needs``; raise `Unchecked` if it is another user's.
+    """
+    argv = [python, "-c", _QUESTION, *modules]
+    environment = clean_environment()
+    given = {name: value for name, value in (variables or {}).items() if name not in _SHELLS}
+    if setup:
+        # The same order as in the template of the sbatch script.
+        exports = [f"export {name}={shlex.quote(value)}" for name, value in given.items()]
+        argv = [
+            "bash",
+            "-lc",
+            "\n".join([_TRAP, *setup, "trap - ERR", *exports, _own_program()]),
+            "bash",
+            *argv,
+        ]
+    else:
+        environment.update(given)
+        found = shutil.which(python, path=environment.get("PATH"))
+        if found and found != sys.executable and (owner := permissions.stranger(found)) is not None:
+            raise Unchecked(f"{found} belongs to {owner}")
+    code, output, words = _answer(argv, environment, timeout, python)
+    lines = [line for line in output.splitlines() if line.startswith((_MARK, _NOT_MINE))]
+    if not lines:
+        raise _unusable(python, code, words, bool(setup))
+    if lines[-1].startswith(_NOT_MINE):
+        raise Unchecked(lines[-1][len(_NOT_MINE) :])
+    data = json.loads(lines[-1][len(_MARK) :])
+    missing = tuple(data.pop("missing", ()))
+    packages = python_packages.read(data.pop("packages", None))
+    failed = _failed_setup(output, words)
+    known = data.pop("executable"), data.pop("version")
+    answer = Probe(*known, data, None, missing, failed, packages)
+    _check(answer, python, needs)
+    return answer
+
+
+def in_job_environment(
+    argv: Sequence[str], setup: Sequence[str], variables: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """Return a command and its environment, so that it finds here what it finds in a job.
+
+    It runs after the job's ``setup`` lines of bash, and has the job's ``variables``.
+    """
+    environment = clean_environment()
+    if not setup:
+        return [*argv], {**environment, **variables}
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    return ["bash", "-lc", "\n".join([*setup, *exports, 'exec "$@"']), "bash", *argv], environment
+
+
+def _failed_setup(output: str, words: str) -> tuple[str, ...]:
+    found = []
+    for line in output.splitlines():
+        if line.startswith(_FAILED):
+            code, _, command = line.removeprefix(_FAILED).partition(" ")
+            found.append(f"`{shortened(one_line(command), 120)}` ended with exit code {code}")
+    said = words.strip().splitlines()[-1:]
+    return (*dict.fromkeys(found[:_MOST_FAILED]), *(f"it said: {one}" for one in said if found))
+
+
+def _own_program() -> str:
+    """Return lines of bash that execute a program unless it is another user's."""
+    mine = " ".join(map(str, sorted(permissions.trusted_users())))
+    return f"""
+hpcrun_found="$(type -P -- "$1")"
+for hpcrun_owner in $(stat -c %u -- "$hpcrun_found"; stat -L -c %u -- "$hpcrun_found"); do
+    case " {mine} " in
+        *" $hpcrun_owner "*) ;;
+        *) printf '\\n{_NOT_MINE}%s\\n' "$hpcrun_found belongs to user $hpcrun_owner"; exit 0 ;;
+    esac
+done 2>/dev/null
+exec "$@"
+"""
+
+
+def _answer(
+    argv: Sequence[str], environment: Mapping[str, str], timeout: float, python: str
+) -> tuple[int, str, str]:
+    try:
+        # Not where a person happens to be: `python -c` looks for modules there.
+        process = host.start_piped(argv, cwd="/", env=dict(environment))
+    except OSError as error:
+        raise UsageError(
+            f"environment.python: {python}: {error.strerror}",
+            hint="give the path of a Python that the job can use, one with torch for training",
+        ) from None
+    try:
+        output, words = process.communicate(timeout=timeout)
+    except BaseException as error:
+        host.end_session(process)
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        raise UsageError(
+            f"environment.python: {python} gave no answer within {timeout:g} s",
+            hint="try `environment.setup` and this Python by hand",
+        ) from None
+    return process.returncode, output, words
+
+
+def _unusable(python: str, code: int, words: str, with_setup: bool) -> UsageError:
+    said = "\n".join(f"  {line}" for line in words.strip().splitlines()[-5:])
+    after = " after environment.setup" if with_setup else ""
+    what = {126: "cannot be executed", 127: "is not there"}.get(code, "is no usable Python")
+    return UsageError(
+        f"environment.python: {python} {what}{after} (exit code {code})"
+        + (f"; it said:\n{said}" if said else ""),
+        hint="give the path of a Python that the job can use, one with torch for training",
+    )
+
+
+def _check(found: Probe, python: str, needs: Sequence[str]) -> None:
+    if tuple(int(part) for part in str(found.version).split(".")[:2]) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise UsageError(
+            f"environment.python: {python} is Python {found.version}; it must be {oldest} or newer",
+            hint="point environment.python to a newer one",
+        )
+    missing = [name for name in needs if found.libraries.get(name) is None]
+    if missing:
+        names = " and ".join(missing)
+        wanting = list(dict.fromkeys(_WANTED_BY.get(name, "a function entry") for name in missing))
+        verb = "needs" if len(wanting) == 1 else "need"
+        raise UsageError(
+            f"environment.python: {python} (Python {found.version}) has no {names}, which "
+            f"{' and '.join(wanting)} {verb}",
+            hint=f"`{found.executable} -m pip install {' '.join(missing)}`, or point "
+            "environment.python to a Python that has them",
+        )

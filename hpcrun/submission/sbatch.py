@@ -1,0 +1,182 @@
+"""Submit one script with sbatch, through submitit, which nothing else imports."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcrun.errors import ClusterRefused, ClusterUnreachable
+from hpcrun.slurm import client, patience
+from hpcrun.submission.local import processes
+
+TIMEOUT = 120
+# A job whose dependency can never be satisfied ends instead of waiting for ever.
+KILL = "--kill-on-invalid-dep=yes"
+
+_TIMED_OUT = 124
+
+# The submit limits of associations and QOS by their names; MaxJobCount, at which sbatch retries.
+_FULL = re.compile(
+    r"\w+Submit\w*Limit\w*|Slurm job queue full|Slurm temporarily unable to accept job"
+    r"|Batch job submission failed: Resource temporarily unavailable"
+)
+
+_HINTS = (
+    (r"violates|policy|submit limit", "your limits: `sacctmgr show associations user=$USER`"),
+    (r"invalid partition", "resources.partition"),
+    (r"invalid account", "resources.account; `sacctmgr show associations user=$USER` lists yours"),
+    (r"invalid qos", "resources.qos; `sacctmgr show associations user=$USER` lists yours"),
+    (r"time limit", "resources.time; `sinfo -o '%P %l'` lists each partition's longest"),
+    (
+        r"node configuration is not available|node count|more processors|cpu count|memory",
+        "resources.nodes, gpus_per_node, cpus_per_task and memory; `sinfo -o '%P %D %c %m %G'` "
+        "lists what the nodes have",
+    ),
+    (r"gres", "resources.gpus_per_node; `sinfo -o '%P %G'` lists each partition's GPUs"),
+    (r"feature", "resources.constraint; `sinfo -o '%P %f'` lists the features"),
+    (r"reservation", "resources.reservation; `scontrol show reservation` lists them"),
+    (r"array", "the sweep's size; `scontrol show config` tells MaxArraySize"),
+)
+
+
+class NoAnswer(ClusterUnreachable):
+    """sbatch was cut off, and it is unknown whether Slurm took the job."""
+
+
+class QueueFull(ClusterRefused):
+    """Slurm has no room for as many jobs now, but may have later.
+
+    ``reason`` is Slurm's name of the limit, ``is_own`` is True for a limit on this user's jobs
+    alone, ``is_retried`` if sbatch itself waits for room, for two minutes: at MaxJobCount.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        found = _FULL.search(message)
+        self.reason = found.group() if found else message
+        self.is_own = "MaxSubmitJob" in self.reason
+        self.is_retried = "Submit" not in self.reason
+
+
+def submit(
+    script: Path,
+    dependency: str | None = None,
+    exclude: str | None = None,
+    *,
+    timeout: int = TIMEOUT,
+) -> str:
+    """Submit a script and return the job's id; sbatch is ended after ``timeout`` seconds.
+
+    ``dependency`` and ``exclude`` are sbatch's options; None leaves them to the script. Raise
+    QueueFull if Slurm has no room for the job now, ClusterRefused if it refuses for another reason,
+    ClusterUnreachable if it did not take the job, NoAnswer if that is unknown, as the queue could
+    not be read either.
+    """
+    if not client.available():
+        raise ClusterUnreachable(
+            "Slurm was asked for, and there is no sbatch on PATH",
+            hint="run this on a login node of the cluster, or choose `cluster=local`",
+        )
+    # Slow to import.
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+    from submitit.slurm.slurm import SlurmExecutor
+
+    class Rendered(SlurmExecutor):  # type: ignore[misc]
+        """Submits our own script; submitit's part of a job never runs."""
+
+        def _make_submission_file_text(self, command: str, uid: str) -> str:
+            return script.read_text()
+
+        def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+            # By its path the job is found in the queue when the answer gets lost.
+            options = [f"--dependency={dependency}", KILL] if dependency else []
+            options += [f"--exclude={exclude}"] if exclude else []
+            return ["timeout", "--kill-after=5", str(timeout), "sbatch", *options, str(script)]
+
+    words = io.StringIO()
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="hpcrun-") as directory,
+            patience.current().waiting("sbatch", timeout),
+            _environment(client.scrubbed_environment()),
+            contextlib.redirect_stderr(words),
+        ):
+            return str(Rendered(directory).submit(print, "stub").job_id)
+    except FailedJobError as error:
+        status = getattr(error.__cause__, "returncode", None)
+        message = str(error).strip() or words.getvalue().strip()
+        lost = status == _TIMED_OUT or client.is_transient(message)
+        message = message or f"sbatch ended with exit code {status}"
+    except FailedSubmissionError as error:
+        lost, message = True, str(error)
+    except RuntimeError as error:
+        raise ClusterUnreachable(str(error)) from None
+    if lost:
+        return _look_for(script, message)
+    raise _refusal(message)
+
+
+def is_running(script: Path) -> bool:
+    """Check whether an sbatch of this script runs on this machine."""
+    return processes.runs("sbatch", str(script))
+
+
+def _look_for(script: Path, message: str) -> str:
+    """Return the job that Slurm made although its answer got lost."""
+    try:
+        jobs = client.jobs_by_script().get(str(script))
+    except ClusterUnreachable as error:
+        raise NoAnswer(
+            f"sbatch's answer got lost ({message}), and {error.message}: the job may be queued",
+            hint="when the cluster is back, `hpcrun status` and `squeue --me` tell",
+        ) from None
+    if jobs:
+        return jobs[-1]
+    if _FULL.search(message):
+        raise _refusal(message)
+    raise ClusterUnreachable(
+        f"Slurm did not take the job: {message}", hint="repeat the same command"
+    )
+
+
+def _refusal(message: str) -> ClusterRefused | ClusterUnreachable:
+    words = re.sub(r"^sbatch: (?:error: )?", "", message, flags=re.MULTILINE)
+    if _FULL.search(words):
+        return QueueFull(f"Slurm refused the job: {words}", hint=f"look at {_HINTS[0][1]}")
+    if re.search("configuration source", words):
+        # Slurm's packages are there, and no slurm.conf.
+        return ClusterUnreachable(
+            f"Slurm cannot be reached: {words}",
+            hint="this machine belongs to no cluster: submit from a login node of one, or add "
+            "`cluster=local` for runs on this machine",
+        )
+    hint = None
+    for pattern, advice in _HINTS:
+        if re.search(pattern, words, re.IGNORECASE):
+            if pattern == "invalid partition" and (names := client.partitions()):
+                advice += f"; accepted are {', '.join(names)}"
+            hint = f"look at {advice}"
+            break
+    return client.refusal(
+        f"Slurm refused the job: {words}",
+        hint=hint,
+        unreachable=f"Slurm cannot be reached: {words}",
+    )
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Make ``variables`` the whole environment; submitit leaves no other way."""
+    saved = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(saved)

@@ -1,0 +1,112 @@
+"""Changes of a spec and its code that do not reach runs which are queued or running.
+
+A submit leaves these runs as they are, so what was changed meanwhile would be dropped in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hpcrun.state.annotations import annotation
+from hpcrun.state.plan import Plan
+from hpcrun.submission.code_changes import ChangedCode
+from hpcrun.submission.run_actions import ATTACHED, Decision
+from hpcrun.text import agreeing, listed, one_line, ranges, runs_text, shortened
+
+_SHOWN = 5
+# Blocks in which keys are the user's own; elsewhere a key that one side lacks may be a new one of
+# hpcrun's.
+_FREE = ("config", "deepspeed", "environment.variables", "resources.sbatch", "cluster.variables")
+# Of the command, the place of the runs and what people say of them, not of what the jobs get.
+_NOT_TOLD = (
+    *("tags", "notes"),
+    *("cluster.executor", "cluster.fabric", "cluster.root", "cluster.name"),
+    "cluster.confirm_above",
+)
+
+
+def told(
+    plans: Mapping[int, Plan],
+    plan: Plan,
+    decisions: Sequence[Decision],
+    code: Sequence[ChangedCode] = (),
+) -> list[str]:
+    """Return a message for each group of queued or running runs that a change does not reach.
+
+    ``plans`` are the earlier ones by the number of their submission, ``code`` what has changed in
+    the code that these runs were submitted with.
+    """
+    groups: dict[tuple[str, ...], list[int]] = {}
+    files = {run: one.files for one in code for run in one.runs}
+    for one in decisions:
+        if one.action != ATTACHED or one.job is None:
+            continue
+        changes = (*_values(plans.get(one.job.submission), plan, one.run), *files.get(one.run, ()))
+        if changes:
+            groups.setdefault(changes, []).append(one.run)
+    return [_message(plan.name, runs, changes) for changes, runs in groups.items()]
+
+
+def other_annotations(plans: Mapping[int, Plan], plan: Plan) -> str | None:
+    """Return what to type for tags and notes of a spec of which nothing is submitted, if any."""
+    if not plans:
+        return None
+    earlier = {run.number: run for run in plans[max(plans)].runs}
+    before = [
+        annotation.of_spec(earlier[run.number].spec) for run in plan.runs if run.number in earlier
+    ]
+    now = [annotation.of_spec(run.spec) for run in plan.runs if run.number in earlier]
+    if before == now:
+        return None
+    tags = dict.fromkeys(
+        tag for was, one in zip(before, now, strict=True) for tag in one.tags if tag not in was.tags
+    )
+    adds = "".join(f" +{tag}" for tag in tags)
+    typed = f"hpcrun tag {plan.name}{adds}" if tags else f"hpcrun note {plan.name} -m TEXT"
+    return f"changed tags or notes of the spec are taken as runs are submitted; now: `{typed}`"
+
+
+def _message(name: str, runs: Sequence[int], changes: Sequence[str]) -> str:
+    where = f"{name}/{','.join(ranges(runs))}"
+    are, them = agreeing(len(runs), "is", "are"), agreeing(len(runs), "it", "them")
+    return (
+        f"{runs_text(runs)} {are} queued or running as submitted before, and this does not reach "
+        f"{them}: {listed(changes, _SHOWN)}\n"
+        f"to have {them} go on with it: `hpcrun cancel {where}`, then this command again"
+    )
+
+
+def _values(before: Plan | None, plan: Plan, run: int) -> tuple[str, ...]:
+    """Return what differs in the values of a run, such as ``resources.time 01:00:00 -> 02:00``."""
+    earlier = next((one for one in before.runs if one.number == run), None) if before else None
+    if before is None or earlier is None:
+        return ()
+    now = plan.run(run)
+    if earlier.identity != now.identity:
+        # Other values of extendable keys, of which `submit` itself tells.
+        return ()
+    was = dict(_flat({**earlier.spec, "cluster": before.cluster}))
+    are = dict(_flat({**now.spec, "cluster": plan.cluster}))
+    keys = [
+        key for key in {**was, **are} if was.get(key) != are.get(key) and _counts(key, was, are)
+    ]
+    return tuple(f"{key} {_shown(was.get(key))} -> {_shown(are.get(key))}" for key in keys)
+
+
+def _counts(key: str, was: Mapping[str, Any], are: Mapping[str, Any]) -> bool:
+    if key.startswith(_NOT_TOLD):
+        return False
+    return (key in was and key in are) or key.startswith(_FREE)
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _shown(value: Any) -> str:
+    return one_line(shortened("none" if value is None else str(value), 60))
