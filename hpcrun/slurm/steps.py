@@ -93,11 +93,10 @@ def beside_argv(
     argv = [
         *("srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1"),
         *("--ntasks-per-node=1", "--cpus-per-task=1", f"--nodelist={node}", "--mem=0", "--quiet"),
-        *("--export=PATH", "--chdir=/", "--input=all", "--unbuffered", "--job-name=hpcrun-beside"),
+        *("--export=PATH", "--chdir=/", "--job-name=hpcrun-beside"),
     ]
-    argv += [f"--gpus-per-node={gpus}"] if gpus else []
-    argv += ["--pty"] if terminal else []
-    return [*argv, *command]
+    argv += ["--pty"] if terminal else ["--input=all", "--unbuffered"]
+    return [*argv, *_gpu_flags(gpus), *command]
 
 
 def workers_name(attempt: int) -> str:
