@@ -24,6 +24,7 @@ from hpcrun.run.rank.collectives import Collectives
 from hpcrun.run.rank.config import Config
 from hpcrun.run.rank.replica_engine import ReplicaEngine
 from hpcrun.run.rank.session_writer import SessionLogWriter
+from hpcrun.run.staging import staged_path
 from hpcrun.state.spec.blocks import SpecBlocks
 
 
@@ -73,6 +74,16 @@ class RankView:
         if torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR") != "cpu":
             return torch.device("cuda", self.local_rank)
         return torch.device("cpu")
+
+    def staged(self, path: str | Path) -> Path:
+        """Return where this node has a path: its copy where ``staging.paths`` of the spec names it.
+
+        Other paths, and all of them outside hpcrun, are returned as they are.
+        """
+        node = None if self._launch is None else self._launch.own_node
+        if node is None or node.staged is None:
+            return Path(path)
+        return staged_path.local(Path(node.staged), Path(path))
 
     def parameter_groups(self, model: Any, layers: str | None = None) -> list[dict[str, Any]]:
         """Return the model's parameters in the groups that ``optimization`` asks for.
