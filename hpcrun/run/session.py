@@ -346,8 +346,9 @@ class Session(RankView):
         if self._metrics is None or self._saves is None:
             return
         seconds = {"step_seconds": began - self._step_began}
-        if self._loaders:
-            seconds["data_seconds"] = sum(loader.take_wait() for loader in self._loaders)
+        waited = self._waits.after_step(step, self._loaders, seconds["step_seconds"])
+        if waited is not None:
+            seconds["data_seconds"] = waited
         self._metrics.log(seconds, step)
         self._metrics.check(self._non_finite_steps)
         last = step == self.total_steps

@@ -14,6 +14,7 @@ from hpcrun.policy.batch import Triple
 from hpcrun.run.data import evaluation, order_record
 from hpcrun.run.data.order_record import SampleOrder
 from hpcrun.run.data.sample_loader import SampleLoader
+from hpcrun.run.data.wait_record import DataWaits
 from hpcrun.run.parallel import train_batch, ulysses
 from hpcrun.run.parallel.rank_layout import RankLayout
 from hpcrun.run.profile import step_recorder
@@ -56,6 +57,7 @@ class RankView:
         self._events = SessionLogWriter(launch, self.rank, self._fence)
         self._loaders: list[SampleLoader] = []
         self._ranks = Collectives(self.rank, self.world_size)
+        self._waits = DataWaits(self._ranks, self._events)
 
     @property
     def finished_steps(self) -> int:
