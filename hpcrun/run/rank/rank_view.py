@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,6 +27,7 @@ from hpcrun.run.rank.config import Config
 from hpcrun.run.rank.replica_engine import ReplicaEngine
 from hpcrun.run.rank.session_writer import SessionLogWriter
 from hpcrun.run.staging import staged_path
+from hpcrun.run.weights.averaged_weights import AveragedWeights
 from hpcrun.state.spec.blocks import SpecBlocks
 
 
@@ -52,6 +54,7 @@ class RankView:
         self.total_steps: int | None = None
         self.layout = RankLayout(self._spec.spec.get("parallel") or {}, self.world_size)
         self._engine: Any = None
+        self._averaged: AveragedWeights | None = None
         self._took_part = False
         self._fence = AttemptFence(launch.successor) if launch else None
         self._events = SessionLogWriter(launch, self.rank, self._fence)
@@ -94,6 +97,26 @@ class RankView:
         name of the module whose children they are, and this is its ``model_parameters``.
         """
         return optimization.of_spec(model, self._spec.optimization, self.deepspeed_config, layers)
+
+    @contextlib.contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """Give the model the averages of ``optimization.ema`` for an evaluation; on all ranks.
+
+        At the end of the ``with`` block the model has its own weights again, to the bit. Before the
+        first step these are the averaged ones, too. Buffers stay the model's.
+
+        Raises
+        ------
+        UsageError
+            Nothing is averaged: there is no ``optimization.ema``, or `restore` was not called.
+        """
+        if self._averaged is None:
+            raise UsageError(
+                "session.averaged_weights(): no weights are averaged",
+                hint="set optimization.ema in the spec, such as 0.999, and call session.restore",
+            )
+        with self._averaged.in_place():
+            yield
 
     def replicas(self, model: Any, optimizer: Any, **options: Any) -> ReplicaEngine:
         """Return an engine for a model that every rank holds whole, without DeepSpeed.
