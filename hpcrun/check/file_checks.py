@@ -50,6 +50,7 @@ def findings(
         "root": lambda: preflight.check_root(compiled.root),
         "name": lambda: preflight.check_directory(paths),
         "resources.time": lambda: preflight.check_time_limits(runs, paths),
+        "staging.paths": lambda: preflight.check_staged(runs, coming, told.append),
         "checkpoint.initialize_from": lambda: preflight.check_initial_weights(runs, paths, coming),
         "resources.nodes": lambda: preflight.check_world_sizes(going_on, paths, told.append),
         "environment.python": check_python,

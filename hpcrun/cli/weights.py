@@ -48,6 +48,7 @@ _SHOWN = 3
 @click.option(
     "--python", metavar="PATH", help="A Python with torch and deepspeed, in place of the run's."
 )
+@click.option("--averaged", is_flag=True, help="The averages of optimization.ema instead.")
 @click.option("--force", is_flag=True, help="Replace an earlier export.")
 @click.option("-n", "--dry-run", is_flag=True, help="Only say what would be written.")
 @common
@@ -59,6 +60,7 @@ def command(
     best: bool,
     shard_size: float,
     python: str | None,
+    averaged: bool,
     force: bool,
     dry_run: bool,
     output: Output,
@@ -88,7 +90,9 @@ def command(
         )
     checkpoint, entry = weights.choose(selected[0], step, best=best)
     most = max(1, int(shard_size * 10**9))
-    wanted = weights.WeightsRequest(selected[0], checkpoint, entry, form, dtype, most, python)
+    wanted = weights.WeightsRequest(
+        selected[0], checkpoint, entry, form, dtype, most, python, averaged
+    )
     if dry_run or target is None:
         found = weights.plan(wanted)
     else:

@@ -16,6 +16,8 @@ from hpcrun.policy.batch import ACCUMULATION, AUTO, MICRO, TRAIN
 from hpcrun.state.plan import Entry
 from hpcrun.state.spec.optimization_block import Optimization
 
+_LATER = {"ema": None, "ema_every": 1}
+
 Digester = Callable[[Entry, dict[str, Any], dict[str, Any]], str]
 
 
@@ -53,7 +55,9 @@ def digester(
     started += f',"precision":{_text(precision)}' if precision != AUTO else ""
     optimization = spec.get("optimization")
     if optimization is not None and optimization != asdict(Optimization()):
-        started += f',"optimization":{_text(optimization)}'
+        # Keys that runs had no value of before there were such.
+        told = {k: v for k, v in optimization.items() if k not in _LATER or v != _LATER[k]}
+        started += f',"optimization":{_text(told)}'
     arguments, engine = _text(spec["args"]), _text(_undivided(spec["deepspeed"]))
 
     def digest(entry: Entry, config: dict[str, Any], swept: dict[str, Any]) -> str:

@@ -67,6 +67,8 @@ class WeightsRequest:
     shard_bytes: int = 5 * 10**9
     python: str | None = None
     """The Python to use in place of the run's."""
+    averaged: bool = False
+    """The averages of ``optimization.ema`` in place of the weights."""
 
 
 def split_step(word: str) -> tuple[str, int | None]:
@@ -175,10 +177,12 @@ def _ask(wanted: WeightsRequest, target: Path | None) -> dict[str, Any]:
         "format": wanted.format,
         "dtype": wanted.dtype,
         "shard_bytes": wanted.shard_bytes,
+        "averaged": wanted.averaged,
         "beside": str(_program_directory(one) / BESIDE),
         "about": {
             "run": one.name,
             "step": wanted.entry.step,
+            "averaged": wanted.averaged,
             "checkpoint": str(wanted.checkpoint),
             "hpcrun": hpcrun.__version__,
         },

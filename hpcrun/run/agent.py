@@ -7,6 +7,9 @@ The supervisor asks and the agent answers, in this order::
     supervisor  attempt  number: what follows is for this attempt
     supervisor  build    (one agent a key) compile DeepSpeed's operators into the cache
     agent       built
+    supervisor  stage    copy what ``staging.paths`` names to the node's disk
+    agent       staging  done, total: bytes so far
+    agent       staged   the report of `hpcrun.run.staging.node_staging`
     supervisor  prepare  fabric: the profile's block, with the interface that all nodes agreed on,
                          first: it is the first node of the attempt, alone: it is the only one,
                          devices: its GPUs where hpcrun shares them out, code: where all nodes are
@@ -81,6 +84,7 @@ from hpcrun.run.protocol.heartbeat import INTERVAL, SILENCE, Heartbeat, PeerLive
 from hpcrun.run.protocol.job_secret import JobSecret
 from hpcrun.run.protocol.output import say
 from hpcrun.run.rank import warm_up
+from hpcrun.run.staging.node_staging import NodeStaging
 from hpcrun.run.work.node_work import NodeWork
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state import plan_file
@@ -120,6 +124,7 @@ class Agent:
         self._working_directory = plan.directory
         self._reader: ProgramReader | None = None
         self._link_test = LinkTest(secret)
+        self._staging = NodeStaging(self._node_dir.path, self.run.staging.paths)
         self._has_prepared = False
         self._work = NodeWork(self.run, plan.directory, self.node, self._node_dir)
         for number in stop_flag.SIGNALS:
@@ -143,6 +148,7 @@ class Agent:
                     name = signal.Signals(self._signals.pop(0)).name
                     channel.send({"type": "signal", "signal": name})
                 self._report(channel)
+                self._staging.turn(lambda told: channel.send({**told, "attempt": self.attempt}))
                 if arrived:
                     supervisor.heard()
                 for message in arrived:
@@ -172,6 +178,7 @@ class Agent:
         self._stop_reader()
         self._work.close()
         self._link_test.close()
+        self._staging.close()
         self.preparation.release_ports()
         self._node_dir.remove()
 
@@ -271,6 +278,9 @@ class Agent:
         if kind == "build":
             self.preparation.build(channel.hung_up)
             return {"type": "built"}
+        if kind == "stage":
+            self._staging.begin()
+            return None
         if kind == "prepare":
             fabric, first, alone = message["fabric"], message["first"], message["alone"]
             prepare = self.preparation.prepare
@@ -304,6 +314,7 @@ class Agent:
         """Work for this attempt from now on."""
         if attempt != self.attempt:
             self._work.close()
+            self._staging.stop()
             self.attempt = self.takeover.attempt = attempt
             self.scratch = self._node_dir.begin(attempt)
             self.preparation.reset()

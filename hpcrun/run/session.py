@@ -33,6 +33,7 @@ from hpcrun.run.rank import (
 from hpcrun.run.rank.metrics import MetricsLog
 from hpcrun.run.rank.rank_view import RankView
 from hpcrun.run.rank.session_writer import versions
+from hpcrun.run.weights import averaged_weights
 from hpcrun.state.node_layout import ScratchPaths
 
 # Seconds that a failing rank waits for an asynchronous save.
@@ -173,6 +174,10 @@ class Session(RankView):
                     f"restore({key}=…): {type(stateful).__name__} has no state_dict() and "
                     "load_state_dict(), so its position cannot be saved"
                 )
+        self._averaged = averaged_weights.of(self._spec.optimization, engine, self.rank)
+        if self._averaged is not None:
+            # First, as restoring it is collective, and a state of the user's may fail.
+            self._states = {averaged_weights.STATE: self._averaged, **self._states}
         if (made := deepspeed_io.parallel(engine)) != self.layout.divided and self.layout.divided:
             raise UsageError(
                 f"the spec's parallel divides the model ({self.layout}), and this engine's is "
@@ -342,12 +347,15 @@ class Session(RankView):
         if self._last_step == self.restored_step and self.scratch and self.local_rank == 0:
             warm_up.note_modules(self.scratch)
         self._last_step = step
+        if self._averaged is not None:
+            self._averaged.update(step)
         self._progress.write(progress.STEPPING, step)
         if self._metrics is None or self._saves is None:
             return
         seconds = {"step_seconds": began - self._step_began}
-        if self._loaders:
-            seconds["data_seconds"] = sum(loader.take_wait() for loader in self._loaders)
+        waited = self._waits.after_step(step, self._loaders, seconds["step_seconds"])
+        if waited is not None:
+            seconds["data_seconds"] = waited
         self._metrics.log(seconds, step)
         self._metrics.check(self._non_finite_steps)
         last = step == self.total_steps

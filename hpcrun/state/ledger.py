@@ -19,6 +19,8 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     The check of the attempt's nodes, where it found something: ``findings`` (as above; of
     `hpcrun.policy.node_health`), their ``count``, the ``action`` that was decided, its ``reason``
     and the ``nodes`` that the attempt is not to use.
+``staged``
+    What its nodes staged for ``staging.paths``: see `hpcrun.state.staging.staging_record`.
 ``attempt_ended``
     ``outcome`` (``completed``, ``failed``, ``cancelled``, ``stopped``), ``exit_code`` and, unless
     completed, ``cause``: a mapping with ``kind`` (of `hpcrun.policy.causes`) and ``message``, and
@@ -90,12 +92,14 @@ from hpcrun.fields import (
 )
 from hpcrun.state import files
 from hpcrun.state.layout import RunPaths, is_job_id
+from hpcrun.state.staging import staging_record
 from hpcrun.text import ranges
 
 STARTED = "attempt_started"
 WORKERS = "workers_started"
 FABRIC = "fabric"
 HEALTH = "health"
+STAGED = "staged"
 ENDED = "attempt_ended"
 STOPPING = "stopping"
 DECIDED = "decided"
@@ -113,7 +117,7 @@ _KEPT = {
     **{STARTED: "started", ENDED: "ended", STOPPING: "stopping"},
     **{DECIDED: "decided", STRAGGLER: "straggler", NEVER_MET: "never_met"},
     **{RESUME: "resume", BEGAN_OVER: "began_over", FABRIC: "fabric", HEALTH: "health"},
-    **{KEPT: "kept", SHARED_WRITE: "shared_write"},
+    **{KEPT: "kept", SHARED_WRITE: "shared_write", STAGED: "staged"},
 }
 
 _HEAD: Kinds = {"event": TEXT, "time": TIME, "attempt": INDEX}
@@ -157,6 +161,7 @@ _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
         {**_HEAD, **_HEALTH, "findings": _FINDINGS, "count": INDEX},
         ("findings", "action", "reason"),
     ),
+    STAGED: ({**_HEAD, **staging_record.KINDS}, tuple(staging_record.KINDS)),
     ENDED: (
         {
             **{**_HEAD, "outcome": TEXT, "exit_code": WHOLE, "cause": mapping(_CAUSE)},
@@ -188,7 +193,7 @@ _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
 }
 _OTHER: tuple[Kinds, tuple[str, ...]] = (_HEAD, ())
 # More than any run has.
-_MOST_RECORDS = 300_000
+_MOST_RECORDS, _MOST_BYTES, _MOST_INTENT = 300_000, 1 << 26, 1 << 20
 
 FINISHED = "finished"
 CANCELLED = "cancelled"
@@ -210,6 +215,7 @@ class Attempt:
     began_over: dict[str, Any] | None = None
     fabric: dict[str, Any] | None = None
     health: dict[str, Any] | None = None
+    staged: dict[str, Any] | None = None
     kept: dict[str, Any] | None = None
     shared_write: dict[str, Any] | None = None
     notified: str | None = None
@@ -317,9 +323,7 @@ def read(run: RunPaths) -> list[Attempt]:
         number = record.get("attempt")
         if number is None:
             continue
-        attempt = attempts.get(number)
-        if attempt is None:
-            attempt = attempts[number] = Attempt(number)
+        attempt = attempts.setdefault(number, Attempt(number))
         if event in _KEPT:
             setattr(attempt, _KEPT[event], record)
         elif event == WORKERS:
@@ -363,7 +367,6 @@ def _is_torn(line: tuple[int, bytes]) -> bool:
 
 # So many lines that are no records are looked at for one that was torn.
 _MOST_TOLD = 100
-_MOST_BYTES = 1 << 26
 
 
 def faults(run: RunPaths) -> list[dict[str, Any]]:
@@ -386,9 +389,6 @@ def intent(run: RunPaths) -> str | None:
         raise BrokenFile.of(run.intent, error) from None
     found = value.get("intent") if isinstance(value, dict) else None
     return found if found in (FINISHED, CANCELLED) else None
-
-
-_MOST_INTENT = 1 << 20
 
 
 def set_intent(run: RunPaths, value: str | None) -> None:

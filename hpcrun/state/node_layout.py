@@ -6,6 +6,8 @@
       lock                            held for as long as the agent lives
       checkpoints/step-…/             saves of ``checkpoint.nearby_every``
         bundle-00000.json             the files there that rank 0 wrote
+      staged/NAME                     a link to each source of ``staging.paths``, or to its copy
+      staged.json                     {path of a source: NAME}
       call-attempt-1                  the launch file that warm ranks wait for
       attempt-1/                      an attempt's scratch directory
         code/                         the frozen code, unpacked
@@ -18,6 +20,10 @@
         rank-0.pid                    the leader of a rank's process group
         rank-0.pulse                  a rank's progress
         rank-0.stacks                 its stacks, when it was asked for them
+    $TMPDIR/hpcrun-data-UID-KEY/      a copy of one source, shared by all jobs of a user
+      lock                            held by those that use it
+      complete                        all of it is there
+      data/NAME
 """
 
 from __future__ import annotations
@@ -52,12 +58,22 @@ class NodePaths(Directory):
 
     lock = NamedFile("lock")
     checkpoints = NamedFile("checkpoints")
+    staged = NamedFile("staged")
+    staged_list = NamedFile("staged.json")
 
     def attempt(self, number: int) -> Path:
         return self.directory / f"attempt-{number}"
 
     def attempts(self) -> list[Path]:
         return list(self.directory.glob("attempt-*"))
+
+
+class SharedCopyPaths(Directory):
+    """The files of a copy of staged data."""
+
+    lock = NamedFile("lock")
+    complete = NamedFile("complete")
+    data = NamedFile("data")
 
 
 class ScratchPaths(Directory):

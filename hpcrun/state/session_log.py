@@ -13,6 +13,10 @@ Each line has ``event`` and ``time`` (seconds since the epoch); the events are
 ``data``
     A loader of `hpcrun.run.data` begins: ``loader`` (its number, in the order of their making), and
     what its order follows from: ``samples`` (examples in an epoch), ``seed``, ``shuffle``.
+``data_waits``
+    The shares of the newest ``steps`` in which ranks waited for their loaders, as of ``step``:
+    ``ranks`` (pairs of rank and share, the longest first, eight at most), the ``median`` of all
+    and their number, ``world_size``. After 8 steps of an attempt, 16, 32, …
 ``saved``
     ``step``, ``checkpoint``, ``bytes``, ``seconds`` that it took, of which the training stood still
     for ``blocked``.
@@ -53,6 +57,7 @@ from hpcrun.state.layout import AttemptPaths
 STARTED = "started"
 RESTORED = "restored"
 DATA = "data"
+DATA_WAITS = "data_waits"
 SAVED = "saved"
 SAVED_NEARBY = "saved_nearby"
 FINISHED = "finished"

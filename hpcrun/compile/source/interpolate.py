@@ -27,7 +27,7 @@ from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, lis
 from hpcrun.state.spec.recovery_block import NEWEST, NEWEST_DIRECTORY
 
 NAMES = (
-    *("directory", "work", "deepspeed_config", "attempt", "code", "scratch"),
+    *("directory", "work", "deepspeed_config", "attempt", "code", "scratch", "staged"),
     *(NEWEST, NEWEST_DIRECTORY),
 )
 _SHELL = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")

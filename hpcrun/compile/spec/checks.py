@@ -36,6 +36,7 @@ ADDRESS = re.compile(r"[^\s,@]+(?:@[^\s,@]+)?")
 _PLAN_TIME = (
     *("name", "cluster", "resources", "parallel", "model_parallel_size", "deepspeed_config"),
     *("checkpoint", "environment", "objective", "notify", "tracking", "code"),
+    "staging",
 )
 AT_LEAST = {
     "model_parallel_size": 1,
@@ -57,6 +58,7 @@ AT_LEAST = {
         )
     },
 }
+_STAGED = "staged"
 _PLACEHOLDER = re.compile(r"\$\{hpcrun:(\w+)\}")
 # In a project's name, where Weights & Biases puts it into addresses.
 NOT_IN_PROJECTS = "/\\#?%:"
@@ -70,6 +72,8 @@ def check(data: dict[str, Any], limits: dict[str, Any], report: Reporter) -> Non
         _no_placeholders(data[name], report.below(name))
     for name in ("entry", "args", "deepspeed", "environment"):
         _only_where_it_resumes(data[name], report.below(name))
+    if not data["staging"]["paths"]:
+        _nothing_is_staged(data, report)
     check_name(data["name"], report)
     for index, tag in enumerate(data["tags"]):
         if not annotation.is_tag(tag):
@@ -128,6 +132,14 @@ def settle_paths(data: dict[str, Any], directory: Path, report: Reporter) -> Non
             report.at(
                 secrets_file.KEY, error.message.removeprefix(f"{secrets_file.KEY}: "), error.hint
             )
+    staged = data["staging"]["paths"]
+    for index, path in enumerate(staged):
+        key = f"staging.paths.{index}"
+        if Path(path).name in ("", "..") or "\0" in path:
+            hint = "its last name is what it is called on the node"
+            report.at(key, f"found {path!r}; accepted is the path of data, or a glob", hint)
+        else:
+            staged[index] = absolute(key, path)
     command = data["notify"]["command"]
     if command and "/" in command[0]:
         command[0] = absolute("notify.command", command[0])
@@ -280,6 +292,14 @@ def _only_where_it_resumes(
             if isinstance(value, str) and f"${{hpcrun:{name}}}" in value:
                 found = f"found ${{hpcrun:{name}}}, which is a match of recovery.resume.when"
                 report.at(key, found, hint)
+
+
+def _nothing_is_staged(data: Any, report: Reporter) -> None:
+    """Report the directory of staged data where there is none."""
+    for key, value in leaves(data):
+        if isinstance(value, str) and f"${{hpcrun:{_STAGED}}}" in value:
+            found = f"found ${{hpcrun:{_STAGED}}}, and staging.paths names nothing"
+            report.at(key, found, "staging: {paths: [/data/tokens]} names it")
 
 
 def _check_tracking(tracking: dict[str, Any], report: Reporter) -> None:

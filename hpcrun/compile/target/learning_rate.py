@@ -12,6 +12,7 @@ from typing import Any
 from hpcrun.compile.source.marked_tree import Key, dotted, get_at
 from hpcrun.compile.source.problems import Reporter
 from hpcrun.policy import batch
+from hpcrun.state.spec.parallel_block import divided
 
 # What makes optimizers and schedules of its own.
 _OTHERS = ("accelerate", "composer", "huggingface", "jax", "lightning", "tensorflow")
@@ -61,18 +62,44 @@ def settle(
     block, config = spec["optimization"], spec["deepspeed"]
     _check_schedule(block, config, report)
     _check_groups(block, config, report)
-    used = [key for key in ("warmup", "decay", "layer_decay") if block[key]]
+    _check_average(spec, report)
+    used = [key for key in ("warmup", "decay", "layer_decay", "ema") if block[key]]
     used += ["weight_decay_on"] if block["weight_decay_on"] != "all" else []
     if used and framework in _OTHERS:
-        found = f"is made by session.initialize(…), and {framework} makes its own"
+        found = f"is made by session.{_maker(used[0])}(…), and {framework} makes its own"
         report.at(f"optimization.{used[0]}", found, "give it to the program instead")
     elif used and kind not in (None, "function"):
         note(
-            f"optimization.{used[0]} is made by session.initialize(…) of hpcrun.session() alone: a "
-            "program that does not call it trains without"
+            f"optimization.{used[0]} is made by session.{_maker(used[0])}(…) of hpcrun.session() "
+            "alone: a program that does not call it trains without"
         )
     if not report.problems.under("optimization", "deepspeed"):
         _scale(spec, report, note)
+
+
+def _maker(key: str) -> str:
+    """Return the method of the session that makes what a key asks for."""
+    return "restore" if key == "ema" else "initialize"
+
+
+def _check_average(spec: dict[str, Any], report: Reporter) -> None:
+    """Report an average of weights that no rank has whole."""
+    ema, at = spec["optimization"]["ema"], "optimization.ema"
+    report.at_least("optimization.ema_every", spec["optimization"]["ema_every"], 1)
+    if ema is None:
+        if spec["optimization"]["ema_every"] != 1:
+            report.at("optimization.ema_every", "does nothing without optimization.ema")
+        return
+    if not 0 < ema < 1:
+        report.at(at, f"found {ema}; accepted is a number between 0 and 1, such as 0.999")
+    config, hint = spec["deepspeed"], "leave it out, or use ZeRO 0, 1 or 2"
+    if get_at(config, ("zero_optimization", "stage")) == 3:
+        report.at(at, "needs whole weights, and with ZeRO 3 no rank has them", hint)
+    axes = [axis for axis in divided(spec["parallel"]) if axis != "sequence"]
+    autotp = get_at(config, ("tensor_parallel", "autotp_size"))
+    if axes or (isinstance(autotp, int) and autotp > 1):
+        named = " and ".join(f"parallel.{axis}" for axis in axes) or "tensor_parallel.autotp_size"
+        report.at(at, f"needs whole weights, and {named} divides the model", "leave it out")
 
 
 def _check_schedule(block: dict[str, Any], config: dict[str, Any], report: Reporter) -> None:

@@ -15,6 +15,7 @@ from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
 from hpcrun.observe.status import run_state
 from hpcrun.policy import node_health, recovery
 from hpcrun.state.ledger import Attempt
+from hpcrun.state.staging import staging_record
 from hpcrun.text import age, listed, plural, ranges, timestamp
 
 _OUTCOMES = {"failed": "failed", "stopped": "was stopped", "cancelled": "was cancelled"}
@@ -57,6 +58,7 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
         _did_nothing(one, run) or (_read_from(one, run) if one is run.attempts[-1] else ""),
         _alone(one),
         _health(one),
+        *_staged(one),
         _straggler(one),
         _starved(one, run) if one is run.attempts[-1] else "",
         *_events(one.events),
@@ -238,6 +240,19 @@ def _health(one: AttemptStory) -> str:
         told = ""
     went_on = "it went on: " if found["action"] == node_health.GO_ON else ""
     return one_line(f"The check of its nodes: {told}{went_on}{found['reason']}.")
+
+
+def _staged(one: AttemptStory) -> Iterator[str]:
+    """Describe what the nodes copied to their own disks, and what they did not."""
+    if (found := one.attempt.staged) is None:
+        return
+    text = staging_record.sentence(found)
+    yield one_line(f"{text[0].upper()}{text[1:]}.")
+    notes = found["notes"]
+    if notes:
+        left = found["count"] - 1
+        more = f" (and {left:,} more)" if left > 0 else ""
+        yield one_line(f"Not staged, node {notes[0]}{more}.")
 
 
 def _straggler(one: AttemptStory) -> str:

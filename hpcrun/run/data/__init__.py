@@ -2,7 +2,8 @@
 
 Reading order: `sample_order` (which example a sample of the run is), `numbered_dataset` (a dataset
 read by these numbers, in workers), `sample_loader` (what ``session.loader`` returns),
-`order_record` (the order that a run began with, which it has to go on with); `packed_documents` and
+`order_record` (the order that a run began with, which it has to go on with), `wait_record` (the
+ranks' waits for data); `packed_documents` and
 `curriculum` (what users put around their datasets); `evaluation` (each sample once, and exact
 sums).
 

@@ -24,6 +24,7 @@ from hpcrun.run.protocol.job_secret import JobSecret
 from hpcrun.run.protocol.launch import LaunchNode
 from hpcrun.run.protocol.output import say
 from hpcrun.run.protocol.switchboard import GONE, Switchboard
+from hpcrun.run.staging.staging_reports import StagingReports
 from hpcrun.run.work import links
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
@@ -49,9 +50,7 @@ class Agents:
     def __init__(
         self, launcher: Launcher, submission: SubmissionPaths, run: RunPlan, attempt: AttemptPaths
     ) -> None:
-        self._launcher = launcher
-        self._run = run
-        self._number = attempt.number
+        self._launcher, self._run, self._number = launcher, run, attempt.number
         self.working: tuple[str, ...] = ()
         """The nodes of the newest attempt, in the order of NODE_RANK."""
         self.lost: list[str] = []
@@ -71,6 +70,7 @@ class Agents:
         self.met = False
         """Ranks of this attempt have used the port of the rendezvous, or one of their own."""
         self.links = NodeLinks()
+        self.staging = StagingReports(run.staging.paths)
         self.shown_code: Path | None = None
         """The path of the newest attempt's code that all of its nodes have."""
         self.writes: list[tuple[str, int]] = []
@@ -129,18 +129,21 @@ class Agents:
         """
         self._number, self.working, self.met = attempt, tuple(nodes), False
         self.places = RankPlaces(self._run, self.working)
-        for kind in ("ready", "killed", "kept", "stacks"):
+        for kind in ("ready", "killed", "kept", "stacks", "staged"):
             self._answers.pop(kind, None)
         stale: list[Any] = [self.pulses, self.programs, self.traffic, self.locks, self.log_sizes]
         for old in (*stale, self.writes, self.gone, self.links, self.reports):
             old.clear()
-        self._switchboard.broadcast(self._current)
+        self._switchboard.broadcast({"type": "attempt", "number": attempt})
         hello = self._gather(nodes, "hello", START_TIMEOUT, between)
         greeted()
         builders = {hello[node]: node for node in reversed(nodes)}
         building = [node for key, node in builders.items() if key]
         self._ask(building, {"type": "build"})
         self._gather(building, "built", None, between)
+        if self.staging.begins(nodes):
+            self._ask(nodes, {"type": "stage"})
+            self._gather(nodes, "staged", None, between)
         devices = {node: self._launcher.devices(node, self._run) for node in nodes}
         fabric = self.links.choose(self._launcher.fabric, nodes)
         self.shown_code = links.shown([self._directories[n] for n in nodes], self._alias, attempt)
@@ -267,7 +270,7 @@ class Agents:
         """Have the agents clean their nodes and leave; wait at most `LEAVE_TIMEOUT`."""
         self._heartbeat.stop()
         self._switchboard.broadcast({"type": "dismiss"})
-        deadline = time.monotonic() + LEAVE_TIMEOUT
+        deadline = time.monotonic() + LEAVE_TIMEOUT + self.staging.removal_takes
         # Closing with unread messages would reset the connection, and an agent that missed its
         # dismissal would have the job requeued.
         waiting = [process for node, process in self._agents.items() if node not in self.lost]
@@ -280,10 +283,6 @@ class Agents:
             process.kill()
             process.wait()
         files.remove_if_empty(*self._logs)
-
-    @property
-    def _current(self) -> dict[str, Any]:
-        return {"type": "attempt", "number": self._number}
 
     def _take_in_if_valid(self, node: str, message: dict[str, Any]) -> None:
         try:
@@ -302,7 +301,7 @@ class Agents:
             self.links.greet(node, message)
             self._directories[node] = messages.directory(message, self._start)
             self._answers.setdefault(kind, {})[node] = messages.extensions(message)
-            self._switchboard.send(node, self._current)
+            self._switchboard.send(node, {"type": "attempt", "number": self._number})
         elif kind != "alive" and message.get("attempt") == self._number:
             self._take_in_answer(node, kind, message)
 
@@ -343,6 +342,9 @@ class Agents:
         elif kind in ("listening", "measured"):
             if message.get("number") == self._asked:
                 answers(kind, {})[node] = messages.link_answer(message)
+        elif kind in StagingReports.KINDS:
+            if self.staging.take_in(node, message):
+                answers(kind, {})[node] = None
         elif kind in ("kept", "built"):
             answers(kind, {})[node] = messages.kept(message) if kind == "kept" else None
         else:

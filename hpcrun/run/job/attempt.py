@@ -173,6 +173,8 @@ class RunningAttempt:
         names = [f"{node.name} ({node.interface} {node.address})" for node in nodes]
         say(f"ready: {listed(names, _SHOWN)}, code in {self._agents.shown_code}")
         self._record_fabric(nodes)
+        if staged := self._agents.staging.record():
+            self._record(ledger.STAGED, **staged)
         check.prepared(nodes, self._record, asked)
         planned = Launch(
             experiment=self._plan.name,

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 import threading
 from pathlib import Path
 
 from hpcrun.state.node_layout import PREFIX, NodePaths
+
+_REMOVED = f"{PREFIX}removed-"
 
 
 class NodeDir:
@@ -83,17 +86,32 @@ def sweep(base: Path) -> None:
     """Remove the directories of this user's agents that were killed."""
     for directory in base.glob(PREFIX + "*"):
         with contextlib.suppress(OSError):
-            if _is_mine(directory) and _is_free(NodePaths(directory).lock):
+            if not _is_mine(directory):
+                continue
+            if directory.name.startswith(_REMOVED):
                 shutil.rmtree(directory, ignore_errors=True)
+            else:
+                _remove_if_free(directory)
 
 
-def _is_free(lock: Path) -> bool:
-    """Check whether nobody holds a lock; raises OSError if the file does not exist."""
-    descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
+def _remove_if_free(directory: Path) -> None:
+    """Remove a directory whose lock nobody holds; raises OSError if it has none.
+
+    The lock is held meanwhile: who takes it afterwards finds that it is another one's.
+    """
+    descriptor = os.open(NodePaths(directory).lock, os.O_RDWR | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        # Another agent may have taken its name for a new directory before it was locked.
+        if os.path.samestat(os.fstat(descriptor), NodePaths(directory).lock.lstat()):
+            discard(directory)
     finally:
         os.close(descriptor)
-    return True
+
+
+def discard(directory: Path) -> None:
+    """Remove a directory under another name, so that nobody takes it for one that stays."""
+    name = directory.with_name(_REMOVED + secrets.token_hex(8))
+    with contextlib.suppress(OSError):
+        directory.rename(name)
+        shutil.rmtree(name, ignore_errors=True)

@@ -96,6 +96,8 @@ class NodePreparation:
             node["extensions"] = str(paths.extensions)
         elif self._builds_apart():
             node["extensions"] = str(paths.extensions)
+        if self._run.staging.paths:
+            node["staged"] = str(paths.node.staged)
         is_looked_into = self._is_watched or self._run.spec.get(profiling.KEY)
         if is_looked_into and self._run.entry.kind != "function":
             python_stacks.write_start_up(paths.start_up)

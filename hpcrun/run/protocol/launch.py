@@ -58,6 +58,8 @@ class LaunchNode:
     ports: int | None = None
     """The first of the ports that were kept free for its ranks: `ports_per_rank` for each in turn;
     None where there were not enough."""
+    staged: str | None = None
+    """The node-local directory of what was staged; None where nothing is."""
     adapters: dict[str, Any] | None = None
     """The report of `hpcrun.run.fabric.link_check`, for the supervisor; not in ``launch.json``."""
 
@@ -160,6 +162,8 @@ class Launch(SpecBlocks):
             "code": node.code,
             "scratch": node.scratch,
         }
+        if node.staged is not None:
+            known["staged"] = node.staged
         if newest := (self.resume or {}).get("source"):
             known[NEWEST], known[NEWEST_DIRECTORY] = newest, os.path.dirname(newest)  # noqa: PTH120
 

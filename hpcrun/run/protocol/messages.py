@@ -281,6 +281,8 @@ def ready(
     _require(fields.pop("code", None) == str(paths.code), "code")
     operators = fields.pop("extensions", None)
     _require(operators in (None, str(paths.extensions)), "extensions")
+    staged = fields.pop("staged", None)
+    _require(staged in (None, str(NodePaths(own.parent).staged)), "staged")
     interface = fields.pop("interface", None)
     _require(isinstance(interface, str) and _INTERFACE.fullmatch(interface), "interface")
     hca = fields.pop("hca", None)
@@ -294,4 +296,4 @@ def ready(
     port = number(message.get("port"), "port", _PORTS) if first else None
     code = str(paths.code)
     where = (node, code, scratch, str(interface), address, hca, operators)
-    return LaunchNode(*where, ports=ports, adapters=links), port
+    return LaunchNode(*where, ports=ports, staged=staged, adapters=links), port

@@ -46,6 +46,8 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
         forced[profiling.VARIABLE] = f"{wanted['steps']},{wanted['warmup']}"
     if ports := launch.ports_of(rank):
         forced["HPCRUN_PORTS"] = ",".join(map(str, ports))
+    if node.staged is not None:
+        forced["HPCRUN_STAGED"] = node.staged
     if node.extensions:
         forced["TORCH_EXTENSIONS_DIR"] = node.extensions
     if node.devices is not None:

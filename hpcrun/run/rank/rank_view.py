@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,6 +15,7 @@ from hpcrun.policy.batch import Triple
 from hpcrun.run.data import evaluation, order_record
 from hpcrun.run.data.order_record import SampleOrder
 from hpcrun.run.data.sample_loader import SampleLoader
+from hpcrun.run.data.wait_record import DataWaits
 from hpcrun.run.parallel import train_batch, ulysses
 from hpcrun.run.parallel.rank_layout import RankLayout
 from hpcrun.run.profile import step_recorder
@@ -24,6 +26,8 @@ from hpcrun.run.rank.collectives import Collectives
 from hpcrun.run.rank.config import Config
 from hpcrun.run.rank.replica_engine import ReplicaEngine
 from hpcrun.run.rank.session_writer import SessionLogWriter
+from hpcrun.run.staging import staged_path
+from hpcrun.run.weights.averaged_weights import AveragedWeights
 from hpcrun.state.spec.blocks import SpecBlocks
 
 
@@ -50,11 +54,13 @@ class RankView:
         self.total_steps: int | None = None
         self.layout = RankLayout(self._spec.spec.get("parallel") or {}, self.world_size)
         self._engine: Any = None
+        self._averaged: AveragedWeights | None = None
         self._took_part = False
         self._fence = AttemptFence(launch.successor) if launch else None
         self._events = SessionLogWriter(launch, self.rank, self._fence)
         self._loaders: list[SampleLoader] = []
         self._ranks = Collectives(self.rank, self.world_size)
+        self._waits = DataWaits(self._ranks, self._events)
 
     @property
     def finished_steps(self) -> int:
@@ -74,6 +80,16 @@ class RankView:
             return torch.device("cuda", self.local_rank)
         return torch.device("cpu")
 
+    def staged(self, path: str | Path) -> Path:
+        """Return where this node has a path: its copy where ``staging.paths`` of the spec names it.
+
+        Other paths, and all of them outside hpcrun, are returned as they are.
+        """
+        node = None if self._launch is None else self._launch.own_node
+        if node is None or node.staged is None:
+            return Path(path)
+        return staged_path.local(Path(node.staged), Path(path))
+
     def parameter_groups(self, model: Any, layers: str | None = None) -> list[dict[str, Any]]:
         """Return the model's parameters in the groups that ``optimization`` asks for.
 
@@ -81,6 +97,26 @@ class RankView:
         name of the module whose children they are, and this is its ``model_parameters``.
         """
         return optimization.of_spec(model, self._spec.optimization, self.deepspeed_config, layers)
+
+    @contextlib.contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """Give the model the averages of ``optimization.ema`` for an evaluation; on all ranks.
+
+        At the end of the ``with`` block the model has its own weights again, to the bit. Before the
+        first step these are the averaged ones, too. Buffers stay the model's.
+
+        Raises
+        ------
+        UsageError
+            Nothing is averaged: there is no ``optimization.ema``, or `restore` was not called.
+        """
+        if self._averaged is None:
+            raise UsageError(
+                "session.averaged_weights(): no weights are averaged",
+                hint="set optimization.ema in the spec, such as 0.999, and call session.restore",
+            )
+        with self._averaged.in_place():
+            yield
 
     def replicas(self, model: Any, optimizer: Any, **options: Any) -> ReplicaEngine:
         """Return an engine for a model that every rank holds whole, without DeepSpeed.

@@ -60,8 +60,9 @@ def export(question: Mapping[str, Any], tell: Callable[..., None]) -> dict[str, 
     """Write the weights to the empty directory ``target``; return what is in it.
 
     ``question`` has ``checkpoint``, ``target`` (None only plans), ``format``, ``dtype``,
-    ``shard_bytes``, ``beside`` (a directory of files to be copied, or None) and ``about`` (for the
-    record). Raises CheckpointError if the checkpoint is damaged, or cannot be put together.
+    ``shard_bytes``, ``averaged``, ``beside`` (a directory of files to be copied, or None)
+    and ``about`` (for the record). Raises CheckpointError if the checkpoint is damaged, or cannot
+    be put together.
     """
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     checkpoint = Path(question["checkpoint"])
@@ -73,6 +74,8 @@ def export(question: Mapping[str, Any], tell: Callable[..., None]) -> dict[str, 
         _verify(checkpoint, entry, tell)
     tell(doing="reading the checkpoint")
     weights = saved_weights.collect(checkpoint, entry.files)
+    if question.get("averaged"):
+        saved_weights.put_averaged(weights, checkpoint)
     layout = weight_files.Layout.of(
         weights, question["format"], question["dtype"], question["shard_bytes"]
     )

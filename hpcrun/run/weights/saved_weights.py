@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import CheckpointError
-from hpcrun.run.checkpoint import trust
-from hpcrun.run.weights import tensor_slices
+from hpcrun.run.checkpoint import rank_state, trust
+from hpcrun.run.weights import averaged_weights, tensor_slices
 from hpcrun.text import listed, plural
 
 _MODEL = re.compile(r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
@@ -65,6 +65,35 @@ def collect(directory: Path, names: Iterable[str], *, masters: bool = True) -> S
             "in a form of its own, which is not read",
         )
     return parts[0] if len(parts) == 1 else _merged(parts)
+
+
+def put_averaged(weights: SavedWeights, directory: Path) -> None:
+    """Put the averages of ``optimization.ema`` in the place of the weights, in fp32.
+
+    Raises CheckpointError if the checkpoint has none.
+    """
+    path = directory / rank_state.name(0)
+    saved = trust.load_tensors(path) if path.exists() else {}
+    states = saved.get("states") if isinstance(saved, Mapping) else None
+    found = (states or {}).get(averaged_weights.STATE) or {}
+    averages = found.get(averaged_weights.WEIGHTS) or {}
+    if not averages:
+        raise CheckpointError(
+            f"{directory} has no averaged weights",
+            hint="set optimization.ema in the spec before the run trains; or leave out --averaged",
+        )
+    names = {name: weights.tied.get(name, name) for name in weights.tensors}
+    lacking = [name for name in averages if name not in names.values()]
+    if lacking:
+        raise CheckpointError(f"{directory} has averages of other weights: {listed(lacking, 3)}")
+    for name, own in names.items():
+        if own in averages:
+            weights.tensors[name] = averages[own]
+    left = [name for name in weights.tensors if names[name] not in averages]
+    weights.notes[:] = [f"the average of the weights over {found.get('steps', 0):,} updates"]
+    if left:
+        what = f"{plural(len(left), 'tensor')} ({listed(left, _SHOWN, rest=', …')})"
+        weights.notes.append(f"{what} as the model has them: buffers and frozen parameters")
 
 
 @dataclass

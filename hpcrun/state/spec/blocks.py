@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         Environment,
         Objective,
         Resources,
+        Staging,
         Telemetry,
     )
     from hpcrun.state.spec.notify_block import Notify
@@ -26,6 +27,7 @@ BLOCKS = frozenset(
     {
         *("resources", "checkpoint", "recovery", "progress", "environment"),
         *("objective", "optimization", "notify", "parallel", "telemetry", "code"),
+        "staging",
     }
 )
 # A plan that was frozen before such a key existed does without what it switches on.
@@ -77,6 +79,7 @@ class SpecBlocks:
         parallel: Parallel | None
         telemetry: Telemetry
         code: Code
+        staging: Staging
     else:
 
         def __getattr__(self, name):

@@ -185,6 +185,16 @@ class Code:
 
 
 @spec_dataclass
+class Staging:
+    """Data that each node copies to its own disk before its ranks start; see docs/data.md."""
+
+    paths: list[str] = field(default_factory=list)
+    """Files, directories and globs, relative to this file: ``/data/tokens``, ``shards/*.bin``. Each
+    has its last name in ``${hpcrun:staged}``, which is ``HPCRUN_STAGED`` of the ranks;
+    ``session.staged(path)`` finds it, too."""
+
+
+@spec_dataclass
 class Spec:
     """An experiment."""
 
@@ -295,6 +305,9 @@ class Spec:
 
     progress: Progress = field(default_factory=Progress)
     """How the progress of a script or command is read."""
+
+    staging: Staging = field(default_factory=Staging)
+    """Data that each node copies to its own disk."""
 
     environment: Environment = field(default_factory=Environment)
     """Where and with what the job runs."""

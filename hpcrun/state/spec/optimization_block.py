@@ -52,3 +52,11 @@ class Optimization:
     weight_decay_on: Literal["all", "matrices"] = "all"
     """The parameters whose weights decay; ``matrices`` leaves out those of less than two
     dimensions: biases and norms."""
+
+    ema: float | None = None
+    """Keep an exponential moving average of the weights with this decay, such as ``0.999``, in fp32
+    on every rank: for ``session.averaged_weights()`` and ``hpcrun weights --averaged``. Not for
+    ZeRO 3 and models that are divided."""
+
+    ema_every: int = 1
+    """Optimizer steps between two updates of the average, which reach as far back."""

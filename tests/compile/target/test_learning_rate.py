@@ -75,6 +75,13 @@ WRONG = [
     ("layer_decay: 0.8", SCHEDULER, "optimization.layer_decay", "gives all layers one rate"),
     ("warmup: 3", "entry: train.py\nframework: huggingface\n" + DEEPSPEED,
      "optimization.warmup", "huggingface makes its own"),
+    ("ema: 1.5", "", "optimization.ema", "between 0 and 1"),
+    ("ema_every: 2", "", "optimization.ema_every", "does nothing without"),
+    ("ema: 0.9, ema_every: 0", "", "optimization.ema_every", "found 0"),
+    ("ema: 0.9", FUNCTION + DEEPSPEED.replace(ADAM, ADAM + ", zero_optimization: {stage: 3}"),
+     "optimization.ema", "with ZeRO 3 no rank has them"),
+    ("ema: 0.9", FUNCTION + "resources: {ntasks_per_node: 2}\nparallel: {tensor: 2}\n" + DEEPSPEED,
+     "optimization.ema", "parallel.tensor divides the model"),
     ("decay: line", "", "optimization.decay", "did you mean 'linear'"),
 ]  # fmt: skip
 
@@ -92,3 +99,5 @@ def test_what_is_wrong_is_refused(
 def test_a_script_is_told_that_it_has_to_ask_the_session(project: Any) -> None:
     notes = _compiled(project, "warmup: 3", "entry: train.py\n" + DEEPSPEED).notes
     assert any("optimization.warmup is made by session.initialize" in one for one in notes)
+    notes = _compiled(project, "ema: 0.9", "entry: train.py\n" + DEEPSPEED).notes
+    assert any("optimization.ema is made by session.restore" in one for one in notes)

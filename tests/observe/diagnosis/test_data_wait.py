@@ -10,7 +10,7 @@ import pytest
 from hpcrun.observe.diagnosis import data_wait, narrative
 from hpcrun.observe.diagnosis.attempts import stories
 from hpcrun.observe.read.selection import Finder
-from hpcrun.state import files
+from hpcrun.state import files, session_log
 from hpcrun.state.layout import AttemptPaths
 from tests.support.experiment import Experiment
 
@@ -51,3 +51,23 @@ def test_why_tells_it_of_the_newest_attempt(tmp_path: Path) -> None:
     [story] = stories(Finder(tmp_path).runs(experiment.paths))
     said = "\n".join(narrative.attempt(story.attempts[-1], story, 0.0))
     assert "Rank 0 waited for data for 31% of its newest steps: more num_workers" in said
+
+
+def _compared(directory: Path, ranks: list[list[Any]], median: Any = 0.02) -> AttemptPaths:
+    attempt = _attempt(directory, _steps(0.1))
+    details = {"step": 32, "steps": 16, "world_size": 4, "ranks": ranks, "median": median}
+    files.append(attempt.session, session_log.record(session_log.DATA_WAITS, **details))
+    return attempt
+
+
+def test_ranks_that_wait_longer_than_the_others_are_named(tmp_path: Path) -> None:
+    said = data_wait.told(_compared(tmp_path / "a", [[3, 0.41], [1, 0.1], [0, 0.02], [2, 0.01]]))
+    assert "in the 16 steps to step 32: rank 3 41%, rank 1 10%; half of the 4 ranks 2% or" in said
+    # All alike, so that rank 0 stands for them; none long; records of anybody's.
+    for number, ranks in enumerate(([[3, 0.06]], [[3, "0.9"]], [3], [[3, 9.0]], [[-1, 0.5]])):
+        assert data_wait.told(_compared(tmp_path / f"b{number}", ranks)) == ""
+    assert data_wait.told(_compared(tmp_path / "c", [[3, 0.4]], median=None)) == ""
+    alike = _compared(tmp_path / "d", [[2, 0.3], [0, 0.28]], median=0.28)
+    assert data_wait.told(alike) == ""
+    files.append(alike.metrics, *_steps(0.6, count=40))
+    assert data_wait.told(alike).startswith("Rank 0, like the other 3 ranks, waited for data")

@@ -1,0 +1,58 @@
+"""What nodes say of their staging is checked, told and put together."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+
+from hpcrun.run.protocol.messages import BadMessage
+from hpcrun.run.staging.node_staging import StagingReport
+from hpcrun.run.staging.staging_reports import StagingReports
+
+
+def _staged(**fields: object) -> dict[str, object]:
+    found = {**asdict(StagingReport(2, 100, 100, 1.5)), **fields}
+    return {"type": "staged", "report": found}
+
+
+def test_nodes_are_put_together(capfd: pytest.CaptureFixture[str]) -> None:
+    reports = StagingReports(["/data/tokens"])
+    assert reports.begins(["n1", "n2"])
+    assert not reports.take_in("n2", {"type": "staging", "done": 5, "total": 100})
+    assert reports.take_in("n1", _staged())
+    assert reports.take_in("n2", _staged(copied=0, seconds=2.5, notes=["/data/a is not copied"]))
+    assert reports.record() == {
+        **{"nodes": 2, "files": 2, "bytes": 100, "copied": 100, "seconds": 2.5},
+        **{"slowest": "n2", "notes": ["n2: /data/a is not copied"], "count": 1},
+    }
+    said = capfd.readouterr().out
+    assert "stages data on 2 nodes" in said
+    assert "staging, node n2: /data/a is not copied" in said
+
+
+def test_where_nothing_is_staged_nothing_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+    reports = StagingReports([])
+    assert not reports.begins(["n1"])
+    assert reports.record() is None
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"type": "staging", "done": -1, "total": 5},
+        {"type": "staging", "done": "1", "total": 5},
+        {"type": "staged", "report": None},
+        {"type": "staged", "report": {"files": 1}},
+        _staged(bytes=1.5),
+        _staged(seconds=float("nan")),
+        _staged(notes=[1]),
+        _staged(notes=["a"] * 201),
+    ],
+)
+def test_a_wrong_report_is_refused(message: dict[str, object]) -> None:
+    reports = StagingReports(["/data/tokens"])
+    reports.begins(["n1"])
+    with pytest.raises(BadMessage):
+        reports.take_in("n1", message)
