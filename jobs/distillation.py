@@ -1,8 +1,8 @@
-"""Distil a trained network into one with a sixteenth of its parameters, on images of digits.
+"""Distil a trained network into one with a quarter of its parameters, on images without labels.
 
-The teacher, on local disk, is what `hpcrun weights` exports of `image-classification`; the student
-learns the teacher's scores at a temperature, and the labels. Needs image_classification.py beside
-it, and its images: `pip install scikit-learn`.
+The teacher, on local disk, is what `hpcrun weights` exports of `image-classification`. The student
+has the labels of a few images, and learns the teacher's scores of all of them at a temperature.
+Needs image_classification.py beside it, and its images: `pip install scikit-learn`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import hpcrun
 
 __all__ = ["build_model", "sample_batch", "train"]
+UNLABELLED = -100
 
 
 def build_model(config: Any) -> Network:
@@ -49,10 +50,12 @@ def read_teacher(config: Any, device: torch.device) -> Network:
 def distillation_loss(
     scores: Tensor, taught: Tensor, labels: Tensor, temperature: float, share: float
 ) -> Tensor:
-    """Return the loss of scores (batch, classes): from the teacher's, and from the labels.
+    """Return the loss of scores (batch, classes): from the teacher's, and from labels there are.
 
     The teacher's part is the divergence of both distributions at the temperature, times its square:
     so its gradient has the size of the labels' part at any temperature. ``share`` is its weight.
+    Both are means over the batch, in which an image without a label adds nothing to the second:
+    so the mean over ranks is that of the global batch.
     """
     soft = functional.kl_div(
         functional.log_softmax(scores.float() / temperature, dim=1),
@@ -60,14 +63,17 @@ def distillation_loss(
         reduction="batchmean",
         log_target=True,
     )
-    hard = functional.cross_entropy(scores, labels)
-    return share * temperature**2 * soft + (1 - share) * hard
+    hard = functional.cross_entropy(
+        scores.float(), labels, ignore_index=UNLABELLED, reduction="sum"
+    )
+    return share * temperature**2 * soft + (1 - share) * hard / len(labels)
 
 
 def train(session: hpcrun.Session) -> None:
     """Train to ``config.total_steps``; see configs/experiments/distillation.yaml."""
     config = session.config
     images, labels, *held_out = read_images()
+    labels[config.labelled :] = UNLABELLED
     teacher = read_teacher(config, session.device)
     torch.manual_seed(session.seed)
     model = build_model(config)
