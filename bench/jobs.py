@@ -1,6 +1,7 @@
 """The masked language model and the ResNet through hpcrun, beside the same in plain PyTorch.
 
-    python -m bench.jobs [--seeds 5] [--masked-steps N] [--keep DIRECTORY] [--output bench/results]
+    python -m bench.jobs [--seeds 5] [--ranks 1 2 4] [--masked-steps N] [--keep DIRECTORY]
+                         [--output bench/results] [--json]
 
 Each program trains with its shipped spec: with ``--seeds`` seeds through `hpcrun run` (two ranks)
 and by `bench.jobs_plain` (one process, the whole batch), then with one seed and without dropout on
@@ -32,7 +33,7 @@ PROGRAMS = {
     "masked-language-model": ("masked_language_model", "loss", False),
     "image-classification": ("image_classification", "accuracy", True),
 }
-RANKS, SHIPPED_RANKS = (1, 2, 4), 2
+SHIPPED_RANKS = 2
 # The difference of means is noise where at least so many of all divisions of the results into two
 # sides have one that is as large.
 LEVEL = 0.05
@@ -148,9 +149,10 @@ def compare(ours: Sequence[dict[str, Any]], plain: Sequence[dict[str, Any]]) -> 
 
 def beside(results: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
     """Compare the runs on several numbers of ranks with that on the first."""
-    first = results[RANKS[0]]
+    base, *others = results
+    first = results[base]
     differences = {}
-    for ranks in RANKS[1:]:
+    for ranks in others:
         pairs = zip(first["loss"], results[ranks]["loss"], strict=True)
         relative = [abs(own - other) / abs(other) for other, own in pairs]
         differences[ranks] = {
@@ -190,28 +192,30 @@ def told(spec: str, found: Mapping[str, Any]) -> list[str]:
             f"  {'':10}difference {one['difference']:+.4f}, its standard error "
             f"{one['standard_error']:.4f}, p {one['p']:.2f}: {verdict}"
         ]
-    lines += ["", f"  seed 0 without dropout on 1, 2 and 4 ranks: held out after {found['steps']}"]
-    for ranks in RANKS:
-        held = found["ranks"]["held_out"][ranks]
+    lines += ["", "  seed 0 without dropout on several numbers of ranks, held out"]
+    for ranks, held in found["ranks"]["held_out"].items():
         each = ", ".join(f"{one['accuracy']:.4f} at {step}" for step, one in held.items())
         loss = held[max(held)]["loss"]
-        lines += [f"  {ranks} ranks   accuracy {each}; loss {loss:.6f}"]
+        lines += [f"  ranks {ranks}   accuracy {each}; loss {loss:.6f}"]
+    base = min(found["ranks"]["held_out"])
     for ranks, one in found["ranks"]["largest_relative_difference_of_losses"].items():
         lines += [
-            f"  {ranks} beside 1: losses of steps differ by at most {one['first_10']:.1e} (first "
-            f"10), {one['first_100']:.1e} (first 100), {one['all']:.1e} (all), relative"
+            f"  {ranks} beside {base}: losses of steps differ by at most {one['first_10']:.1e} "
+            f"(first 10), {one['first_100']:.1e} (first 100), {one['all']:.1e} (all), relative"
         ]
     return [*lines, ""]
 
 
-def measure(bench: JobsBench, spec: str, seeds: int, typed: Sequence[str]) -> dict[str, Any]:
+def measure(
+    bench: JobsBench, spec: str, seeds: int, numbers: Sequence[int], typed: Sequence[str]
+) -> dict[str, Any]:
     """Train one program on both sides and on several numbers of ranks."""
     sides: dict[str, list[dict[str, Any]]] = {"hpcrun": [], "plain": []}
     for seed, side in itertools.product(range(seeds), sides):
         name = f"{spec}-seed-{seed}"
         sides[side].append(bench.train(side, spec, name, f"config.seed={seed}", *typed))
     ranks = {}
-    for number in RANKS:
+    for number in numbers:
         if number == SHIPPED_RANKS and not PROGRAMS[spec][2]:
             ranks[number] = sides["hpcrun"][0]
             continue
@@ -224,7 +228,7 @@ def measure(bench: JobsBench, spec: str, seeds: int, typed: Sequence[str]) -> di
     }
     curves["ranks"] = {number: curve(one["loss"]) for number, one in ranks.items()}
     return {
-        "steps": len(ranks[RANKS[0]]["loss"]),
+        "steps": len(sides["hpcrun"][0]["loss"]),
         "typed": [*typed],
         "seeds": compare(sides["hpcrun"], sides["plain"]),
         "ranks": beside(ranks),
@@ -235,6 +239,7 @@ def measure(bench: JobsBench, spec: str, seeds: int, typed: Sequence[str]) -> di
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.jobs", description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--ranks", type=int, nargs="+", default=(1, 2, 4))
     parser.add_argument("--masked-steps", type=int, help="in place of the spec's")
     parser.add_argument("--keep", type=Path, help="where results of single runs stay")
     parser.add_argument("--only", choices=PROGRAMS, help="one program alone")
@@ -254,7 +259,7 @@ def main() -> None:
         bench = JobsBench(root)
         for spec in [options.only] if options.only else PROGRAMS:
             typed = shorter if spec == "masked-language-model" else []
-            found[spec] = measure(bench, spec, options.seeds, typed)
+            found[spec] = measure(bench, spec, options.seeds, options.ranks, typed)
             lines += told(spec, found[spec])
     setting = circumstances(
         seeds=options.seeds,
