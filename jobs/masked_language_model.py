@@ -1,7 +1,8 @@
 """Train a BERT-style masked language model on the bytes of the Python standard library's sources.
 
 Of each window's bytes 15 % are to be guessed from both sides: 80 % of these are masked, 10 % are
-replaced by another byte, 10 % are left. Put your own text into `read_text`.
+replaced by another byte, 10 % are left. Windows have equally many, so that the mean over ranks is
+that of the global batch. Put your own text into `read_text`.
 """
 
 from __future__ import annotations
@@ -93,10 +94,10 @@ class Windows(torch.utils.data.Dataset):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         """Return the text with masks and the bytes to guess, both (context,); others IGNORED."""
         wanted = self.text[index * self.context :][: self.context].long()
-        chosen, how = torch.rand(2, self.context)
+        place, how = torch.rand(2, self.context)
         shown = torch.where(how < 0.8, MASK, wanted)
         shown = torch.where(how >= 0.9, torch.randint(0, 256, (self.context,)), shown)
-        guessed = chosen < 0.15
+        guessed = place.argsort() < max(1, round(0.15 * self.context))
         return torch.where(guessed, shown, wanted), torch.where(guessed, wanted, IGNORED)
 
 

@@ -86,6 +86,27 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "suspect node left out: node07: its ib0 is down, and that of node08 is up (by alice, "
         "until 2026-01-31 12:00)": "needs a bad node: tests/cluster/test_health.py",
     },
+    "docs/jobs.md": {
+        **dict.fromkeys(
+            (
+                "hpcrun run causal-language-model cluster=local config.total_steps=1000 "
+                "resources.ntasks_per_node=2 deepspeed.train_micro_batch_size_per_gpu=8",
+                "hpcrun run lora-fine-tuning cluster=local config.base=$PWD/base",
+                "hpcrun run image-classification cluster=local",
+                "hpcrun run distillation cluster=local config.teacher.weights=$PWD/teacher",
+            ),
+            TRAINS,
+        ),
+        **dict.fromkeys(
+            (
+                "hpcrun weights causal-language-model/0 -o base --format pt",
+                "hpcrun weights lora-fine-tuning/0 -o tuned --format pt",
+                "python jobs/lora_fine_tuning.py tuned merged",
+                "hpcrun weights image-classification/0 -o teacher --format pt",
+            ),
+            SAVED,
+        ),
+    },
     "docs/modules.md": {
         "hpcrun/                  hpcrun: checked Slurm submissions of DeepSpeed training, seen "
         "through to their end.": GENERATED,
