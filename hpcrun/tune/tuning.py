@@ -128,7 +128,7 @@ class Tuning:
             return "fastest"
         if score.is_final:
             return "measured again"
-        return "ended early: slower" if score.is_slower else ""
+        return "ended early: slower" if score.is_slower else "slower"
 
     def to_data(self) -> dict[str, Any]:
         """Return plain data; unknown is null."""
