@@ -44,7 +44,6 @@ COVERED_BY: dict[str, str] = {
     "tune/scaling": "cli/test_scaling.py",
     "tune/written_file": "cli/test_tune.py",
     "tune/trial_candidates": "cli/test_tune.py",
-    "tune/trial_run": "cli/test_tune.py",
     "tune/tuned_spec": "cli/test_tune.py",
     "tune/tuning": "cli/test_tune.py",
     "cli/typed_line": "cli/test_completion.py",

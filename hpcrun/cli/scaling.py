@@ -43,7 +43,7 @@ def command(
     job. Ends with a table, and a page with the plot.
     """
     from hpcrun.slurm import patience
-    from hpcrun.tune import scaling, scaling_page, written_file
+    from hpcrun.tune import scaling, scaling_page, trial_run, written_file
 
     if sweeps:
         raise UsageError("scaling takes no --sweep", hint="one spec at a time, without --sweep")
@@ -65,7 +65,7 @@ def command(
     if dry_run:
         return EXIT_OK
     if found.interrupted:
-        output.say("interrupted; nothing is left running, and no page is written")
+        output.say(f"{trial_run.after_interrupt(found.left)}; no page is written")
         return EXIT_INTERRUPTED
     if all(one.rate is None for one in found.points):
         output.say(f"nothing was measured; `hpcrun why {found.compiled.name}` tells more")

@@ -104,10 +104,12 @@ def _print(found: Tuning, output: Output) -> None:
 
 
 def _verdict(found: Tuning, output: Output) -> int:
+    from hpcrun.tune import trial_run
+
     best = found.best
     if found.interrupted:
         output.say(
-            "interrupted; nothing is left running, and no spec is written"
+            f"{trial_run.after_interrupt(found.left)}; no spec is written"
             + ("" if best is None else f"; the fastest so far: {found.label(best)}")
         )
         return EXIT_INTERRUPTED

@@ -74,6 +74,8 @@ class Scaling:
     """A run of trials for each number of ranks, and the places of its candidates' points."""
     names: list[str] = dataclasses.field(default_factory=list)
     interrupted: bool = False
+    left: tuple[str, ...] = ()
+    """Jobs that an interrupt has left behind."""
     completed: bool = True
 
     @property
@@ -95,6 +97,7 @@ class Scaling:
 
         done = trial_run.bring_to_end(self.compiled, argv, say, told)
         self.interrupted, self.completed = done.interrupted, done.completed
+        self.left = done.left
         self.names = [f"{done.experiment.name}/{number}" for number in done.numbers]
         for (_, places), records in zip(self.runs, done.records, strict=True):
             candidates = max(self._candidate(places, one) for one in places) + 1

@@ -11,16 +11,22 @@ from dataclasses import dataclass
 from hpcrun.compile import Compiled, CompiledRun
 from hpcrun.control.cancel import cancel
 from hpcrun.control.wait import wait
-from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, HpcrunError, UsageError
+from hpcrun.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    ClusterUnreachable,
+    HpcrunError,
+    UsageError,
+)
 from hpcrun.host import interrupted_from_outside
 from hpcrun.observe.read.selection import Finder
 from hpcrun.policy import causes
 from hpcrun.slurm import allocation
-from hpcrun.state import ledger
+from hpcrun.state import journal, ledger
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.trials import trial_log
 from hpcrun.state.trials.trial_log import TrialPlan, TrialRecord
-from hpcrun.submission import run_here
+from hpcrun.submission import run_actions, run_here
 from hpcrun.submission.submission_dir import Prepared
 from hpcrun.submission.submit import Request, run_chain, submit
 from hpcrun.text import Say
@@ -47,6 +53,8 @@ class TrialsDone:
     interrupted: bool
     completed: bool
     """All runs came to the end of their trials."""
+    left: tuple[str, ...] = ()
+    """Jobs that were cancelled and have not ended yet, as far as Slurm told."""
 
 
 def with_trials(run: CompiledRun, plan: TrialPlan, key: str) -> CompiledRun:
@@ -118,6 +126,7 @@ def _as_jobs(compiled: Compiled, request: Request, told: Told) -> TrialsDone:
     experiment = ExperimentPaths(submitted.directory)
     numbers = tuple(one.run for one in submitted.runs)
     interrupted = False
+    left: tuple[str, ...] = ()
     try:
         with interrupted_from_outside(), _followed(experiment, numbers, told):
             wait(experiment, numbers, say=request.say)
@@ -125,7 +134,31 @@ def _as_jobs(compiled: Compiled, request: Request, told: Told) -> TrialsDone:
         interrupted = True
         names = [f"{experiment.name}/{number}" for number in numbers]
         cancel(Finder(experiment.root).resolve(names), request.say)
-    return _done(experiment, numbers, interrupted)
+        left = _not_over(experiment, numbers, request.say)
+    return dataclasses.replace(_done(experiment, numbers, interrupted), left=left)
+
+
+def _not_over(experiment: ExperimentPaths, numbers: tuple[int, ...], say: Say) -> tuple[str, ...]:
+    """Return the jobs of cancelled runs that have not ended, after waiting a while for their ends.
+
+    All of them where Slurm does not answer, or after another Ctrl-C.
+    """
+    with contextlib.suppress(ClusterUnreachable, KeyboardInterrupt):
+        decisions = run_actions.settle(experiment, numbers, say)
+        jobs = [one.job for one in decisions if one.action == run_actions.CANCELLING]
+        return tuple(job.job_id for job in jobs if job and job.job_id)
+    known = journal.newest_jobs(experiment)
+    found = [known[number].job_id for number in numbers if number in known]
+    return tuple(job_id for job_id in found if job_id)
+
+
+def after_interrupt(left: Sequence[str]) -> str:
+    """Return what Ctrl-C has left behind, in words."""
+    if not left:
+        return "interrupted; nothing is left running"
+    are = "is" if len(left) == 1 else "are"
+    jobs = ",".join(left)
+    return f"interrupted; job {jobs} {are} cancelled, and not known to be over: squeue -j {jobs}"
 
 
 def _done(experiment: ExperimentPaths, numbers: tuple[int, ...], interrupted: bool) -> TrialsDone:

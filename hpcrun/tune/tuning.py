@@ -59,6 +59,8 @@ class Tuning:
     seconds: float | None = None
     """From the submission to the end of the trials."""
     interrupted: bool = False
+    left: tuple[str, ...] = ()
+    """Jobs that an interrupt has left behind."""
     completed: bool = True
     written: bool = False
 
@@ -104,6 +106,7 @@ class Tuning:
         done = trial_run.bring_to_end(compiled, argv, say, told)
         self.seconds = time.monotonic() - began
         self.interrupted, self.completed = done.interrupted, done.completed
+        self.left = done.left
         self.run = f"{done.experiment.name}/{done.numbers[0]}"
         scores = trial_log.scores(done.records[0], len(order))
         self.scores = dict(zip(order, scores, strict=True))
@@ -128,7 +131,7 @@ class Tuning:
             return "fastest"
         if score.is_final:
             return "measured again"
-        return "ended early: slower" if score.is_slower else ""
+        return "ended early: slower" if score.is_slower else "slower"
 
     def to_data(self) -> dict[str, Any]:
         """Return plain data; unknown is null."""

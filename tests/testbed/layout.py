@@ -137,6 +137,13 @@ def existing() -> Iterator[Layout]:
 def visible_paths(layout: Layout) -> list[tuple[str, bool]]:
     """Return what must be at the same path inside: (path, whether it is read-only there)."""
     wanted = {str(REPOSITORY): True, sys.prefix: True, sys.base_prefix: True}
+    # What a .pth file of the environment adds, such as the packages of another one.
+    packages = [Path(path) for path in sys.path if path.endswith("/site-packages")]
+    wanted |= {
+        str(path): True
+        for path in packages
+        if not any(path.is_relative_to(prefix) for prefix in (sys.prefix, sys.base_prefix))
+    }
     wanted |= dict.fromkeys(json.loads(layout.state.read_text())["settings"]["visible"], True)
     wanted[str(layout.base)] = False
     # The outer one of two nested paths first, or it would cover the inner one.

@@ -18,6 +18,8 @@ from hpcrun.state.trials.trial_log import TrialScore as Score
 
 # The part of the time after which no more candidates are screened.
 _SCREENED = 0.75
+# So much slower than what ends a trial early, no candidate becomes the fastest.
+_FAR = 1.5
 
 
 @dataclass(frozen=True)
@@ -100,17 +102,20 @@ def _below(line: Mapping[int, Score], micro: int) -> list[int]:
 
 
 def _finalists(plan: TrialPlan, scores: Sequence[Score]) -> list[int]:
-    """Return the places of the best ones by their screening, the best first, and the baseline."""
+    """Return the places of the best ones by their screening, the best first, and the baseline.
+
+    One that took much longer than the best is none, however few there are.
+    """
     found = []
     for place, score in enumerate(scores):
         screened = [one.step_seconds for one in score.records if one.round == SCREEN]
         if score.failure is None and screened and screened[0] is not None:
             found.append((screened[0], place))
-    places = [place for _, place in sorted(found)]
+    longest = plan.slower * _FAR * min(found, default=(math.inf, 0))[0]
     return [
         place
-        for number, place in enumerate(places)
-        if number < plan.finalists or place == plan.baseline
+        for number, (seconds, place) in enumerate(sorted(found))
+        if (number < plan.finalists and seconds <= longest) or place == plan.baseline
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -93,6 +94,16 @@ def test_the_best_are_measured_in_turn_and_back_and_the_baseline_with_them() -> 
     finals = [one.candidate for one in records if one.round == FINAL]
     assert finals == [0, 1, 4, 4, 1, 0]
     assert {len(one.steps) for one in records if one.round == FINAL} == {plan.final_steps}
+
+
+def test_what_takes_much_longer_than_the_best_is_not_measured_again_but_for_the_baseline() -> None:
+    plan = _plan((8, 4, 2), baseline=0)
+    finals = [one.candidate for one in _search(plan, (9.0, 3.0, 1.0)) if one.round == FINAL]
+    assert set(finals) == {0, 2}
+    # Scaling compares batches of any size.
+    plan = _plan((8, 4, 2), slower=math.inf)
+    finals = [one.candidate for one in _search(plan, (9.0, 3.0, 1.0)) if one.round == FINAL]
+    assert set(finals) == {0, 1, 2}
 
 
 def test_a_finalist_that_fails_is_out() -> None:
