@@ -72,7 +72,13 @@ def _crew(tmp_path: Path, nodes: int, **fates: tuple[str, float]) -> Agents:
     return Agents(
         _Launcher(fates),  # type: ignore[arg-type]
         SubmissionPaths(tmp_path),
-        SimpleNamespace(number=3, nodes=nodes, ranks_per_node=1, entry=Entry("command")),  # type: ignore[arg-type]
+        SimpleNamespace(
+            number=3,
+            nodes=nodes,
+            ranks_per_node=1,
+            entry=Entry("command"),
+            staging=SimpleNamespace(paths=()),
+        ),  # type: ignore[arg-type]
         AttemptPaths(tmp_path / "1"),
     )
 
