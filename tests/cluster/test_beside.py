@@ -43,6 +43,17 @@ def test_a_run_is_looked_into_and_ends_as_if_it_were_not(reference: Reference) -
     assert f"beside rank 1 of {run} on {status['nodes'][1]}" in shown
     assert f"on {status['nodes'][1]} as 1" in shown
 
+    for words in (["exec", run, "id"], ["stacks", run]):
+        # Root can read other people's runs, and is not to look into them.
+        done = ward.cluster.run(
+            [python, "-m", "hpcrun", *words],
+            env={"HPCRUN_ROOT": str(ward.root)},
+            user=False,
+            check=False,
+        )
+        assert done.returncode == 2, done.stdout
+        assert "can look into them" in done.stderr
+
     # A command that does not end by itself goes with the run, and does not hold it.
     slow = ["sh", "-c", f"{python} -m hpcrun exec {run} sleep 500 > slow.log 2>&1 & echo $!"]
     environment = {"HPCRUN_ROOT": str(ward.root)}
@@ -54,20 +65,3 @@ def test_a_run_is_looked_into_and_ends_as_if_it_were_not(reference: Reference) -
     done = ward.hpcrun("exec", run, "true", check=False)
     assert done.returncode == 2
     assert "there is no rank to be beside" in done.stderr
-
-
-def test_other_peoples_runs_are_not_looked_into(reference: Reference) -> None:
-    ward = reference.ward
-    (run,) = ward.submit_each(SINGLE, "private", STAGE, [1])
-    ward.wait_for_step(run, 2)
-    for words in (["exec", run, "id"], ["stacks", run]):
-        # Root reads it and is not its owner.
-        done = ward.cluster.run(
-            [ward.cluster.python, "-m", "hpcrun", *words],
-            env={"HPCRUN_ROOT": str(ward.root)},
-            user=False,
-            check=False,
-        )
-        assert done.returncode == 2, done.stdout
-        assert "can look into them" in done.stderr
-    ward.hpcrun("cancel", run, "--yes")
