@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hpcrun.observe.status.status import RunStatus
     from hpcrun.run.data.curriculum import Ramp
     from hpcrun.run.data.packed_documents import PackedDocuments
+    from hpcrun.run.parallel.expert_layer import expert_layer
     from hpcrun.run.parallel.ulysses import attention as ulysses_attention
     from hpcrun.run.session import Session, session
 
@@ -25,6 +26,7 @@ __all__ = [
     "Session",
     "__version__",
     "experiment",
+    "expert_layer",
     "session",
     "submit",
     "ulysses_attention",
@@ -38,6 +40,7 @@ _FROM = {
     "RunStatus": ("observe.status.status", "RunStatus"),
     "Session": ("run.session", "Session"),
     "experiment": ("api.submitted_experiment", "experiment"),
+    "expert_layer": ("run.parallel.expert_layer", "expert_layer"),
     "session": ("run.session", "session"),
     "submit": ("api.submit_call", "submit"),
     "ulysses_attention": ("run.parallel.ulysses", "attention"),

@@ -35,7 +35,7 @@ from hpcrun.site import slurm_records
 from hpcrun.slurm import client, site_queries
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.plan import Plan, RunPlan
-from hpcrun.state.spec.parallel_block import divided
+from hpcrun.state.spec.parallel_block import EXPERT, divided, laid_out
 from hpcrun.text import runs_text
 
 _STEPS = ("total_steps", "max_steps", "num_steps", "train_steps", "num_train_steps", "steps")
@@ -97,6 +97,8 @@ def _memory(
         _model_ranks(run),
         checkpointing=_checkpointing(run, block),
     )
+    if EXPERT in laid_out(run.spec.get("parallel")):
+        notes.append("all experts are counted on each rank, and parallel.expert divides them")
     if "sequence" in divided(run.spec.get("parallel")):
         notes.append("activations are those of whole sequences, which parallel.sequence divides")
     gpu = asked or _own_gpu(plan, run, notes)

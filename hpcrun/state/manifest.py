@@ -15,7 +15,7 @@ from typing import Any
 
 from hpcrun.fields import MAPPING, METRICS, TEXTS, TIME, WHOLE
 from hpcrun.state import files as state_files
-from hpcrun.state.spec.parallel_block import divided
+from hpcrun.state.spec.parallel_block import laid_out
 from hpcrun.text import plural
 
 FORMAT = 1
@@ -140,7 +140,7 @@ def _implausible(found: Manifest) -> Fault | None:
         and METRICS.accepts(found.metrics)
         and (found.fixed_size is None or isinstance(found.fixed_size, str))
         and MAPPING.accepts(found.parallel)
-        and divided(found.parallel) == found.parallel
+        and laid_out(found.parallel) == found.parallel
         and TEXTS.accepts(found.own_states)
     ):
         return Fault(f"{NAME} is not that of a checkpoint")

@@ -25,7 +25,7 @@ from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.manifest import Manifest
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.state.spec.blocks import early
-from hpcrun.state.spec.parallel_block import divided
+from hpcrun.state.spec.parallel_block import EXPERT, laid_out
 from hpcrun.state.staging import staged_sources
 from hpcrun.submission import entry_imports
 from hpcrun.submission.code import code_files
@@ -202,6 +202,8 @@ def _inside(run: RunPlan, paths: RunPaths, newest: Manifest) -> int:
 
 def _unreachable(newest: Manifest, layout: Mapping[str, int]) -> str | None:
     """Return why a layout cannot go on from a checkpoint of another one; None if it can."""
+    if EXPERT in {**newest.parallel, **layout}:
+        return "DeepSpeed converts no experts to another layout"
     if "sequence" in layout:
         return "DeepSpeed converts nothing for parallel.sequence"
     if newest.zero_stage == 0:
@@ -223,7 +225,7 @@ def check_world_sizes(runs: Sequence[RunPlan], experiment: ExperimentPaths, say:
         directory, newest = found[0]
         ranks = run.world_size * _inside(run, experiment.run(run.number), newest)
         # Without the block the program may divide the model itself, as it did before.
-        layout = newest.parallel if run.parallel is None else divided(run.spec["parallel"])
+        layout = newest.parallel if run.parallel is None else laid_out(run.spec["parallel"])
         why = newest.fixed_size
         if newest.parallel != layout:
             sizes = f"{newest.ranks} to {manifest.ranks_text(ranks, layout)}"

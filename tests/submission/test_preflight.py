@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,21 @@ def test_what_cannot_be_converted_is_refused(saved_by_four: ExperimentPaths) -> 
         "hint: ask for the ranks, and the parallel, of before; or start afresh with --new"
         in str(caught.value)
     )
+
+
+@pytest.mark.parametrize(("saved", "now"), [(2, 4), (2, 1), (1, 2)])
+def test_experts_are_not_divided_anew(tmp_path: Path, saved: int, now: int) -> None:
+    paths = ExperimentPaths(tmp_path)
+    directory = paths.run(3).checkpoint(7, 1)
+    directory.mkdir(parents=True)
+    parallel = {"expert": saved} if saved > 1 else {}
+    Manifest(7, 1, 0.0, 4, 1, 8, {"model.pt": File(1, "")}, parallel=parallel).write(directory)
+    run = run_of(3, 2)
+    spec = {**run.spec, "parallel": {"expert": now}}
+    with pytest.raises(UsageError, match="DeepSpeed converts no experts to another layout"):
+        preflight.check_world_sizes([replace(run, spec=spec)], paths, pytest.fail)
+    spec["parallel"]["expert"] = saved
+    preflight.check_world_sizes([replace(run, spec=spec)], paths, pytest.fail)
 
 
 def _limited(time: str, stop_before: str | None = None) -> RunPlan:

@@ -28,7 +28,7 @@ from hpcrun.state.annotations import annotation
 from hpcrun.state.init_from import Origin
 from hpcrun.state.spec import secrets_file
 from hpcrun.state.spec.blocks import is_late
-from hpcrun.state.spec.parallel_block import DIVIDING
+from hpcrun.state.spec.parallel_block import DIVIDING, EXPERT
 from hpcrun.state.spec.recovery_block import NEWEST, NEWEST_DIRECTORY
 
 ADDRESS = re.compile(r"[^\s,@]+(?:@[^\s,@]+)?")
@@ -40,7 +40,7 @@ _PLAN_TIME = (
 )
 AT_LEAST = {
     "model_parallel_size": 1,
-    **{f"parallel.{axis}": 1 for axis in DIVIDING},
+    **{f"parallel.{axis}": 1 for axis in (*DIVIDING, EXPERT)},
     "checkpoint.every": 1,
     "checkpoint.nearby_every": 1,
     "checkpoint.keep": 1,

@@ -8,7 +8,7 @@ from typing import Any
 from hpcrun.compile.source.marked_tree import get_at
 from hpcrun.compile.source.problems import Reporter
 from hpcrun.policy import batch
-from hpcrun.state.spec.parallel_block import divided, model_ranks
+from hpcrun.state.spec.parallel_block import EXPERT, divided, laid_out, model_ranks
 
 # DeepSpeed's own keys for two of the axes.
 _DEEPSPEED_KEYS = {
@@ -71,7 +71,32 @@ def data_parallel(
     if kind is not None and "pipeline" in sizes:
         _check_stages(config, report)
         _check_groups(spec["optimization"], report)
+    experts = laid_out(spec["parallel"]).get(EXPERT, 1)
+    if experts > 1 and not _check_experts(experts, ranks, sizes, config, report):
+        return None
     return ranks
+
+
+def _check_experts(
+    experts: int, ranks: int, sizes: Mapping[str, int], config: dict[str, Any], report: Reporter
+) -> bool:
+    """Report what DeepSpeed's MoE refuses, or trains wrong; return whether the ranks are right."""
+    at = f"parallel.{EXPERT}"
+    if ranks % experts:
+        report.at(at, f"{experts} ranks do not divide the {ranks} that see different samples")
+        return False
+    if sizes:
+        others = ", ".join(f"parallel.{axis}" for axis in sizes)
+        report.at(at, f"does not go with {others}", "leave one of them out")
+    stage = get_at(config, ("zero_optimization", "stage"), 0)
+    key = "deepspeed.zero_optimization.stage"
+    if stage == 3:
+        report.at(key, "found 3, with which DeepSpeed's MoE does not work", "set it to 2")
+    clipping = get_at(config, ("gradient_clipping",), _CLIPPING)
+    if stage == 0 and clipping not in (0, batch.AUTO):
+        found = f"is 0: with divided experts DeepSpeed does not clip (at {clipping:g}) then"
+        report.at(key, found, "set it to 1, or deepspeed.gradient_clipping to 0")
+    return True
 
 
 def _check_stages(config: dict[str, Any], report: Reporter) -> None:
@@ -109,6 +134,11 @@ def _check_groups(optimization: Mapping[str, Any], report: Reporter) -> None:
 def tell(spec: Mapping[str, Any], kind: str, per_node: int, note: Callable[[str], object]) -> None:
     """Note what the user should know about a layout that is accepted, once its batch is solved."""
     sizes, config = divided(spec["parallel"]), spec["deepspeed"]
+    if kind != "function" and laid_out(spec["parallel"]):
+        note(
+            "parallel: session.initialize divides the model; a program that calls DeepSpeed itself "
+            "has to divide it alike, and only its batch is solved here"
+        )
     if not sizes:
         return
     tensor, stages = sizes.get("tensor", 1), sizes.get("pipeline", 1)
@@ -116,11 +146,6 @@ def tell(spec: Mapping[str, Any], kind: str, per_node: int, note: Callable[[str]
         note(
             f"parallel.tensor: groups of {tensor} ranks span nodes of {per_node}: what they reduce "
             "in every layer goes over the network"
-        )
-    if kind != "function":
-        note(
-            "parallel: session.initialize divides the model; a program that calls DeepSpeed itself "
-            "has to divide it alike, and only its batch is solved here"
         )
     accumulation = config.get(batch.ACCUMULATION)
     if stages > 1 and isinstance(accumulation, int) and accumulation < stages:

@@ -2,10 +2,11 @@
 
 In reading order: `rank_layout` (which rank lies where), `rank_groups` (their process groups),
 `tensor_rules` (matrices that a tensor group holds together), `pipeline_stages` (a model as stages),
-`ulysses` (attention over a sequence that is divided), `engine_setup` (``deepspeed.initialize`` with
-all of these) and `train_batch` (one optimizer step of any layout).
+`ulysses` (attention over a sequence that is divided), `expert_layer` (experts that are divided
+among ranks with different samples), `engine_setup` (``deepspeed.initialize`` with all of these) and
+`train_batch` (one optimizer step of any layout).
 
-To add an axis, such as experts: name it in `hpcrun.state.spec.parallel_block`, check it in
+To add an axis: name it in `hpcrun.state.spec.parallel_block`, check it in
 `hpcrun.compile.target.parallel_layout`, give it groups in `rank_groups` and divide the model in
 `engine_setup`.
 """

@@ -12,9 +12,10 @@ from typing import Any
 
 from hpcrun.errors import UsageError
 from hpcrun.run.checkpoint import deepspeed_io
-from hpcrun.run.parallel import pipeline_stages, tensor_rules, ulysses
+from hpcrun.run.parallel import expert_layer, pipeline_stages, tensor_rules, ulysses
 from hpcrun.run.parallel.rank_groups import RankGroups
 from hpcrun.run.parallel.rank_layout import RankLayout
+from hpcrun.state.spec.parallel_block import EXPERT
 
 Engine = tuple[Any, Any, Any, Any]
 
@@ -42,7 +43,7 @@ def initialize(
 
     config = arguments.get("config")
     if not layout.divided:
-        return _undivided(_with_loss(model, loss), arguments)
+        return _undivided(_with_loss(model, loss), arguments, layout)
     if not isinstance(config, Mapping):
         raise UsageError(
             "parallel needs the DeepSpeed configuration as a mapping, which session.initialize "
@@ -71,7 +72,7 @@ def tensor_parallel_size(config: Any) -> int:
     return size if isinstance(size, int) and size > 1 else 1
 
 
-def _undivided(model: Any, arguments: dict[str, Any]) -> Engine:
+def _undivided(model: Any, arguments: dict[str, Any], layout: RankLayout) -> Engine:
     """Make an engine without ``parallel``; DeepSpeed's own keys and modules may divide it."""
     import deepspeed
     from deepspeed.utils import groups
@@ -80,7 +81,11 @@ def _undivided(model: Any, arguments: dict[str, Any]) -> Engine:
     if tensor > 1 and "mpu" not in arguments:
         groups._init_tp_mesh_device(tensor_model_parallel_size=tensor)
         arguments = {**arguments, "mpu": groups}
+    expert_layer.check(model, layout.experts)
+    arguments = expert_layer.with_groups(model, arguments)
     engine, optimizer, loader, scheduler = deepspeed.initialize(model=model, **arguments)
+    if layout.experts > 1:
+        deepspeed_io.note_parallel(engine, {EXPERT: layout.experts})
     _check(engine)
     return engine, optimizer, loader, scheduler
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.state.spec.parallel_block import AXES, divided, model_ranks
+from hpcrun.state.spec.parallel_block import AXES, EXPERT, divided, laid_out, model_ranks
 
 
 class RankLayout:
@@ -35,6 +35,7 @@ class RankLayout:
         sizes = {**divided(parallel), "data": world_size // model_ranks(parallel)}
         self.size = {axis: sizes.get(axis, 1) for axis in AXES}
         self.divided = divided(parallel)
+        self.experts = laid_out(parallel).get(EXPERT, 1)
         self._places = list(itertools.product(*(range(self.size[axis]) for axis in AXES)))
 
     def place(self, rank: int, axis: str) -> int:

@@ -12,6 +12,8 @@ from hpcrun.state.spec.spec_dataclass import spec_dataclass
 AXES = ("pipeline", "data", "sequence", "tensor")
 # What divides the model, or each sample.
 DIVIDING = ("tensor", "pipeline", "sequence")
+# Divided among ranks that see different samples.
+EXPERT = "expert"
 
 
 @spec_dataclass
@@ -30,6 +32,11 @@ class Parallel:
     sequence: int = 1
     """Ranks that have a part of each sequence, by DeepSpeed's Ulysses attention."""
 
+    expert: int = 1
+    """Ranks between which the experts of the model's mixture-of-experts layers are divided, by
+    DeepSpeed's MoE (``hpcrun.expert_layer``); these ranks are some of those of ``data``. With ZeRO
+    0, 1 or 2."""
+
     data: int | Literal["auto"] = "auto"
     """Ranks that have different samples: ``auto`` is what is left of nodes x ranks per node, a
     number is checked against it."""
@@ -39,6 +46,13 @@ def divided(parallel: Mapping[str, Any] | None) -> dict[str, int]:
     """Return the axes of `DIVIDING` with more than one rank, of a block or of a manifest."""
     sizes = {axis: (parallel or {}).get(axis) for axis in DIVIDING}
     return {axis: size for axis, size in sizes.items() if isinstance(size, int) and size > 1}
+
+
+def laid_out(parallel: Mapping[str, Any] | None) -> dict[str, int]:
+    """Return the axes that a checkpoint is bound to: those of `divided`, and the experts'."""
+    experts = (parallel or {}).get(EXPERT)
+    more = {EXPERT: experts} if isinstance(experts, int) and experts > 1 else {}
+    return {**divided(parallel), **more}
 
 
 def model_ranks(parallel: Mapping[str, Any] | None) -> int:

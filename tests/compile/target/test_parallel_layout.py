@@ -30,6 +30,7 @@ def compiled(project: Any, text: str, *overrides: str) -> Any:
         ("{sequence: 2, data: 4}", 4),
         ("{tensor: 2, pipeline: 2, data: auto}", 8),
         ("{tensor: 2, pipeline: 2, sequence: 2, data: 1}", 16),
+        ("{expert: 4}", 2),
     ],
 )
 def test_the_batch_is_solved_for_the_ranks_that_see_different_samples(
@@ -44,6 +45,19 @@ def test_the_batch_is_solved_for_the_ranks_that_see_different_samples(
     [
         ("parallel: {tensor: 3}", [], "parallel.tensor: 3 ranks that hold one copy of the model"),
         ("parallel: {tensor: 0}", [], "parallel.tensor: found 0; accepted is a whole number"),
+        ("parallel: {expert: 0}", [], "parallel.expert: found 0; accepted is a whole number"),
+        ("parallel: {expert: 3}", [], "3 ranks do not divide the 8 that see different samples"),
+        ("parallel: {expert: 2, tensor: 2}", [], "does not go with parallel.tensor"),
+        (
+            "parallel: {expert: 2}",
+            ["deepspeed.zero_optimization.stage=3"],
+            "found 3, with which DeepSpeed's MoE does not work",
+        ),
+        (
+            "parallel: {expert: 2}",
+            ["deepspeed.zero_optimization.stage=0"],
+            "with divided experts DeepSpeed does not clip (at 1) then",
+        ),
         ("parallel: {tensor: 2, data: 8}", [], "found 8; 8 ranks with 2 to a copy of the model"),
         ("parallel: {tensor: 2, data: 8}", [], "ask for resources.nodes: 4"),
         ("parallel: {data: all}", [], "parallel.data: found a string"),
