@@ -83,6 +83,7 @@ def image_classification(config: Any) -> PlainTask:
     )
 
 
+OPTIMIZERS: dict[str, Any] = {"AdamW": torch.optim.AdamW, "SGD": torch.optim.SGD}
 TASKS = {task.__name__: task for task in (masked_language_model, image_classification)}
 
 
@@ -110,7 +111,7 @@ def train(task: PlainTask, config: Any, deepspeed: Mapping[str, Any]) -> dict[st
     """Train; return the loss of each step and what each evaluation found."""
     params = {k: v for k, v in deepspeed["optimizer"]["params"].items() if k != "torch_adam"}
     schedule = deepspeed["scheduler"]["params"]
-    optimizer = torch.optim.AdamW(task.model.parameters(), **params)
+    optimizer = OPTIMIZERS[deepspeed["optimizer"]["type"]](task.model.parameters(), **params)
     source = batches(task.dataset, deepspeed["train_batch_size"], config.seed)
     losses, found, began = [], {}, time.process_time()
     for step in range(1, config.total_steps + 1):
