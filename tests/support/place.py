@@ -232,13 +232,27 @@ class Place:
 
     def end(self, supervisor: subprocess.Popen[str], timeout: float = 60.0) -> tuple[int, str]:
         """Wait for a supervisor: its exit code and what it said. It leaves nothing on the node."""
-        output, _ = supervisor.communicate(timeout=timeout)
+        try:
+            output, _ = supervisor.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"{error}\n{self._explained()}") from error
         until(lambda: self.left() == [] and self.scratch() == [], timeout=10.0)
         return supervisor.returncode, output
 
     def supervise(self, timeout: float = 60.0, **variables: str) -> tuple[int, str]:
         """One attempt, from start to end."""
         return self.end(self.start(**variables), timeout)
+
+    def _explained(self) -> str:
+        """What every log of the run ends with, and where its processes stand."""
+        logs = sorted(self.run.directory.glob("attempts/*/*.log"))
+        parts = [f"--- {log}\n{log.read_text(errors='replace')[-2000:]}" for log in logs]
+        for one in self.left():
+            told = subprocess.run(
+                ["eu-stack", "-p", str(one.pid)], capture_output=True, text=True, check=False
+            )
+            parts.append(f"--- process {one.pid}\n{told.stdout[-4000:]}")
+        return "\n".join(parts)
 
     def left(self) -> list[processes.LocalProcess]:
         """Processes that still work for the submission."""

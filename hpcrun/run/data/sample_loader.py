@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,9 @@ _OURS = {
     *("batch_size", "batch_sampler", "sampler", "drop_last", "generator", "persistent_workers"),
     "in_order",
 }
+# A socket's path has 107 bytes, and workers send tensors over one below TMPDIR:
+# ``pymp-xxxxxxxx/listener-xxxxxxxx``.
+_LONGEST_TMPDIR = 75
 _OTHERS = (
     "an iterable dataset keeps its own place: see StatefulDataLoader and mosaicml-streaming in "
     "docs/data.md (`hpcrun help data`)"
@@ -68,6 +72,8 @@ class SampleLoader:
         self._batches: Iterator[Any] = iter(())
         self._asked = self._begun = False
         self._waited = 0.0
+        if num_workers:
+            _check_temporary(tempfile.gettempdir())
         if session.rank == 0:
             _tell_of_processors(num_workers, session.local_world_size)
         self._loader = self._made(dataset, num_workers, dict(options))
@@ -201,6 +207,17 @@ def _length(dataset: Any, length: int | None) -> int:
             "how many of them an epoch has"
         )
     return found if length is None else length
+
+
+def _check_temporary(directory: str) -> None:
+    """Raise UsageError for a TMPDIR with which a rank would wait for its workers for ever."""
+    length = len(os.fsencode(directory))
+    if length > _LONGEST_TMPDIR:
+        raise UsageError(
+            f"session.loader: workers cannot send tensors with a TMPDIR of {length} bytes "
+            f"({directory}); accepted are {_LONGEST_TMPDIR}",
+            hint="set environment.variables: {TMPDIR: /tmp}, or num_workers=0",
+        )
 
 
 def _tell_of_processors(num_workers: int, ranks: int) -> None:

@@ -278,6 +278,19 @@ def test_more_workers_than_processors_are_told(
     assert f"{own + 1} workers of each rank share {own} processor" in capsys.readouterr().out
 
 
+def test_a_long_tmpdir_is_refused_before_a_rank_waits_for_its_workers(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker's socket below it would have too long a path, and only the worker would fail."""
+    monkeypatch.setattr("tempfile.tempdir", f"/{'t' * 75}")
+    session = start()
+    with pytest.raises(UsageError, match=r"with a TMPDIR of 76 bytes [\s\S]*TMPDIR: /tmp"):
+        session.loader(Numbers(), num_workers=1)
+    session.loader(Numbers())
+    monkeypatch.setattr("tempfile.tempdir", f"/{'t' * 74}")
+    session.loader(Numbers(), num_workers=1)
+
+
 class _Deadly(Numbers):
     def __getitem__(self, index: int) -> dict[str, Any]:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -73,6 +73,8 @@ def test_a_source_that_changes_is_noticed(
 def test_a_copy_can_be_stopped(source: StagedSource, tmp_path: Path) -> None:
     meter = CopyMeter()
     meter.stop.set()
+    before = threading.active_count()
     with pytest.raises(StagingStopped):
         copied_files.copy(source, source.files(), tmp_path / "copy", meter)
-    assert threading.active_count() < 20
+    # Those of earlier tests may end meanwhile.
+    assert threading.active_count() <= before
