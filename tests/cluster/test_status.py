@@ -153,7 +153,6 @@ MUTE = ("logs", "show", "diff")
 SLOWEST = 4.0
 
 
-@pytest.mark.usually("22.05", "24.11")
 def test_daemons_that_are_stopped_cost_a_reader_seconds(desk: Desk) -> None:
     # What has not begun needs slurmctld for its step.
     until(lambda: not any(run["reason"] for run in desk.status()[2:5]), "all at work", 120, 0.5)
