@@ -23,7 +23,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Share:
-    """What this rank reads of each global batch."""
+    """Divides each global batch between the ranks, for this one."""
 
     rank: int
     ranks: int

@@ -124,7 +124,7 @@ class Experiment:
         """
         from hpcrun.control.wait import wait
 
-        numbers = self._numbers(runs)
+        numbers = [one.run.number for one in self._of(runs)]
         with told(self._say):
             wait(self._paths, numbers, say=self._say, timeout=timeout)
         with self._reading():
@@ -168,8 +168,7 @@ class Experiment:
 
         if stream not in (streams := ("worker", "agent", "batch", "other", "all")):
             raise UsageError(f"stream={stream!r} is none of {', '.join(streams)}")
-        numbers = self._numbers([runs] if isinstance(runs, int) else runs)
-        selected = Finder(self._paths.root, warn=self._say).runs(self._paths, numbers)
+        selected = self._of([runs] if isinstance(runs, int) else runs)
         ranks = [rank] if isinstance(rank, int) else rank
         choice = log_files.LogChoice(
             streams=stream,
@@ -197,16 +196,15 @@ class Experiment:
         with told(self._say), patience.reading(self._say):
             yield
 
-    def _numbers(self, runs: Iterable[int] | None) -> list[int]:
-        known = [one.run.number for one in self._selected(())]
-        if runs is None:
-            return known
-        wanted = sorted(set(runs))
-        if missing := sorted(set(wanted).difference(known)):
+    def _of(self, runs: Iterable[int] | None) -> list[Selected]:
+        """Return runs by their numbers, all of them for None; raise UsageError for others."""
+        found = {one.run.number: one for one in self._selected(())}
+        wanted = sorted(found if runs is None else set(runs))
+        if missing := [number for number in wanted if number not in found]:
             raise UsageError(
-                f"{self.name} has no run {missing[0]}: it has {known[0]} to {known[-1]}"
+                f"{self.name} has no run {missing[0]}: it has {min(found)} to {max(found)}"
             )
-        return wanted
+        return [found[number] for number in wanted]
 
     def _selected(self, conditions: Sequence[str]) -> list[Selected]:
         found = Finder(self._paths.root, warn=self._say).runs(self._paths)

@@ -1,4 +1,4 @@
-"""What a person writes: `mypy --strict` passes, here and from outside the repository."""
+"""Submit and read runs as a user's program does; `mypy --strict` accepts it anywhere."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class _NoRoom(OSError):
 
 @dataclass
 class StagingReport:
-    """What a node's staging came to."""
+    """Tells how the staging of a node ended."""
 
     files: int = 0
     bytes: int = 0

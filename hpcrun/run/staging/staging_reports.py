@@ -1,4 +1,4 @@
-"""What the nodes of an attempt say of the data that they stage, told and recorded together."""
+"""Collect the staging reports of an attempt's nodes, to tell and record them together."""
 
 from __future__ import annotations
 

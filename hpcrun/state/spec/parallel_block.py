@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from hpcrun.state.spec.spec_dataclass import spec_dataclass
@@ -44,15 +44,18 @@ class Parallel:
 
 def divided(parallel: Mapping[str, Any] | None) -> dict[str, int]:
     """Return the axes of `DIVIDING` with more than one rank, of a block or of a manifest."""
-    sizes = {axis: (parallel or {}).get(axis) for axis in DIVIDING}
-    return {axis: size for axis, size in sizes.items() if isinstance(size, int) and size > 1}
+    return _of_several(parallel, DIVIDING)
 
 
 def laid_out(parallel: Mapping[str, Any] | None) -> dict[str, int]:
     """Return the axes that a checkpoint is bound to: those of `divided`, and the experts'."""
-    experts = (parallel or {}).get(EXPERT)
-    more = {EXPERT: experts} if isinstance(experts, int) and experts > 1 else {}
-    return {**divided(parallel), **more}
+    return _of_several(parallel, (*DIVIDING, EXPERT))
+
+
+def _of_several(parallel: Mapping[str, Any] | None, axes: Sequence[str]) -> dict[str, int]:
+    """Return the axes that have more than one rank, and how many."""
+    sizes = {axis: (parallel or {}).get(axis) for axis in axes}
+    return {axis: size for axis, size in sizes.items() if isinstance(size, int) and size > 1}
 
 
 def model_ranks(parallel: Mapping[str, Any] | None) -> int:
