@@ -12,7 +12,7 @@ from typing import Any
 from hpcrun.api.submitted_experiment import Experiment, tell, told
 from hpcrun.errors import UsageError
 from hpcrun.host import expand_home
-from hpcrun.text import Say, plural
+from hpcrun.text import Say
 
 
 def submit(
@@ -63,8 +63,8 @@ def submit(
     """
     from hpcrun.compile import compile_chain
     from hpcrun.slurm import patience
-    from hpcrun.submission import most_hours
-    from hpcrun.submission.submit import Request, preview_chain, submit_chain
+    from hpcrun.submission.most_hours import asks_first
+    from hpcrun.submission.submit import Request, submit_chain
 
     typed = [*_typed(overrides, json.dumps)]
     swept = [*_typed(sweeps, lambda values: json.dumps(list(values))[1:-1])]
@@ -75,17 +75,8 @@ def submit(
     )
     request = Request(["hpcrun.submit", os.fspath(spec), *typed, *swept], say, new)
     with told(say), patience.acting(say):
-        if not yes and any(most_hours.asks(one.cluster) for one in chain):
-            quiet = replace(request, say=lambda message: None)
-            wanted = [one.submitted for one in preview_chain(chain, quiet)]
-            above = most_hours.above_limit(
-                (run, plan.cluster) for plan in wanted for run in plan.runs
-            )
-            if above:
-                count = sum(len(plan.runs) for plan in wanted)
-                raise UsageError(
-                    f"this would submit {plural(count, 'run')}, {above}", hint="say yes=True"
-                )
+        if not yes and (question := asks_first(chain, request)):
+            raise UsageError(f"this would {', '.join(question)}", hint="say yes=True")
         if check:
             from hpcrun.check.check import SubmitCheck
 

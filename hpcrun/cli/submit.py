@@ -19,7 +19,7 @@ from hpcrun.cli.options import (
 from hpcrun.cli.where import confirm
 from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from hpcrun.slurm import patience
-from hpcrun.text import listed, plural
+from hpcrun.text import listed
 
 if TYPE_CHECKING:
     from hpcrun.compile import Compiled
@@ -80,7 +80,7 @@ def command(
         from hpcrun.cli.only import chooser
 
         only = chooser(words, output.say)
-    from hpcrun.submission import most_hours
+    from hpcrun.submission.most_hours import asks_first, hours_above_limit
     from hpcrun.submission.submission_dir import chain_data
     from hpcrun.submission.submit import Request, preview_chain, submit_chain
 
@@ -88,16 +88,13 @@ def command(
     if dry_run:
         previews = preview_chain(chain, request)
         _show(chain, previews, str(chain[-1].root), output)
-        if above := _above_limit(previews):
+        if above := hours_above_limit(previews):
             output.say(f"submit asks first: {above}")
         return EXIT_OK
     patience.act()
-    if not yes and any(most_hours.asks(one.cluster) for one in chain):
-        quiet = replace(request, say=lambda message: None)
-        previews = preview_chain(chain, quiet)
-        if above := _above_limit(previews):
-            count = sum(len(one.submitted.runs) for one in previews)
-            confirm(f"submit {plural(count, 'run')}", f", {above}")
+    if not yes and (question := asks_first(chain, request)):
+        what, above = question
+        confirm(what, f", {above}")
     if not no_check:
         from hpcrun.check.check import SubmitCheck
 
@@ -109,13 +106,6 @@ def command(
     else:
         _tell(done, chain[-1], output)
     return _wait(done, output) if wait else EXIT_OK
-
-
-def _above_limit(previews: Sequence[Preview]) -> str | None:
-    from hpcrun.submission import most_hours
-
-    submitted = [one.submitted for one in previews]
-    return most_hours.above_limit((run, plan.cluster) for plan in submitted for run in plan.runs)
 
 
 def _show(

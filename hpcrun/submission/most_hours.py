@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from hpcrun.compile import Compiled
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.spec.blocks import RunSpec
+from hpcrun.submission.submit import Preview, Request, preview_chain
+from hpcrun.text import plural
 
 # The key of a profile's ``confirm_above`` -> the word for it.
 _UNITS = {"gpu_hours": "GPU-hours", "cpu_hours": "CPU-hours"}
@@ -45,6 +49,23 @@ def above_limit(runs: Iterable[tuple[RunSpec, Mapping[str, Any]]]) -> str | None
         if hours[place] > limits[place]
     ]
     return "; ".join(found) or None
+
+
+def hours_above_limit(previews: Sequence[Preview]) -> str | None:
+    """Return the most hours of what would be submitted, if a profile wants to be asked first."""
+    submitted = [one.submitted for one in previews]
+    return above_limit((run, plan.cluster) for plan in submitted for run in plan.runs)
+
+
+def asks_first(chain: Sequence[Compiled], request: Request) -> tuple[str, str] | None:
+    """Return what a person has to agree to, ``submit 3 runs`` and its hours; None if nothing."""
+    if not any(asks(one.cluster) for one in chain):
+        return None
+    previews = preview_chain(chain, replace(request, say=lambda message: None))
+    if (above := hours_above_limit(previews)) is None:
+        return None
+    count = sum(len(one.submitted.runs) for one in previews)
+    return f"submit {plural(count, 'run')}", above
 
 
 def _most(hours: float, unit: str) -> str:
