@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hpcrun.compile import Compiled
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.spec.blocks import RunSpec
-from hpcrun.submission.submit import Preview, Request, preview_chain
 from hpcrun.text import plural
+
+if TYPE_CHECKING:
+    from hpcrun.compile import Compiled
+    from hpcrun.submission.submit import Preview, Request
 
 # The key of a profile's ``confirm_above`` -> the word for it.
 _UNITS = {"gpu_hours": "GPU-hours", "cpu_hours": "CPU-hours"}
@@ -61,6 +63,8 @@ def asks_first(chain: Sequence[Compiled], request: Request) -> tuple[str, str] |
     """Return what a person has to agree to, ``submit 3 runs`` and its hours; None if nothing."""
     if not any(asks(one.cluster) for one in chain):
         return None
+    from hpcrun.submission.submit import preview_chain
+
     previews = preview_chain(chain, replace(request, say=lambda message: None))
     if (above := hours_above_limit(previews)) is None:
         return None
