@@ -6,10 +6,14 @@ The source of `installed` is also run by Pythons that cannot import hpcrun, so i
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+import json
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
 
 # More than any environment has; names are a file's, and may be another user's.
 MOST, MOST_DIFFERENT = 20_000, 200
+# Seconds in which another Python answers.
+_ANSWER = 120.0
 
 
 def installed(paths: Iterable[str]) -> dict[str, str]:
@@ -42,6 +46,24 @@ def installed(paths: Iterable[str]) -> dict[str, str]:
 
 
 SOURCE = f"from __future__ import annotations\n{inspect.getsource(installed)}"
+
+
+def ask(python: Sequence[str]) -> dict[str, str] | None:
+    """Return the packages of another Python; None if it does not tell."""
+    words = f"{SOURCE}\nimport json, sys\nprint('\\n' + json.dumps(installed(sys.path)))"
+    try:
+        asked = subprocess.run(
+            [*python, "-c", words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            timeout=_ANSWER,
+            check=False,
+        )
+        return read(json.loads(asked.stdout.splitlines()[-1]))
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+        return None
 
 
 def read(data: object) -> dict[str, str] | None:

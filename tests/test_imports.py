@@ -36,9 +36,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "state": set(),
     "policy": {"state"},
     "slurm": {"policy", "state"},
-    "run": {"slurm", "policy", "state"},
-    "compile": {"slurm", "policy", "state"},
-    "submission": {"compile", "slurm", "policy", "state"},
+    "container": {"state"},
+    "run": {"container", "slurm", "policy", "state"},
+    "compile": {"container", "slurm", "policy", "state"},
+    "submission": {"container", "compile", "slurm", "policy", "state"},
     "site": {"slurm", "policy", "state"},
     "check": {"site", "submission", "compile", "slurm", "policy", "state"},
     "convert": {"starter", "compile", "slurm", "policy", "state"},
@@ -48,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observe": {"submission", "slurm", "policy", "state"},
     "estimate": {"site", "observe", "submission", "compile", "slurm", "policy", "state"},
     # Where the ranks of a live run are stands in their launch file.
-    "control": {"run", "observe", "submission", "compile", "slurm", "policy", "state"},
+    "control": {"container", "run", "observe", "submission", "compile", "slurm", "policy", "state"},
     "tune": {
         *("estimate", "control", "observe", "submission", "compile", "slurm", "policy", "state"),
     },
@@ -60,7 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": {"check", "control", "observe", "submission", "compile", "slurm", "policy", "state"},
 }
 # Imported from hpcrun.zip on compute nodes, by a Python that need have no library of ours.
-ON_COMPUTE_NODES = {"base", "state", "policy", "slurm", "run"}
+ON_COMPUTE_NODES = {"base", "state", "policy", "slurm", "container", "run"}
 TRAINING = {"torch", "deepspeed", "numpy", "xxhash"}
 # Of the job's Python too, and done without where they are not.
 OPTIONAL = {"mlflow", "pynvml", "tensorboard", "torchao", "transformer_engine", "wandb"}

@@ -36,6 +36,7 @@ TOPICS = {
     "parallelism": ("parallelism", "tensor, pipeline and sequence parallelism: one model for all"),
     "profiling": ("profile", "where a step's time goes, MFU, memory by kind"),
     "tuning": ("tune", "the fastest configuration that fits, found by trials"),
+    "containers": ("containers", "ranks in an image: Apptainer, Charliecloud, bubblewrap, Pyxis"),
     "frameworks": ("frameworks", "a spec for Hugging Face, Accelerate, Lightning, JAX, …"),
     "deepspeed": ("deepspeed-configs", "published DeepSpeed configurations"),
     "screen": ("top", "the live screen of hpcrun top, and its keys"),

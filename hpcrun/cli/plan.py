@@ -118,7 +118,8 @@ def _command(run: RunPlan, argv: Sequence[str]) -> list[str] | None:
     """Return what each rank executes; None for a function."""
     if run.entry.kind == "function":
         return None
-    script = [] if run.entry.file is None else [str(run.environment.python), run.entry.file]
+    python = str(run.environment.python) if run.container is None else run.container.python
+    script = [] if run.entry.file is None else [python, run.entry.file]
     return [*script, *argv]
 
 
@@ -173,6 +174,9 @@ def _head(plan: Plan, root: str) -> Iterator[str]:
     yield f"code        {plan.code_root}"
     yield f"cluster     {plan.cluster['name']} ({plan.cluster['executor']})"
     yield f"root        {root}"
+    for container in filter(None, (run.container for run in plan.runs[:1])):
+        image = container.image or container.command[0]
+        yield f"container   {image} ({container.runtime}), for the ranks"
     for one in plan.depends_on:
         yield f"after       {one.experiment} {runs_text(one.runs)} ({one.when})"
     yield f"summary     {summary(plan)}"

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcrun.container.rank_python import OUTSIDE
 from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import jobs, run_state
@@ -31,13 +32,20 @@ from hpcrun.text import range_text
 _AT_ONCE, _ANSWER = 16, 60.0
 # What bash exits with where the rank's process is not there.
 _NO_RANK = 66
-# $0: the file with the process id of the rank's worker. The words after it are for the program.
+# $0: the file with the process id of the rank's worker. The first word after it is how many of the
+# next ones put a command into the rank's container; the rest is for the program. What a container
+# hides of the host's variables is needed to start another one.
 _BASH = f"""\
 pid="$(cat "$0" 2> /dev/null)" &&
 mapfile -d '' -t variables < "/proc/$pid/environ" 2> /dev/null &&
 mapfile -d '' -t words < "/proc/$pid/cmdline" 2> /dev/null &&
 [ "${{#words[@]}}" -gt 0 ] || exit {_NO_RANK}
-exec env -i "${{variables[@]}}" "${{words[0]}}" -m hpcrun.run.beside "$@"
+for one in "${{variables[@]}}"; do
+    case "$one" in {OUTSIDE}*) variables+=("${{one#{OUTSIDE}}}") ;; esac
+done
+inside=("${{@:2:$1}}")
+shift $(($1 + 1))
+exec env -i "${{variables[@]}}" "${{inside[@]}}" "${{words[0]}}" -m hpcrun.run.beside "$@"
 """
 
 
@@ -70,14 +78,28 @@ class LiveRun:
         node = self.launch.node_of(rank)
         pid_file = ScratchPaths(Path(node.scratch)).pid(rank)
         launch = self.attempt.launch
-        found = beside_command(pid_file, launch, rank, words, terminal=terminal)
+        inside = self.launch.rank_python or {}
+        prefix = inside.get("prefix", ())
+        python = inside.get("python", ())[:-1]
+        found = beside_command(
+            pid_file, launch, rank, words, terminal=terminal, inside=[*prefix, *python]
+        )
         if self.job_id is None:
             return found
-        return steps.beside_argv(self.job_id, node.name, self.gpus, found, terminal=bool(terminal))
+        options = inside.get("srun", ())
+        return steps.beside_argv(
+            self.job_id, node.name, self.gpus, found, terminal=bool(terminal), options=options
+        )
 
 
 def beside_command(
-    pid_file: Path, launch: Path, rank: int, words: Sequence[str], *, terminal: str = ""
+    pid_file: Path,
+    launch: Path,
+    rank: int,
+    words: Sequence[str],
+    *,
+    terminal: str = "",
+    inside: Sequence[str] = (),
 ) -> list[str]:
     """Return what is to be started on a rank's node; without ``words`` it tells the stacks.
 
@@ -89,8 +111,11 @@ def beside_command(
         The attempt's ``launch.json``.
     terminal
         TERM, for a command on a terminal.
+    inside
+        Put a command into the rank's container.
     """
-    return ["bash", "-c", _BASH, str(pid_file), str(launch), str(rank), terminal, *words]
+    own = [str(len(inside)), *inside, str(launch), str(rank), terminal]
+    return ["bash", "-c", _BASH, str(pid_file), *own, *words]
 
 
 def living(selected: Selected, verb: str) -> LiveRun:

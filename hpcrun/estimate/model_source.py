@@ -202,6 +202,11 @@ class ModelSource:
                 f"the model is not counted, as that runs the spec's code here: {whose}",
                 hint="give the number: --parameters 7.5B",
             )
+        if run.container is not None:
+            raise UsageError(
+                "the model is not counted, as the Python that has torch is in a container",
+                hint="give the number: --parameters 7.5B",
+            )
         own, cluster = run.environment, self.plan.cluster
         setup = [*cluster["setup"], *own.setup]
         variables = {**cluster["variables"], **early(own.variables)}

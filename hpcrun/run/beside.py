@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ from hpcrun.errors import EXIT_FAILED, EXIT_OK
 from hpcrun.run import worker
 from hpcrun.run.health import progress, python_stacks
 from hpcrun.run.node.program_activity import ProgramActivity
+from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import VARIABLE, Launch
 from hpcrun.state.spec import profiling
 
@@ -32,6 +34,9 @@ _STACKS_TAKE = 1.0
 def run_command(launch: Launch, rank: int, command: list[str]) -> int:
     """Become the command; return an exit code if it cannot be started."""
     worker.take_place(launch, rank)
+    for number in stop_flag.SIGNALS:
+        # What starts a container ignores them.
+        signal.signal(number, signal.SIG_DFL)
     for name in _RANKS_OWN:
         os.environ.pop(name, None)
     try:

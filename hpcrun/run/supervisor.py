@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from hpcrun import python_packages
+from hpcrun.container.rank_python import RankPython, image_facts
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.policy import causes, recovery
 from hpcrun.policy.batch import Triple
@@ -89,7 +90,8 @@ class Supervisor:
                 run, smaller = self._in_smaller_batches(run)
                 attempt = self._begin(run, nodes, smaller)
                 if self._trackers is None:
-                    self._trackers = TrackerProcesses(self.submission, run, attempt)
+                    python = self._launcher.python
+                    self._trackers = TrackerProcesses(self.submission, run, attempt, python)
                 stop_request = StopRequest(run, self.paths, attempt, self._launcher, self._ends)
                 end = self._attempt(run, attempt, nodes, stop_request)
                 why = f": {end.message}" if end.cause else ""
@@ -156,9 +158,8 @@ class Supervisor:
     @cached_property
     def _launcher(self) -> Launcher:
         network = self.plan.cluster.get("fabric") or {}
-        if self.plan.cluster["executor"] == "slurm":
-            return SlurmLauncher(self.run, network)
-        return LocalLauncher(self.run, network)
+        kind = SlurmLauncher if self.plan.cluster["executor"] == "slurm" else LocalLauncher
+        return kind(self.run, network, RankPython.of(self.submission, self.plan, self.run))
 
     def _begin(
         self, run: RunPlan, nodes: Sequence[str], smaller: Mapping[str, int] | None = None
@@ -205,11 +206,24 @@ class Supervisor:
         before = python_packages.read(known)
         if before is None:
             return {}
-        changed = python_packages.difference(before, python_packages.installed(sys.path))
+        now = self._installed()
+        if now is None:
+            return {}
+        changed = python_packages.difference(before, now)
         if changed:
             told = f"since it was submitted, packages of this Python changed: {listed(changed, 8)}"
             say(told)
         return {"packages_changed": changed} if changed else {}
+
+    def _installed(self) -> dict[str, str] | None:
+        """Return the packages that the ranks' Python has now; None if it does not tell."""
+        container, python = self.run.container, self._launcher.python
+        if container is None:
+            return python_packages.installed(sys.path)
+        if not python.is_anywhere:
+            return None
+        found = python_packages.ask(python.command())
+        return None if found is None else {**found, **image_facts(container)}
 
     def _spares(self, nodes: Sequence[str]) -> dict[str, list[str]]:
         usable = self._launcher.nodes if self._agents is None else self._agents.usable

@@ -28,9 +28,9 @@ from hpcrun.run.tracking.metrics_feed import FeedPosition, NewLines, read_after
 from hpcrun.run.tracking.registry import TRACKERS
 from hpcrun.run.tracking.tracker_processes import EXIT_USELESS
 from hpcrun.state import files, ledger, permissions, plan_file
+from hpcrun.state.environment import secrets_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
-from hpcrun.state.spec import secrets_file
 
 EVERY = 5.0
 # Each try of wandb leaves a directory.

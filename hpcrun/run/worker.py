@@ -34,8 +34,8 @@ from hpcrun.run.rank import warm_up
 from hpcrun.run.rank.rank_environment import environment, rank_place
 from hpcrun.run.work import links
 from hpcrun.state import files, session_log
+from hpcrun.state.environment import secrets_file
 from hpcrun.state.node_layout import ScratchPaths
-from hpcrun.state.spec import secrets_file
 from hpcrun.state.trials import trial_log
 from hpcrun.text import signal_name
 

@@ -64,11 +64,13 @@ def workers_argv(
     log_pattern: str,
     name: str,
     command: Sequence[str],
+    options: Sequence[str] = (),
 ) -> list[str]:
     """Return the ``srun`` of all ranks, block-distributed, each with a log of its own.
 
     Rank 0 runs on the first of the nodes in Slurm's order. ``log_pattern`` is ``--output``, with
-    ``%t`` for the rank; `client.step_id` finds the step by its ``name``.
+    ``%t`` for the rank; `client.step_id` finds the step by its ``name``. ``options`` are further
+    ones of srun.
     """
     argv = [
         *("srun", "--overlap", "--export=ALL", f"--nodes={len(nodes)}"),
@@ -79,16 +81,22 @@ def workers_argv(
         *("--kill-on-bad-exit=0", "--wait=0", "--input=none", "--unbuffered"),
         *(f"--job-name={name}", "--open-mode=append", f"--output={log_pattern}"),
     ]
-    return [*argv, *_gpu_flags(gpus), *command]
+    return [*argv, *_gpu_flags(gpus), *options, *command]
 
 
 def beside_argv(
-    job_id: str, node: str, gpus: str | None, command: Sequence[str], *, terminal: bool
+    job_id: str,
+    node: str,
+    gpus: str | None,
+    command: Sequence[str],
+    *,
+    terminal: bool,
+    options: Sequence[str] = (),
 ) -> list[str]:
     """Return the ``srun`` of a command on a node of a job, which takes nothing from its ranks.
 
     ``job_id`` is a whole number, also of an array's task; ``gpus`` is the job's
-    ``--gpus-per-node``, None without GPUs.
+    ``--gpus-per-node``, None without GPUs; ``options`` are further ones of srun.
     """
     argv = [
         *("srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1"),
@@ -96,7 +104,7 @@ def beside_argv(
         *("--export=PATH", "--chdir=/", "--job-name=hpcrun-beside"),
     ]
     argv += ["--pty"] if terminal else ["--input=all", "--unbuffered"]
-    return [*argv, *_gpu_flags(gpus), *command]
+    return [*argv, *_gpu_flags(gpus), *options, *command]
 
 
 def workers_name(attempt: int) -> str:

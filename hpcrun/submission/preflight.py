@@ -6,6 +6,7 @@ the order in which they are made.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import functools
 import os
@@ -15,11 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun import activity
+from hpcrun.container import runtimes
+from hpcrun.container.rank_python import image_facts, of_container
+from hpcrun.container.runtimes import Mount
 from hpcrun.errors import ClusterUnreachable, UsageError
 from hpcrun.policy import stop_lead_time
 from hpcrun.slurm import client
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state import ledger, manifest, permissions
+from hpcrun.state.environment.environment_block import Container
 from hpcrun.state.init_from import Origin
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.manifest import Manifest
@@ -278,7 +283,15 @@ def check_python(
         modules: dict[str, str] = {}
         for file in () if code_root is None else code_files.entry_files(run.entry, code_root):
             modules = needed_modules(file, code_root, run.entry.import_root or ".")
-        key = repr((own.python, own.setup, own.variables, needs, [*modules]))
+        container, python = run.container, str(own.python)
+        if container is not None:
+            python = f"{container.python} in {container.image or 'the container'}"
+            if container.runtime == "pyxis" and cluster["executor"] != "slurm":
+                raise UsageError(
+                    "environment.container.runtime: Pyxis starts containers on Slurm alone",
+                    hint="another runtime, or another cluster",
+                )
+        key = repr((own.python, own.setup, own.variables, container, needs, [*modules]))
         if key in answers:
             continue
         try:
@@ -286,15 +299,12 @@ def check_python(
                 raise Unchecked(unchecked)
             setup = [*cluster["setup"], *own.setup]
             after = " after the setup lines" if setup else ""
-            with activity.doing(
-                f"starting the job's Python, {own.python},{after} to see what it has"
-            ):
-                answers[key] = probe(
-                    str(own.python),
-                    setup=setup,
-                    variables={**cluster["variables"], **early(own.variables)},
-                    needs=needs,
-                    modules=[*modules],
+            variables = {**cluster["variables"], **early(own.variables)}
+            with activity.doing(f"starting the job's Python, {python},{after} to see what it has"):
+                answers[key] = (
+                    probe(python, setup=setup, variables=variables, needs=needs, modules=[*modules])
+                    if container is None
+                    else _probe_both(run, container, setup, variables, needs, [*modules], say)
                 )
             told = "; ".join(answers[key].failed_setup)
             if told and told not in failed:
@@ -302,11 +312,44 @@ def check_python(
                 (fails or say)(f"the setup lines fail here, and the job would go on: {told}")
             for name in answers[key].missing:
                 (lacks or say)(
-                    f"{modules.get(name, 'the program')} imports {name}, which {own.python} does "
-                    "not have; install it there, or name another Python in environment.python"
+                    f"{modules.get(name, 'the program')} imports {name}, which {python} does "
+                    "not have; install it there, or name another in "
+                    f"environment.{'python' if container is None else 'container'}"
                 )
         except Unchecked as why:
             needed = f", nor that it has {' and '.join(needs)}" if needs else ""
-            say(f"{own.python} is not tried before the job{needed}: {why}")
-            answers[key] = Probe(str(own.python), None, {}, str(why))
+            say(f"{python} is not tried before the job{needed}: {why}")
+            answers[key] = Probe(python, None, {}, str(why))
     return next(iter(answers.values()))
+
+
+def _probe_both(
+    run: RunPlan,
+    container: Container,
+    setup: Sequence[str],
+    variables: Mapping[str, str],
+    needs: Sequence[str],
+    modules: Sequence[str],
+    say: Say,
+) -> Probe:
+    """`probe` the Python outside of a container, and return the answer of that in it."""
+    probe(str(run.environment.python), setup=setup, variables=variables)
+    if container.runtime == "pyxis":
+        raise Unchecked("Pyxis starts containers in jobs alone")
+    if container.image and not runtimes.is_path(container.image):
+        raise Unchecked("images of registries are not fetched here")
+    if container.image and (owner := permissions.stranger(container.image)) is not None:
+        raise Unchecked(f"the image belongs to {owner}")
+    inside = of_container(
+        container, [*map(Mount.parse, container.mounts)], variables, None, probes=True
+    )
+    found = probe(
+        container.python,
+        inside=inside.command()[:-1],
+        setup=setup,
+        variables=variables,
+        needs=needs,
+        modules=modules,
+    )
+    packages = {**found.packages, **image_facts(container)} if found.packages else None
+    return dataclasses.replace(found, packages=packages)

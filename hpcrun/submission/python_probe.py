@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from hpcrun import host, python_packages
+from hpcrun.container.rank_python import NOT_PROBED
 from hpcrun.errors import UsageError
 from hpcrun.state import files, permissions
 from hpcrun.state.layout import SubmissionPaths
@@ -24,11 +25,12 @@ from hpcrun.state.spec.tracking_block import Tracking
 from hpcrun.submission.local.processes import clean_environment
 from hpcrun.text import one_line, shortened
 
+KEY, KEY_INSIDE = "environment.python", "environment.container.python"
 OLDEST = (3, 10)
 TIMEOUT = 60.0
 
 _MARK = "hpcrun-probe:"
-_NOT_MINE = "hpcrun-probe-not:"
+_NOT_MINE = NOT_PROBED
 _FAILED = "hpcrun-probe-failed:"
 # Reports a setup line that fails, as the job goes on after it.
 _TRAP = f"""trap 'printf "\\n{_FAILED}%d %s\\n" $? "${{BASH_COMMAND//[[:cntrl:]]/ }}"' ERR"""
@@ -121,16 +123,18 @@ def probe(
     needs: Sequence[str] = (),
     modules: Sequence[str] = (),
     timeout: float = TIMEOUT,
+    inside: Sequence[str] = (),
 ) -> Probe:
     """Start the job's Python once, and return its version and those of its libraries.
 
     ``python`` is a path, or a name that PATH has once the job's ``setup`` lines of bash, such as
     ``module load cuda``, have run, and gets the job's ``variables`` after them. ``modules`` are
-    looked for, and not imported. Raise UsageError if
-    it does not exist, gives no answer within ``timeout`` seconds, is too old or lacks a library of
-    ``needs``; raise `Unchecked` if it is another user's.
+    looked for, and not imported. ``inside`` are the words that start it in a container. Raise
+    UsageError if it does not exist, gives no answer within ``timeout`` seconds, is too old or lacks
+    a library of ``needs``; raise `Unchecked` if it is another user's.
     """
-    argv = [python, "-c", _QUESTION, *modules]
+    argv = [*inside, python, "-c", _QUESTION, *modules]
+    key = KEY_INSIDE if inside else KEY
     environment = clean_environment()
     given = {name: value for name, value in (variables or {}).items() if name not in _SHELLS}
     if setup:
@@ -145,13 +149,13 @@ def probe(
         ]
     else:
         environment.update(given)
-        found = shutil.which(python, path=environment.get("PATH"))
+        found = shutil.which(argv[0], path=environment.get("PATH"))
         if found and found != sys.executable and (owner := permissions.stranger(found)) is not None:
             raise Unchecked(f"{found} belongs to {owner}")
-    code, output, words = _answer(argv, environment, timeout, python)
+    code, output, words = _answer(argv, environment, timeout, f"{key}: {python}")
     lines = [line for line in output.splitlines() if line.startswith((_MARK, _NOT_MINE))]
     if not lines:
-        raise _unusable(python, code, words, bool(setup))
+        raise _unusable(f"{key}: {python}", code, words, bool(setup))
     if lines[-1].startswith(_NOT_MINE):
         raise Unchecked(lines[-1][len(_NOT_MINE) :])
     data = json.loads(lines[-1][len(_MARK) :])
@@ -160,7 +164,7 @@ def probe(
     failed = _failed_setup(output, words)
     known = data.pop("executable"), data.pop("version")
     answer = Probe(*known, data, None, missing, failed, packages)
-    _check(answer, python, needs)
+    _check(answer, key, python, needs)
     return answer
 
 
@@ -211,7 +215,7 @@ def _answer(
         process = host.start_piped(argv, cwd="/", env=dict(environment))
     except OSError as error:
         raise UsageError(
-            f"environment.python: {python}: {error.strerror}",
+            f"{python}: {error.strerror}",
             hint="give the path of a Python that the job can use, one with torch for training",
         ) from None
     try:
@@ -221,7 +225,7 @@ def _answer(
         if not isinstance(error, subprocess.TimeoutExpired):
             raise
         raise UsageError(
-            f"environment.python: {python} gave no answer within {timeout:g} s",
+            f"{python} gave no answer within {timeout:g} s",
             hint="try `environment.setup` and this Python by hand",
         ) from None
     return process.returncode, output, words
@@ -232,18 +236,17 @@ def _unusable(python: str, code: int, words: str, with_setup: bool) -> UsageErro
     after = " after environment.setup" if with_setup else ""
     what = {126: "cannot be executed", 127: "is not there"}.get(code, "is no usable Python")
     return UsageError(
-        f"environment.python: {python} {what}{after} (exit code {code})"
-        + (f"; it said:\n{said}" if said else ""),
+        f"{python} {what}{after} (exit code {code})" + (f"; it said:\n{said}" if said else ""),
         hint="give the path of a Python that the job can use, one with torch for training",
     )
 
 
-def _check(found: Probe, python: str, needs: Sequence[str]) -> None:
+def _check(found: Probe, key: str, python: str, needs: Sequence[str]) -> None:
     if tuple(int(part) for part in str(found.version).split(".")[:2]) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise UsageError(
-            f"environment.python: {python} is Python {found.version}; it must be {oldest} or newer",
-            hint="point environment.python to a newer one",
+            f"{key}: {python} is Python {found.version}; it must be {oldest} or newer",
+            hint=f"point {key} to a newer one",
         )
     missing = [name for name in needs if found.libraries.get(name) is None]
     if missing:
@@ -251,8 +254,10 @@ def _check(found: Probe, python: str, needs: Sequence[str]) -> None:
         wanting = list(dict.fromkeys(_WANTED_BY.get(name, "a function entry") for name in missing))
         verb = "needs" if len(wanting) == 1 else "need"
         raise UsageError(
-            f"environment.python: {python} (Python {found.version}) has no {names}, which "
+            f"{key}: {python} (Python {found.version}) has no {names}, which "
             f"{' and '.join(wanting)} {verb}",
-            hint=f"`{found.executable} -m pip install {' '.join(missing)}`, or point "
-            "environment.python to a Python that has them",
+            hint=f"`{found.executable} -m pip install {' '.join(missing)}`, or point {key} to a "
+            "Python that has them"
+            if key == KEY
+            else "build an image that has them, or mount a Python that does",
         )

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun.container.rank_python import RankPython
 from hpcrun.run import tracker as tracker_module
 from hpcrun.run.tracker import MetricsForwarder, SupersededError
 from hpcrun.run.tracking import tracker_processes, wandb_file
@@ -566,7 +567,9 @@ def kept(
         program.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(program))
         run = MetricsForwarder("wandb", place.submission, 3, 1)._run
-        return tracker_processes.TrackerProcesses(place.submission, run, place.run.attempt(1))
+        return tracker_processes.TrackerProcesses(
+            place.submission, run, place.run.attempt(1), RankPython()
+        )
 
     return start
 

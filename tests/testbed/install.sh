@@ -1,15 +1,16 @@
 #!/bin/sh
 # Installs what tests need, on Debian, as root: the packages of the machine's own Slurm, a browser,
-# shells, and a root directory of the next Debian, whose Slurm is newer, in $HPCRUN_TESTBED_SLURM24
+# shells, runtimes of containers, and a root directory of the next Debian, whose Slurm is newer, in
+# $HPCRUN_TESTBED_SLURM24
 # (default: ~/.cache/hpcrun-testbed/slurm-24.11). Can be repeated; does nothing twice.
 # --without-newer leaves the second one out.
 set -eu
 
 newer="${HPCRUN_TESTBED_SLURM24:-${XDG_CACHE_HOME:-$HOME/.cache}/hpcrun-testbed/slurm-24.11}"
 complete=.hpcrun-testbed-complete # prerequisites.py looks for it
-packages="slurmctld slurmd slurm-client slurmdbd munge mariadb-server iproute2 debootstrap elfutils g++ make chromium chromium-driver tmux zsh fish man-db groff"
+packages="slurmctld slurmd slurm-client slurmdbd munge mariadb-server iproute2 debootstrap elfutils g++ make chromium chromium-driver tmux zsh fish man-db groff charliecloud-runtime bubblewrap squashfs-tools"
 # libpython3-stdlib for the libraries that the host's Python is linked with.
-newer_packages=slurmctld,slurmd,slurm-client,slurmdbd,munge,iproute2,elfutils,g++,make,libpython3-stdlib
+newer_packages=slurmctld,slurmd,slurm-client,slurmdbd,munge,iproute2,elfutils,g++,make,libpython3-stdlib,charliecloud-runtime,bubblewrap
 
 missing=""
 for package in $packages; do
@@ -32,7 +33,7 @@ if [ -n "$missing" ]; then
 fi
 
 [ "${1:-}" != --without-newer ] || exit 0
-[ ! -e "$newer/$complete" ] || exit 0
+[ ! -e "$newer/$complete" ] || [ ! -e "$newer/usr/bin/ch-run" ] || exit 0
 
 mirror="$(apt-get indextargets --format '$(REPO_URI)' \
     'Created-By: Packages' 'Label: Debian' 'Component: main' | head -n 1)"

@@ -10,6 +10,7 @@ from typing import Any
 
 from hpcrun.compile.source.marked_tree import get_at, leaves
 from hpcrun.compile.source.problems import Reporter, did_you_mean
+from hpcrun.compile.spec import container_keys
 from hpcrun.compile.target.slurm_options import (
     LONGEST_TIME,
     MAIL_TYPES,
@@ -25,8 +26,8 @@ from hpcrun.policy import notifications, resume, stop_lead_time
 from hpcrun.policy.causes import KINDS
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.annotations import annotation
+from hpcrun.state.environment import secrets_file
 from hpcrun.state.init_from import Origin
-from hpcrun.state.spec import secrets_file
 from hpcrun.state.spec.blocks import is_late
 from hpcrun.state.spec.parallel_block import DIVIDING, EXPERT
 from hpcrun.state.spec.recovery_block import NEWEST, NEWEST_DIRECTORY
@@ -132,6 +133,7 @@ def settle_paths(data: dict[str, Any], directory: Path, report: Reporter) -> Non
             report.at(
                 secrets_file.KEY, error.message.removeprefix(f"{secrets_file.KEY}: "), error.hint
             )
+    container_keys.settle(environment["container"], report.below("environment.container"))
     staged = data["staging"]["paths"]
     for index, path in enumerate(staged):
         key = f"staging.paths.{index}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -176,6 +176,7 @@ class RunningAttempt:
         if staged := self._agents.staging.record():
             self._record(ledger.STAGED, **staged)
         check.prepared(nodes, self._record, asked)
+        python = self._launcher.python
         planned = Launch(
             experiment=self._plan.name,
             run=self._run.number,
@@ -189,6 +190,7 @@ class RunningAttempt:
             ranks_per_node=self._run.ranks_per_node,
             master_port=port,
             nodes=tuple(replace(node, adapters=None) for node in nodes),
+            rank_python=asdict(python) if python.is_container else None,
         )
         launch = self._resumed(planned)
         deepspeed = launch.fill(self._run.deepspeed, nodes[0])

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcrun.container.rank_python import RankPython
 from hpcrun.errors import HpcrunError
 from hpcrun.host import start_logged
 from hpcrun.slurm import client, job, steps
@@ -87,6 +88,8 @@ class Launcher(ABC):
     requeues: bool
     is_foreground: bool
     """`hpcrun run` started the supervisor: a signal to that interrupts the run."""
+    python: RankPython
+    """Where the ranks run."""
 
     @property
     def is_one_machine(self) -> bool:
@@ -128,7 +131,8 @@ class SlurmLauncher(Launcher):
 
     is_slurm = True
 
-    def __init__(self, run: RunPlan, fabric: dict[str, Any]) -> None:
+    def __init__(self, run: RunPlan, fabric: dict[str, Any], python: RankPython) -> None:
+        self.python = python
         allocation = Allocation.current()
         self.nodes = allocation.nodes[: run.all_nodes]
         self.job_id = allocation.name
@@ -165,14 +169,18 @@ class SlurmLauncher(Launcher):
             gpus=self._gpus,
             log_pattern=slurm_path(attempt.warm_log) if warm else attempt.rank_log_pattern,
             name=name,
-            command=_worker(attempt, warm=warm),
+            command=_worker(self.python, attempt, warm=warm),
+            options=self.python.srun,
         )
-        return _SlurmWorkers(argv, self.raw_job_id, name, attempt)
+        return _SlurmWorkers(argv, self.raw_job_id, name, attempt, self.python)
 
 
 class _SlurmWorkers(Workers):
-    def __init__(self, argv: list[str], job_id: str, name: str, attempt: AttemptPaths) -> None:
+    def __init__(
+        self, argv: list[str], job_id: str, name: str, attempt: AttemptPaths, python: RankPython
+    ) -> None:
         super().__init__(attempt)
+        self._is_contained = python.is_container
         self._job_id, self._name = job_id, name
         self._refusal: str | None = None
         self._process = subprocess.Popen(
@@ -195,8 +203,10 @@ class _SlurmWorkers(Workers):
             end = steps.parse_task_end(line)
             for rank in end.ranks if end else ():
                 assert end is not None
-                name = _signal_name(end.what)
-                found = RankEnd(rank, end.node, end.exit_code, name, end.what == _OUT_OF_MEMORY)
+                name, code = _signal_name(end.what), end.exit_code
+                if self._is_contained and code is not None:
+                    code, name = _of_shell(code)
+                found = RankEnd(rank, end.node, code, name, end.what == _OUT_OF_MEMORY)
                 self.ends.setdefault(rank, found)
 
     def failure(self) -> RankEnd | None:
@@ -246,7 +256,8 @@ class LocalLauncher(Launcher):
     is_slurm = False
     requeues = False
 
-    def __init__(self, run: RunPlan, fabric: dict[str, Any]) -> None:
+    def __init__(self, run: RunPlan, fabric: dict[str, Any], python: RankPython) -> None:
+        self.python = python
         self.nodes = tuple(f"local{index}" for index in range(run.all_nodes))
         self.job_id = os.environ.get("HPCRUN_JOB_ID", f"local:{os.getpid()}")
         self.is_foreground = "HPCRUN_FOREGROUND" in os.environ
@@ -261,7 +272,7 @@ class LocalLauncher(Launcher):
     def start_workers(
         self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
     ) -> Workers:
-        return _LocalWorkers(run, attempt, nodes, warm=warm)
+        return _LocalWorkers(run, attempt, nodes, self.python, warm=warm)
 
     def devices(self, node: str, run: RunPlan) -> str | None:
         gpus = run.resources.gpus_per_node
@@ -281,9 +292,16 @@ class LocalLauncher(Launcher):
 
 class _LocalWorkers(Workers):
     def __init__(
-        self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool
+        self,
+        run: RunPlan,
+        attempt: AttemptPaths,
+        nodes: Sequence[str],
+        python: RankPython,
+        *,
+        warm: bool,
     ) -> None:
         super().__init__(attempt)
+        self._is_contained = python.is_container
         self._processes: list[subprocess.Popen[bytes]] = []
         self._failure: RankEnd | None = None
         self._nodes = nodes
@@ -291,7 +309,7 @@ class _LocalWorkers(Workers):
         try:
             for rank in range(run.world_size):
                 log = attempt.warm_log if warm else attempt.rank_log(rank)
-                command = [*_worker(attempt, warm=warm), "--rank", str(rank)]
+                command = [*_worker(python, attempt, warm=warm), "--rank", str(rank)]
                 self._processes.append(start_logged(command, log))
         except BaseException:
             self.abandon()
@@ -308,7 +326,8 @@ class _LocalWorkers(Workers):
         codes = [process.poll() for process in self._processes]
         for rank, code in enumerate(codes):
             if code and rank not in self.ends:
-                how = (None, signal_name(-code)) if code < 0 else (code, None)
+                shells = _of_shell(code) if self._is_contained else (code, None)
+                how = (None, signal_name(-code)) if code < 0 else shells
                 self.ends[rank] = RankEnd(rank, self._nodes[rank // self._per_node], *how)
         if any(code is None for code in codes):
             return None
@@ -338,8 +357,8 @@ def agent_command(
     return [*command, "--attempt", str(attempt.number), "--batch-node", launcher.nodes[0]]
 
 
-def _worker(attempt: AttemptPaths, *, warm: bool) -> list[str]:
-    command = [sys.executable, "-m", "hpcrun.run.worker", str(attempt.launch)]
+def _worker(python: RankPython, attempt: AttemptPaths, *, warm: bool) -> list[str]:
+    command = python.command("-m", "hpcrun.run.worker", str(attempt.launch))
     return [*command, "--warm"] if warm else command
 
 
@@ -347,6 +366,14 @@ def _worker(attempt: AttemptPaths, *, warm: bool) -> list[str]:
 _SIGNAL_WORDS = {signal.strsignal(number): number.name for number in signal.Signals}
 _OUT_OF_MEMORY = "Out Of Memory"
 _SIGNAL_WORDS[_OUT_OF_MEMORY] = "SIGKILL"
+
+
+def _of_shell(code: int) -> tuple[int | None, str | None]:
+    """Return exit code and signal of a rank from the code of the shell that is its parent."""
+    try:
+        return None, signal.Signals(code - 128).name
+    except ValueError:
+        return code, None
 
 
 def _signal_name(words: str) -> str | None:

@@ -22,7 +22,6 @@ import shutil
 import signal
 import stat
 import subprocess
-import sys
 import sysconfig
 import tempfile
 import time
@@ -32,6 +31,7 @@ from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 
+from hpcrun.container.rank_python import RankPython
 from hpcrun.errors import HpcrunError
 from hpcrun.host import expand_home, start_ticks
 from hpcrun.run.protocol.output import say
@@ -154,16 +154,18 @@ def provide(
     name: str,
     builders: list[str],
     given_up: Callable[[], bool] = lambda: False,
+    python: RankPython | None = None,
 ) -> None:
     """Have the `usable` one of ``caches`` hold the operators: compiled for all roots of this user.
 
-    Raises as `build`, and HpcrunError if one of the user's own files is a stranger's.
+    A container sees the root's cache alone. Raises as `build`, and HpcrunError if one of the user's
+    own files is a stranger's.
     """
     shared, own = usable(caches, name), of_user()
     if (shared / name).is_dir():
         return
-    if usable((own, shared), name) == shared:
-        build(shared, name, builders, given_up)
+    if (python and python.is_container) or usable((own, shared), name) == shared:
+        build(shared, name, builders, given_up, python)
         return
     build(own, name, builders, given_up)
     with _directory(shared, name) as temporary:
@@ -171,11 +173,16 @@ def provide(
 
 
 def build(
-    cache: Path, name: str, builders: list[str], given_up: Callable[[], bool] = lambda: False
+    cache: Path,
+    name: str,
+    builders: list[str],
+    given_up: Callable[[], bool] = lambda: False,
+    python: RankPython | None = None,
 ) -> None:
     """Compile into ``cache / name`` unless it is there, or somebody else is about to do so.
 
-    ``given_up`` is called several times a second; True ends the compilers. Raises HpcrunError if
+    ``python`` is where the ranks' Python is. ``given_up`` is called several times a second; True
+    ends the compilers. Raises HpcrunError if
     the compiler failed (the message ends with its output), or it was given up.
     """
     if (cache / name).is_dir():
@@ -197,7 +204,8 @@ def build(
                     say(f"compiling DeepSpeed's {what}: {_progress(temporary)}{age(took)} so far")
                 return given_up()
 
-            code, output = _run([sys.executable, "-c", _BUILD, *builders], temporary, turn)
+            command = (python or RankPython()).command("-c", _BUILD, *builders)
+            code, output = _run(command, temporary, turn)
             if code != 0:
                 print(output, flush=True)
                 raise _failure(builders, output)

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from hpcrun.container.rank_python import RankPython
 from hpcrun.errors import HpcrunError
 from hpcrun.run.fabric import adapters, compute_ports, link_check
 from hpcrun.run.health import python_stacks
-from hpcrun.run.node import build_locks, network, op_cache
+from hpcrun.run.node import build_locks, container_start, network, op_cache
 from hpcrun.run.node.rendezvous_port import PortReservation
 from hpcrun.run.protocol.launch import ports_per_rank
 from hpcrun.run.protocol.output import say
@@ -45,16 +46,30 @@ class NodePreparation:
         self._node, self._seed = node, seed
         uses_deepspeed = run.entry.kind == "function" or run.deepspeed
         self._builders = op_cache.needed(run) if uses_deepspeed else []
-        self.key = op_cache.key(self._builders) if self._builders else None
+        self._python = RankPython.of(submission, plan, run)
+        self._problem: HpcrunError | None = None
+        self.key = self._key()
         self._ports: list[PortReservation] = []
         # The fast interface and its adapters, where other nodes are to be reached over them.
         self._link: tuple[str, str | None] | None = None
+
+    def _key(self) -> str | None:
+        if not self._python.is_container:
+            return op_cache.key(self._builders) if self._builders else None
+        if not self._python.is_anywhere:
+            # srun alone starts such a container, and DeepSpeed compiles in each attempt.
+            return None
+        try:
+            return container_start.operators_key(self._python, self._builders)
+        except HpcrunError as error:
+            self._problem = error
+            return None
 
     def build(self, given_up: Callable[[], bool]) -> None:
         """Compile DeepSpeed's operators into the cache, unless they are there."""
         assert self.key is not None
         caches = extension_caches(self._submission)
-        op_cache.provide(caches, self.key, self._builders, given_up)
+        op_cache.provide(caches, self.key, self._builders, given_up, self._python)
 
     def prepare(
         self, scratch: Path, attempt: int, fabric: dict[str, Any], *, first: bool, alone: bool
@@ -67,6 +82,8 @@ class NodePreparation:
         `hpcrun.run.protocol.launch.LaunchNode`) and, if ``first``, the rendezvous' ``port``; the
         ranks' own ports are among the fields of a node that has enough free ones.
         """
+        if self._problem is not None:
+            raise self._problem
         paths = ScratchPaths(scratch)
         self._unpack(paths.code)
         interface, address = network.fast(fabric)

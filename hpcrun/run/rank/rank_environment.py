@@ -48,6 +48,9 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
         forced["HPCRUN_PORTS"] = ",".join(map(str, ports))
     if node.staged is not None:
         forced["HPCRUN_STAGED"] = node.staged
+    container = launch.container
+    if container is not None and not container.home:
+        forced["HOME"] = node.scratch
     if node.extensions:
         forced["TORCH_EXTENSIONS_DIR"] = node.extensions
     if node.devices is not None:

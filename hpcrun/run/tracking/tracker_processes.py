@@ -10,10 +10,10 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 
+from hpcrun.container.rank_python import RankPython
 from hpcrun.host import start_logged
 from hpcrun.run.protocol.output import say
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
@@ -26,18 +26,22 @@ PATIENCE = 20.0
 
 
 class TrackerProcesses:
-    """One process per tracker of a run, restarted when it dies.
+    """One process per tracker of a run, restarted when it dies, in the ranks' Python.
 
     ``attempt`` is the first of this start of the job; the logs are in its directory.
     """
 
-    def __init__(self, submission: SubmissionPaths, run: RunPlan, attempt: AttemptPaths) -> None:
+    def __init__(
+        self, submission: SubmissionPaths, run: RunPlan, attempt: AttemptPaths, python: RankPython
+    ) -> None:
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._threads = []
         for name in run.trackers:
-            command = [sys.executable, "-m", "hpcrun.run.tracker", name, str(submission.directory)]
+            # srun alone starts some containers: trackers are beside them then.
+            start = python.command if python.is_anywhere else RankPython().command
+            command = start("-m", "hpcrun.run.tracker", name, str(submission.directory))
             command += ["--run", str(run.number), "--start", str(attempt.number)]
             arguments = name, command, attempt
             thread = threading.Thread(target=self._keep, args=arguments, daemon=True)

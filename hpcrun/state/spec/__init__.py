@@ -3,8 +3,8 @@
 In reading order: `experiment` (a spec's blocks), `estimate_block`, `notify_block`,
 `optimization_block`, `parallel_block`, `progress_block`, `recovery_block`, `sweep_block` and
 `tracking_block`, `cluster_profile` (a site), `spec_dataclass` (their decorator), `blocks` (typed
-views of a frozen spec), `secrets_file` (the reader of the file that ``environment.secrets_file``
-names), `profiling` (the block that `hpcrun profile` adds).
+views of a frozen spec), `profiling` (the block that `hpcrun profile` adds). The ``environment``
+block is in `hpcrun.state.environment`.
 
 To add a key: a field with its documentation here, a check in `hpcrun.compile.spec.checks` if it has
 limits, and ``python -m hpcrun.compile.spec.reference``, which writes docs/spec.md. It is read as

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from hpcrun.fields import shown
 
 if TYPE_CHECKING:
+    from hpcrun.state.environment.environment_block import Container, Environment
     from hpcrun.state.spec.experiment import (
         Checkpoint,
         Code,
-        Environment,
         Objective,
         Resources,
         Staging,
@@ -61,6 +61,14 @@ class SpecBlocks:
         return self.spec.get("deepspeed") or {}
 
     @property
+    def container(self) -> Container | None:
+        """The container that the ranks run in; None without one."""
+        from hpcrun.state.environment.environment_block import Container
+
+        given = (self.spec.get("environment") or {}).get("container")
+        return None if given is None else _block(Container, given)
+
+    @property
     def effective_objective(self) -> Objective:
         """The objective, or the default one."""
         from hpcrun.state.spec.experiment import Objective
@@ -92,15 +100,7 @@ class SpecBlocks:
             given = self.spec.get(name)
             block = None
             if given is not None or name not in _OPTIONAL:
-                data = {**_ABSENT.get(name, {}), **(given or {})}
-                fields = kind.__dataclass_fields__
-                block = kind(
-                    **{
-                        key: value
-                        for key, value in data.items()
-                        if key in fields and (value is not None or "None" in fields[key].type)
-                    }
-                )
+                block = _block(kind, {**_ABSENT.get(name, {}), **(given or {})})
             self.__dict__[name] = block
             return block
 
@@ -108,6 +108,17 @@ class SpecBlocks:
     def has_rank_directories(self) -> bool:
         """Each rank has a working directory of its own."""
         return self.spec.get("working_directory") == "rank"
+
+
+def _block(kind: Any, data: Mapping[str, Any]) -> Any:
+    fields = kind.__dataclass_fields__
+    return kind(
+        **{
+            key: value
+            for key, value in data.items()
+            if key in fields and (value is not None or "None" in fields[key].type)
+        }
+    )
 
 
 class RunSpec(SpecBlocks):
@@ -170,11 +181,18 @@ def check(spec: Mapping[str, Any], blocks: Collection[str] = BLOCKS) -> None:
 
     A plan may be another user's. Null and unknown keys may be there, as above.
     """
+    from hpcrun.state.environment.environment_block import Container
     from hpcrun.state.spec import experiment
 
-    for name in blocks:
-        fields = getattr(experiment, name.capitalize()).__dataclass_fields__
-        for key, value in (spec.get(name) or {}).items():
+    given = {name: spec.get(name) or {} for name in blocks}
+    kinds: dict[str, Any] = {name: getattr(experiment, name.capitalize()) for name in blocks}
+    environment = given.get("environment", {})
+    if isinstance(environment, dict) and isinstance(environment.get("container"), dict):
+        key = "environment.container"
+        given[key], kinds[key] = environment["container"], Container
+    for name, kind in kinds.items():
+        fields = kind.__dataclass_fields__
+        for key, value in given[name].items():
             if key in fields and value is not None and not _fits(value, fields[key].type):
                 raise ValueError(f"{name}.{key} is {shown(value)}, not {fields[key].type}")
 
@@ -186,6 +204,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 def _fits(value: Any, kind: str) -> bool:
     """Check that a value is of a type, as the spec's dataclasses write it."""
+    if kind == "Container":
+        return isinstance(value, dict)
     if kind in _TYPES:
         return type(value) in _TYPES[kind]
     if " | " in kind:

@@ -1,7 +1,7 @@
 """The blocks and keys of a spec.
 
-The reference page docs/spec.md is generated from this file, the other blocks of this folder and
-`cluster_profile`.
+The reference page docs/spec.md is generated from this file, the other blocks of this folder,
+`cluster_profile` and `hpcrun.state.environment`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any, Literal
 
+from hpcrun.state.environment.environment_block import Environment
 from hpcrun.state.spec.estimate_block import Estimate
 from hpcrun.state.spec.notify_block import Notify
 from hpcrun.state.spec.optimization_block import Optimization
@@ -106,30 +107,6 @@ class Checkpoint:
 
     keep_best: int = 0
     """Also kept: so many of the best by ``objective``."""
-
-
-@spec_dataclass
-class Environment:
-    """Where and with what the job runs. Nothing of the submitting shell's environment leaks in."""
-
-    python: str | None = None
-    """The job's Python, which has torch and deepspeed; null for the one that runs hpcrun. A name
-    without a slash is looked up after the setup lines, a relative path is relative to this file.
-    `hpcrun submit` starts it once to ask for its libraries, unless it, the spec or the profile is
-    another user's; `hpcrun plan` and ``--dry-run`` never do."""
-
-    setup: list[str] = field(default_factory=list)
-    """Shell lines run first on the batch node, after the cluster profile's: ``module load cuda``.
-    These are shell by design: nothing in them is quoted. `hpcrun submit` also runs them where it is
-    typed, before it asks the Python."""
-
-    variables: dict[str, str] = field(default_factory=dict)
-    """Environment variables of the job, over those of the cluster profile. They land in the script,
-    which is stored: secrets belong in ``secrets_file``. Those with ``${hpcrun:…}`` are filled in as
-    an attempt starts, for the ranks alone."""
-
-    secrets_file: str | None = None
-    """A file of ``NAME=value`` lines, yours and readable by you alone; read as the job starts."""
 
 
 @spec_dataclass

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import HpcrunError
-from hpcrun.state.spec import secrets_file
+from hpcrun.state.environment import secrets_file
 
 
 def _secrets(tmp_path: Path, text: str, mode: int = 0o600) -> str:

@@ -1,0 +1,54 @@
+"""``environment.container``: its paths become absolute, and what it lacks is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hpcrun.compile.compiler import compile_spec
+from hpcrun.errors import UsageError
+
+
+def _container(directory: Path, **given: Any) -> dict[str, Any]:
+    spec = {"name": "e", "entry": ["true"], "cluster": "local", "environment": {"container": given}}
+    (directory / "e.yaml").write_text(yaml.safe_dump(spec))
+    run = compile_spec(directory / "e.yaml", root=directory / "root").runs[0]
+    assert run.container is not None
+    found: dict[str, Any] = run.spec["environment"]["container"]
+    assert run.container.image == found["image"]
+    return found
+
+
+def test_paths_are_absolute(tmp_path: Path) -> None:
+    given = {"image": "images/a.sqfs", "runtime": "charliecloud", "mounts": ["data", "/x:/y"]}
+    found = _container(tmp_path, **given)
+    assert found["image"] == str(tmp_path / "images/a.sqfs")
+    assert found["mounts"] == [f"{tmp_path}/data:{tmp_path}/data", "/x:/y"]
+    assert found["python"] == "python3"
+    found = _container(tmp_path, image="docker://a/b", runtime="apptainer", mounts=["d:/d:ro"])
+    assert found["image"] == "docker://a/b"
+    assert found["mounts"] == [f"{tmp_path}/d:/d:ro"]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"image": "x"}, "runtime: is missing; accepted are apptainer, bubblewrap, charliecloud"),
+        ({"runtime": "docker"}, "accepted"),
+        ({"runtime": "apptainer"}, "image: is missing"),
+        ({"runtime": "bubblewrap", "image": "x", "python": " "}, "python: is empty"),
+        ({"runtime": "bubblewrap", "image": "x", "python": "a/b"}, "accepted is a name, or all"),
+        ({"runtime": "bubblewrap", "image": "x", "mounts": ["a:b"]}, "'b' is not absolute"),
+        ({"runtime": "charliecloud", "image": "x", "mounts": ["a:/b:ro"]}, "has no such mounts"),
+        ({"runtime": "command"}, "command: is empty; accepted are the words before the program"),
+        ({"runtime": "pyxis", "image": "x", "command": ["x"]}, "has no meaning with runtime"),
+        ({"runtime": "pyxis", "image": "x", "pyton": "x"}, "did you mean 'python'?"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, given: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError) as error:
+        _container(tmp_path, **given)
+    assert told in str(error.value)
