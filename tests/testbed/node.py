@@ -81,7 +81,9 @@ def _boot(layout: Layout, machine: str, cgroup: str, up: int, plugged: int) -> N
         Path(root, "run/mysqld").mkdir()
         kernel.bind(str(layout.database), f"{root}/run/mysqld", deep=False)
     layout.spool(machine).mkdir(parents=True, exist_ok=True)
-    os.chroot(root)
+    # Not by chroot, in which the kernel lets nobody make a user namespace, as containers need.
+    pivot = 'cd "$1" && pivot_root . . && umount -l .'
+    subprocess.run(["sh", "-c", pivot, "sh", root], env=script_environment(), check=True)
     os.chdir("/")
     for command in daemons.at_boot(layout, machine):
         subprocess.run(command, env=script_environment(), check=True)
