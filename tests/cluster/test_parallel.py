@@ -135,7 +135,7 @@ def _hurt_twice(ward: Ward, name: str) -> None:
 
 @pytest.mark.parametrize("stage", [1, 2])
 def test_experts_train_as_undivided_ones_and_come_back(ward: Ward, stage: int) -> None:
-    """Ranks hold them in pairs; a run that is killed and preempted has the same losses to the bit."""
+    """Ranks hold them in pairs; what is killed and preempted has the same losses to the bit."""
     calm, hurt = f"experts-{stage}", f"hurt-experts-{stage}"
     sweep = {"grid": {"parallel.expert": [1, 2]}, "max_parallel": 1}
     ward.hpcrun("submit", ward.spec(calm, _of_experts(stage, sweep=sweep)))
