@@ -26,6 +26,6 @@ def warning() -> str | None:
     if length is None:
         return None
     return (
-        f"TMPDIR is {length} bytes long: workers of a DataLoader (num_workers) cannot send tensors, "
-        f"and a rank waits for them for ever; {LONGEST_TMPDIR} are accepted, set {HINT}"
+        f"TMPDIR is {length} bytes long: workers of a DataLoader (num_workers) cannot send "
+        f"tensors, and a rank waits for them for ever; {LONGEST_TMPDIR} are accepted, set {HINT}"
     )
