@@ -172,7 +172,11 @@ def _head(plan: Plan, root: str) -> Iterator[str]:
     yield f"spec        {plan.spec_file}"
     yield f"code        {plan.code_root}"
     yield f"cluster     {plan.cluster['name']} ({plan.cluster['executor']})"
+    from hpcrun.submission.environment import environment_freeze
+
     yield f"root        {root}"
+    if told := environment_freeze.told(plan.runs[0]):
+        yield f"environment {told}"
     for one in plan.depends_on:
         yield f"after       {one.experiment} {runs_text(one.runs)} ({one.when})"
     yield f"summary     {summary(plan)}"

@@ -1,12 +1,12 @@
 """The programs of a job on compute nodes, and the session that users' code imports.
 
 Reading order: `keeper` starts `supervisor`, the supervisor an `agent` on each node and a `worker`
-for each rank (`script` where that is warm), and `tracker` beside them; `beside` is what a person
-starts beside a rank; `session` is the API in a rank. They stay where they are: batch scripts start
-them with ``python -m hpcrun.run.NAME``. The rooms: `protocol` (between the programs), `job` (the
-supervisor), `node` (the agent), `fabric` (adapters and links), `health` (progress and hangs),
-`program` (programs without a session, read from outside), `rank`, `parallel`, `checkpoint` and
-`data` (the session), `tracking`, `profile`.
+for each rank (`script` where that is warm, by `frozen_python` where its environment is frozen), and
+`tracker` beside them; `beside` is what a person starts beside a rank; `session` is the API in a
+rank. They stay where they are: batch scripts start them with ``python -m hpcrun.run.NAME``. The
+rooms: `protocol` (between the programs), `job` (the supervisor), `node` (the agent), `fabric`
+(adapters and links), `health` (progress and hangs), `program` (programs without a session, read
+from outside), `rank`, `parallel`, `checkpoint` and `data` (the session), `tracking`, `profile`.
 
 To change what ranks find in their environment: `rank.rank_environment`.
 """

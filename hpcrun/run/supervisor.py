@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from hpcrun import python_packages
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
@@ -37,6 +38,7 @@ from hpcrun.run.protocol.output import say
 from hpcrun.run.tracking.tracker_processes import TrackerProcesses
 from hpcrun.run.work import work_directory
 from hpcrun.state import files, ledger, permissions, plan_file
+from hpcrun.state.environment import frozen_environment
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.text import listed
@@ -196,8 +198,11 @@ class Supervisor:
         say(f"attempt {attempt.number} of {self.plan.name}/{self.run.number} on {', '.join(nodes)}")
         return attempt
 
-    def _changed_packages(self) -> dict[str, list[str]]:
-        """Return how this Python differs from the job's as it was at submission, for the ledger."""
+    def _changed_packages(self) -> dict[str, Any]:
+        """Return how this Python differs from the job's as it was at submission, for the ledger.
+
+        Where the environment was frozen then, that is on record, and packages of now do not matter.
+        """
         try:
             known = files.read_json(self.submission.submission).get("packages")
         except (OSError, ValueError, AttributeError):
@@ -205,11 +210,16 @@ class Supervisor:
         before = python_packages.read(known)
         if before is None:
             return {}
-        changed = python_packages.difference(before, python_packages.installed(sys.path))
+        now = python_packages.installed(sys.path)
+        if self.run.environment.is_frozen:
+            # Its ranks have the packages of then; this Python itself is not in every copy.
+            before, now = ({"python": one.get("python", "")} for one in (before, now))
+        changed = python_packages.difference(before, now)
         if changed:
-            told = f"since it was submitted, packages of this Python changed: {listed(changed, 8)}"
-            say(told)
-        return {"packages_changed": changed} if changed else {}
+            say(f"since it was submitted, packages of this Python changed: {listed(changed, 8)}")
+        frozen = frozen_environment.recorded(self.submission)
+        told = {} if frozen is None else {"environment": frozen.digest}
+        return {**told, **({"packages_changed": changed} if changed else {})}
 
     def _spares(self, nodes: Sequence[str]) -> dict[str, list[str]]:
         usable = self._launcher.nodes if self._agents is None else self._agents.usable
@@ -233,6 +243,8 @@ class Supervisor:
     ) -> End:
         """Run one attempt and return how it ended."""
         try:
+            if self.run.environment.is_frozen:
+                frozen_environment.of_submission(self.submission)
             if self._agents is None:
                 self._agents = Agents(self._launcher, self.submission, self.run, attempt)
                 self._warm_ranks = WarmRanks(self._launcher, self._agents)

@@ -165,7 +165,7 @@ class SlurmLauncher(Launcher):
             gpus=self._gpus,
             log_pattern=slurm_path(attempt.warm_log) if warm else attempt.rank_log_pattern,
             name=name,
-            command=_worker(attempt, warm=warm),
+            command=_worker(run, attempt, warm=warm),
         )
         return _SlurmWorkers(argv, self.raw_job_id, name, attempt)
 
@@ -291,7 +291,7 @@ class _LocalWorkers(Workers):
         try:
             for rank in range(run.world_size):
                 log = attempt.warm_log if warm else attempt.rank_log(rank)
-                command = [*_worker(attempt, warm=warm), "--rank", str(rank)]
+                command = [*_worker(run, attempt, warm=warm), "--rank", str(rank)]
                 self._processes.append(start_logged(command, log))
         except BaseException:
             self.abandon()
@@ -338,8 +338,12 @@ def agent_command(
     return [*command, "--attempt", str(attempt.number), "--batch-node", launcher.nodes[0]]
 
 
-def _worker(attempt: AttemptPaths, *, warm: bool) -> list[str]:
-    command = [sys.executable, "-m", "hpcrun.run.worker", str(attempt.launch)]
+def _worker(run: RunPlan, attempt: AttemptPaths, *, warm: bool) -> list[str]:
+    program = ["-m", "hpcrun.run.worker"]
+    if run.environment.is_frozen:
+        # Without the packages of this Python: those of the node's copy follow.
+        program = ["-S", "-m", "hpcrun.run.frozen_python"]
+    command = [sys.executable, *program, str(attempt.launch)]
     return [*command, "--warm"] if warm else command
 
 

@@ -20,14 +20,13 @@ import re
 import shlex
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
@@ -36,6 +35,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.host import expand_home, start_ticks
 from hpcrun.run.protocol.output import say
 from hpcrun.state import files, permissions
+from hpcrun.state.environment.own_places import usable
 from hpcrun.state.spec.blocks import SpecBlocks
 from hpcrun.text import age, plural, whole_number
 
@@ -70,15 +70,18 @@ def needed(spec: SpecBlocks) -> list[str]:
     return builders
 
 
-def key(builders: list[str]) -> str | None:
+def key(builders: list[str], installed: Sequence[str] | None = None) -> str | None:
     """Return a digest of what the compiled operators depend on; None without DeepSpeed.
+
+    ``installed`` takes the place of this Python's installations where ranks have another's.
 
     That is Python, the compiler, the installations of torch and DeepSpeed (ninja builds anew where
     their files lie elsewhere or are newer), the builders, the models of the GPUs, and the
     processor's features, because DeepSpeed compiles with ``-march=native``.
     """
     try:
-        installed = [part for name in ("torch", "deepspeed") for part in _installation(name)]
+        if installed is None:
+            installed = [part for name in ("torch", "deepspeed") for part in _installation(name)]
     except metadata.PackageNotFoundError:
         return None
     flags = " ".join(sorted(next(_lines(Path("/proc/cpuinfo"), "flags", "Features"), "").split()))
@@ -125,37 +128,16 @@ def of_user() -> Path:
     return base / "hpcrun" / "operators"
 
 
-def usable(caches: Sequence[Path], name: str) -> Path:
-    """Return the cache that holds the operators, or else where they may be compiled into.
-
-    What another user made, or could change, is neither; the last of ``caches`` is always usable.
-    """
-    for cache in caches:
-        if _is_own(cache / name):
-            return cache
-    for cache in caches[:-1]:
-        with suppress(OSError):
-            cache.mkdir(parents=True, exist_ok=True)
-            taken = os.path.lexists(cache / name)
-            if not taken and _is_own(cache.parent) and _is_own(cache) and os.access(cache, os.W_OK):
-                return cache
-    return caches[-1]
-
-
-def _is_own(directory: Path) -> bool:
-    with suppress(OSError):
-        everybody = directory.stat().st_mode & stat.S_IWOTH
-        return not everybody and permissions.stranger(directory) is None
-    return False
-
-
 def provide(
     caches: Sequence[Path],
     name: str,
     builders: list[str],
     given_up: Callable[[], bool] = lambda: False,
+    environment: Mapping[str, str] | None = None,
 ) -> None:
     """Have the `usable` one of ``caches`` hold the operators: compiled for all roots of this user.
+
+    ``environment`` is that of ranks with another Python, which is ``python`` on its PATH.
 
     Raises as `build`, and HpcrunError if one of the user's own files is a stranger's.
     """
@@ -163,15 +145,19 @@ def provide(
     if (shared / name).is_dir():
         return
     if usable((own, shared), name) == shared:
-        build(shared, name, builders, given_up)
+        build(shared, name, builders, given_up, environment)
         return
-    build(own, name, builders, given_up)
+    build(own, name, builders, given_up, environment)
     with _directory(shared, name) as temporary:
         copy(own, name, temporary)
 
 
 def build(
-    cache: Path, name: str, builders: list[str], given_up: Callable[[], bool] = lambda: False
+    cache: Path,
+    name: str,
+    builders: list[str],
+    given_up: Callable[[], bool] = lambda: False,
+    environment: Mapping[str, str] | None = None,
 ) -> None:
     """Compile into ``cache / name`` unless it is there, or somebody else is about to do so.
 
@@ -197,7 +183,9 @@ def build(
                     say(f"compiling DeepSpeed's {what}: {_progress(temporary)}{age(took)} so far")
                 return given_up()
 
-            code, output = _run([sys.executable, "-c", _BUILD, *builders], temporary, turn)
+            python = sys.executable if environment is None else "python"
+            command = [python, "-c", _BUILD, *builders]
+            code, output = _run(command, temporary, turn, environment or os.environ)
             if code != 0:
                 print(output, flush=True)
                 raise _failure(builders, output)
@@ -317,12 +305,17 @@ def _progress(directory: Path) -> str:
     return f"{there} of {plural(wanted, 'file')}, " if wanted else ""
 
 
-def _run(command: list[str], directory: Path, given_up: Callable[[], bool]) -> tuple[int, str]:
+def _run(
+    command: list[str],
+    directory: Path,
+    given_up: Callable[[], bool],
+    environment: Mapping[str, str],
+) -> tuple[int, str]:
     """Run a command, and end its whole session with it; return its exit code and output."""
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
             command,
-            env={**os.environ, "TORCH_EXTENSIONS_DIR": str(directory)},
+            env={**environment, "TORCH_EXTENSIONS_DIR": str(directory)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
