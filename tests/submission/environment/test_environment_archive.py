@@ -195,6 +195,6 @@ def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         free = 2
 
     monkeypatch.setattr("shutil.disk_usage", lambda path: Usage)
-    with pytest.raises(UsageError, match="the environment has 9 B, and .* has room for 2 B"):
+    with pytest.raises(UsageError, match=r"the environment has 9 B, and .* has room for 2 B"):
         environment_archive.write(_files(source), tmp_path / "environment.tar", lambda: None)
     assert not (tmp_path / "environment.tar").exists()

@@ -99,7 +99,8 @@ def test_sources_outside_come_along(venv: MadeVenv, tmp_path: Path) -> None:
         "one": str(tmp_path / "src_by_finder" / "one.py"),
     }
     finder = "__editable___by_finder_1_0_finder"
-    text = f"MAPPING: dict[str, str] = {mapping!r}\ndef install(): import os; os.environ['LIVE'] = '1'\n"
+    text = f"MAPPING: dict[str, str] = {mapping!r}\n"
+    text += "def install(): import os; os.environ['LIVE'] = '1'\n"
     (venv.site / f"{finder}.py").write_text(text)
     (venv.site / "__editable__.by_finder.pth").write_text(f"import {finder}; {finder}.install()\n")
     (venv.site / "hook.pth").write_text("import os; os.environ['HOOK'] = 'ran'\n")
@@ -151,7 +152,7 @@ def test_a_directory_of_sources_that_holds_too_much(
     for number in range(20):
         (tmp_path / "src" / f"{number}.dat").touch()
     (venv.site / "it.pth").write_text(f"{tmp_path / 'src'}\n")
-    with pytest.raises(UsageError, match="src is on the import path .* more than 10 files"):
+    with pytest.raises(UsageError, match=r"src is on the import path .* more than 10 files"):
         _listed(venv)
 
 

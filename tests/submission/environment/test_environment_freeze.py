@@ -17,6 +17,7 @@ from hpcrun.state.environment import frozen_environment
 from hpcrun.submission.local import processes
 from tests.support import command
 from tests.support.made_venv import MadeVenv
+from tests.support.waiting import until
 
 PROGRAM = """
 import os, pathlib, subprocess, sys
@@ -129,7 +130,7 @@ def test_keys_that_do_not_go_together(desk: Desk) -> None:
 
 
 def test_a_requeue_takes_the_environment_of_then(desk: Desk) -> None:
-    desk.spec("e", recovery={"max_failures": 0})
+    desk.spec("e", recovery={"max_failures": 1})
     (desk.directory / "train.py").write_text("import precise; print(precise.VERSION); exit(1)")
     assert desk.hpcrun("submit", "e.yaml", "--wait").returncode == 1
     [frozen] = desk.frozen()
@@ -139,11 +140,15 @@ def test_a_requeue_takes_the_environment_of_then(desk: Desk) -> None:
     facts = [files.read_json(one.submission) for one in submissions]
     assert [one[frozen_environment.KEY]["digest"] for one in facts] == [frozen.name] * 2
     assert facts[1]["packages"]["precise"] == "1.0"
-    desk.hpcrun("wait", "e/0")
     frozen.rename(desk.directory / "aside")
-    refused = desk.hpcrun("requeue", "e/0", "-y")
-    assert refused.returncode != 0
-    assert f"the frozen environment is gone: {frozen}" in refused.stderr
+
+    def is_refused() -> bool:
+        """Once the run is over."""
+        refused = desk.hpcrun("requeue", "e/0", "-y")
+        gone = f"the frozen environment is gone: {frozen}"
+        return refused.returncode != 0 and gone in refused.stderr
+
+    until(is_refused, 60)
 
 
 def test_environments_that_no_submission_has_are_removed(desk: Desk) -> None:
@@ -173,7 +178,7 @@ def test_a_python_that_is_not_started_is_not_frozen(desk: Desk) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can be other users")
     desk.spec("e", {"python": str(desk.directory / "python")})
-    (desk.directory / "python").write_text(f"#!/bin/sh\nexec {sys.executable} \"$@\"\n")
+    (desk.directory / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (desk.directory / "python").chmod(0o755)
     os.chown(desk.directory / "python", 65534, 65534)
     refused = desk.hpcrun("submit", "e.yaml")

@@ -45,7 +45,9 @@ def _wheel(directory: Path, name: str, version: str, requires: str = "") -> str:
         wheel.writestr(f"{name}.py", f"VERSION = {version!r}\n")
         told = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}"
         wheel.writestr(f"{record}/METADATA", told)
-        wheel.writestr(f"{record}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(
+            f"{record}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         wheel.writestr(f"{record}/RECORD", "")
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -54,7 +56,9 @@ def _wheel(directory: Path, name: str, version: str, requires: str = "") -> str:
 def lock(tmp_path: Path) -> Path:
     digest = _wheel(tmp_path / "wheels", "precise", "1.0", "Requires-Dist: absent\n")
     path = tmp_path / "requirements.lock"
-    path.write_text(f"--no-index\n--find-links wheels\nprecise==1.0 \\\n    --hash=sha256:{digest}\n")
+    path.write_text(
+        f"--no-index\n--find-links wheels\nprecise==1.0 \\\n    --hash=sha256:{digest}\n"
+    )
     return path
 
 
@@ -109,7 +113,10 @@ def test_a_uv_of_another_user_is_not_started(
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     said: list[str] = []
     _built(lock, said)
-    assert said[0] == f"environment: {uv} belongs to {STRANGER.name}, and is not started; pip builds it"
+    assert (
+        said[0]
+        == f"environment: {uv} belongs to {STRANGER.name}, and is not started; pip builds it"
+    )
     assert not list(tmp_path.rglob("started"))
 
 
