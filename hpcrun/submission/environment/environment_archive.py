@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import secrets
 import shutil
 import tarfile
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from hpcrun import activity
@@ -31,6 +34,8 @@ _PAUSE, _RENEWED = 0.2, 2.0
 # Seconds after which one that was begun on another host, and does not grow, was ended.
 _STALE = 90.0
 _BUFFER = 1 << 20
+# Files that are read before it is their turn, how many, and by how many threads.
+_SMALL, _AHEAD, _READERS = 1 << 20, 64, 16
 
 # Makes the archive in a directory; calls the function now and then.
 Make = Callable[[Path, Callable[[], None]], FrozenEnvironment]
@@ -189,25 +194,59 @@ def write(listed: EnvironmentFiles, path: Path, renew: Callable[[], None]) -> in
         os.fchmod(stream.fileno(), 0o600)
         with tarfile.open(fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT) as tar:
             tar.copybufsize = _BUFFER  # type: ignore[attr-defined]
-            for one in listed.files:
-                _put(tar, one)
-                done += one.size
-                renew()
+            with ThreadPoolExecutor(_READERS) as pool:
+                for one, content in _read_ahead(listed.files, pool):
+                    _put(tar, one, content)
+                    done += one.size
+                    renew()
         stream.flush()
         os.fsync(stream.fileno())
         return os.fstat(stream.fileno()).st_size
 
 
-def _put(tar: tarfile.TarFile, one: FrozenFile) -> None:
+def _read_ahead(
+    listed: Sequence[FrozenFile], pool: ThreadPoolExecutor
+) -> Iterator[tuple[FrozenFile, bytes | None]]:
+    """Yield each file with its content; None for a link, or one to be read as it is written.
+
+    Storage answers late, and to many at a time.
+    """
+    waiting: deque[tuple[FrozenFile, Future[bytes] | None]] = deque()
+    files = iter(listed)
+    try:
+        while True:
+            for one in itertools.islice(files, _AHEAD - len(waiting)):
+                reads = one.link is None and one.content is None and one.size <= _SMALL
+                waiting.append((one, pool.submit(_read, one) if reads else None))
+            if not waiting:
+                return
+            one, future = waiting.popleft()
+            yield one, one.content if future is None else future.result()
+    finally:
+        for _, future in waiting:
+            if future is not None:
+                future.cancel()
+
+
+def _read(one: FrozenFile) -> bytes:
+    with open(one.source, "rb") as source:
+        found = os.fstat(source.fileno())
+        content = source.read(one.size + 1)
+    if (found.st_mtime_ns, len(content)) != (one.mtime_ns, one.size):
+        raise _changed(one)
+    return content
+
+
+def _put(tar: tarfile.TarFile, one: FrozenFile, content: bytes | None) -> None:
     info = tarfile.TarInfo(one.name)
     info.mtime = one.mtime_ns // 1_000_000_000
     info.mode = 0o700 if one.is_program else 0o600
     if one.link is not None:
         info.type, info.linkname = tarfile.SYMTYPE, one.link
         tar.addfile(info)
-    elif one.content is not None:
-        info.size = len(one.content)
-        tar.addfile(info, io.BytesIO(one.content))
+    elif content is not None:
+        info.size = len(content)
+        tar.addfile(info, io.BytesIO(content))
     else:
         with open(one.source, "rb") as source:
             before = os.fstat(source.fileno())
