@@ -85,7 +85,8 @@ class Storage:
                 time.sleep(0.05)
             yield
         finally:
-            while subprocess.run(["umount", str(self.path)], check=False).returncode:
+            while self.path.is_mount():
+                subprocess.run(["umount", str(self.path)], stderr=subprocess.DEVNULL, check=False)
                 time.sleep(0.2)
             process.wait(30)
 

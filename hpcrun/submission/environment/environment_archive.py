@@ -190,9 +190,10 @@ def write(listed: EnvironmentFiles, path: Path, renew: Callable[[], None]) -> in
     def so_far() -> str:
         return f"freezing the environment: {size(done)} of {size(wanted)}"
 
-    with activity.doing(so_far), open(path, "xb") as stream:
+    with activity.doing(so_far), open(path, "xb", buffering=_BUFFER) as stream:
         os.fchmod(stream.fileno(), 0o600)
-        with tarfile.open(fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT) as tar:
+        form = tarfile.GNU_FORMAT
+        with tarfile.open(fileobj=stream, mode="w|", format=form, bufsize=_BUFFER) as tar:
             tar.copybufsize = _BUFFER  # type: ignore[attr-defined]
             with ThreadPoolExecutor(_READERS) as pool:
                 for one, content in _read_ahead(listed.files, pool):
