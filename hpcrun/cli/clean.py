@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.where import acts_on_runs, confirm, select
+from hpcrun.cli.where import acts_on_runs, confirm, finder, select
 from hpcrun.text import listed, plural, size
 
 # Items that are named on a terminal without ``-v``.
@@ -18,6 +18,7 @@ _NAMED = 20
 
 if TYPE_CHECKING:
     from hpcrun.control.cleanup import Item, Leftovers
+    from hpcrun.control.unused_environments import UnusedEnvironment
 
 
 @click.command("clean")
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
     help="Old ones: of a completed run all but the newest and the best of checkpoint.keep_best.",
 )
 @click.option("--logs", is_flag=True, help="What was printed, too.")
+@click.option(
+    "--environments",
+    is_flag=True,
+    help="Frozen environments that no submission under the root has any more, too; without WHERE "
+    "these alone.",
+)
 @click.option("--older-than", metavar="AGE", help="Only runs that ended so long ago: 12h, 30d.")
 @common
 def command(
@@ -40,6 +47,7 @@ def command(
     checkpoints: str,
     logs: bool,
     older_than: str | None,
+    environments: bool,
     output: Output,
 ) -> None:
     """Remove what runs that are over need no more, once it was shown and confirmed.
@@ -53,21 +61,28 @@ def command(
     WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
     spec file or a directory, and conditions such as state=failed 'lr>=1e-3'.
     """
-    from hpcrun.control import cleanup
+    from hpcrun.control import cleanup, unused_environments
     from hpcrun.observe.logs.log_times import parse_moment
 
     before = parse_moment(older_than, option="--older-than") if older_than else None
     choice = cleanup.CleanupChoice(everything=checkpoints == "all", logs=logs, before=before)
-    selected = select(output, where, conditions, verb="clean")
+    runs_too = bool(where or conditions) or not environments
+    selected = select(output, where, conditions, verb="clean") if runs_too else []
     found = cleanup.find(selected, choice, output.say)
+    root = finder(output).root
+    unused = unused_environments.find(root, output.say) if environments else []
     if not output.json:
         _show(found, output)
         _name_items(found, output)
     _tell_of_spared(found, output)
-    count = sum(len(one.items) for one in found)
-    total = sum(one.bytes for one in found)
+    for one in unused:
+        made = f"of {one.source}" if one.source else "left half way"
+        output.say(f"frozen environment {one.name}, {made} ({size(one.bytes)})")
+    count = sum(len(one.items) for one in found) + len(unused)
+    total = sum(one.bytes for one in found) + sum(one.bytes for one in unused)
     what = f"remove {plural(count, 'item')} ({size(total)})"
     removed: list[Item] = []
+    gone_environments: list[UnusedEnvironment] = []
     if not count:
         output.say("there is nothing to remove")
     elif dry_run:
@@ -75,10 +90,15 @@ def command(
     else:
         if not yes:
             confirm(what)
-        removed = cleanup.remove_all(found, choice, output.say)
+        if runs_too:
+            removed = cleanup.remove_all(found, choice, output.say)
+        if unused:
+            gone_environments = unused_environments.remove(unused, root, output.say)
+            output.say(f"freed {size(sum(one.bytes for one in gone_environments))}")
     if output.json:
         gone = {item.path for item in removed}
-        output.data([one.to_data(gone) for one in found])
+        data: list[dict[str, Any]] = [one.to_data(gone) for one in found]
+        output.data([*data, *(one.to_data(one in gone_environments) for one in unused)])
 
 
 def _show(found: Sequence[Leftovers], output: Output) -> None:

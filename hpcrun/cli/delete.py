@@ -35,7 +35,7 @@ def command(
     WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
     spec file or a directory, and conditions such as state=failed 'lr>=1e-3'.
     """
-    from hpcrun.control import delete
+    from hpcrun.control import delete, unused_environments
 
     root = finder(output).root
     left = delete.leftovers(root, {word.partition("/")[0] for word in where if word[:1].isalpha()})
@@ -74,8 +74,13 @@ def command(
     else:
         if not yes:
             confirm(what, " for good")
+        environments = unused_environments.referred(whole)
         gone = delete.delete(going, output.say)
         output.say(f"deleted {plural(len(gone), 'run')} ({_amount(gone)})")
+        if environments:
+            unused = unused_environments.find(root, output.say, environments)
+            for each in unused_environments.remove(unused, root, output.say):
+                output.say(f"removed its frozen environment {each.name} ({size(each.bytes)})")
     if output.json:
         output.data([one.to_data(one in gone) for one in found])
 

@@ -173,10 +173,14 @@ def _head(plan: Plan, root: str) -> Iterator[str]:
     yield f"spec        {plan.spec_file}"
     yield f"code        {plan.code_root}"
     yield f"cluster     {plan.cluster['name']} ({plan.cluster['executor']})"
+    from hpcrun.submission.environment import environment_freeze
+
     yield f"root        {root}"
     for container in filter(None, (run.container for run in plan.runs[:1])):
         image = container.image or container.command[0]
         yield f"container   {image} ({container.runtime}), for the ranks"
+    if told := environment_freeze.told(plan.runs[0]):
+        yield f"environment {told}"
     for one in plan.depends_on:
         yield f"after       {one.experiment} {runs_text(one.runs)} ({one.when})"
     yield f"summary     {summary(plan)}"

@@ -24,6 +24,7 @@ _PATHS = {
     "code.root",
     "deepspeed_config",
     "entry",
+    "environment.lock",
     "environment.python",
     "environment.secrets_file",
 }

@@ -6,6 +6,7 @@ In reading order:
 - `requeue`: requeue running jobs, and submit again the runs whose jobs are over.
 - `wait`: wait until runs have ended.
 - `cleanup`: find and remove what runs that are over need no more.
+- `unused_environments`: find and remove frozen environments that no submission has any more.
 - `delete`: delete runs and experiments, unless `holders` finds who needs them.
 - `rename`: give an experiment another name.
 - `annotate`: put tags and notes on runs.

@@ -84,6 +84,7 @@ from hpcrun.run.protocol.heartbeat import INTERVAL, SILENCE, Heartbeat, PeerLive
 from hpcrun.run.protocol.job_secret import JobSecret
 from hpcrun.run.protocol.output import say
 from hpcrun.run.rank import warm_up
+from hpcrun.run.staging.environment_copy import EnvironmentCopy
 from hpcrun.run.staging.node_staging import NodeStaging
 from hpcrun.run.work.node_work import NodeWork
 from hpcrun.slurm.parse import parse_duration
@@ -104,9 +105,11 @@ class Agent:
         self.submission = SubmissionPaths(arguments.submission)
         plan = plan_file.read(self.submission.plan)
         self.run: RunPlan = plan.run(arguments.run)
-        job = arguments.job
-        self.preparation = NodePreparation(self.submission, plan, self.run, self.node, job)
         self._node_dir = NodeDir(secret.start, self.node)
+        base = self._node_dir.path.parent
+        environment = EnvironmentCopy.of_run(base, self.submission, self.run)
+        place = (self.run, self.node, arguments.job, environment)
+        self.preparation = NodePreparation(self.submission, plan, *place)
         self.attempt: int = arguments.attempt
         self.scratch = self._node_dir.begin(self.attempt)
         self.takeover = Takeover(arguments, self.submission, self.run, secret)
@@ -124,7 +127,7 @@ class Agent:
         self._working_directory = plan.directory
         self._reader: ProgramReader | None = None
         self._link_test = LinkTest(secret)
-        self._staging = NodeStaging(self._node_dir.path, self.run.staging.paths)
+        self._staging = NodeStaging(self._node_dir.path, self.run.staging.paths, environment)
         self._has_prepared = False
         self._work = NodeWork(self.run, plan.directory, self.node, self._node_dir)
         for number in stop_flag.SIGNALS:

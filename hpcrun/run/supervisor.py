@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from hpcrun import python_packages
 from hpcrun.container.rank_python import RankPython, image_facts
@@ -38,6 +39,7 @@ from hpcrun.run.protocol.output import say
 from hpcrun.run.tracking.tracker_processes import TrackerProcesses
 from hpcrun.run.work import work_directory
 from hpcrun.state import files, ledger, permissions, plan_file
+from hpcrun.state.environment import frozen_environment
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.text import listed
@@ -197,8 +199,11 @@ class Supervisor:
         say(f"attempt {attempt.number} of {self.plan.name}/{self.run.number} on {', '.join(nodes)}")
         return attempt
 
-    def _changed_packages(self) -> dict[str, list[str]]:
-        """Return how this Python differs from the job's as it was at submission, for the ledger."""
+    def _changed_packages(self) -> dict[str, Any]:
+        """Return how this Python differs from the job's as it was at submission, for the ledger.
+
+        Where the environment was frozen then, that is on record, and packages of now do not matter.
+        """
         try:
             known = files.read_json(self.submission.submission).get("packages")
         except (OSError, ValueError, AttributeError):
@@ -209,11 +214,15 @@ class Supervisor:
         now = self._installed()
         if now is None:
             return {}
+        if self.run.environment.is_frozen:
+            # Its ranks have the packages of then; this Python itself is not in every copy.
+            before, now = ({"python": one.get("python", "")} for one in (before, now))
         changed = python_packages.difference(before, now)
         if changed:
-            told = f"since it was submitted, packages of this Python changed: {listed(changed, 8)}"
-            say(told)
-        return {"packages_changed": changed} if changed else {}
+            say(f"since it was submitted, packages of this Python changed: {listed(changed, 8)}")
+        frozen = frozen_environment.recorded(self.submission)
+        told = {} if frozen is None else {"environment": frozen.digest}
+        return {**told, **({"packages_changed": changed} if changed else {})}
 
     def _installed(self) -> dict[str, str] | None:
         """Return the packages that the ranks' Python has now; None if it does not tell."""
@@ -247,6 +256,8 @@ class Supervisor:
     ) -> End:
         """Run one attempt and return how it ended."""
         try:
+            if self.run.environment.is_frozen:
+                frozen_environment.of_submission(self.submission)
             if self._agents is None:
                 self._agents = Agents(self._launcher, self.submission, self.run, attempt)
                 self._warm_ranks = WarmRanks(self._launcher, self._agents)

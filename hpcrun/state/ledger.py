@@ -7,7 +7,7 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     ``job_id`` (``123``, ``123_4`` or ``local:PID``), ``submission``, ``nodes`` (list of names),
     ``spare_nodes`` (those that stand by, if any), ``restart_count``, ``host``, ``pid``,
     ``world_size``; after out of memory ``micro_batch``, ``accumulation``, ``planned_micro_batch``;
-    ``packages_changed`` since submission (`hpcrun.python_packages`), in words.
+    ``packages_changed`` since submission (`hpcrun.python_packages`), frozen ``environment``.
 ``workers_started``
     The agents are ready and the ranks were started; ``warm`` where they had been waiting.
     ``notice``: the network interface that was guessed, and what to write instead.
@@ -145,7 +145,7 @@ _HEALTH: Kinds = {"action": TEXT, "reason": TEXT, "nodes": TEXTS}
 _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
     STARTED: (
         {
-            **{**_HEAD, "job_id": _JOB_ID, "submission": INDEX, "host": TEXT},
+            **{**_HEAD, "job_id": _JOB_ID, "submission": INDEX, "host": TEXT, "environment": TEXT},
             **dict.fromkeys(("nodes", "spare_nodes", "packages_changed"), TEXTS),
             **dict.fromkeys(("restart_count", "pid", "world_size"), INDEX),
             **dict.fromkeys(("micro_batch", "accumulation", "planned_micro_batch"), INDEX),

@@ -12,6 +12,7 @@
       attempt-1/                      an attempt's scratch directory
         code/                         the frozen code, unpacked
         torch_extensions/             compiled DeepSpeed operators
+        hpcrun.zip                    hpcrun, where the environment is frozen
         python/sitecustomize.py       has the Pythons of programs write their stacks when asked
         stop                          the ranks are to save and leave
         left                          a session has saved and left, as it was asked to
@@ -20,7 +21,8 @@
         rank-0.pid                    the leader of a rank's process group
         rank-0.pulse                  a rank's progress
         rank-0.stacks                 its stacks, when it was asked for them
-    $TMPDIR/hpcrun-data-UID-KEY/      a copy of one source, shared by all jobs of a user
+    $TMPDIR/hpcrun-data-UID-KEY/      a copy of one source, shared by all jobs of a user; or
+                                      data/environment, a frozen environment
       lock                            held by those that use it
       complete                        all of it is there
       data/NAME
@@ -81,6 +83,7 @@ class ScratchPaths(Directory):
 
     code = NamedFile("code")
     extensions = NamedFile("torch_extensions")
+    package = NamedFile("hpcrun.zip")
     start_up = NamedFile("python")
     stop = NamedFile("stop")
     left = NamedFile("left")

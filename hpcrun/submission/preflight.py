@@ -279,10 +279,13 @@ def check_python(
     for run in runs:
         own = run.environment
         training = ("torch", "deepspeed") if run.entry.kind == "function" else ()
+        # What is built from a lock has its own, and trackers run in this Python.
+        training = training if own.lock is None else ()
         needs = (*training, *run.trackers)
         modules: dict[str, str] = {}
-        for file in () if code_root is None else code_files.entry_files(run.entry, code_root):
-            modules = needed_modules(file, code_root, run.entry.import_root or ".")
+        asked = code_root if own.lock is None else None
+        for file in () if asked is None else code_files.entry_files(run.entry, asked):
+            modules = needed_modules(file, asked, run.entry.import_root or ".")
         container, python = run.container, str(own.python)
         if container is not None:
             python = f"{container.python} in {container.image or 'the container'}"

@@ -17,6 +17,8 @@ from hpcrun import activity
 from hpcrun.errors import UsageError
 from hpcrun.host import current_user
 from hpcrun.state import files, ledger, permissions, plan_file
+from hpcrun.state.environment import frozen_environment
+from hpcrun.state.environment.frozen_environment import FrozenEnvironment
 from hpcrun.state.journal import job_of
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.state.plan import Plan
@@ -59,25 +61,28 @@ class Draft:
         *,
         argv: Sequence[str],
         earlier: SubmissionPaths | None = None,
+        environment: FrozenEnvironment | None = None,
     ) -> tuple[str, ...]:
         """Write everything that the runs will need; return notes on the code for the user.
 
-        The code of now is frozen, or that of the submission ``earlier`` is taken. Nothing outside
-        is read after this. Raise UsageError if the code cannot be frozen or is gone, or the
-        directory cannot be written to.
+        The code of now is frozen, or that of the submission ``earlier`` is taken, with its
+        ``environment`` where that was frozen. Nothing outside is read after this. Raise UsageError
+        if the code cannot be frozen or is gone, or the directory cannot be written to.
         """
         notes: tuple[str, ...] = ()
         try:
             with permissions.owner_writes():
                 if earlier is not None:
                     code = snapshot.recorded(earlier)
+                    if plan.runs[0].environment.is_frozen:
+                        environment, _ = frozen_environment.of_submission(earlier)
                 else:
                     with activity.doing(f"freezing the code of {plan.code_root}"):
                         frozen = self._freeze_code(plan)
                     code, notes = frozen.to_data(), frozen.notes
                 snapshot.package(self.paths.package)
                 plan_file.write(plan, self.paths.plan)
-                files.write_json(self.paths.submission, self._facts(probe, code, argv))
+                files.write_json(self.paths.submission, self._facts(probe, code, argv, environment))
                 for index, array in enumerate(plan.arrays):
                     if array.script:
                         files.write_bytes(self.paths.script(index), array.script.encode())
@@ -130,7 +135,14 @@ class Draft:
             self._made.append(frozen.archive)
         return frozen
 
-    def _facts(self, probe: Probe, code: dict[str, Any], argv: Sequence[str]) -> dict[str, Any]:
+    def _facts(
+        self,
+        probe: Probe,
+        code: dict[str, Any],
+        argv: Sequence[str],
+        environment: FrozenEnvironment | None,
+    ) -> dict[str, Any]:
+        packages = probe.packages if environment is None else environment.packages
         return {
             "number": self.paths.number,
             "time": time.time(),
@@ -139,7 +151,8 @@ class Draft:
             "argv": list(argv),
             "hpcrun": hpcrun.__version__,
             "python": probe.facts,
-            **({"packages": dict(probe.packages)} if probe.packages else {}),
+            **({"packages": dict(packages)} if packages else {}),
+            **({frozen_environment.KEY: environment.to_data()} if environment else {}),
             "code": code,
         }
 

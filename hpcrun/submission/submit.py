@@ -24,6 +24,7 @@ from hpcrun.state import history, permissions
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.state.plan import Dependence, Plan, RunPlan
 from hpcrun.submission import code_changes, feeder, lock, preflight, run_actions, unreached
+from hpcrun.submission.environment import environment_freeze
 from hpcrun.submission.feeder import Renew
 from hpcrun.submission.run_actions import Decision
 from hpcrun.submission.submission_dir import Draft, Prepared, Submitted
@@ -200,6 +201,8 @@ def prepare(
     )
     if request.check is not None:
         request.check(compiled, freeze(compiled, numbers=numbers, select=chosen))
+    first = next(run for run in plan.runs if run.number in chosen)
+    environment = environment_freeze.freeze(first, plan.cluster, paths, found, say)
     with Draft(paths) as draft:
         plan = freeze(
             compiled,
@@ -208,7 +211,7 @@ def prepare(
             select=chosen,
             depends_on=depends_on,
         )
-        for note in draft.fill(plan, found, argv=request.argv):
+        for note in draft.fill(plan, found, argv=request.argv, environment=environment):
             say(f"code: {note}")
         say(summary(plan, decisions))
     return Prepared(paths, plan, decisions, draft, older)
@@ -235,6 +238,8 @@ def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence,
         depends_on=depends_on,
     )
     request.say(summary(plan, decisions))
+    if plan.arrays and (told := environment_freeze.told(plan.runs[0])):
+        request.say(f"environment: would be {told}")
     if request.avoid:
         _tell_suspects(plan, compiled.root, request.say)
     return Preview(plan, decisions)

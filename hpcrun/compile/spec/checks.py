@@ -124,6 +124,16 @@ def settle_paths(data: dict[str, Any], directory: Path, report: Reporter) -> Non
         report.at("environment.python", "is empty; accepted is a Python, or null")
     elif "/" in python:
         environment["python"] = absolute("environment.python", python)
+    if environment["venv"] == "frozen" and environment["container"] is not None:
+        hint = "an image does not change by itself: leave environment.venv out"
+        report.at("environment.venv", "is frozen, and the ranks are in a container", hint)
+    if environment["lock"] is not None:
+        lock = environment["lock"] = absolute("environment.lock", environment["lock"])
+        if environment["venv"] != "frozen":
+            hint = "add `environment.venv: frozen`, or leave the lock out"
+            report.at("environment.lock", "is given, and environment.venv is not frozen", hint)
+        elif not is_there(Path(lock).is_file):
+            report.at("environment.lock", f"there is no file {lock}")
     if environment["secrets_file"] is not None:
         secrets = absolute("environment.secrets_file", environment["secrets_file"])
         environment["secrets_file"] = secrets

@@ -30,7 +30,9 @@ _NOT_SWEPT = {
     "cluster": "an experiment runs on one cluster; submit it once for each",
     "sweep": "a sweep cannot sweep itself",
     "code": "an experiment freezes one code",
+    "environment.lock": "an experiment has one environment",
     "environment.python": "an experiment has one Python",
+    "environment.venv": "an experiment has one environment",
 }
 
 # What an expansion may take: a swept value of a point counts 8, each look at a point and each copy

@@ -70,7 +70,7 @@ class Agents:
         self.met = False
         """Ranks of this attempt have used the port of the rendezvous, or one of their own."""
         self.links = NodeLinks()
-        self.staging = StagingReports(run.staging.paths)
+        self.staging = StagingReports(run.staging.paths, environment=run.environment.is_frozen)
         self.shown_code: Path | None = None
         """The path of the newest attempt's code that all of its nodes have."""
         self.writes: list[tuple[str, int]] = []
@@ -137,13 +137,13 @@ class Agents:
         self._switchboard.broadcast({"type": "attempt", "number": attempt})
         hello = self._gather(nodes, "hello", START_TIMEOUT, between)
         greeted()
+        if self.staging.begins(nodes):
+            self._ask(nodes, {"type": "stage"})
+            self._gather(nodes, "staged", None, between)
         builders = {hello[node]: node for node in reversed(nodes)}
         building = [node for key, node in builders.items() if key]
         self._ask(building, {"type": "build"})
         self._gather(building, "built", None, between)
-        if self.staging.begins(nodes):
-            self._ask(nodes, {"type": "stage"})
-            self._gather(nodes, "staged", None, between)
         devices = {node: self._launcher.devices(node, self._run) for node in nodes}
         fabric = self.links.choose(self._launcher.fabric, nodes)
         self.shown_code = links.shown([self._directories[n] for n in nodes], self._alias, attempt)

@@ -169,7 +169,7 @@ class SlurmLauncher(Launcher):
             gpus=self._gpus,
             log_pattern=slurm_path(attempt.warm_log) if warm else attempt.rank_log_pattern,
             name=name,
-            command=_worker(self.python, attempt, warm=warm),
+            command=_worker(self.python, run, attempt, warm=warm),
             options=self.python.srun,
         )
         return _SlurmWorkers(argv, self.raw_job_id, name, attempt, self.python)
@@ -309,7 +309,7 @@ class _LocalWorkers(Workers):
         try:
             for rank in range(run.world_size):
                 log = attempt.warm_log if warm else attempt.rank_log(rank)
-                command = [*_worker(python, attempt, warm=warm), "--rank", str(rank)]
+                command = [*_worker(python, run, attempt, warm=warm), "--rank", str(rank)]
                 self._processes.append(start_logged(command, log))
         except BaseException:
             self.abandon()
@@ -357,8 +357,12 @@ def agent_command(
     return [*command, "--attempt", str(attempt.number), "--batch-node", launcher.nodes[0]]
 
 
-def _worker(python: RankPython, attempt: AttemptPaths, *, warm: bool) -> list[str]:
-    command = python.command("-m", "hpcrun.run.worker", str(attempt.launch))
+def _worker(python: RankPython, run: RunPlan, attempt: AttemptPaths, *, warm: bool) -> list[str]:
+    program = ["-m", "hpcrun.run.worker"]
+    if run.environment.is_frozen:
+        # Without the packages of this Python: those of the node's copy follow.
+        program = ["-S", "-m", "hpcrun.run.frozen_python"]
+    command = python.command(*program, str(attempt.launch))
     return [*command, "--warm"] if warm else command
 
 

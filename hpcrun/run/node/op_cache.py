@@ -20,13 +20,12 @@ import re
 import shlex
 import shutil
 import signal
-import stat
 import subprocess
 import sysconfig
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
@@ -36,6 +35,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.host import expand_home, start_ticks
 from hpcrun.run.protocol.output import say
 from hpcrun.state import files, permissions
+from hpcrun.state.environment.own_places import usable
 from hpcrun.state.spec.blocks import SpecBlocks
 from hpcrun.text import age, plural, whole_number
 
@@ -70,15 +70,18 @@ def needed(spec: SpecBlocks) -> list[str]:
     return builders
 
 
-def key(builders: list[str]) -> str | None:
+def key(builders: list[str], installed: Sequence[str] | None = None) -> str | None:
     """Return a digest of what the compiled operators depend on; None without DeepSpeed.
+
+    ``installed`` takes the place of this Python's installations where ranks have another's.
 
     That is Python, the compiler, the installations of torch and DeepSpeed (ninja builds anew where
     their files lie elsewhere or are newer), the builders, the models of the GPUs, and the
     processor's features, because DeepSpeed compiles with ``-march=native``.
     """
     try:
-        installed = [part for name in ("torch", "deepspeed") for part in _installation(name)]
+        if installed is None:
+            installed = [part for name in ("torch", "deepspeed") for part in _installation(name)]
     except metadata.PackageNotFoundError:
         return None
     flags = " ".join(sorted(next(_lines(Path("/proc/cpuinfo"), "flags", "Features"), "").split()))
@@ -125,49 +128,27 @@ def of_user() -> Path:
     return base / "hpcrun" / "operators"
 
 
-def usable(caches: Sequence[Path], name: str) -> Path:
-    """Return the cache that holds the operators, or else where they may be compiled into.
-
-    What another user made, or could change, is neither; the last of ``caches`` is always usable.
-    """
-    for cache in caches:
-        if _is_own(cache / name):
-            return cache
-    for cache in caches[:-1]:
-        with suppress(OSError):
-            cache.mkdir(parents=True, exist_ok=True)
-            taken = os.path.lexists(cache / name)
-            if not taken and _is_own(cache.parent) and _is_own(cache) and os.access(cache, os.W_OK):
-                return cache
-    return caches[-1]
-
-
-def _is_own(directory: Path) -> bool:
-    with suppress(OSError):
-        everybody = directory.stat().st_mode & stat.S_IWOTH
-        return not everybody and permissions.stranger(directory) is None
-    return False
-
-
 def provide(
     caches: Sequence[Path],
     name: str,
     builders: list[str],
     given_up: Callable[[], bool] = lambda: False,
     python: RankPython | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> None:
     """Have the `usable` one of ``caches`` hold the operators: compiled for all roots of this user.
 
-    A container sees the root's cache alone. Raises as `build`, and HpcrunError if one of the user's
+    ``python`` and ``environment`` are those of the ranks, where they are not this process's. A
+    container sees the root's cache alone. Raises as `build`, and HpcrunError if one of the user's
     own files is a stranger's.
     """
     shared, own = usable(caches, name), of_user()
     if (shared / name).is_dir():
         return
     if (python and python.is_container) or usable((own, shared), name) == shared:
-        build(shared, name, builders, given_up, python)
+        build(shared, name, builders, given_up, python, environment)
         return
-    build(own, name, builders, given_up)
+    build(own, name, builders, given_up, python, environment)
     with _directory(shared, name) as temporary:
         copy(own, name, temporary)
 
@@ -178,12 +159,13 @@ def build(
     builders: list[str],
     given_up: Callable[[], bool] = lambda: False,
     python: RankPython | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> None:
     """Compile into ``cache / name`` unless it is there, or somebody else is about to do so.
 
-    ``python`` is where the ranks' Python is. ``given_up`` is called several times a second; True
-    ends the compilers. Raises HpcrunError if
-    the compiler failed (the message ends with its output), or it was given up.
+    ``python`` and ``environment`` are those of the ranks. ``given_up`` is called several times a
+    second; True ends the compilers. Raises HpcrunError if the compiler failed (the message ends
+    with its output), or it was given up.
     """
     if (cache / name).is_dir():
         return
@@ -205,7 +187,7 @@ def build(
                 return given_up()
 
             command = (python or RankPython()).command("-c", _BUILD, *builders)
-            code, output = _run(command, temporary, turn)
+            code, output = _run(command, temporary, turn, environment or os.environ)
             if code != 0:
                 print(output, flush=True)
                 raise _failure(builders, output)
@@ -325,12 +307,17 @@ def _progress(directory: Path) -> str:
     return f"{there} of {plural(wanted, 'file')}, " if wanted else ""
 
 
-def _run(command: list[str], directory: Path, given_up: Callable[[], bool]) -> tuple[int, str]:
+def _run(
+    command: list[str],
+    directory: Path,
+    given_up: Callable[[], bool],
+    environment: Mapping[str, str],
+) -> tuple[int, str]:
     """Run a command, and end its whole session with it; return its exit code and output."""
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
             command,
-            env={**os.environ, "TORCH_EXTENSIONS_DIR": str(directory)},
+            env={**environment, "TORCH_EXTENSIONS_DIR": str(directory)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shutil
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -13,13 +14,16 @@ from typing import Any
 
 from hpcrun.container.rank_python import RankPython
 from hpcrun.errors import HpcrunError
+from hpcrun.run import frozen_python
 from hpcrun.run.fabric import adapters, compute_ports, link_check
 from hpcrun.run.health import python_stacks
 from hpcrun.run.node import build_locks, container_start, network, op_cache
 from hpcrun.run.node.rendezvous_port import PortReservation
 from hpcrun.run.protocol.launch import ports_per_rank
 from hpcrun.run.protocol.output import say
+from hpcrun.run.staging.environment_copy import EnvironmentCopy
 from hpcrun.state import files, history
+from hpcrun.state.environment import own_places
 from hpcrun.state.layout import SubmissionPaths, extension_caches
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import Plan, RunPlan
@@ -40,10 +44,16 @@ class NodePreparation:
     """
 
     def __init__(
-        self, submission: SubmissionPaths, plan: Plan, run: RunPlan, node: str, seed: int
+        self,
+        submission: SubmissionPaths,
+        plan: Plan,
+        run: RunPlan,
+        node: str,
+        seed: int,
+        environment: EnvironmentCopy | None = None,
     ) -> None:
         self._submission, self._plan, self._run = submission, plan, run
-        self._node, self._seed = node, seed
+        self._node, self._seed, self._environment = node, seed, environment
         uses_deepspeed = run.entry.kind == "function" or run.deepspeed
         self._builders = op_cache.needed(run) if uses_deepspeed else []
         self._python = RankPython.of(submission, plan, run)
@@ -54,8 +64,14 @@ class NodePreparation:
         self._link: tuple[str, str | None] | None = None
 
     def _key(self) -> str | None:
+        copy = self._environment
         if not self._python.is_container:
-            return op_cache.key(self._builders) if self._builders else None
+            if not self._builders:
+                return None
+            if copy is None:
+                return op_cache.key(self._builders)
+            # Compiled where it is unpacked: ninja builds anew for another place.
+            return op_cache.key(self._builders, copy.installation) if copy.trains else None
         if not self._python.is_anywhere:
             # srun alone starts such a container, and DeepSpeed compiles in each attempt.
             return None
@@ -69,7 +85,12 @@ class NodePreparation:
         """Compile DeepSpeed's operators into the cache, unless they are there."""
         assert self.key is not None
         caches = extension_caches(self._submission)
-        op_cache.provide(caches, self.key, self._builders, given_up, self._python)
+        copy, python, environment = self._environment, self._python, None
+        if copy is not None:
+            environment = frozen_python.variables(str(copy.path), os.environ)
+            python = RankPython(python=("python",))
+        provide = op_cache.provide
+        provide(caches, self.key, self._builders, given_up, python, environment)
 
     def prepare(
         self, scratch: Path, attempt: int, fabric: dict[str, Any], *, first: bool, alone: bool
@@ -108,11 +129,14 @@ class NodePreparation:
             "adapters": report,
         }
         if self.key:
-            cache = op_cache.usable(extension_caches(self._submission), self.key)
+            cache = own_places.usable(extension_caches(self._submission), self.key)
             op_cache.copy(cache, self.key, paths.extensions)
             node["extensions"] = str(paths.extensions)
         elif self._builds_apart():
             node["extensions"] = str(paths.extensions)
+        if self._environment is not None:
+            node["python"] = str(self._environment.python)
+            shutil.copyfile(self._submission.package, paths.package)
         if self._run.staging.paths:
             node["staged"] = str(paths.node.staged)
         is_looked_into = self._is_watched or self._run.spec.get(profiling.KEY)

@@ -60,6 +60,8 @@ class LaunchNode:
     None where there were not enough."""
     staged: str | None = None
     """The node-local directory of what was staged; None where nothing is."""
+    python: str | None = None
+    """The Python of its copy of the frozen environment; None where ranks have the supervisor's."""
     adapters: dict[str, Any] | None = None
     """The report of `hpcrun.run.fabric.link_check`, for the supervisor; not in ``launch.json``."""
 

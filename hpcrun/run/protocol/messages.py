@@ -30,6 +30,7 @@ _FAILED_MOST, _FILES_MOST, _PORTS_MOST = 20, 200, 128
 _KEY = re.compile(r"[0-9a-f]{20}")
 _INTERFACE = re.compile(r"[!-~]{1,64}")
 _ADAPTERS = re.compile(r"=[!-~]{1,4000}")
+_COPIED_PYTHON = re.compile(rf"{PREFIX}data-[0-9]+-[0-9a-f]{{20}}/data/environment/bin/python")
 _PROGRESS = {field.name for field in dataclasses.fields(RankProgress)}
 
 
@@ -283,6 +284,12 @@ def ready(
     _require(operators in (None, str(paths.extensions)), "extensions")
     staged = fields.pop("staged", None)
     _require(staged in (None, str(NodePaths(own.parent).staged)), "staged")
+    python = fields.pop("python", None)
+    if python is not None:
+        start_of_it = f"{own.parent.parent}/".replace("//", "/")
+        path = text(python, "python")
+        _require(path.startswith(start_of_it), "python")
+        _require(_COPIED_PYTHON.fullmatch(path[len(start_of_it) :]), "python")
     interface = fields.pop("interface", None)
     _require(isinstance(interface, str) and _INTERFACE.fullmatch(interface), "interface")
     hca = fields.pop("hca", None)
@@ -296,4 +303,5 @@ def ready(
     port = number(message.get("port"), "port", _PORTS) if first else None
     code = str(paths.code)
     where = (node, code, scratch, str(interface), address, hca, operators)
-    return LaunchNode(*where, ports=ports, staged=staged, adapters=links), port
+    node_paths: dict[str, Any] = {"staged": staged, "python": python}
+    return LaunchNode(*where, ports=ports, **node_paths, adapters=links), port

@@ -1,6 +1,7 @@
 """A node's staging: all sources of its run are copied, or read where they are, and it says which.
 
-A thread copies, so that the agent goes on hearing its supervisor. The directory of what is staged
+The frozen environment, where the run has one, comes first; without it there are no ranks. A thread
+copies, so that the agent goes on hearing its supervisor. The directory of what is staged
 has a link for each source: to its copy, or to shared storage where there is none, so that programs
 find it by one path in both cases.
 """
@@ -22,6 +23,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.run.node import cgroup
 from hpcrun.run.protocol.output import say
 from hpcrun.run.staging.copied_files import CopyMeter, SourceChanged, StagingStopped
+from hpcrun.run.staging.environment_copy import EnvironmentCopy
 from hpcrun.run.staging.shared_copy import SharedCopy
 from hpcrun.state import files
 from hpcrun.state.node_layout import NodePaths
@@ -58,8 +60,14 @@ class StagingReport:
 class NodeStaging:
     """Stages for one agent; all of its methods are called by the agent's own thread."""
 
-    def __init__(self, directory: Path, patterns: Sequence[str]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        patterns: Sequence[str],
+        environment: EnvironmentCopy | None = None,
+    ) -> None:
         self._paths, self._patterns = NodePaths(directory), patterns
+        self._environment = environment
         self._base = directory.parent
         self._copies: dict[StagedSource, SharedCopy] = {}
         self._meter = CopyMeter()
@@ -112,6 +120,8 @@ class NodeStaging:
         for copy in self._copies.values():
             copy.release()
         self._copies.clear()
+        if self._environment is not None:
+            self._environment.release()
 
     def _work(self) -> None:
         try:
@@ -129,6 +139,7 @@ class NodeStaging:
         sources = staged_sources.find(self._patterns)
         listed = [source.files() for source in sources]
         self._meter.total = sum(file.size for own in listed for file in own)
+        self._provide_environment()
         place = self._paths.staged
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
@@ -138,6 +149,26 @@ class NodeStaging:
         files.write_json(self._paths.staged_list, {one.path: one.name for one in sources})
         self._report.copied = self._meter.copied
 
+    def _provide_environment(self) -> None:
+        """Have the copy of the frozen environment, without which there are no ranks."""
+        copy = self._environment
+        if copy is None:
+            return
+        self._meter.total += copy.bytes
+        try:
+            how = copy.provide(
+                self._meter, partial(self._waits, "the environment"), partial(self._room, copy)
+            )
+        except OSError as error:
+            raise HpcrunError(
+                f"the frozen environment cannot be unpacked in {self._base}: "
+                f"{error.strerror or error}; TMPDIR names another place"
+            ) from error
+        self._report.files += copy.files
+        self._report.bytes += copy.bytes
+        if how != "copied":
+            say(f"the frozen environment, {size(copy.bytes)}, is on this node already")
+
     def _provided(self, source: StagedSource, listed: list[SourceFile]) -> SharedCopy | None:
         """Return the copy of a source; None, with a note, where its ranks read it as it is."""
         for last in (False, True):
@@ -145,7 +176,7 @@ class NodeStaging:
             done = self._meter.done
             try:
                 how = copy.provide(
-                    self._meter, partial(self._waits, source), partial(self._room, copy)
+                    self._meter, partial(self._waits, source.name), partial(self._room, copy)
                 )
             except SourceChanged as error:
                 self._meter.done = done
@@ -183,8 +214,8 @@ class NodeStaging:
         say(note)
         self._report.notes.append(note)
 
-    def _waits(self, source: StagedSource) -> None:
-        say(f"waits for another job of yours on this node, which copies {one_line(source.name)}")
+    def _waits(self, name: str) -> None:
+        say(f"waits for another job of yours on this node, which copies {one_line(name)}")
 
     def _room(self, copy: SharedCopy) -> None:
         """Raise _NoRoom where the disk would be left with less than it should keep."""

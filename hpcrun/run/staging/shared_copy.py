@@ -38,7 +38,7 @@ class SharedCopy:
 
     def bytes_missing(self) -> int:
         """Return the bytes that are still to be copied."""
-        return sum(file.size for file in copied_files.missing(self._files, self.path))
+        return sum(file.size for file in self._missing())
 
     def provide(self, meter: CopyMeter, waits: Callable[[], None], room: Callable[[], None]) -> str:
         """Have the copy complete, and hold it; return ``copied``, ``kept`` or ``shared``.
@@ -94,14 +94,14 @@ class SharedCopy:
         """Copy what is missing, with nobody else in the directory."""
         try:
             self._paths.complete.unlink(missing_ok=True)
-            lacking = copied_files.missing(self._files, self.path)
+            lacking = self._missing()
             there = sum(f.size for f in self._files) - sum(f.size for f in lacking)
             meter.add(there, copied=False)
             room()
             self._paths.data.mkdir(exist_ok=True)
             if not (len(self._files) == 1 and not next(iter(self._files)).name):
                 self.path.mkdir(exist_ok=True)
-            copied_files.copy(self._source, lacking, self.path, meter)
+            self._fill(lacking, meter)
             files.write_json(self._paths.complete, {"source": self._source.path})
         except BaseException as error:
             if not isinstance(error, StagingStopped):
@@ -110,7 +110,12 @@ class SharedCopy:
             raise
 
     def _missing(self) -> list[SourceFile]:
+        """Return the files whose copies are not there, or not as they should be."""
         return copied_files.missing(self._files, self.path)
+
+    def _fill(self, lacking: list[SourceFile], meter: CopyMeter) -> None:
+        """Copy the files that are missing, with nobody else in the directory."""
+        copied_files.copy(self._source, lacking, self.path, meter)
 
     def _opened(self, meter: CopyMeter, waits: Callable[[], None]) -> int:
         """Return the lock, held together with others, of a directory that is there."""

@@ -25,8 +25,9 @@ class StagingReports:
 
     KINDS = ("staging", "staged")
 
-    def __init__(self, patterns: Sequence[str]) -> None:
-        self._is_wanted = bool(patterns)
+    def __init__(self, patterns: Sequence[str], *, environment: bool = False) -> None:
+        parts = [*["its environment"] * environment, *["data"] * bool(patterns)]
+        self._what = " and ".join(parts)
         self._nodes: Sequence[str] = ()
         self._done: dict[str, tuple[int, int]] = {}
         self._reports: dict[str, StagingReport] = {}
@@ -44,9 +45,9 @@ class StagingReports:
         self._done.clear()
         self._reports.clear()
         self._began = self._said = time.monotonic()
-        if self._is_wanted:
-            say(f"stages data on {plural(len(nodes), 'node')}")
-        return self._is_wanted
+        if self._what:
+            say(f"stages {self._what} on {plural(len(nodes), 'node')}")
+        return bool(self._what)
 
     def take_in(self, node: str, message: Mapping[str, Any]) -> bool:
         """Take in what a node says; return whether it is done. Raises BadMessage."""
@@ -67,7 +68,7 @@ class StagingReports:
         done, total = (sum(each) for each in zip(*self._done.values(), strict=True))
         ready = len(self._reports)
         say(
-            f"stages data: {size(done)} of {size(total)} so far, "
+            f"stages {self._what}: {size(done)} of {size(total)} so far, "
             f"{ready} of {plural(len(self._nodes), 'node')} {agreeing(ready, 'has', 'have')} it all"
         )
 

@@ -56,6 +56,16 @@ class Environment:
     `hpcrun submit` starts it once to ask for its libraries, unless it, the spec or the profile is
     another user's; `hpcrun plan` and ``--dry-run`` never do."""
 
+    venv: Literal["live", "frozen"] = "live"
+    """``frozen``: what the Python has is copied at submission, once for each content, and unpacked
+    on each node before its ranks start, which run with that; see docs/environment.md. ``live``:
+    what it has when a job starts; a change since submission is told."""
+
+    lock: str | None = None
+    """With ``venv: frozen``, the file from which the environment is built, by uv where there is
+    one, else by pip, in place of a copy: requirements with ``==`` and hashes, ``uv.lock`` or
+    ``pylock.toml``; relative to this file."""
+
     setup: list[str] = field(default_factory=list)
     """Shell lines run first on the batch node, after the cluster profile's: ``module load cuda``.
     These are shell by design: nothing in them is quoted. `hpcrun submit` also runs them where it is
@@ -72,3 +82,7 @@ class Environment:
     container: Container | None = None
     """The container that the ranks run in; null for none. ``python`` is then what runs outside of
     it, beside Slurm, and needs neither torch nor deepspeed."""
+
+    @property
+    def is_frozen(self) -> bool:
+        return self.venv == "frozen"

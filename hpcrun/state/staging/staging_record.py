@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hpcrun.fields import INDEX, NUMBER, TEXT, TEXTS, Kinds
+from hpcrun.fields import INDEX, NUMBER, TEXT, TEXTS, WHOLE, Kinds
 from hpcrun.text import plural, size, time_spent
 
 KINDS: Kinds = {
-    **dict.fromkeys(("nodes", "files", "bytes", "copied", "count"), INDEX),
+    **dict.fromkeys(("nodes", "files", "count"), INDEX),
+    **dict.fromkeys(("bytes", "copied"), WHOLE),
     **{"seconds": NUMBER, "slowest": TEXT, "notes": TEXTS},
 }
 

@@ -22,6 +22,14 @@ def _container(directory: Path, **given: Any) -> dict[str, Any]:
     return found
 
 
+def test_an_image_is_not_frozen_again(tmp_path: Path) -> None:
+    block = {"venv": "frozen", "container": {"image": "/i", "runtime": "bubblewrap"}}
+    spec = {"name": "e", "entry": ["true"], "cluster": "local", "environment": block}
+    (tmp_path / "e.yaml").write_text(yaml.safe_dump(spec))
+    with pytest.raises(UsageError, match="is frozen, and the ranks are in a container"):
+        compile_spec(tmp_path / "e.yaml", root=tmp_path / "root")
+
+
 def test_paths_are_absolute(tmp_path: Path) -> None:
     given = {"image": "images/a.sqfs", "runtime": "charliecloud", "mounts": ["data", "/x:/y"]}
     found = _container(tmp_path, **given)

@@ -1,0 +1,356 @@
+"""The files of a frozen environment, listed by where they lie and what they are called in it.
+
+Of a virtual environment, or a Python in a place of its own, that is all below its prefix; of the
+system's Python, the directories of packages on its import path. What the import path has besides
+(packages outside, sources of editable installations, PYTHONPATH) follows in ``layers/N``, in the
+order in which Python finds it. Links that leave a directory are copied as what they lead to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import posixpath
+import re
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcrun.errors import UsageError
+from hpcrun.state.environment.environment_names import PYTHON, RECORD
+from hpcrun.submission.environment import site_files
+from hpcrun.submission.environment.python_place import PythonPlace
+from hpcrun.text import size
+
+# Of the form of an archive: another one is another environment.
+_FORMAT = "1"
+_CACHE = "__pycache__"
+_SYSTEM = ("/", "/usr", "/usr/local")
+# What a frozen environment has its own of, or does without.
+_GENERATED = re.compile(r"python[0-9.]*|pyvenv\.cfg|[Aa]ctivate.*|deactivate.*")
+# Of a Python in a place of its own: what conda keeps of other environments.
+_OTHERS = ("envs", "pkgs")
+_SCRIPT_MOST = 1 << 20
+# Of a directory of sources.
+_SOURCES_MOST, _SOURCES_BYTES = 20_000, 500_000_000
+_FINDER = re.compile(r"(__editable___.+_finder)\.py")
+
+
+@dataclass(frozen=True)
+class FrozenFile:
+    """One file or link."""
+
+    name: str
+    """In the archive."""
+    source: str
+    size: int
+    mtime_ns: int
+    is_program: bool = False
+    link: str | None = None
+    """The target of a symbolic link."""
+    content: bytes | None = None
+    """What takes the place of the source's."""
+
+
+@dataclass(frozen=True)
+class EnvironmentFiles:
+    """All files of an environment, by name."""
+
+    files: tuple[FrozenFile, ...]
+    digest: str
+    moved: Mapping[str, str]
+    """As in `FrozenEnvironment`."""
+    notes: tuple[str, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.size if one.content is None else len(one.content) for one in self.files)
+
+
+def listed(
+    place: PythonPlace, without: Sequence[Path] = (), count: Callable[[int], object] = int
+) -> EnvironmentFiles:
+    """List the files of a Python's environment; nothing below ``without`` belongs to it.
+
+    ``count`` is called with the number of files now and then.
+
+    Raises
+    ------
+    UsageError
+        A file cannot be read, or a directory of sources holds too much.
+    """
+    try:
+        return _Listing(place, without, count).listing()
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or place.prefix}: cannot be frozen with the environment: "
+            f"{error.strerror or error}",
+            hint="make it readable, or leave out `environment.venv: frozen`",
+        ) from None
+
+
+class _Listing:
+    def __init__(
+        self, place: PythonPlace, without: Sequence[Path], count: Callable[[int], object]
+    ) -> None:
+        self._place, self._count = place, count
+        self._without = {os.path.realpath(one) for one in without}
+        self._files: dict[str, FrozenFile] = {}
+        self._notes: list[str] = []
+        # Real path of a directory -> where it is in the archive.
+        self._places: dict[str, str] = {}
+        self._is_whole = place.is_virtual or os.path.normpath(place.prefix) not in _SYSTEM
+        short = ".".join(place.version.split(".")[:2])
+        self._site = f"lib/python{short}/site-packages"
+        # Sources of editable installations that are frozen.
+        self._sources: list[str] = []
+        self._python = f"python{short}"
+
+    def listing(self) -> EnvironmentFiles:
+        place = self._place
+        if self._is_whole:
+            prefix = os.path.realpath(place.prefix)
+            self._places[prefix] = ""
+            with suppress(ValueError):
+                self._site = _below(place.packages, place.prefix)
+            self._walk(prefix, "", (), self._is_of_prefix)
+            self._rewrite_scripts()
+        first = next((i for i, each in enumerate(place.paths) if self._is_standard(each)), 0)
+        before, after = place.paths[:first], place.paths[first:]
+        moved = {path: self._placed(path) for path in before}
+        later = [self._placed(path) for path in after if not self._is_standard(path)]
+        sites = [path for path in after if self._is_site(path)]
+        for path in sites:
+            self._settle_site(path)
+        lines = [os.path.relpath(one, self._site) for one in later if one != self._site]
+        self._add(f"{self._site}/hpcrun-environment.pth", "".join(f"{one}\n" for one in lines))
+        if place.is_virtual or not self._is_whole:
+            self._add_python()
+        elif PYTHON not in self._files:
+            own = posixpath.basename(place.executable)
+            self._files[PYTHON] = FrozenFile(PYTHON, place.executable, 0, 0, link=own)
+        self._add(RECORD, json.dumps({"moved": moved}, sort_keys=True))
+        for path in (*before, *sites):
+            self._look_for_editables(path)
+        files = tuple(self._files[name] for name in sorted(self._files))
+        return EnvironmentFiles(files, self._digest(files), moved, tuple(self._notes))
+
+    def _digest(self, files: Sequence[FrozenFile]) -> str:
+        place = self._place
+        python = (os.path.realpath(place.base), place.version, place.platform)
+        found = hashlib.sha256("\0".join([_FORMAT, *python]).encode(errors="surrogateescape"))
+        for one in files:
+            # What Python writes as it imports a module changes nothing.
+            if _CACHE in one.name.split("/"):
+                continue
+            content = b"" if one.content is None else one.content
+            stamp = (one.size, one.mtime_ns, one.is_program, one.link)
+            found.update(f"\0{one.name}\0{stamp}\0".encode(errors="surrogateescape") + content)
+        return found.hexdigest()
+
+    def _is_standard(self, path: str) -> bool:
+        real = os.path.realpath(path)
+        standard = {os.path.realpath(one) for one in self._place.standard}
+        is_dynamic = posixpath.basename(real) == "lib-dynload"
+        return real in standard or (is_dynamic and posixpath.dirname(real) in standard)
+
+    def _is_of_prefix(self, above: str, name: str) -> bool:
+        if above:
+            is_bin = above == _below(self._place.scripts, self._place.prefix)
+            return not (is_bin and self._place.is_virtual and _GENERATED.fullmatch(name))
+        if not self._place.is_virtual:
+            return name not in _OTHERS
+        return name != "pyvenv.cfg"
+
+    @staticmethod
+    def _is_site(path: str) -> bool:
+        return posixpath.basename(path) in ("site-packages", "dist-packages")
+
+    def _placed(self, path: str) -> str:
+        """Return where a directory of the import path is in the archive, and list it once."""
+        real = os.path.realpath(path)
+        for above in (real, *map(str, Path(real).parents)):
+            if above in self._places:
+                return os.path.normpath(posixpath.join(self._places[above], _below(real, above)))
+        name = self._places[real] = f"layers/{len(self._places)}"
+        if posixpath.isfile(real):
+            self._places[real] = f"{name}/{posixpath.basename(real)}"
+            self._take(real, self._places[real], os.stat(real))
+        elif self._is_site(path):
+            self._walk(real, name, (), lambda above, each: True)
+        else:
+            self._sources.append(real)
+            self._walk_sources(path, real, name)
+        return self._places[real]
+
+    def _walk_sources(self, path: str, real: str, name: str) -> None:
+        before, taken = len(self._files), 0
+
+        def belongs(above: str, each: str) -> bool:
+            nonlocal taken
+            taken = len(self._files) - before
+            if taken > _SOURCES_MOST:
+                raise _too_much(path, f"more than {_SOURCES_MOST:,} files")
+            there = f"{real}/{os.path.relpath(above, name)}/{each}"
+            is_other = posixpath.exists(f"{there}/pyvenv.cfg") or each == _CACHE
+            return not (each.startswith(".") or is_other)
+
+        self._walk(real, name, (), belongs)
+        own = [self._files[one].size for one in [*self._files][before:]]
+        if sum(own) > _SOURCES_BYTES:
+            raise _too_much(path, size(sum(own)))
+
+    def _walk(
+        self,
+        directory: str,
+        name: str,
+        above: tuple[tuple[int, int], ...],
+        belongs: Callable[[str, str], bool],
+        base: str | None = None,
+    ) -> None:
+        """List all files below a directory, where ``belongs`` says so of a name in a directory."""
+        base = directory if base is None else base
+        found = os.stat(directory)
+        own = (found.st_dev, found.st_ino)
+        if own in above or directory in self._without:
+            return
+        with os.scandir(directory) as entries:
+            entries_ = sorted(entries, key=lambda one: one.name)
+        for entry in entries_:
+            if not belongs(name, entry.name):
+                continue
+            each = f"{name}/{entry.name}".lstrip("/")
+            if entry.is_symlink():
+                if (target := _inner_link(entry.path, base)) is not None:
+                    self._files[each] = FrozenFile(each, entry.path, 0, 0, link=target)
+                    continue
+                if not posixpath.exists(entry.path):
+                    self._notes.append(f"{entry.path} is a link to nothing, and left out")
+                    continue
+            if entry.is_dir():
+                self._walk(entry.path, each, (*above, own), belongs, base)
+            else:
+                self._take(entry.path, each, entry.stat())
+
+    def _take(self, path: str, name: str, found: os.stat_result) -> None:
+        if not stat.S_ISREG(found.st_mode):
+            return
+        is_program = bool(found.st_mode & stat.S_IXUSR)
+        self._files[name] = FrozenFile(name, path, found.st_size, found.st_mtime_ns, is_program)
+        if not len(self._files) % 1000:
+            self._count(len(self._files))
+
+    def _add(self, name: str, text: str | bytes) -> None:
+        content = text.encode(errors="surrogateescape") if isinstance(text, str) else text
+        self._files[name] = FrozenFile(name, "", len(content), 0, content=content)
+
+    def _add_python(self) -> None:
+        base = os.path.realpath(self._place.base)
+        home = posixpath.dirname(base)
+        text = (
+            f"home = {home}\ninclude-system-site-packages = false\n"
+            f"version = {self._place.version}\n"
+        )
+        self._add("pyvenv.cfg", text)
+        self._files[PYTHON] = FrozenFile(PYTHON, base, 0, 0, link=base)
+        for name in ("python3", self._python):
+            self._files[f"bin/{name}"] = FrozenFile(f"bin/{name}", base, 0, 0, link="python")
+
+    def _rewrite_scripts(self) -> None:
+        """Have the scripts start the Python beside them."""
+        scripts = _below(self._place.scripts, self._place.prefix)
+        mine = {self._place.scripts, os.path.realpath(self._place.scripts)}
+        for name, one in [*self._files.items()]:
+            if (
+                posixpath.dirname(name) != scripts
+                or one.link is not None
+                or one.size > _SCRIPT_MOST
+            ):
+                continue
+            with open(one.source, "rb") as stream:
+                if stream.read(2) != b"#!":
+                    continue
+                stream.seek(0)
+                content = stream.read()
+            if (relative := site_files.beside(content, mine)) is not None:
+                self._files[name] = FrozenFile(
+                    name, one.source, one.size, one.mtime_ns, True, None, relative
+                )
+
+    def _settle_site(self, path: str) -> None:
+        """Settle the ``.pth`` files of a site directory, and editable installations of setuptools.
+
+        The directories that they name are in ``hpcrun-environment.pth``; what they import stays.
+        """
+        where = self._placed(path)
+        finders: set[str] = set()
+        for name in [one for one in self._files if posixpath.dirname(one) == where]:
+            if found := _FINDER.fullmatch(posixpath.basename(name)):
+                mapping = site_files.mapping(self._files[name].source)
+                if mapping is None:
+                    continue
+                finders.add(found[1])
+                del self._files[name]
+                for module, source in mapping.items():
+                    self._take_module(module, source, where)
+        for name in [one for one in self._files if posixpath.dirname(one) == where]:
+            if not name.endswith(".pth"):
+                continue
+            one = self._files.pop(name)
+            with open(one.source, encoding="utf-8", errors="surrogateescape") as stream:
+                lines = [line for line in stream if line.startswith(("import ", "import\t"))]
+            kept = [line for line in lines if not any(finder in line for finder in finders)]
+            if kept:
+                own = posixpath.basename(name)
+                if where != self._site:
+                    own = f"hpcrun-{where.replace('/', '-')}-{own}"
+                self._add(f"{self._site}/{own}", "".join(kept))
+
+    def _take_module(self, module: str, source: str, where: str) -> None:
+        name = f"{where}/{module.replace('.', '/')}"
+        self._sources.append(os.path.realpath(source))
+        if posixpath.isdir(source):
+            self._walk_sources(source, os.path.realpath(source), name)
+        else:
+            _, suffix = posixpath.splitext(source)
+            self._take(source, name + suffix, os.stat(source))
+
+    def _look_for_editables(self, path: str) -> None:
+        """Note the editable installations whose sources are read where they are."""
+        for name, source in site_files.editables(path):
+            inside = any(f"{one}/".startswith(f"{source}/") for one in self._sources)
+            inside = inside or any(f"{source}/".startswith(f"{one}/") for one in self._places)
+            if not inside:
+                self._notes.append(
+                    f"{name} is installed in a way that reads {source} itself: it is not frozen "
+                    f"(`pip install {source}` without -e has it frozen)"
+                )
+
+
+def _too_much(path: str, what: str) -> UsageError:
+    return UsageError(
+        f"{path} is on the import path of the job's Python, outside its packages, and holds {what}",
+        hint="freeze it as a package: `pip install DIRECTORY` without -e; or take it off the path",
+    )
+
+
+def _below(path: str, above: str) -> str:
+    """Return a path relative to one above it; raise ValueError if it is not below."""
+    for one, other in ((path, above), (os.path.realpath(path), os.path.realpath(above))):
+        if f"{one}/".startswith(f"{other.rstrip('/')}/"):
+            return os.path.relpath(one, other)
+    raise ValueError(f"{path} is not below {above}")
+
+
+def _inner_link(path: str, base: str) -> str | None:
+    """Return the target of a link that stays in ``base``, wherever that lies; None of others."""
+    target = os.readlink(path)  # noqa: PTH115 - thousands of them
+    if target.startswith("/"):
+        return None
+    there = os.path.normpath(posixpath.join(posixpath.dirname(path), target))
+    real = os.path.realpath(path)
+    inside = all(f"{one}/".startswith(f"{base}/") for one in (there, real))
+    return target if inside and posixpath.exists(path) else None
