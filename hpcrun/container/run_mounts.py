@@ -19,6 +19,8 @@ def mounts(
 ) -> list[Mount]:
     """Return the mounts of a run, hpcrun's own first; each node adds its temporary directory.
 
+    What a mount of the user's shows at its own path has none besides.
+
     The root of experiments has the run's directory, hpcrun itself and compiled operators.
     """
     own = [Mount(str(submission.experiment.directory.parent), "")]
@@ -35,7 +37,9 @@ def mounts(
         if path.is_absolute():
             own.append(Mount(str(named_run(path)[0].directory), "", True))
     users = [Mount.parse(text) for text in container.mounts]
-    return [*without_covered(own), *users]
+    shown = {one.source for one in users if one.source == one.target and not one.read_only}
+    wanted = [one for one in own if shown.isdisjoint(map(str, Path(one.source, "_").parents))]
+    return [*without_covered(wanted), *users]
 
 
 def without_covered(found: Iterable[Mount]) -> list[Mount]:

@@ -51,8 +51,8 @@ def images(reference: Reference) -> Images:
     directory = place / "debian"
     subprocess.run(["cp", "-a", lower_root(VERSIONS[1]), str(directory)], check=True)
     packages = {path for path in sys.path if path.endswith("site-packages")}
-    mounts = sorted({sys.prefix, sys.base_prefix, *packages})
-    for path in (*mounts, str(cluster.root)):
+    mounts = sorted({sys.prefix, sys.base_prefix, *packages, str(cluster.root)})
+    for path in mounts:
         (directory / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
     # What is private in the real root, such as root's own home, an image shows to everybody.
     for path in (directory / "root", *(directory / "root").glob("**/")):

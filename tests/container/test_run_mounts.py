@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -42,6 +43,10 @@ def test_what_the_spec_names_is_seen_inside(tmp_path: Path) -> None:
         (str(tmp_path / "secrets"), str(tmp_path / "secrets"), True),
         ("/x", "/y", True),
     }
+    above = replace(run.container, mounts=[f"{tmp_path}", "/data:/data:ro"])
+    found = run_mounts.mounts(above, submission, plan, run)
+    assert [one.source for one in found if one.source.startswith(str(tmp_path))] == [str(tmp_path)]
+    assert "/data/a" in {one.source for one in found}
 
 
 def test_mounts_that_another_one_shows_are_left_out() -> None:
