@@ -273,6 +273,10 @@ def check_spec(spec: Any, among: Collection[str] = BLOCKS) -> None:
     """Raise ValueError if a part of a run's spec, or a key in these blocks, is not of its kind."""
     _check("the spec of a run", spec, _SPEC)
     blocks.check(spec, among)
+    if spec.get(blocks.ROLES):
+        from hpcrun.state.roles import role_plan  # which has entries of this module
+
+        role_plan.check(spec)
 
 
 def _check(what: str, data: Any, kinds: Kinds, needed: Collection[str] = ()) -> None:
@@ -291,7 +295,7 @@ _ENTRY: Kinds = {
 }
 _RUN: Kinds = {"number": INDEX, "identity": TEXT, "label": TEXT, "swept": MAPPING, "spec": MAPPING}
 _SPEC: Kinds = {
-    **dict.fromkeys((*BLOCKS, "config", "deepspeed", "tracking"), MAPPING),
+    **dict.fromkeys((*BLOCKS, "config", "deepspeed", "tracking", blocks.ROLES), MAPPING),
     **{"model_parallel_size": INDEX, "framework": TEXT, "tags": TEXTS, "notes": TEXT},
     "precision": TEXT,
 }

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from hpcrun.slurm import client, job, steps
 from hpcrun.slurm.allocation import Allocation
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths, slurm_path
 from hpcrun.state.plan import RunPlan
+from hpcrun.state.roles.role_plan import RolePlan
 from hpcrun.text import signal_name
 
 # Seconds within which srun notices that agents have killed its ranks.
@@ -46,6 +47,15 @@ class Workers(ABC):
     def __init__(self, attempt: AttemptPaths) -> None:
         self._attempt = attempt
         self.ends: dict[int, RankEnd] = {}
+
+    def outlives(self, nodes: Collection[str]) -> bool:
+        """Go on without the ranks of nodes that were lost; return whether that can be."""
+        return False
+
+    outlived: Collection[str] = ()
+    """Lost nodes that they have outlived."""
+    is_ending = False
+    """The ranks that train are over, and others go on for a while."""
 
     @abstractmethod
     def failure(self) -> RankEnd | None:
@@ -114,6 +124,18 @@ class Launcher(ABC):
         With ``warm`` they wait for the next attempt; see `hpcrun.run.rank.warm_up`.
         """
 
+    @abstractmethod
+    def start_rank(
+        self, role: RolePlan, attempt: AttemptPaths, launch: Path, rank: int, node: str
+    ) -> Workers:
+        """Start one rank of a role, of which ``launch`` is the file."""
+
+    @abstractmethod
+    def start_main(
+        self, role: RolePlan, attempt: AttemptPaths, launch: Path, nodes: Sequence[str]
+    ) -> Workers:
+        """Start all ranks of the main role together, on these nodes."""
+
     def devices(self, node: str, run: RunPlan) -> str | None:
         """Return CUDA_VISIBLE_DEVICES of a node's ranks; None where Slurm sets it."""
         return None
@@ -158,22 +180,45 @@ class SlurmLauncher(Launcher):
         self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
     ) -> Workers:
         name = steps.warm_name(attempt.number) if warm else steps.workers_name(attempt.number)
-        argv = steps.workers_argv(
-            nodes,
-            ranks_per_node=run.ranks_per_node,
-            cpus_per_task=run.resources.cpus_per_task or 1,
-            gpus=self._gpus,
-            log_pattern=slurm_path(attempt.warm_log) if warm else attempt.rank_log_pattern,
-            name=name,
-            command=_worker(attempt, warm=warm),
-        )
-        return _SlurmWorkers(argv, self.raw_job_id, name, attempt)
+        log = slurm_path(attempt.warm_log) if warm else attempt.rank_log_pattern
+        shape = nodes, run.ranks_per_node, run.resources.cpus_per_task or 1
+        return self._start(attempt, name, *shape, log, _worker(attempt.launch, warm=warm))
+
+    def start_rank(
+        self, role: RolePlan, attempt: AttemptPaths, launch: Path, rank: int, node: str
+    ) -> Workers:
+        name = steps.rank_name(steps.workers_name(attempt.number), rank)
+        log, command = slurm_path(attempt.rank_log(rank)), [*_worker(launch), "--rank", str(rank)]
+        return self._start(attempt, name, [node], 1, role.cpus_per_task, log, command, rank)
+
+    def start_main(
+        self, role: RolePlan, attempt: AttemptPaths, launch: Path, nodes: Sequence[str]
+    ) -> Workers:
+        name, shape = steps.workers_name(attempt.number), (role.ranks_per_node, role.cpus_per_task)
+        return self._start(attempt, name, nodes, *shape, attempt.rank_log_pattern, _worker(launch))
+
+    def _start(
+        self,
+        attempt: AttemptPaths,
+        name: str,
+        nodes: Sequence[str],
+        per_node: int,
+        cpus: int,
+        log: str,
+        command: list[str],
+        first: int = 0,
+    ) -> Workers:
+        shape: Any = {"ranks_per_node": per_node, "cpus_per_task": cpus, "gpus": self._gpus}
+        argv = steps.workers_argv(nodes, **shape, log_pattern=log, name=name, command=command)
+        return _SlurmWorkers(argv, self.raw_job_id, name, attempt, first)
 
 
 class _SlurmWorkers(Workers):
-    def __init__(self, argv: list[str], job_id: str, name: str, attempt: AttemptPaths) -> None:
+    def __init__(
+        self, argv: list[str], job_id: str, name: str, attempt: AttemptPaths, first: int = 0
+    ) -> None:
         super().__init__(attempt)
-        self._job_id, self._name = job_id, name
+        self._job_id, self._name, self._first = job_id, name, first
         self._refusal: str | None = None
         self._process = subprocess.Popen(
             argv,
@@ -193,11 +238,10 @@ class _SlurmWorkers(Workers):
                 os.write(2, line.encode(errors="backslashreplace"))
             self._refusal = self._refusal or steps.parse_refusal(line)
             end = steps.parse_task_end(line)
-            for rank in end.ranks if end else ():
+            for task in end.ranks if end else ():
                 assert end is not None
-                name = _signal_name(end.what)
-                found = RankEnd(rank, end.node, end.exit_code, name, end.what == _OUT_OF_MEMORY)
-                self.ends.setdefault(rank, found)
+                how = (end.node, end.exit_code, end.signal, end.out_of_memory)
+                self.ends.setdefault(self._first + task, RankEnd(self._first + task, *how))
 
     def failure(self) -> RankEnd | None:
         return next(iter([*self.ends.values()]), None)
@@ -261,7 +305,21 @@ class LocalLauncher(Launcher):
     def start_workers(
         self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
     ) -> Workers:
-        return _LocalWorkers(run, attempt, nodes, warm=warm)
+        command = _worker(attempt.launch, warm=warm)
+        log = attempt.warm_log if warm else None
+        places = {rank: nodes[rank // run.ranks_per_node] for rank in range(run.world_size)}
+        return _LocalWorkers(attempt, command, places, log)
+
+    def start_rank(
+        self, role: RolePlan, attempt: AttemptPaths, launch: Path, rank: int, node: str
+    ) -> Workers:
+        return _LocalWorkers(attempt, _worker(launch), {rank: node})
+
+    def start_main(
+        self, role: RolePlan, attempt: AttemptPaths, launch: Path, nodes: Sequence[str]
+    ) -> Workers:
+        places = {rank: nodes[place] for rank, place in zip(role.ranks, role.places, strict=True)}
+        return _LocalWorkers(attempt, _worker(launch), places)
 
     def devices(self, node: str, run: RunPlan) -> str | None:
         gpus = run.resources.gpus_per_node
@@ -281,18 +339,20 @@ class LocalLauncher(Launcher):
 
 class _LocalWorkers(Workers):
     def __init__(
-        self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool
+        self,
+        attempt: AttemptPaths,
+        command: Sequence[str],
+        places: Mapping[int, str],
+        log: Path | None = None,
     ) -> None:
         super().__init__(attempt)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._failure: RankEnd | None = None
-        self._nodes = nodes
-        self._per_node = run.ranks_per_node
+        self._places = places
         try:
-            for rank in range(run.world_size):
-                log = attempt.warm_log if warm else attempt.rank_log(rank)
-                command = [*_worker(attempt, warm=warm), "--rank", str(rank)]
-                self._processes.append(start_logged(command, log))
+            for rank in places:
+                own = log or attempt.rank_log(rank)
+                self._processes.append(start_logged([*command, "--rank", str(rank)], own))
         except BaseException:
             self.abandon()
             raise
@@ -306,10 +366,10 @@ class _LocalWorkers(Workers):
 
     def exit_code(self) -> int | None:
         codes = [process.poll() for process in self._processes]
-        for rank, code in enumerate(codes):
+        for (rank, node), code in zip(self._places.items(), codes, strict=True):
             if code and rank not in self.ends:
                 how = (None, signal_name(-code)) if code < 0 else (code, None)
-                self.ends[rank] = RankEnd(rank, self._nodes[rank // self._per_node], *how)
+                self.ends[rank] = RankEnd(rank, node, *how)
         if any(code is None for code in codes):
             return None
         return max((abs(code) for code in codes if code is not None), default=0)
@@ -338,16 +398,6 @@ def agent_command(
     return [*command, "--attempt", str(attempt.number), "--batch-node", launcher.nodes[0]]
 
 
-def _worker(attempt: AttemptPaths, *, warm: bool) -> list[str]:
-    command = [sys.executable, "-m", "hpcrun.run.worker", str(attempt.launch)]
+def _worker(launch: Path, *, warm: bool = False) -> list[str]:
+    command = [sys.executable, "-m", "hpcrun.run.worker", str(launch)]
     return [*command, "--warm"] if warm else command
-
-
-# Slurm describes signals in the words of the C library, as Python does.
-_SIGNAL_WORDS = {signal.strsignal(number): number.name for number in signal.Signals}
-_OUT_OF_MEMORY = "Out Of Memory"
-_SIGNAL_WORDS[_OUT_OF_MEMORY] = "SIGKILL"
-
-
-def _signal_name(words: str) -> str | None:
-    return None if words.startswith("Exited") else _SIGNAL_WORDS.get(words, words)

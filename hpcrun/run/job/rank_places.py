@@ -23,15 +23,24 @@ class RankPlaces:
     def __init__(self, run: RunPlan, nodes: Sequence[str]) -> None:
         self._run, self._nodes = run, nodes
         self._found: dict[int, str] = {}
+        # Ranks of roles: the node of each.
+        places = enumerate(run.places) if run.role_plans and nodes else ()
+        self._by_role = {rank: nodes[place] for rank, place in places}
 
-    def planned(self, node: str) -> range:
+    def planned(self, node: str) -> Collection[int]:
         """Return the ranks that were started on a node; none for a spare."""
+        if self._run.role_plans:
+            return [rank for rank, place in self._by_role.items() if place == node]
         if node not in self._nodes:
             return range(0)
         first = self._nodes.index(node) * self._run.ranks_per_node
         return range(first, first + self._run.ranks_per_node)
 
-    def possible(self, node: str) -> range:
+    def move(self, rank: int, node: str) -> None:
+        """Note that a rank of a role is started on another node."""
+        self._by_role[rank] = node
+
+    def possible(self, node: str) -> Collection[int]:
         """Return the ranks on which a node's agent may report."""
         planned = self.planned(node)
         return planned if self._run.entry.kind == "function" or not planned else _ANY
@@ -43,6 +52,8 @@ class RankPlaces:
 
     def node_of(self, rank: int) -> str | None:
         """Return the node of a rank, as the ranks themselves are numbered; None if unknown."""
+        if self._run.role_plans:
+            return self._by_role.get(rank)
         index = rank // self._run.ranks_per_node
         planned = self._nodes[index] if index < len(self._nodes) else None
         return self._found.get(rank, planned)

@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hpcrun.host import process_directories, process_stat
@@ -72,6 +72,13 @@ def kill(scratch: Path) -> None:
                 os.killpg(group, signal.SIGKILL)
             else:
                 os.kill(pid, signal.SIGKILL)
+
+
+def end(scratch: Path, ranks: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to the groups of these ranks; those that are gone have none."""
+    for rank in ranks:
+        with contextlib.suppress(OSError, ValueError):
+            os.killpg(leader(scratch, rank), number)
 
 
 def gone(scratch: Path, timeout: float) -> bool:
