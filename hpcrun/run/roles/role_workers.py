@@ -206,6 +206,8 @@ class RoleWorkers(Workers):
             return
         how = f"ended by {end.signal}" if end.signal else f"ended with exit code {end.exit_code}"
         if response.action == GO_ON:
+            # What the rank had started.
+            self._signal(unit, "SIGKILL")
             self._tell(role, unit.ranks, "ignored", how, end)
             return
         self._start_anew(role, [unit], response.action, how, "restarted", end)
