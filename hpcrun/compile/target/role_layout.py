@@ -18,7 +18,7 @@ from hpcrun.compile.target import entry
 from hpcrun.compile.target.slurm_options import check_words
 from hpcrun.policy import frameworks
 from hpcrun.state.roles.role_plan import IGNORE
-from hpcrun.state.spec.blocks import ROLES
+from hpcrun.state.roles.run_entry import ROLES
 from hpcrun.text import plural
 
 # It becomes a part of file names and of environment variables.

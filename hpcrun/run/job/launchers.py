@@ -47,15 +47,13 @@ class Workers(ABC):
     def __init__(self, attempt: AttemptPaths) -> None:
         self._attempt = attempt
         self.ends: dict[int, RankEnd] = {}
+        # The lost nodes that they went on without; those that train are over, and others are not.
+        self.outlived: set[str] = set()
+        self.is_ending = False
 
     def outlives(self, nodes: Collection[str]) -> bool:
         """Go on without the ranks of nodes that were lost; return whether that can be."""
         return False
-
-    outlived: Collection[str] = ()
-    """Lost nodes that they have outlived."""
-    is_ending = False
-    """The ranks that train are over, and others go on for a while."""
 
     @abstractmethod
     def failure(self) -> RankEnd | None:
@@ -305,9 +303,8 @@ class LocalLauncher(Launcher):
     def start_workers(
         self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
     ) -> Workers:
-        command = _worker(attempt.launch, warm=warm)
-        log = attempt.warm_log if warm else None
         places = {rank: nodes[rank // run.ranks_per_node] for rank in range(run.world_size)}
+        log, command = attempt.warm_log if warm else None, _worker(attempt.launch, warm=warm)
         return _LocalWorkers(attempt, command, places, log)
 
     def start_rank(

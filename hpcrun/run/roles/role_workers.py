@@ -69,7 +69,6 @@ class RoleWorkers(Workers):
         self._fatal: RankEnd | None = None
         self._restarts = {role.name: 0 for role in run.role_plans}
         self._asked: set[str] = set()
-        self._lost: set[str] = set()
         self._cut_short = False
         self._units: list[_Unit] = []
         for role in run.role_plans:
@@ -94,18 +93,19 @@ class RoleWorkers(Workers):
             if unit.workers is not None:
                 self._look(unit, unit.workers)
         self._start_due()
-        if self._main_is_over:
+        self.is_ending = self._main_is_over
+        if self.is_ending:
             self._end_others()
         for unit in self._units:
             self._kill_late(unit)
-        if not self._main_is_over or not all(unit.is_over for unit in self._units):
+        if not self.is_ending or not all(unit.is_over for unit in self._units):
             return None
         code = max(unit.code or 0 for unit in self._units if unit.role.is_main)
         return EXIT_SAVED if code == 0 and self._cut_short else code
 
     def outlives(self, nodes: Collection[str]) -> bool:
         """Move the ranks of lost nodes, or go on without them, where each role's policy allows."""
-        lost = {*self._lost, *nodes}
+        lost = {*self.outlived, *nodes}
         others = len(lost) < self._run.nodes
         hit = [
             unit
@@ -119,7 +119,7 @@ class RoleWorkers(Workers):
         }
         if END_RUN in decided.values():
             return False
-        self._lost = lost
+        self.outlived = lost
         for unit in hit:
             if unit.workers is not None:
                 unit.workers.abandon()
@@ -132,7 +132,7 @@ class RoleWorkers(Workers):
                 if decided[name] == GO_ON:
                     self._tell(role, ranks, "ignored", f"node {where} was lost")
                 continue
-            for rank, node in self._launches.move(ranks, self._lost).items():
+            for rank, node in self._launches.move(ranks, self.outlived).items():
                 self._agents.places.move(rank, node)
             self._start_anew(role, own, decided[name], f"node {where} was lost", "moved")
         return True
@@ -146,14 +146,6 @@ class RoleWorkers(Workers):
         for unit in self._units:
             if unit.workers is not None:
                 unit.workers.kill(nodes_are_lost=nodes_are_lost)
-
-    @property
-    def outlived(self) -> Collection[str]:
-        return self._lost
-
-    @property
-    def is_ending(self) -> bool:
-        return self._main_is_over
 
     def _start_due(self) -> None:
         for unit in self._units:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcrun.fields import FLAG, INDEX, MAPPING, TEXT, TEXTS, Kinds, wrong
-from hpcrun.state.plan import Entry
-from hpcrun.state.spec.blocks import ROLES
+from hpcrun.state.roles.run_entry import ROLES, Entry
 from hpcrun.text import plural, range_text
 
 RUN, ROLE, RANK, IGNORE = "run", "role", "rank", "ignore"

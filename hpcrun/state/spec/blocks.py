@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hpcrun.fields import shown
+from hpcrun.state.roles.run_entry import ROLES
 
 if TYPE_CHECKING:
     from hpcrun.state.roles.role_plan import RolePlan
@@ -32,8 +33,6 @@ BLOCKS = frozenset(
         "staging",
     }
 )
-# The block with further programs, which `hpcrun.state.roles.role_plan` reads.
-ROLES = "roles"
 # A plan that was frozen before such a key existed does without what it switches on.
 _ABSENT: dict[str, dict[str, Any]] = {
     "recovery": {"hang_after": None, "warm_after": None},
