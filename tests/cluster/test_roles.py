@@ -113,7 +113,7 @@ def test_a_parameter_server_loses_a_worker_a_server_and_a_node(slurm: Cluster) -
     assert f"Role server: node {nodes[2]} was lost; ranks 4-5 moved to" in why
     cost = json.loads(bench.hpcrun("status", name, "--cost", "--json").stdout)
     (total,) = cost["experiments"]
-    assert total["roles"]["worker"] == pytest.approx(2 * total["roles"]["server"], rel=0.01)
+    assert total["roles"]["worker"] == pytest.approx(2 * total["roles"]["server"], rel=0.05)
     shown = bench.hpcrun("show", f"{name}/0").stdout
     assert "server: ranks 4-5 on node 2; restart: rank; at_end: stop" in shown
     wait_until_clean(slurm)
