@@ -168,7 +168,7 @@ class Launch(SpecBlocks):
     def read(cls, path: Path) -> Launch:
         data = files.read_json(path)
         nodes = tuple(LaunchNode(**node) for node in data["nodes"])
-        own = {"entry": Entry.from_data(data["entry"]), "places": tuple(data["places"])}
+        own = {"entry": Entry.from_data(data["entry"]), "places": tuple(data.get("places") or ())}
         return cls(**{**data, **own, "nodes": nodes})
 
     @classmethod
